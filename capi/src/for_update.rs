@@ -302,7 +302,8 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
         }
         // SAFETY: rule 3, for the first of them: it is neither NULL nor misaligned.
         unsafe { Out::new(blocks, "the blocks") }?;
-        // SAFETY: rule 3: memory for so many, which may be uninitialized; `len` is within a limit.
+        // SAFETY: rule 3: memory for `len` items, which may be uninitialized; `len` is within a
+        // limit.
         let output =
             unsafe { slice::from_raw_parts_mut(blocks.cast::<MaybeUninit<ns_bytes>>(), len) };
         for block in &mut *output {

@@ -2,13 +2,13 @@
 
 use nearstate_model::limits::BLOCKS_MAX;
 use nearstate_model::{Error, Result};
-use nearstate_store::{BlockChange, Condition};
+use nearstate_store::{BlockChange, Condition, Session};
 
 use crate::bytes::ns_bytes;
-use crate::ffi::{Out, borrow, guard};
-use crate::session::{enter, ns_namespace, ns_session};
+use crate::ffi::{borrow, guard};
+use crate::session::{ns_namespace, ns_session};
 use crate::status::ns_status;
-use crate::write::status_of;
+use crate::write::change_record;
 
 /// A change of one block.
 #[repr(C)]
@@ -71,18 +71,12 @@ unsafe fn patch(
     condition: Condition<'_>,
     version: *mut u64,
 ) -> Result<ns_status> {
-    // SAFETY: rule 1.
-    let call = unsafe { enter(session) }?;
-    let session = call.session();
-    // SAFETY: rule 2.
-    let key = unsafe { key.key() }?;
-    // SAFETY: rule 2.
-    let changes = unsafe { changes.read() }?;
-    // SAFETY: rule 3.
-    let version = unsafe { Out::optional(version, "the version") }?;
-    let namespace = session.namespace(namespace)?;
-    let outcome = session.store().patch(namespace, key, &changes, condition)?;
-    Ok(status_of(outcome, &version))
+    let patch = |session: &Session, namespace, key: &[u8]| {
+        // SAFETY: rule 2.
+        session.patch(namespace, key, &unsafe { changes.read() }?, condition)
+    };
+    // SAFETY: the same rules.
+    unsafe { change_record(session, namespace, key, version, patch) }
 }
 
 /// Changes some blocks of a record in one step and keeps the others. Creates the record if it does

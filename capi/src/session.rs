@@ -240,8 +240,12 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
 }
 
 /// Opens a namespace, and creates it if it does not exist. The name is 1 to 255 bytes of UTF-8
-/// without a NUL. `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. The cost is
-/// linear in the number of namespaces: call it once and keep the handle.
+/// without a NUL. `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Call it once
+/// and keep the handle.
+///
+/// A region has at most 65,536 namespaces. When a creation finds no room, it removes empty ones
+/// that have no tags and no commit stream. A call with the handle of a removed namespace fails with
+/// `NS_BAD_ARGUMENT`: open it again.
 ///
 /// Fails with `NS_WRONG_KIND` if the namespace has another kind, `NS_BAD_NAME`, `NS_FULL`,
 /// `NS_DAMAGED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn ns_txn_get(
     })
 }
 
-/// Puts a record at the commit: this value, no tags, no expiry, whatever it had before.
+/// Puts a record at the commit: this value, without tags and expiry, regardless of its former ones.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`,
 /// `NS_TRANSACTION_TOO_LARGE` above 256 MiB, `NS_BAD_ARGUMENT`.

@@ -210,7 +210,7 @@ pub unsafe extern "C" fn ns_watch_next(
         let current = watch.event.get();
         out.put(ns_watch_event {
             kind,
-            is_truncated: current.is_some_and(|current| current.is_cut),
+            is_truncated: current.is_some_and(|current| current.is_truncated),
             key: current.map_or(ns_bytes::EMPTY, |current| ns_bytes::of(current.key)),
             version: current.map_or(0, |current| current.version),
             lost,

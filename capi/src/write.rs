@@ -1,7 +1,7 @@
 //! Writes and deletions of records, with and without conditions.
 
 use nearstate_model::Result;
-use nearstate_store::{Condition, Outcome};
+use nearstate_store::{Condition, Namespace, Outcome, Session};
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, guard};
@@ -23,6 +23,29 @@ pub(crate) fn status_of(outcome: Outcome, version: &Out<u64>) -> ns_status {
     }
 }
 
+/// Calls `change` with the checked session, namespace and key, and stores the version.
+///
+/// # Safety
+/// Rules 1 to 3.
+pub(crate) unsafe fn change_record(
+    session: *mut ns_session,
+    namespace: ns_namespace,
+    key: ns_bytes,
+    version: *mut u64,
+    change: impl FnOnce(&Session, Namespace, &[u8]) -> Result<Outcome>,
+) -> Result<ns_status> {
+    // SAFETY: rule 1.
+    let call = unsafe { enter(session) }?;
+    let session = call.session();
+    // SAFETY: rule 2.
+    let key = unsafe { key.key() }?;
+    // SAFETY: rule 3.
+    let version = unsafe { Out::optional(version, "the version") }?;
+    let namespace = session.namespace(namespace)?;
+    let outcome = change(session.store(), namespace, key)?;
+    Ok(status_of(outcome, &version))
+}
+
 /// # Safety
 /// Rules 1 to 3.
 unsafe fn put(
@@ -32,18 +55,12 @@ unsafe fn put(
     condition: Condition<'_>,
     version: *mut u64,
 ) -> Result<ns_status> {
-    // SAFETY: rule 1.
-    let call = unsafe { enter(session) }?;
-    let session = call.session();
-    // SAFETY: rule 2.
-    let key = unsafe { key.key() }?;
-    // SAFETY: rule 2.
-    let value = unsafe { value.value() }?;
-    // SAFETY: rule 3.
-    let version = unsafe { Out::optional(version, "the version") }?;
-    let namespace = session.namespace(namespace)?;
-    let outcome = session.store().put_if(namespace, key, value, condition)?;
-    Ok(status_of(outcome, &version))
+    let put = |session: &Session, namespace, key: &[u8]| {
+        // SAFETY: rule 2.
+        session.put_if(namespace, key, unsafe { value.value() }?, condition)
+    };
+    // SAFETY: the same rules.
+    unsafe { change_record(session, namespace, key, version, put) }
 }
 
 /// # Safety
@@ -55,16 +72,10 @@ unsafe fn delete(
     condition: Condition<'_>,
     version: *mut u64,
 ) -> Result<ns_status> {
-    // SAFETY: rule 1.
-    let call = unsafe { enter(session) }?;
-    let session = call.session();
-    // SAFETY: rule 2.
-    let key = unsafe { key.key() }?;
-    // SAFETY: rule 3.
-    let version = unsafe { Out::optional(version, "the version") }?;
-    let namespace = session.namespace(namespace)?;
-    let outcome = session.store().delete_if(namespace, key, condition)?;
-    Ok(status_of(outcome, &version))
+    let delete =
+        |session: &Session, namespace, key: &[u8]| session.delete_if(namespace, key, condition);
+    // SAFETY: the same rules.
+    unsafe { change_record(session, namespace, key, version, delete) }
 }
 
 /// Writes a record; an existing one is replaced. When the call returns, the record is visible to

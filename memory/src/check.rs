@@ -20,8 +20,8 @@ use crate::index::bucket::{
 };
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS, SUPER_EPOCH,
-    catalog_at, member_at, ordinary_chunks, unseal,
+    CATALOG_KIND, CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS,
+    SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
 };
 use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
@@ -173,6 +173,15 @@ impl Checker<'_> {
         }
         for index in namespace::unfinished(self.map)? {
             self.segments(index)?;
+        }
+        for index in namespace::removed(self.map)? {
+            let before = self.report.records;
+            if let Err(Corruption(what)) = self.namespace(index, validate) {
+                self.report.fault(format!("catalog entry {index}, which is free: {what}"));
+            }
+            if self.report.records != before {
+                self.report.fault(format!("catalog entry {index}: it is free, and has records"));
+            }
         }
         let mut ranges = Vec::new();
         for index in 0..member_slots_used(self.map)? {
@@ -383,7 +392,8 @@ impl Checker<'_> {
                 }
             }
         }
-        if let Err(what) = validate(table.kind(), record) {
+        let kind = self.map.word(catalog_at(table.index()) + CATALOG_KIND)?.load(Ordering::Relaxed);
+        if let Err(what) = validate(kind, record) {
             self.report.fault(format!("record {:#x}: {what}", record.at()));
         }
         Ok(hash)

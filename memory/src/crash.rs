@@ -168,6 +168,13 @@ pub const POINTS: &[&str] = &[
     "namespace.named",
     "namespace.live",
     "namespace.counted",
+    "namespace.reused",
+    "namespace.changing",
+    "namespace.changed",
+    "removal.begun",
+    "removal.walked",
+    "removal.committed",
+    "removal.finished",
 ];
 
 /// True if `NEARSTATE_PLANT` names this fault. Tests inject faults to check that they detect them.

@@ -6,7 +6,8 @@
 
 mod moving;
 
-use std::cell::Cell as Private;
+use std::cell::{Cell as Private, RefCell};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result, invariant};
@@ -40,7 +41,7 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// epochs have passed counts as stalled.
 const READERS_PAUSE: Duration = Duration::from_micros(100);
 
-/// An evacuation that goes on: which chunks are being emptied, and how far it is.
+/// An evacuation in progress: its chunks, and how far it is.
 #[derive(Debug)]
 pub struct Evacuation {
     closing: ClosingChunks,
@@ -66,6 +67,8 @@ struct ClosingChunks {
     chunks: Vec<ChunkIndex>,
     /// The number of records that were moved.
     moved: Private<u64>,
+    /// The records that could not be moved.
+    kept: RefCell<HashSet<u64>>,
     /// The least class for which there was no room elsewhere.
     full_class: Private<u8>,
 }
@@ -79,7 +82,13 @@ impl ClosingChunks {
             };
             *word |= 1 << (chunk.0 % 64);
         }
-        Self { bits, chunks, moved: Private::new(0), full_class: Private::new(CLASSES) }
+        Self {
+            bits,
+            chunks,
+            moved: Private::new(0),
+            kept: RefCell::default(),
+            full_class: Private::new(CLASSES),
+        }
     }
 
     /// True if an offset lies in one of them.
@@ -123,6 +132,9 @@ impl Member {
             return Ok(false);
         }
         self.is_evacuation_due.set(false);
+        if evacuations <= 1 {
+            self.tried_chunks.borrow_mut().clear();
+        }
         let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
         let has_room =
             evacuations <= EVACUATIONS_MAX && !chunks.is_empty() && self.evacuate(chunks)?;
@@ -259,9 +271,13 @@ impl Member {
             candidates.push((used(chunk)?, chunk));
         }
         let mut chosen = neighbours(&candidates, units.div_ceil(CHUNK_UNITS) as usize);
+        let tried = self.tried_chunks.borrow();
         candidates.retain(|(used, chunk)| {
-            (1..CHUNK_UNITS).contains(used) && !chosen.iter().any(|(_, other)| other == chunk)
+            (1..CHUNK_UNITS).contains(used)
+                && !tried.contains(&chunk.0)
+                && !chosen.iter().any(|(_, other)| other == chunk)
         });
+        drop(tried);
         candidates.sort_unstable();
         chosen.append(&mut candidates);
         let most = most.max(units.div_ceil(CHUNK_UNITS) as usize);
@@ -293,6 +309,8 @@ impl Member {
         self.wait_for_readers()?;
         self.free_all()?;
         let Evacuation { closing, before, .. } = evacuation;
+        // What is left in them cannot be moved: the next evacuation of this operation takes others.
+        self.tried_chunks.borrow_mut().extend(closing.chunks.iter().map(|chunk| chunk.0));
         Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
     }
 

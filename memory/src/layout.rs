@@ -39,12 +39,18 @@ pub(crate) const SUPER_EPOCH: u64 = 0x200;
 pub(crate) const SUPER_FRONTIER: u64 = 0x240;
 pub(crate) const SUPER_MEMBERS: u64 = 0x2c0;
 pub(crate) const SUPER_NAMESPACES: u64 = 0x300;
+/// Number of changes of the catalog: `region/catalog.rs`.
+pub(crate) const SUPER_CATALOG_CHANGES: u64 = 0x308;
+/// The highest stamp of a removed namespace's index: `region/catalog.rs`.
+pub(crate) const SUPER_STAMP_FLOOR: u64 = 0x310;
 pub(crate) const SUPER_NAMESPACES_LOCK: u64 = 0x340;
 /// The drop mark: the process that drops the region, sealed, or [`DROPPED`].
 pub(crate) const SUPER_DROP: u64 = 0x380;
 /// Words of the superblock that can be nonzero: static words, sealed words, locks.
-pub(crate) const SUPER_WORDS: &[u64] =
-    &[0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x340, 0x380];
+pub(crate) const SUPER_WORDS: &[u64] = &[
+    0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 120, 0x200, 0x240, 0x2c0, 0x300, 0x308, 0x310, 0x340,
+    0x380,
+];
 pub(crate) const SUPER_BYTES: u64 = 4096;
 /// Bytes between the superblock and the member table that no build uses. They are zero.
 pub(crate) const RESERVED_BYTES: u64 = 4096;
@@ -72,7 +78,7 @@ pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_CLUSTER: u64 = 32;
 /// For the cluster: epoch of the namespace's versions. 0 now.
 pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
-/// Counts the namespaces that have used the entry. 0 now.
+/// Which of the namespaces that have used the entry it belongs to: `region/catalog_use.rs`.
 pub(crate) const CATALOG_GENERATION: u64 = 56;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
@@ -142,6 +148,7 @@ const _: () = assert!(SUPER_BYTES + RESERVED_BYTES == MEMBERS);
 const _: () = assert!(HEAP.is_multiple_of(CHUNK_BYTES), "chunks are aligned");
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
+const _: () = assert!(NAMESPACES_MAX == 1 << NAMESPACE_NUMBER_BITS);
 const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
 const _: () = assert!(SUPER_DROP + LINE <= SUPER_BYTES, "the superblock is one page");
 const _: () =
@@ -212,10 +219,20 @@ pub(crate) const fn arena_at(index: u32) -> u64 {
     ARENAS + ARENA_BYTES * index as u64
 }
 
-/// Offset of a namespace's descriptor.
+/// Bits of a namespace's number that are the number of its catalog entry. Those above are the
+/// generation of the entry, so that no two namespaces of a region have one number.
+pub(crate) const NAMESPACE_NUMBER_BITS: u32 = 16;
+
+/// The number of the catalog entry of a namespace.
 #[inline]
-pub(crate) const fn catalog_at(index: u32) -> u64 {
-    CATALOG + CATALOG_BYTES * index as u64
+pub(crate) const fn entry_of(namespace: u32) -> u32 {
+    namespace & ((1 << NAMESPACE_NUMBER_BITS) - 1)
+}
+
+/// Offset of a namespace's catalog entry.
+#[inline]
+pub(crate) const fn catalog_at(namespace: u32) -> u64 {
+    CATALOG + CATALOG_BYTES * entry_of(namespace) as u64
 }
 
 /// Offset of the table of chunk words of a heap with this many chunks.

@@ -91,7 +91,7 @@ pub struct Member {
     pub(crate) lines: Private<u64>,
     /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
-    /// What else may be reused, beside readers that have stalled.
+    /// What else may be reused if stalled readers are left out.
     pub(crate) safe_epochs: RefCell<SafeEpochs>,
     /// Cells that were set aside and are to be looked at again, or [`ALL_ASIDE`].
     pub(crate) aside_to_revisit: Private<u64>,
@@ -121,6 +121,8 @@ pub struct Member {
     pub(crate) wanted_units: Private<u64>,
     /// The free units when moving records made no room for the last time.
     pub(crate) vain_units: Private<u64>,
+    /// The chunks that evacuations for the current operation have emptied as far as possible.
+    pub(crate) tried_chunks: RefCell<Vec<u64>>,
     /// Moving records would make room, and waits until this member has no pin.
     pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
@@ -242,7 +244,7 @@ impl Member {
         // SAFETY: a boxed handle of `shared`, which this member keeps, and which never drops or
         // replaces a handle before its own end.
         let table = unsafe { table.as_ref() };
-        (table.index() == index).then_some(table)
+        (table.number() == index).then_some(table)
     }
 
     /// Remembers the handle of a namespace, which is one of `shared`.

@@ -8,8 +8,10 @@
 //! `UnsafeCell`s of loom, which report every unordered access.
 
 mod member_slot;
+mod name_table;
 mod pin_interval;
 mod pipe;
+mod removal;
 mod thread_guard;
 
 use std::process::Command;
@@ -585,7 +587,9 @@ fn every_mutant_makes_its_model_fail() {
     let survivors: Vec<_> = MUTANTS
         .iter()
         .chain(member_slot::MUTANTS)
+        .chain(name_table::MUTANTS)
         .chain(pipe::MUTANTS)
+        .chain(removal::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();

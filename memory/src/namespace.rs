@@ -2,31 +2,31 @@
 
 use std::sync::OnceLock;
 
-use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::limits::NAMESPACES_MAX;
+use nearstate_model::{Result, invariant};
 
-use crate::atomic::{Ordering, fence};
+use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::crash::crash_point;
-use crate::index::bucket::{WORDS, control};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS, CATALOG_KIND,
-    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SEGMENTS, CATALOG_SPLIT, CATALOG_STATE, Corruption,
-    LINE, NAMESPACE_LIVE, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, namespace_flags,
-    seal, unseal,
+    CATALOG_BUCKETS, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE,
+    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, catalog_at, entry_of, namespace_flags, seal,
+    unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
+use crate::region::catalog::{self, EntryState, entries_used, entry_state};
+use crate::region::catalog_use::{self, namespace_removed};
 use crate::region::file::TABLE_PAGE;
-use crate::region::index_table::{
-    BUCKETS_FIRST, IndexTable, NamespaceIdentity, segment_of_word, segment_slot,
-};
-use crate::region::linear_hash::DEPTH_FIRST;
+use crate::region::index_table::{IndexTable, NamespaceIdentity, number_in};
 use crate::region::map::Map;
+
+mod creation;
+mod removal;
 
 /// A namespace, as listed in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceEntry {
-    /// Number in the catalog.
+    /// Its number: no other namespace of the region ever has it.
     pub index: u32,
     /// Name.
     pub name: Vec<u8>,
@@ -36,79 +36,64 @@ pub struct NamespaceEntry {
     pub buckets: u64,
 }
 
+impl NamespaceEntry {
+    /// The number of its catalog entry.
+    pub(crate) const fn entry(&self) -> u32 {
+        entry_of(self.index)
+    }
+}
+
 /// All namespaces of a region.
 ///
 /// # Errors
 /// `Corruption`: a flipped bit in a count or a name that is too long.
 pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
-    let used = used(map)?;
     let mut all = Vec::new();
-    for index in 0..used {
-        let at = catalog_at(index);
-        match map.word(at + CATALOG_STATE)?.load(Ordering::Acquire) {
-            NAMESPACE_LIVE => {}
-            0 => continue,
-            _ => return Err(Corruption("the state of a namespace has a flipped bit")),
+    for index in 0..entries_used(map)? {
+        let Some(number) = number_in(map, index)? else { continue };
+        let identity = NamespaceIdentity::load(map, number);
+        // If the namespace was removed meanwhile, the name of the next one may be half written.
+        fence(Ordering::Acquire);
+        if number_in(map, index)? != Some(number) {
+            continue;
         }
-        let NamespaceIdentity { name, kind, .. } = NamespaceIdentity::load(map, index)?;
-        let buckets = map.word(at + CATALOG_BUCKETS)?.load(Ordering::Acquire);
-        all.push(NamespaceEntry {
-            index,
-            name,
-            kind,
-            buckets: unseal(buckets, "a namespace's bucket count has a flipped bit")?,
-        });
+        let NamespaceIdentity { name, kind, .. } = identity?;
+        let buckets = map.word(catalog_at(index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
+        let buckets = unseal(buckets, "a namespace's bucket count has a flipped bit")?;
+        all.push(NamespaceEntry { index: number, name, kind, buckets });
     }
     Ok(all)
+}
+
+/// The entries whose namespaces were removed. They keep their indexes and their rings for the next
+/// namespaces.
+pub(crate) fn removed(map: &Map) -> Result<Vec<u32>, Corruption> {
+    let mut removed = Vec::new();
+    for index in 0..entries_used(map)? {
+        if matches!(entry_state(map, index)?, EntryState::Removed(_) | EntryState::Free(_)) {
+            removed.push(index);
+        }
+    }
+    Ok(removed)
 }
 
 /// Entries whose creation was interrupted. The next creator takes the first of them, and finds its
 /// segment.
 pub(crate) fn unfinished(map: &Map) -> Result<Vec<u32>, Corruption> {
-    let used = used(map)?;
-    let live: Vec<u32> = list(map)?.into_iter().map(|entry| entry.index).collect();
-    let mut unfinished: Vec<u32> = (0..used).filter(|index| !live.contains(index)).collect();
+    let used = entries_used(map)?;
+    let mut unfinished = Vec::new();
+    for index in 0..used {
+        if entry_state(map, index)? == EntryState::Interrupted {
+            unfinished.push(index);
+        }
+    }
     if (used as usize) < NAMESPACES_MAX && map.is_allocated(catalog_at(used)) {
         unfinished.push(used);
     }
     Ok(unfinished)
 }
 
-pub(crate) fn used(map: &Map) -> Result<u32, Corruption> {
-    let word = map.word(SUPER_NAMESPACES)?.load(Ordering::Acquire);
-    let used = unseal(word, "the count of namespaces has a flipped bit")?;
-    match u32::try_from(used) {
-        Ok(used) if used as usize <= NAMESPACES_MAX => Ok(used),
-        _ => Err(Corruption("more namespaces than a region can have")),
-    }
-}
-
 impl Member {
-    /// Finds a namespace by name, or creates it with this kind. If two callers create it at once,
-    /// both get the same one.
-    ///
-    /// Complexity: linear in the number of namespaces. Meant to be called once, at start.
-    ///
-    /// # Errors
-    /// `BadName`, `Full` (catalog, heap), `Stalled` if another process is stopped while it creates
-    /// a namespace, `Damaged`, `System`.
-    pub fn namespace(&self, name: &[u8], kind: u64) -> Result<&IndexTable> {
-        if name.is_empty() || name.len() > NAMESPACE_NAME_BYTES_MAX || name.contains(&0) {
-            return Err(Error::BadName { bytes: name.len() });
-        }
-        self.check_usable()?;
-        let map = self.map();
-        if let Some(found) = list(map)?.into_iter().find(|entry| entry.name == name) {
-            return self.table(found.index);
-        }
-        self.operation(|| {
-            let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
-            let created = self.create_namespace(name, kind);
-            self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
-            self.table(created?)
-        })
-    }
-
     /// All namespaces, in the order of their numbers.
     ///
     /// # Errors
@@ -118,8 +103,7 @@ impl Member {
         Ok(list(self.map())?)
     }
 
-    /// The number of namespaces. Reads one word of each and no name, so that it can be called often
-    /// to detect new namespaces.
+    /// The number of namespaces.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -127,22 +111,50 @@ impl Member {
         self.check_usable()?;
         let map = self.map();
         let mut count = 0;
-        for index in 0..used(map)? {
-            let state = map.word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire);
-            count += usize::from(state == NAMESPACE_LIVE);
+        for index in 0..entries_used(map)? {
+            count += usize::from(number_in(map, index)?.is_some());
         }
         self.check_not_truncated()?;
         Ok(count)
+    }
+
+    /// A number that grows whenever a namespace is created or removed; `None` while a process does
+    /// that, and after it was killed there.
+    ///
+    /// Cost: one load.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespace_changes(&self) -> Result<Option<u64>> {
+        self.check_usable()?;
+        let changes = catalog::changes(self.map().word(SUPER_CATALOG_CHANGES)?)?;
+        self.check_not_truncated()?;
+        Ok(catalog::is_settled(changes).then_some(changes))
+    }
+
+    /// The number of catalog entries that were ever used. Some may have no namespace.
+    pub(crate) fn catalog_entries(&self) -> Result<u32> {
+        Ok(entries_used(self.map())?)
+    }
+
+    /// The index of a catalog entry, also of one whose namespace was removed. `None`: its creation
+    /// was not completed.
+    pub(crate) fn entry_table(&self, index: u32) -> Result<Option<&IndexTable>> {
+        let state = self.map().word(catalog_at(index) + CATALOG_STATE)?.load(Ordering::Acquire);
+        if state != NAMESPACE_LIVE {
+            return Ok(None);
+        }
+        Ok(Some(self.shared_table(index)?))
     }
 
     /// Sets a flag of a namespace (watched, indexed ...). It stays set. A write that began before
     /// may not see it.
     ///
     /// # Errors
-    /// `Damaged`.
-    pub fn set_namespace_flag(&self, table: &IndexTable, bit: u64) -> Result<()> {
+    /// As [`Member::update_namespace_flags`].
+    pub fn set_namespace_flag(&self, number: u32, bit: u64) -> Result<()> {
         invariant!(bit < namespace_flags::GENERATION, "{bit:#x} is no flag of a namespace");
-        self.update_namespace_flags(table.index(), |flags| flags | bit)?;
+        self.update_namespace_flags(number, |flags| flags | bit)?;
         self.check_not_truncated()
     }
 
@@ -200,10 +212,27 @@ impl Member {
     /// Changes the flags of a namespace. Writers validate them under their locks.
     /// [`Member::drain_writers`] waits for those that validated them before.
     ///
+    /// Holds the lock of one bucket, so that the namespace is not removed meanwhile, and its next
+    /// one does not get the flags. May be called with a pin, not with a lock.
+    ///
     /// # Errors
-    /// `Damaged`.
-    pub fn update_namespace_flags(&self, table: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
-        let word = self.map().word(catalog_at(table) + CATALOG_FLAGS)?;
+    /// `BadArgument`: the namespace was removed; `Stalled`, `Damaged`.
+    pub fn update_namespace_flags(&self, number: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        self.check_usable()?;
+        invariant!(self.has_no_lock(), "a member changes flags while it holds a lock");
+        let at = self.table(number)?.bucket_at(self.map(), 0)?;
+        self.operation(|| {
+            let payload = self.acquire(at, LockSlot::Bucket)?;
+            let changed =
+                self.keep_namespace(number).and_then(|()| self.change_flags(number, change));
+            self.release(at, LockSlot::Bucket, payload)?;
+            changed
+        })
+    }
+
+    fn change_flags(&self, number: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        invariant!(self.has_lock(LockSlot::Bucket), "the namespace may be removed");
+        let word = self.map().word(catalog_at(number) + CATALOG_FLAGS)?;
         let mut seen = word.load(Ordering::Acquire);
         loop {
             let flags = unseal(seen, "the flags of a namespace have a flipped bit")?;
@@ -222,6 +251,15 @@ impl Member {
         }
     }
 
+    /// True if a namespace was not removed.
+    ///
+    /// Cost: one load.
+    #[inline]
+    pub fn has_namespace(&self, number: u32) -> bool {
+        let generation = number >> NAMESPACE_NUMBER_BITS;
+        self.use_word(number).is_ok_and(|word| catalog_use::is_current(word, generation))
+    }
+
     /// This process's handle of the namespace with this number.
     ///
     /// # Errors
@@ -235,87 +273,57 @@ impl Member {
     }
 
     #[cold]
-    fn load_table(&self, index: u32) -> Result<&IndexTable> {
-        let page = self.shared().tables.get(index as usize / TABLE_PAGE);
-        let slots = page.and_then(OnceLock::get);
-        let table = match slots.and_then(|slots| slots.get(index as usize % TABLE_PAGE)?.get()) {
-            Some(table) => table,
-            None => self.create_table(index)?,
-        };
+    fn load_table(&self, number: u32) -> Result<&IndexTable> {
+        if entry_of(number) >= entries_used(self.map())? {
+            return Err(namespace_removed(number));
+        }
+        let table = self.shared_table(number)?;
+        if table.number() != number && table.renew(self.map())? != number {
+            return Err(namespace_removed(number));
+        }
         self.remember_table(table);
         Ok(table)
     }
 
-    fn create_table(&self, index: u32) -> Result<&IndexTable> {
-        let unknown = || Error::BadArgument { detail: format!("no namespace {index}: open it") };
-        if index >= used(self.map())? {
-            return Err(unknown());
-        }
-        let page = self.shared().tables.get(index as usize / TABLE_PAGE).ok_or_else(unknown)?;
+    /// The handle of an entry that all sessions of this process share.
+    fn shared_table(&self, number: u32) -> Result<&IndexTable> {
+        let index = entry_of(number) as usize;
+        let page = self.shared().tables.get(index / TABLE_PAGE);
+        let page = page.ok_or_else(|| namespace_removed(number))?;
         let slots = page.get_or_init(|| (0..TABLE_PAGE).map(|_| OnceLock::new()).collect());
-        let slot = slots.get(index as usize % TABLE_PAGE).ok_or_else(unknown)?;
-        let table = Box::new(IndexTable::new(self.map(), index)?);
+        let slot = slots.get(index % TABLE_PAGE).ok_or_else(|| namespace_removed(number))?;
+        if let Some(table) = slot.get() {
+            return Ok(table);
+        }
+        let table = Box::new(IndexTable::new(self.map(), number)?);
         Ok(slot.get_or_init(|| table))
     }
 
-    /// The caller holds the namespaces lock.
-    fn create_namespace(&self, name: &[u8], kind: u64) -> Result<u32> {
-        let map = self.map();
-        let all = list(map)?;
-        if let Some(found) = all.iter().find(|entry| entry.name == name) {
-            return Ok(found.index);
+    #[inline]
+    fn use_word(&self, number: u32) -> Result<&AtomicU64, Corruption> {
+        self.map().word(catalog_at(number) + CATALOG_GENERATION)
+    }
+
+    /// Keeps a namespace from being removed before a record of the caller is published. The caller
+    /// holds the lock of the record's bucket.
+    ///
+    /// # Errors
+    /// `BadArgument`: the namespace was removed; `Damaged`.
+    #[inline]
+    pub fn keep_namespace(&self, number: u32) -> Result<()> {
+        if catalog_use::keep(self.use_word(number)?, number >> NAMESPACE_NUMBER_BITS)? {
+            return Ok(());
         }
-        // An entry that is not live was left by a killed creator. The first of them is used.
-        let used = used(map)?;
-        let free = (0..used).find(|index| all.iter().all(|entry| entry.index != *index));
-        let index = free.unwrap_or(used);
-        if index as usize >= NAMESPACES_MAX {
-            return Err(Error::Full {
-                detail: format!("the region has {NAMESPACES_MAX} namespaces already: reuse one"),
-                heap: None,
-            });
-        }
-        invariant!(index <= used, "namespace {index} is created before {used}");
-        let at = catalog_at(index);
-        map.commit(at, CATALOG_BYTES)?;
-        let set = |which: u64, value: u64| -> Result<(), Corruption> {
-            map.word(at + which)?.store(value, Ordering::Release);
-            Ok(())
-        };
-        // The first segment of an interrupted creation is used.
-        for which in (8..CATALOG_BYTES).step_by(8).filter(|which| *which != CATALOG_SEGMENTS) {
-            set(which, 0)?;
-        }
-        set(CATALOG_KIND, kind)?;
-        set(CATALOG_FLAGS, seal(0))?;
-        set(CATALOG_SPLIT, 0)?;
-        invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
-        set(CATALOG_NAME_BYTES, name.len() as u64)?;
-        map.write(at + CATALOG_NAME, name)?;
-        let identity = NamespaceIdentity { name: name.to_vec(), kind, generation: 0 };
-        set(CATALOG_CHECK, identity.check(index))?;
-        crash_point!("namespace.named");
-        if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
-            self.add_segment(index, 0)?;
-        }
-        let first = segment_of_word(map.word(segment_slot(index, 0))?.load(Ordering::Relaxed))?;
-        let first = first + LINE;
-        map.commit(first, BUCKETS_FIRST * LINE)?;
-        for bucket in 0..BUCKETS_FIRST {
-            let line = map.words::<WORDS>(first + bucket * LINE)?;
-            for (word, value) in line.iter().zip([control(DEPTH_FIRST, 0), 0, 0, 0, 0, 0, 0, 0]) {
-                word.store(value, Ordering::Relaxed);
-            }
-        }
-        set(CATALOG_COMMITTED, seal(BUCKETS_FIRST))?;
-        set(CATALOG_BUCKETS, seal(BUCKETS_FIRST))?;
-        crash_point!("namespace.filled");
-        set(CATALOG_STATE, NAMESPACE_LIVE)?;
-        crash_point!("namespace.live");
-        if index == used {
-            map.word(SUPER_NAMESPACES)?.store(seal(u64::from(index) + 1), Ordering::Release);
-            crash_point!("namespace.counted");
-        }
-        Ok(index)
+        Err(namespace_removed(number))
+    }
+
+    /// Checks that a namespace was not removed. After that, what the caller has read before is of
+    /// this namespace.
+    ///
+    /// # Errors
+    /// `BadArgument`: it was removed; `Damaged`.
+    #[inline]
+    pub fn check_namespace(&self, number: u32) -> Result<()> {
+        if self.has_namespace(number) { Ok(()) } else { Err(namespace_removed(number)) }
     }
 }

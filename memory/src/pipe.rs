@@ -91,7 +91,7 @@ impl RingMemory {
 
     #[inline]
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has so many words, is aligned to a page and lasts until `drop`; the
+        // SAFETY: the mapping has this many words, is aligned to a page and lasts until `drop`; the
         // file is sealed against shrinking. Another process may change each word at any time,
         // which atomics allow.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), BYTES / 8) }

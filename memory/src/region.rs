@@ -3,8 +3,10 @@
 
 pub(crate) mod drop_mark;
 pub(crate) mod file;
+pub(crate) mod catalog;
 pub(crate) mod index_table;
 pub(crate) mod linear_hash;
+pub(crate) mod catalog_use;
 pub(crate) mod member_table;
 pub(crate) mod creation_lock;
 pub(crate) mod map;

@@ -20,9 +20,11 @@ use nearstate_model::{Error, Result};
 use crate::atomic::Ordering;
 use crate::check::metadata::free_slots;
 use crate::check::{CheckReport, RecordCheck};
-use crate::layout::{Corruption, SUPER_BYTES, SUPER_DROP, unseal};
+use crate::layout::{Corruption, SUPER_BYTES, SUPER_DROP, arena_at, unseal};
+use crate::member::arena::undo;
 use crate::region::file::{AttachOptions, Region, open_file};
 use crate::region::map::Map;
+use crate::region::member_table::member_slots_used;
 use crate::region::superblock::corrected_byte;
 
 /// Changes and losses that a report lists. Further ones are only counted.
@@ -77,7 +79,7 @@ pub fn repair_with(
     if mark.is_power_of_two() && set(&region.shared.map, SUPER_DROP, 0)? {
         report.add_repaired("superblock: the drop mark");
     }
-    let is_recovered = recover(&region)?;
+    recover(&region)?;
     region.shared.while_closed(
         || match region.members().unwrap_or_default().into_iter().find(|member| member.is_alive) {
             Some(member) => Err(Error::InUse { holder: member.process }),
@@ -85,6 +87,8 @@ pub fn repair_with(
         },
         || {
             let map = &region.shared.map;
+            // Before their undo records are cleared.
+            let is_recovered = has_no_pending_cells(map)?;
             metadata::repair(map, &mut report)?;
             walk::repair(map, &mut report, validate, is_recovered)
         },
@@ -93,7 +97,7 @@ pub fn repair_with(
 }
 
 /// Corrects the only flipped bit in the fields of the superblock that never change, without which
-/// the region cannot be attached. Processes that are attached have read them before.
+/// the region cannot be attached.
 fn correct_superblock(
     path: &Path,
     options: &AttachOptions,
@@ -116,20 +120,33 @@ fn correct_superblock(
 }
 
 /// Recovers dead members in the usual way, if no free slot has a fault on which a session would
-/// act. True if no cell of a dead member is left.
-fn recover(region: &Region) -> Result<bool> {
+/// act.
+fn recover(region: &Region) -> Result<()> {
     let mut faults = CheckReport::default();
     let is_in_use = free_slots(&region.shared.map, &mut faults);
     if is_in_use != Ok(true) || !faults.is_clean() {
-        return Ok(is_in_use == Ok(false) && faults.is_clean());
+        return Ok(());
     }
     match region.member() {
         Ok(member) => drop(member),
         // What is left of it is reported with its slot.
-        Err(Error::Damaged { .. }) => return Ok(false),
+        Err(Error::Damaged { .. }) => {}
         Err(error) => return Err(error),
     }
-    Ok(region.members()?.is_empty())
+    Ok(())
+}
+
+/// True if no undo record names a cell that may be unpublished, or removed and not yet retired.
+fn has_no_pending_cells(map: &Map) -> Result<bool, Corruption> {
+    let words = [undo::OP, undo::POP, undo::PENDING, undo::BATCH_FIRST, undo::TXN, undo::FREE_AT];
+    for index in 0..member_slots_used(map)? {
+        for word in words {
+            if map.word(arena_at(index) + word.offset())?.load(Ordering::Acquire) != 0 {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Stores a word if it differs. True if it did.

@@ -20,6 +20,7 @@ use crate::heap::cell::{self, Cell, CellHeader, CellKind};
 use crate::layout::{ARENA_BYTES, CATALOG_RING, Corruption, LINE, arena_at, catalog_at};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
+use crate::region::catalog::check_namespace;
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;
@@ -83,7 +84,7 @@ pub enum RingRead {
     },
 }
 
-/// Allocates and fills a ring for at least so many bytes: a pending cell that no other member can
+/// Allocates and fills a ring of at least `capacity_bytes`: a pending cell that no other member can
 /// reach yet.
 pub(crate) fn create(member: &Member, capacity_bytes: u64) -> Result<u64> {
     if !(RING_BYTES_MIN..=RING_BYTES_MAX).contains(&capacity_bytes) {
@@ -431,6 +432,15 @@ impl RingReader {
                 Ok(RingRead::Lost { entries })
             }
         }
+    }
+
+    /// Checks that the namespace whose ring this is was not removed: the ring serves the next
+    /// namespace of its catalog entry.
+    ///
+    /// # Errors
+    /// `BadArgument`: it was removed; `Damaged`.
+    pub fn check_namespace(&self, namespace: u32) -> Result<()> {
+        check_namespace(&self.shared.map, namespace)
     }
 
     /// Waits until there is an entry to read, for at most `timeout`. True if there is one. Any

@@ -110,7 +110,7 @@ impl<S: Read + Write> RespClient<S> {
         }
     }
 
-    /// Parses so many nested replies. Memory grows with the bytes that arrive, not with `count`.
+    /// Parses `count` nested replies. Memory grows with the bytes that arrive, not with `count`.
     fn items(&mut self, count: usize, depth: u32) -> io::Result<Vec<RespReply>> {
         if depth >= DEPTH_MAX {
             return Err(malformed(&format!("more than {DEPTH_MAX} levels of nesting")));

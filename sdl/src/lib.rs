@@ -41,7 +41,7 @@ mod open;
 pub mod redis_storage;
 pub mod local_storage;
 pub mod region_storage;
-mod redis_names;
+mod server;
 mod region_url;
 pub mod storage;
 mod validate;

@@ -11,7 +11,6 @@ use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nearstate_local_transport::{LocalRing, Response, connect, request_region, request_ring};
@@ -19,17 +18,17 @@ use nearstate_resp_client::{RespClient, RespReply};
 use nearstate_store::{Error as StoreError, since_boot};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
 use crate::region_storage::RegionStorage;
 use crate::region_url::boolean;
+use crate::server::{
+    BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, redis_key, remove_in_batches,
+    wait_ready,
+};
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 use mapped::{FileId, MappedRegion, MappedState};
 
-/// Interval of attempts while waiting for the node.
-const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
-
-/// Time limit of the next node to grant its region. Operations on the mapped region wait meanwhile.
+/// How long operations on a mapped region wait for a new node to grant its region.
 const RENEWED_WITHIN: Duration = Duration::from_millis(200);
 
 /// How records are accessed.
@@ -166,7 +165,7 @@ impl LocalStorage {
         if state == MappedState::Current {
             return Ok(());
         }
-        let begun = since_boot();
+        let start = since_boot();
         let next = self.connect(self.timeout.min(RENEWED_WITHIN), Some(file));
         let LocalConnection::Region(mapped) = &mut self.open else { return Ok(()) };
         match next {
@@ -179,13 +178,13 @@ impl LocalStorage {
             Err(error) if state == MappedState::Removed || mapped.is_removed() => {
                 self.open = LocalConnection::Closed;
                 let detail = format!(
-                    "{}: the region that the node gave was removed, and no node gives another \
+                    "{}: the region that the node granted was removed, and no node grants another \
                      ({error}); start one",
                     self.path.display()
                 );
                 return Err(Error::backend(ErrorKind::NotConnected, detail));
             }
-            Err(_) => mapped.missed(begun),
+            Err(_) => mapped.missed(start),
         }
         Ok(())
     }
@@ -243,8 +242,8 @@ impl LocalStorage {
         let Some(user) = &self.user else { return Ok(socket) };
         let mut client = RespClient::new(socket);
         let auth: [&[u8]; 3] = [b"AUTH", user.name.as_bytes(), user.password.as_bytes()];
-        let answer = client.request(&auth).map_err(|e| self.lost(ErrorKind::NotConnected, &e))?;
-        match (answer, client.into_stream()) {
+        let reply = client.request(&auth).map_err(|e| self.lost(ErrorKind::NotConnected, &e))?;
+        match (reply, client.into_stream()) {
             (RespReply::Simple(_), Some(socket)) => Ok(socket),
             (RespReply::Error(text), _) => Err(self.refused(&String::from_utf8_lossy(&text))),
             _ => Err(self.refused("the reply to AUTH is not one of a node")),
@@ -262,7 +261,7 @@ impl LocalStorage {
 
     /// Sends a request through the ring. After an error the ring is not used again, because replies
     /// may be out of step.
-    fn ask(&mut self, args: &[&[u8]]) -> Result<RespReply> {
+    fn request(&mut self, args: &[&[u8]]) -> Result<RespReply> {
         let LocalConnection::Ring(client) = self.connected()? else {
             return Err(Error::refused("this back-end has no ring, which is a bug of the library"));
         };
@@ -276,25 +275,25 @@ impl LocalStorage {
         }
     }
 
-    /// As `ask`, for a read-only request: retries over a new ring if the old one has ended, as
+    /// As `request`, for a read-only request: retries over a new ring if the old one has ended, as
     /// after a restart of the node.
-    fn ask_again(&mut self, args: &[&[u8]]) -> Result<RespReply> {
+    fn request_retrying(&mut self, args: &[&[u8]]) -> Result<RespReply> {
         let was_open = matches!(self.open, LocalConnection::Ring(_));
-        let begun = Instant::now();
-        match self.ask(args) {
+        let start = Instant::now();
+        match self.request(args) {
             Err(error)
                 if was_open
                     && error.kind == ErrorKind::OperationInterrupted
-                    && begun.elapsed() < self.timeout =>
+                    && start.elapsed() < self.timeout =>
             {
                 // The node may grant the region now; then the caller uses that.
                 if matches!(self.connected()?, LocalConnection::Ring(_)) {
-                    self.ask(args)
+                    self.request(args)
                 } else {
                     Err(error)
                 }
             }
-            answer => answer,
+            reply => reply,
         }
     }
 
@@ -313,12 +312,12 @@ impl LocalStorage {
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
-        let count = WALK.to_string();
+        let count = BATCH_KEYS.to_string();
         let mut keys = KeySet::new();
         let mut cursor = b"0".to_vec();
         loop {
             let scan: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", &whole, b"COUNT", count.as_bytes()];
-            let RespReply::Array(step) = self.ask_again(&scan)? else {
+            let RespReply::Array(step) = self.request_retrying(&scan)? else {
                 return Err(unexpected_reply("SCAN"));
             };
             let [RespReply::Bulk(next), RespReply::Array(found)] = step.as_slice() else {
@@ -353,11 +352,6 @@ fn error_reply(text: &str) -> Error {
     Error::backend(kind, text.to_owned())
 }
 
-/// True if waiting may help.
-const fn is_unreachable(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)
-}
-
 /// The arguments of a command with keys.
 fn with_keys<'a>(command: &'a [u8], keys: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
     std::iter::once(command).chain(keys.iter().map(Vec::as_slice)).collect()
@@ -368,7 +362,7 @@ impl SyncStorage for LocalStorage {
         validate::namespace(namespace)?;
         let ready = match self.region() {
             Ok(Some(region)) => region.is_ready(namespace),
-            Ok(None) => self.ask_again(&[b"PING"]).map(|_| true),
+            Ok(None) => self.request_retrying(&[b"PING"]).map(|_| true),
             Err(error) => Err(error),
         };
         match ready {
@@ -378,18 +372,8 @@ impl SyncStorage for LocalStorage {
     }
 
     fn wait_ready(&mut self, namespace: &str, timeout: Duration) -> Result<()> {
-        let begun = Instant::now();
-        while !self.is_ready(namespace)? {
-            let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Err(Error::refused(format!(
-                    "{} was not ready within {timeout:?}: is the node running?",
-                    self.path.display()
-                )));
-            }
-            thread::sleep(left.min(ATTEMPT_EVERY));
-        }
-        Ok(())
+        let node = self.path.display().to_string();
+        wait_ready(self, &node, namespace, timeout)
     }
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
@@ -403,7 +387,7 @@ impl SyncStorage for LocalStorage {
         for (key, (_, value)) in keys.iter().zip(pairs) {
             args.extend([key.as_slice(), value]);
         }
-        if pairs.is_empty() { Ok(()) } else { self.ask(&args).map(drop) }
+        if pairs.is_empty() { Ok(()) } else { self.request(&args).map(drop) }
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
@@ -412,7 +396,7 @@ impl SyncStorage for LocalStorage {
         if let Some(region) = self.region()? {
             return region.set_if(namespace, key, old, new);
         }
-        let reply = self.ask(&[b"SETIE", &redis_key(namespace, key), new, old])?;
+        let reply = self.request(&[b"SETIE", &redis_key(namespace, key), new, old])?;
         let is_set = matches!(reply, RespReply::Simple(_));
         if is_set || matches!(reply, RespReply::Null(_)) {
             Ok(is_set)
@@ -427,7 +411,7 @@ impl SyncStorage for LocalStorage {
         if let Some(region) = self.region()? {
             return region.set_if_not_exists(namespace, key, value);
         }
-        let reply = self.ask(&[b"SETNX", &redis_key(namespace, key), value])?;
+        let reply = self.request(&[b"SETNX", &redis_key(namespace, key), value])?;
         let RespReply::Integer(count) = reply else { return Err(unexpected_reply("SETNX")) };
         Ok(count == 1)
     }
@@ -447,7 +431,7 @@ impl SyncStorage for LocalStorage {
             return Ok(());
         }
         let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
-        let RespReply::Array(values) = self.ask_again(&with_keys(b"MGET", &named))? else {
+        let RespReply::Array(values) = self.request_retrying(&with_keys(b"MGET", &named))? else {
             return Err(unexpected_reply("MGET"));
         };
         for (key, value) in keys.iter().zip(values) {
@@ -465,7 +449,7 @@ impl SyncStorage for LocalStorage {
             return region.remove(namespace, keys);
         }
         let named: Vec<_> = keys.iter().map(|key| redis_key(namespace, key)).collect();
-        if keys.is_empty() { Ok(()) } else { self.ask(&with_keys(b"DEL", &named)).map(drop) }
+        if keys.is_empty() { Ok(()) } else { self.request(&with_keys(b"DEL", &named)).map(drop) }
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
@@ -473,7 +457,7 @@ impl SyncStorage for LocalStorage {
         if let Some(region) = self.region()? {
             return region.remove_if(namespace, key, value);
         }
-        let reply = self.ask(&[b"DELIE", &redis_key(namespace, key), value])?;
+        let reply = self.request(&[b"DELIE", &redis_key(namespace, key), value])?;
         let RespReply::Integer(count) = reply else { return Err(unexpected_reply("DELIE")) };
         Ok(count == 1)
     }
@@ -501,14 +485,8 @@ impl SyncStorage for LocalStorage {
         if let Some(region) = self.region()? {
             return region.remove_all(namespace);
         }
-        let keys: Vec<Vec<u8>> = self.matching(namespace, b"*")?.into_iter().collect();
-        for (round, keys) in keys.chunks(WALK).enumerate() {
-            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            self.remove(namespace, &keys).map_err(|error| {
-                if round == 0 { error } else { error.after_partial_execution() }
-            })?;
-        }
-        Ok(())
+        let keys = self.matching(namespace, b"*")?;
+        remove_in_batches(self, namespace, &keys)
     }
 }
 
@@ -520,6 +498,7 @@ mod tests {
     use std::io::Read as _;
     use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixListener;
+    use std::thread;
 
     #[test]
     fn a_url_is_parsed_and_its_password_is_not_shown() {
@@ -544,21 +523,21 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::RejectedBySdl, "{error}");
     }
 
-    /// A node that gives a region, and goes; and then the same file again, in a way in which it
-    /// cannot be attached: both descriptors are one open file.
+    /// A node grants a region and ends. The next one grants the same file in a form that cannot be
+    /// attached: both descriptors are one open file.
     #[test]
     fn a_mapped_region_is_not_attached_again() {
         let folder = tempfile::tempdir().unwrap();
         let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
         let path = folder.path().join("node.sock");
         let node = UnixListener::bind(&path).unwrap();
-        let serve = |is_whole: bool| {
+        let serve = |is_valid: bool| {
             let (socket, _) = node.accept().unwrap();
             let request = b"*2\r\n$5\r\nLOCAL\r\n$6\r\nREGION\r\n";
             (&socket).read_exact(&mut vec![0; request.len()]).unwrap();
             let files = region.files().unwrap();
-            let anchor = if is_whole { files.liveness.as_fd() } else { files.file.as_fd() };
-            send(&socket, &response_line(LocalResource::Region), &[files.file.as_fd(), anchor])
+            let liveness = if is_valid { files.liveness.as_fd() } else { files.file.as_fd() };
+            send(&socket, &response_line(LocalResource::Region), &[files.file.as_fd(), liveness])
                 .unwrap();
             socket
         };

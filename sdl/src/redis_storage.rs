@@ -1,32 +1,31 @@
-//! The operations on a Redis, with the keys that O-RAN's SDL clients use: `{namespace},key`.
-//! Records written here are read by them, and theirs here.
+//! The Redis back-end. It uses the keys of O-RAN's SDL clients, `{namespace},key`, so that both
+//! access the same records.
 //!
-//! A stock Redis has no compare-and-set, so the conditional operations are scripts, which the
-//! server runs alone. (The reference back-end of O-RAN loads a module for them, which compares up
-//! to the first NUL only; scripts compare all bytes.) Keys are found with `SCAN`, which, other than
-//! the clients' `KEYS`, does not stop the server.
+//! A stock Redis has no compare-and-set, so the conditional operations are scripts, which are
+//! atomic. (The reference back-end of O-RAN loads a module for them, which compares up to the first
+//! NUL only; scripts compare all bytes.) Keys are listed with `SCAN`, which does not block the
+//! server as the `KEYS` of O-RAN's clients does.
 
 use std::fmt;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, RedisError};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::redis_names::{TIMEOUT, WALK, duration, escaped, redis_key};
+use crate::server::{
+    BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, redis_key, remove_in_batches,
+    wait_ready,
+};
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 
-/// Between two attempts of a wait for the server.
-const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
-
-/// As `SETIE` of O-RAN's module: an expiry that the key may have had ends.
+/// Removes the key's expiration time, as `SETIE` of O-RAN's module does.
 const SET_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                       redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
 const REMOVE_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                          redis.call('DEL', KEYS[1]) return 1 end return 0";
 
-/// A Redis, connected to when it is needed.
+/// A Redis server. The first operation connects to it.
 pub struct RedisStorage {
     client: Client,
     timeout: Duration,
@@ -35,7 +34,7 @@ pub struct RedisStorage {
 
 impl fmt::Debug for RedisStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the client: its URL may hold a password.
+        // Not the client: its URL may contain a password.
         f.debug_struct("RedisStorage")
             .field("address", &self.client.get_connection_info().addr().to_string())
             .field("timeout", &self.timeout)
@@ -48,7 +47,7 @@ impl RedisStorage {
     /// Opens a URL; see [`crate::open()`]. Connects with the first operation.
     ///
     /// # Errors
-    /// `RejectedBySdl` for a URL that is none.
+    /// `RejectedBySdl` for an invalid URL.
     pub fn open(url: &str) -> Result<Self> {
         let (url, timeout) = take_timeout(url)?;
         let client = Client::open(url).map_err(|error| {
@@ -67,26 +66,26 @@ impl RedisStorage {
         Ok(self.connection.insert(open))
     }
 
-    /// Sends a command and reads its answer.
-    fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
-        let answer = command.query(self.connection()?);
-        answer.map_err(|error| self.failed(&error))
+    /// Sends a command and reads its reply.
+    fn request<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
+        let reply = command.query(self.connection()?);
+        reply.map_err(|error| self.failed(&error))
     }
 
-    /// As `ask`, for a command that alters nothing: once more over a new connection if the old one
-    /// had ended, as it does when a server is restarted.
-    fn ask_again<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
+    /// As `request`, for a read-only command: retries over a new connection if the old one has
+    /// ended, as after a restart of the server.
+    fn request_retrying<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
         let was_connected = self.connection.is_some();
         match command.query(self.connection()?) {
             Err(error) if was_connected && error.is_connection_dropped() && !error.is_timeout() => {
                 self.connection = None;
-                self.ask(command)
+                self.request(command)
             }
-            answer => answer.map_err(|error| self.failed(&error)),
+            reply => reply.map_err(|error| self.failed(&error)),
         }
     }
 
-    /// Maps an error. A connection whose answers may be out of step is not used again.
+    /// Maps an error. A connection whose replies may be out of step is not used again.
     fn failed(&mut self, error: &RedisError) -> Error {
         if !matches!(error.kind(), RedisKind::Server(_) | RedisKind::Extension) {
             self.connection = None;
@@ -94,7 +93,7 @@ impl RedisStorage {
         error_reply(error)
     }
 
-    /// The keys of a namespace that match a glob, each without the namespace's part.
+    /// The keys of a namespace that match a glob, without the prefix of the namespace.
     fn matching(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
         validate::namespace(namespace)?;
         let prefix = redis_key(namespace, b"");
@@ -104,8 +103,8 @@ impl RedisStorage {
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&whole).arg("COUNT").arg(WALK);
-            let (next, found): (u64, Vec<Vec<u8>>) = self.ask_again(&scan)?;
+            scan.arg(cursor).arg("MATCH").arg(&whole).arg("COUNT").arg(BATCH_KEYS);
+            let (next, found): (u64, Vec<Vec<u8>>) = self.request_retrying(&scan)?;
             keys.extend(
                 found.iter().filter_map(|key| key.strip_prefix(&*prefix).map(<[u8]>::to_vec)),
             );
@@ -132,7 +131,7 @@ fn connect(client: &Client, timeout: Duration) -> Result<Connection> {
     })
 }
 
-/// Which of the five kinds a failed command is; the C++ SDL client's table.
+/// Maps an error to one of the five kinds, as the C++ SDL client does.
 fn error_reply(error: &RedisError) -> Error {
     let is_protocol = || error.detail().is_some_and(|parsed| parsed.starts_with("Protocol error"));
     let kind = match error.code() {
@@ -147,14 +146,9 @@ fn error_reply(error: &RedisError) -> Error {
     Error::backend(kind, error.to_string())
 }
 
-/// Is waiting worth it?
-const fn is_unreachable(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)
-}
-
-/// Takes our own option out of a URL; the client library reads the others.
+/// Removes the option `timeout` from a URL; the client library parses the others.
 fn take_timeout(url: &str) -> Result<(String, Duration)> {
-    let Some((place, options)) = url.split_once('?') else {
+    let Some((address, options)) = url.split_once('?') else {
         return Ok((url.to_owned(), TIMEOUT));
     };
     let mut timeout = TIMEOUT;
@@ -166,13 +160,13 @@ fn take_timeout(url: &str) -> Result<(String, Duration)> {
         }
     }
     let mark = if others.is_empty() { "" } else { "?" };
-    Ok((format!("{place}{mark}{}", others.join("&")), timeout))
+    Ok((format!("{address}{mark}{}", others.join("&")), timeout))
 }
 
 impl SyncStorage for RedisStorage {
     fn is_ready(&mut self, namespace: &str) -> Result<bool> {
         validate::namespace(namespace)?;
-        match self.ask_again::<()>(&redis::cmd("PING")) {
+        match self.request_retrying::<()>(&redis::cmd("PING")) {
             Ok(()) => Ok(true),
             Err(error) if is_unreachable(error.kind) => Ok(false),
             Err(error) => Err(error),
@@ -180,18 +174,8 @@ impl SyncStorage for RedisStorage {
     }
 
     fn wait_ready(&mut self, namespace: &str, timeout: Duration) -> Result<()> {
-        let begun = Instant::now();
-        while !self.is_ready(namespace)? {
-            let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                let address = self.client.get_connection_info().addr().to_string();
-                return Err(Error::refused(format!(
-                    "{address} was not ready within {timeout:?}: is it running?"
-                )));
-            }
-            thread::sleep(left.min(ATTEMPT_EVERY));
-        }
-        Ok(())
+        let address = self.client.get_connection_info().addr().to_string();
+        wait_ready(self, &address, namespace, timeout)
     }
 
     fn set(&mut self, namespace: &str, pairs: &[(&[u8], &[u8])]) -> Result<()> {
@@ -201,7 +185,7 @@ impl SyncStorage for RedisStorage {
         for (key, value) in pairs {
             command.arg(redis_key(namespace, key)).arg(*value);
         }
-        if pairs.is_empty() { Ok(()) } else { self.ask(&command) }
+        if pairs.is_empty() { Ok(()) } else { self.request(&command) }
     }
 
     fn set_if(&mut self, namespace: &str, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool> {
@@ -209,13 +193,13 @@ impl SyncStorage for RedisStorage {
         validate::record(key, new)?;
         let mut command = redis::cmd("EVAL");
         command.arg(SET_IF).arg(1).arg(redis_key(namespace, key)).arg(old).arg(new);
-        self.ask(&command)
+        self.request(&command)
     }
 
     fn set_if_not_exists(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
         validate::record(key, value)?;
-        self.ask(redis::cmd("SETNX").arg(redis_key(namespace, key)).arg(value))
+        self.request(redis::cmd("SETNX").arg(redis_key(namespace, key)).arg(value))
     }
 
     fn visit(
@@ -233,7 +217,7 @@ impl SyncStorage for RedisStorage {
         for key in keys {
             command.arg(redis_key(namespace, key));
         }
-        let values: Vec<Option<Vec<u8>>> = self.ask_again(&command)?;
+        let values: Vec<Option<Vec<u8>>> = self.request_retrying(&command)?;
         for (key, value) in keys.iter().zip(values) {
             if let Some(value) = value {
                 each(key, &value);
@@ -249,14 +233,14 @@ impl SyncStorage for RedisStorage {
         for key in keys {
             command.arg(redis_key(namespace, key));
         }
-        if keys.is_empty() { Ok(()) } else { self.ask(&command) }
+        if keys.is_empty() { Ok(()) } else { self.request(&command) }
     }
 
     fn remove_if(&mut self, namespace: &str, key: &[u8], value: &[u8]) -> Result<bool> {
         validate::namespace(namespace)?;
         let mut command = redis::cmd("EVAL");
         command.arg(REMOVE_IF).arg(1).arg(redis_key(namespace, key)).arg(value);
-        self.ask(&command)
+        self.request(&command)
     }
 
     fn list_keys(&mut self, namespace: &str, pattern: &[u8]) -> Result<KeySet> {
@@ -270,14 +254,8 @@ impl SyncStorage for RedisStorage {
     }
 
     fn remove_all(&mut self, namespace: &str) -> Result<()> {
-        let keys: Vec<Vec<u8>> = self.matching(namespace, b"*")?.into_iter().collect();
-        for (round, keys) in keys.chunks(WALK).enumerate() {
-            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            self.remove(namespace, &keys).map_err(|error| {
-                if round == 0 { error } else { error.after_partial_execution() }
-            })?;
-        }
-        Ok(())
+        let keys = self.matching(namespace, b"*")?;
+        remove_in_batches(self, namespace, &keys)
     }
 }
 

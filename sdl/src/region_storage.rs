@@ -28,6 +28,9 @@ impl fmt::Debug for RegionStorage {
     }
 }
 
+/// From this number of cached namespaces on, removed ones are dropped.
+const KNOWN_MIN: usize = 1024;
+
 impl RegionStorage {
     /// Opens `/path?option=value&..`; see [`crate::open()`].
     ///
@@ -58,8 +61,10 @@ impl RegionStorage {
     }
 
     fn namespace(&mut self, name: &str) -> Result<Namespace> {
-        if let Some(namespace) = self.namespaces.get(name) {
-            return Ok(*namespace);
+        // A namespace that was empty may have been removed, also by another process.
+        let known = self.namespaces.get(name).copied();
+        if let Some(namespace) = known.filter(|known| self.session.has_namespace(*known)) {
+            return Ok(namespace);
         }
         validate::namespace(name)?;
         let namespace = if let Some(known) = self.session.known_namespace(name)? {
@@ -69,6 +74,9 @@ impl RegionStorage {
             let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
             self.session.namespace(name, &schema)?
         };
+        if self.namespaces.len() >= KNOWN_MIN && self.namespaces.len().is_power_of_two() {
+            self.namespaces.retain(|_, known| self.session.has_namespace(*known));
+        }
         self.namespaces.insert(name.to_owned(), namespace);
         Ok(namespace)
     }

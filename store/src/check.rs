@@ -19,7 +19,7 @@ use crate::index::schema::{Tag, TagState};
 use crate::index::scratch::List;
 use crate::record::members::Members;
 use crate::record::meta::{Meta, split};
-use crate::record::{BlockPlace, BlockTable, Form, Kind};
+use crate::record::{BlockContent, BlockTable, Form, Kind};
 use crate::session::{Namespace, Region, Session};
 use crate::tags::lists::check_list;
 use crate::tags::maintain::{read_count, values};
@@ -82,10 +82,10 @@ pub(crate) fn check_record(kind: u64, record: &nearstate_memory::Cell<'_>) -> Re
 fn check_blocks(record: &nearstate_memory::Cell<'_>, value: &[u8]) -> Result<()> {
     let mut table = BlockTable::new(value)?;
     while let Some(block) = table.next()? {
-        let bytes = match block.place {
-            BlockPlace::Inline(bytes) => bytes,
-            BlockPlace::Child(child) if child < record.children() => record.block(child)?,
-            BlockPlace::Child(_) => return Err(damaged("a block has no cell")),
+        let bytes = match block.content {
+            BlockContent::Inline(bytes) => bytes,
+            BlockContent::Child(child) if child < record.children() => record.block(child)?,
+            BlockContent::Child(_) => return Err(damaged("a block has no cell")),
         };
         if bytes.len() != block.bytes as usize {
             return Err(damaged(format!("block {:?} has another size", block.name)));
@@ -110,6 +110,9 @@ pub(crate) fn check_indexes(
         report.add_fault("a repair was interrupted: run `nearstate region check --repair` again");
     }
     let namespaces = region.inspect()?.namespaces;
+    if let Some(number) = session.orphaned_numbers(&namespaces)?.first() {
+        report.add_fault(format!("the indexes of namespace {number}, which does not exist"));
+    }
     for entry in &namespaces {
         if session.member.namespace_flags(entry.index)? & namespace_flags::TAGGED == 0 {
             continue;

@@ -29,12 +29,13 @@ impl Session {
         loop {
             let held = self.member.pin()?;
             if let Some((cell, _)) = self.member.find(lookup.table, lookup.hash, key)? {
+                self.member.check_namespace(namespace.index)?;
                 cell.counter(0)?.add(&self.member, delta)?;
                 // A page that was lost meanwhile contained the add.
                 return self.member.check_not_truncated();
             }
             drop(held);
-            if self.create_counter(lookup, delta)? {
+            if self.create_counter(namespace, lookup, delta)? {
                 return Ok(());
             }
             // Another session created it.
@@ -54,9 +55,9 @@ impl Session {
         check_counter(namespace, key)?;
         let lookup = self.lookup(namespace, key)?;
         let _held = self.member.pin()?;
-        let Some((cell, _)) = self.member.find(lookup.table, lookup.hash, key)? else {
-            return Ok(None);
-        };
+        let found = self.member.find(lookup.table, lookup.hash, key)?;
+        self.member.check_namespace(namespace.index)?;
+        let Some((cell, _)) = found else { return Ok(None) };
         let sum = cell.counter(0)?.sum()?;
         self.member.check_not_truncated()?;
         Ok(Some(sum))
@@ -64,7 +65,12 @@ impl Session {
 
     /// False if it exists already.
     #[cold]
-    fn create_counter(&self, lookup: KeyLookup<'_>, delta: i64) -> Result<bool> {
+    fn create_counter(
+        &self,
+        namespace: Namespace,
+        lookup: KeyLookup<'_>,
+        delta: i64,
+    ) -> Result<bool> {
         let drafted = self.member.allocate_counter(delta).and_then(|counter| {
             invariant!(counter != 0, "a counter has a cell for its stripes");
             self.draft(lookup, &counter.to_le_bytes(), &[], &[])
@@ -82,6 +88,7 @@ impl Session {
             lookup.key,
             Some(draft),
             |record| {
+                lookup.table.keep_namespace(namespace.index)?;
                 Ok(if record.is_none() { WriteDecision::Publish } else { WriteDecision::Keep })
             },
         )?;

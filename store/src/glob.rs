@@ -15,11 +15,11 @@ use nearstate_model::invariant::guaranteed;
 pub const RUN_ITEMS_MAX: usize = 64;
 const _: () = assert!(RUN_ITEMS_MAX <= u64::BITS as usize, "a run's items are bits of one word");
 
-/// A run is compared at each position if that takes at most so many steps: a table would take
+/// A run is compared at each position if that takes at most this many steps: a table would take
 /// longer to build.
 const SIMPLE_STEPS_MAX: usize = 1024;
 
-/// A run of up to so many bytes is compared at each position of a text of any length: a table for
+/// A run of up to this many bytes is compared at each position of a text of any length: a table for
 /// each of a thousand short runs would cost more than the comparison.
 const SIMPLE_RUN_MAX: usize = 16;
 
@@ -243,9 +243,9 @@ fn search_wild<'t>(run: &[u8], text: &'t [u8]) -> Option<&'t [u8]> {
     let mut takers = [0_u64; 256];
     let mut rest = run;
     let mut last = 0;
-    for place in 0..RUN_ITEMS_MAX {
+    for number in 0..RUN_ITEMS_MAX {
         let Some((item, after)) = first_item(rest) else { break };
-        (rest, last) = (after, 1_u64 << place);
+        (rest, last) = (after, 1_u64 << number);
         match item {
             Item::Any => takers.iter_mut().for_each(|taker| *taker |= last),
             Item::Byte(byte) => {

@@ -1,24 +1,23 @@
-//! Prefetches cache lines that are read or written next, so that the cache misses of
-//! records that come one after the other overlap. Changes nothing and promises nothing: each look
-//! is a guess, which does not bind the read that follows.
+//! Prefetches of the cache lines of records that are read or written next, so that their cache
+//! misses overlap. A prefetch is a hint: it has no effect on the results of later operations.
 
 use crate::index::internal::posting_key;
 use crate::read::{BATCH, BATCH_LINES};
 use crate::session::{Namespace, Session};
 
-/// What is about to be done with a record.
+/// The next operation on a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Prefetch<'a> {
-    /// It is written, or asked about: no more than its beginning is touched.
+    /// A write, or a test for existence: only the start of the record is needed.
     Touch(Namespace, &'a [u8]),
-    /// It is read, the whole of it.
+    /// A read of the whole record.
     Read(Namespace, &'a [u8]),
-    /// It is looked for by a value of a unique tag, and read.
+    /// A find by a value of a unique tag, and a read of the record.
     Find(Namespace, &'a str, &'a [u8]),
 }
 
-/// The most lines of a record that are asked for: a kilobyte. What is longer comes by the
-/// processor's own prefetch of a sequence.
+/// The largest number of lines of a record that are prefetched: a kilobyte. The hardware prefetches
+/// the rest of a longer record.
 const READ_LINES_MAX: u64 = 17;
 const _: () = assert!(READ_LINES_MAX >= BATCH_LINES, "a whole record is no less than its start");
 
@@ -31,9 +30,8 @@ struct PrefetchTarget {
 }
 
 impl Session {
-    /// Asks for what reading or writing these records will touch: the beginning of each. Costs some
-    /// tens of nanoseconds for each key. Keys beyond the first 16 are passed over: their lines
-    /// would be gone again before they are needed.
+    /// Prefetches the start of each record, for reads or writes. Costs some tens of nanoseconds per
+    /// key. Keys beyond the first 16 are ignored: their lines would be evicted before their use.
     #[inline]
     pub fn prefetch(&self, wanted: &[(Namespace, &[u8])]) {
         let Ok(_held) = self.member.pin() else { return };
@@ -44,13 +42,13 @@ impl Session {
         self.prefetch_targets(&targets);
     }
 
-    /// As [`Session::prefetch`], with what will be done; `None` are passed over. What is found by a
-    /// tag costs as much as the first half of finding it. Its tags are known once this session has
-    /// asked for any of them.
+    /// As [`Session::prefetch`], for these operations; `None` are ignored. A prefetch for a find
+    /// costs as much as the first half of the find. It has an effect only after this session has
+    /// loaded the tags of the namespace.
     #[inline]
     pub fn prefetch_operations(&self, wanted: &[Option<Prefetch<'_>>]) {
         let Ok(_held) = self.member.pin() else { return };
-        // As long as the last one.
+        // The length of the last record that was read is the best guess.
         let whole = (self.member.last_line() + 1).min(READ_LINES_MAX);
         let mut targets = [None; BATCH];
         let (mut posting, mut is_finding) = (Vec::new(), false);
@@ -69,7 +67,7 @@ impl Session {
         }
         self.prefetch_targets(&targets);
         if is_finding {
-            self.follow(wanted, &mut targets, whole);
+            self.prefetch_found(wanted, &mut targets, whole);
         }
     }
 
@@ -78,7 +76,7 @@ impl Session {
         PrefetchTarget { table: namespace.index, hash: self.hash(key), lines }
     }
 
-    /// The posting of a value, whose key is left in `key`.
+    /// The posting of a value. Writes its key to `key`.
     fn target_of_posting(
         &self,
         namespace: Namespace,
@@ -96,9 +94,8 @@ impl Session {
         })
     }
 
-    /// The second half for those that are found by a tag: asks for the records that their postings
-    /// lead to.
-    fn follow(
+    /// Prefetches the records to which the postings of finds lead.
+    fn prefetch_found(
         &self,
         wanted: &[Option<Prefetch<'_>>],
         targets: &mut [Option<PrefetchTarget>; BATCH],

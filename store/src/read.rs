@@ -1,11 +1,12 @@
 //! Reading a record, alone and in batches: the hot path of every reader.
 
+use nearstate_memory::IndexTable;
 use nearstate_memory::Probe;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
 use crate::record::view::View;
-use crate::session::{Namespace, Session, wrong_kind};
+use crate::session::{Namespace, Session, removed, wrong_kind};
 
 /// Keys of a batch that are prefetched together: about the number of cache misses that a core can
 /// have in flight.
@@ -37,12 +38,17 @@ impl Session {
         }
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
+        // In each case: a check in front of them would take the result through memory.
         match self.member.find(table, self.hash(key), key)? {
             Some((cell, value)) if !cell.has_meta() => {
+                check_current(table, namespace)?;
                 Ok(Some(View::new(pin, cell, value, namespace.kind)))
             }
-            Some((cell, value)) => View::with_meta(pin, cell, value, namespace.kind),
-            None => Ok(None),
+            Some((cell, value)) => {
+                check_current(table, namespace)?;
+                View::with_meta(pin, cell, value, namespace.kind)
+            }
+            None => check_current(table, namespace).map(|()| None),
         }
     }
 
@@ -109,12 +115,17 @@ impl Session {
                 };
                 let view = match found {
                     Some((cell, value)) if !cell.has_meta() => {
+                        check_current(table, namespace)?;
                         Some(View::new(self.member.pin()?, cell, value, namespace.kind))
                     }
                     Some((cell, value)) => {
+                        check_current(table, namespace)?;
                         View::with_meta(self.member.pin()?, cell, value, namespace.kind)?
                     }
-                    None => None,
+                    None => {
+                        check_current(table, namespace)?;
+                        None
+                    }
                 };
                 debug_assert!(index < BATCH, "key {index} of a batch of {BATCH}");
                 each(round * BATCH + index, view);
@@ -122,6 +133,13 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Checks that the namespace was not removed before the caller has read from its index.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn check_current(table: &IndexTable, namespace: Namespace) -> Result<()> {
+    if table.is_current(namespace.index) { Ok(()) } else { Err(removed(namespace)) }
 }
 
 #[cold]

@@ -12,7 +12,7 @@
 //! A namespace of kind *counters*: no value, and one child, which holds the counter's stripes.
 //!
 //! ```text
-//! count u32 | count x { name bytes u8, place u8, child u16, bytes u32 } | names | inline blocks
+//! count u32 | count x { name bytes u8, location u8, child u16, bytes u32 } | names | inline blocks
 //! ```
 
 pub(crate) mod view;
@@ -32,10 +32,11 @@ pub(crate) const BLOCK_INLINE_MAX: usize = 512;
 
 /// Bytes of a block's entry in the table.
 pub(crate) const ENTRY: usize = 8;
-const _: () = assert!(ENTRY == 1 + 1 + 2 + 4, "name bytes, place, child, bytes");
+const _: () = assert!(ENTRY == 1 + 1 + 2 + 4, "name bytes, location, child, bytes");
 const _: () = assert!(BLOCK_INLINE_MAX <= u32::MAX as usize, "an entry counts in 32 bits");
 pub(crate) const NO_TEXT: Corruption = Corruption("a block's name is not UTF-8");
-pub(crate) const NO_PLACE: Corruption = Corruption("a block has a position that does not exist");
+pub(crate) const BAD_LOCATION: Corruption =
+    Corruption("a block has a location that does not exist");
 pub(crate) const CUT: Corruption = Corruption("a record's block table is cut short");
 
 /// The kind of a namespace: the form of its records.
@@ -49,7 +50,7 @@ pub enum Kind {
     /// Numbers that many add to at once ([`Session::add`](crate::Session::add)). They have no tags
     /// and no expiry, make no events, and are no part of a transaction.
     Counters,
-    /// Values, named blocks and sets beside each other: each record has a [`Form`] of its own, and
+    /// Values, named blocks and sets: each record has a [`Form`] of its own, and
     /// may be replaced by one of another. What a server for Redis' clients needs.
     Mixed,
 }
@@ -141,9 +142,9 @@ impl Kind {
     }
 }
 
-/// The place of a block's bytes.
+/// The bytes of a block, or where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BlockPlace<'a> {
+pub(crate) enum BlockContent<'a> {
     /// In the record's cell.
     Inline(&'a [u8]),
     /// In the record's child with this number.
@@ -154,7 +155,7 @@ pub(crate) enum BlockPlace<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block<'a, Name = &'a str> {
     pub(crate) name: Name,
-    pub(crate) place: BlockPlace<'a>,
+    pub(crate) content: BlockContent<'a>,
     pub(crate) bytes: u32,
 }
 
@@ -192,9 +193,9 @@ impl<'a> BlockTable<'a> {
 
     /// The next block, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Block<'a>>, Corruption> {
-        let Some(Block { name, place, bytes }) = self.step()? else { return Ok(None) };
+        let Some(Block { name, content, bytes }) = self.step()? else { return Ok(None) };
         let name = str::from_utf8(name).map_err(|_| NO_TEXT)?;
-        Ok(Some(Block { name, place, bytes }))
+        Ok(Some(Block { name, content, bytes }))
     }
 
     /// As [`BlockTable::next`], without checking that the name is UTF-8.
@@ -203,20 +204,20 @@ impl<'a> BlockTable<'a> {
         let Some((entry, entries)) = self.entries.split_first_chunk::<ENTRY>() else {
             return Ok(None);
         };
-        let [name_bytes, place, c0, c1, b0, b1, b2, b3] = *entry;
+        let [name_bytes, location, c0, c1, b0, b1, b2, b3] = *entry;
         let bytes = u32::from_le_bytes([b0, b1, b2, b3]);
         let (name, names) = self.names.split_at_checked(usize::from(name_bytes)).ok_or(CUT)?;
-        let place = match place {
+        let content = match location {
             0 => {
                 let (inline, rest) = self.inline.split_at_checked(bytes as usize).ok_or(CUT)?;
                 self.inline = rest;
-                BlockPlace::Inline(inline)
+                BlockContent::Inline(inline)
             }
-            1 => BlockPlace::Child(u64::from(u16::from_le_bytes([c0, c1]))),
-            _ => return Err(NO_PLACE),
+            1 => BlockContent::Child(u64::from(u16::from_le_bytes([c0, c1]))),
+            _ => return Err(BAD_LOCATION),
         };
         (self.entries, self.names) = (entries, names);
-        Ok(Some(Block { name, place, bytes }))
+        Ok(Some(Block { name, content, bytes }))
     }
 }
 
@@ -250,9 +251,9 @@ pub(crate) fn size_of_block(bytes: &[u8]) -> u32 {
 ///
 /// Its callers have checked all limits: what is encoded here reads back as it was.
 pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
-    let inline = |block: &Block<'_>| match block.place {
-        BlockPlace::Inline(bytes) => bytes.len(),
-        BlockPlace::Child(_) => 0,
+    let inline = |block: &Block<'_>| match block.content {
+        BlockContent::Inline(bytes) => bytes.len(),
+        BlockContent::Child(_) => 0,
     };
     let bytes: usize = blocks.iter().map(|block| ENTRY + block.name.len() + inline(block)).sum();
     let mut out = Vec::with_capacity(4 + bytes);
@@ -262,18 +263,18 @@ pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
     for block in blocks {
         // The name may come from a damaged table, and be empty: new names are checked by callers.
         let name = u8::try_from(block.name.len()).ok();
-        let (place, child) = match block.place {
-            BlockPlace::Inline(bytes) => {
+        let (location, child) = match block.content {
+            BlockContent::Inline(bytes) => {
                 invariant!(bytes.len() == block.bytes as usize, "block {:?}: its size", block.name);
                 (0, 0)
             }
-            BlockPlace::Child(child) => {
+            BlockContent::Child(child) => {
                 let child = u16::try_from(child).ok();
                 (1, guaranteed(child, "a record has at most BLOCKS_MAX children"))
             }
         };
         out.push(guaranteed(name, "a block's name has at most BLOCK_NAME_BYTES_MAX bytes"));
-        out.push(place);
+        out.push(location);
         out.extend_from_slice(&child.to_le_bytes());
         out.extend_from_slice(&block.bytes.to_le_bytes());
     }
@@ -281,7 +282,7 @@ pub(crate) fn encode(blocks: &[Block<'_>]) -> Vec<u8> {
         out.extend_from_slice(block.name.as_bytes());
     }
     for block in blocks {
-        if let BlockPlace::Inline(bytes) = block.place {
+        if let BlockContent::Inline(bytes) = block.content {
             out.extend_from_slice(bytes);
         }
     }
@@ -324,7 +325,7 @@ mod tests {
                 .iter()
                 .map(|(name, bytes)| Block {
                     name: name.as_str(),
-                    place: BlockPlace::Inline(bytes),
+                    content: BlockContent::Inline(bytes),
                     bytes: u32::try_from(bytes.len()).unwrap(),
                 })
                 .collect();

@@ -1,6 +1,6 @@
 //! The offline repair: `nearstate-memory`'s repair of cells, index and free memory, and then the
-//! indexes of tags and the order of expiry, which are built again from the records if they differ
-//! from them.
+//! indexes of tags and the expiry order, which are rebuilt from the records if they differ from
+//! them.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::index::schema::{TagSchema, TagState};
 use crate::record::Kind;
 use crate::record::meta::split;
 use crate::session::{Namespace, Region, Session};
-use crate::tags::maintain::ends;
+use crate::tags::maintain::expires_ms;
 
 /// Index records that one transaction removes.
 const REMOVED_AT_ONCE: usize = 500;
@@ -57,16 +57,19 @@ impl Session {
         Ok(false)
     }
 
-    /// Removes every index record except the declarations, and builds them again from the records.
+    /// Removes every index record except the declarations, and rebuilds them from the records.
     fn rebuild_indexes(&self, region: &Region, report: &mut RepairReport) -> Result<()> {
-        // Until it is removed, the check reports it, and the next repair begins again.
+        // Until it is removed, the check reports it, and the next repair starts over.
         self.transact(|txn| txn.set.borrow_mut().put_internal(REPAIRING, &[]))?;
         let mut declared = Vec::new();
         for namespace in tagged(region)? {
             let tags = self.reset_tags(namespace)?;
             declared.extend((!tags.is_empty()).then_some((namespace, tags)));
         }
-        self.remove_entries()?;
+        // A repair makes the entry of a removed namespace free, and leaves what its removal had not
+        // yet taken out of the indexes.
+        let orphaned = self.orphaned_numbers(&region.inspect()?.namespaces)?;
+        self.remove_entries(&orphaned)?;
         for entry in region.inspect()?.namespaces {
             let Some(kind) = Kind::of(entry.kind) else { continue };
             self.order_all(Namespace { index: entry.index, kind })?;
@@ -88,7 +91,7 @@ impl Session {
         self.transact(|txn| txn.set.borrow_mut().delete_internal(REPAIRING))
     }
 
-    /// The tags of a namespace become tags that are being built.
+    /// Marks the tags of a namespace as being built.
     fn reset_tags(&self, namespace: Namespace) -> Result<Vec<TagSchema>> {
         let mut tags = (*self.tag_set(namespace.index)?).clone();
         let kept: Vec<_> = tags.tags().filter(|tag| tag.is_kept()).cloned().collect();
@@ -108,9 +111,9 @@ impl Session {
         Ok(kept.into_iter().map(schema).collect())
     }
 
-    fn remove_entries(&self) -> Result<()> {
+    fn remove_entries(&self, orphaned: &[u32]) -> Result<()> {
         let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
-        let mut keys = Vec::new();
+        let mut keys: Vec<_> = orphaned.iter().map(|one| schema_key(*one).to_vec()).collect();
         self.each_stored(internal, &mut |cell| {
             if matches!(cell.key()?.first(), Some(b'u' | b'p' | b'n' | b'c')) {
                 keys.push(cell.key()?.to_vec());
@@ -126,13 +129,13 @@ impl Session {
         Ok(())
     }
 
-    /// Enters every record that expires into the order of expiry.
+    /// Inserts every record that expires into the expiry order.
     fn order_all(&self, namespace: Namespace) -> Result<()> {
         let mut expiring = Vec::new();
         self.each_stored(namespace, &mut |cell| {
             let (_, meta) = split(cell, cell.value()?)?;
-            if ends(meta) != 0 {
-                expiring.push((ends(meta), cell.key()?.to_vec()));
+            if expires_ms(meta) != 0 {
+                expiring.push((expires_ms(meta), cell.key()?.to_vec()));
             }
             Ok(())
         })?;

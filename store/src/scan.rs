@@ -50,11 +50,11 @@ pub struct Scan<'s> {
 
 /// Counts of the records of a part of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct RecordCounts {
     /// All records.
     pub records: u64,
     /// Records with an expiry time.
-    pub ending: u64,
+    pub expiring: u64,
 }
 
 impl Scan<'_> {
@@ -110,6 +110,7 @@ impl Scan<'_> {
     fn collect_next_bucket(&mut self, table: &IndexTable) -> Result<()> {
         let (member, cells) = (&self.session.member, &mut self.cells);
         member.collect_bucket(table, self.bucket, self.buckets, cells)?;
+        member.check_namespace(self.namespace.index)?;
         self.bucket += 1;
         if member.namespace_flags(self.namespace.index)? & namespace_flags::EXPIRING != 0 {
             self.session.drop_past(cells)?;
@@ -117,7 +118,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Collects the records of some buckets under a fresh pin, and asks for so many lines of each.
+    /// Collects the records of some buckets under a new pin, and prefetches `lines` of each.
     fn fill(&mut self, lines: u64) -> Result<bool> {
         invariant!(self.next == self.cells.len(), "{} records are left", self.cells.len());
         invariant!(self.bucket <= self.buckets, "bucket {} of {}", self.bucket, self.buckets);
@@ -165,12 +166,12 @@ impl Buckets {
         self.all - self.next
     }
 
-    /// The next ones, at most so many.
-    fn take(&mut self, most: u64) -> std::ops::Range<u64> {
+    /// The next `count` buckets, or as many as are left.
+    fn take(&mut self, count: u64) -> std::ops::Range<u64> {
         let from = self.next;
         // A caller may request any number.
-        self.next = from.saturating_add(most.max(1)).min(self.all);
-        invariant!(from <= self.next, "a walk goes on from {from} to {}", self.next);
+        self.next = from.saturating_add(count.max(1)).min(self.all);
+        invariant!(from <= self.next, "a walk advances from {from} to {}", self.next);
         from..self.next
     }
 }
@@ -185,7 +186,7 @@ impl Session {
         Ok(Buckets { next: 0, all: self.member.bucket_count(self.table(namespace)?)? })
     }
 
-    /// Scans the next part: so many buckets. False after the last.
+    /// Scans the next `count` buckets. False after the last.
     ///
     /// A record that exists during the whole scan is returned exactly once; one that is put or
     /// deleted meanwhile at most once.
@@ -196,11 +197,11 @@ impl Session {
         &self,
         namespace: Namespace,
         buckets: &mut Buckets,
-        most: u64,
+        count: u64,
         each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<bool> {
         self.member.check_usable()?;
-        let part = buckets.take(most);
+        let part = buckets.take(count);
         self.walk_range(namespace, part, buckets.all, each)?;
         Ok(buckets.next < buckets.all)
     }
@@ -214,10 +215,10 @@ impl Session {
         &self,
         namespace: Namespace,
         buckets: &mut Buckets,
-        most: u64,
+        count: u64,
     ) -> Result<u64> {
         self.member.check_usable()?;
-        let part = buckets.take(most);
+        let part = buckets.take(count);
         self.count_range(namespace, part, buckets.all)
     }
 
@@ -270,6 +271,7 @@ impl Session {
             debug_assert!(cells.is_empty(), "the cells of the last bucket were read");
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            self.member.check_namespace(namespace.index)?;
             for at in &cells {
                 self.member.prefetch_cell_lines(*at, BATCH_LINES);
             }
@@ -299,6 +301,7 @@ impl Session {
         for bucket in part {
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
+            self.member.check_namespace(namespace.index)?;
             if self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0 {
                 self.drop_past(&mut cells)?;
             }
@@ -337,9 +340,9 @@ impl Session {
         self.count_range(namespace, 0..buckets, buckets)
     }
 
-    /// A part of a count, as [`Session::walk_part`] is of a scan: the records of so many buckets of
-    /// the index from number `from`, and the number for the next call, `None` at the end. Reads no
-    /// record unless some of the namespace expire.
+    /// Counts a part of a namespace, as [`Session::walk_part`] scans one: some buckets of the index
+    /// from number `from`. Returns the counts and the number for the next call, or `None` at the
+    /// end. Reads no record unless some of the namespace expire.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -348,47 +351,48 @@ impl Session {
         namespace: Namespace,
         from: u64,
         buckets: u64,
-    ) -> Result<(Counted, Option<u64>)> {
+    ) -> Result<(RecordCounts, Option<u64>)> {
         self.member.check_usable()?;
         let table = self.table(namespace)?;
         let all = self.member.bucket_count(table)?;
         let to = from.saturating_add(buckets.max(1)).min(all);
         let mut cells = Vec::new();
-        let mut counted = Counted::default();
+        let mut counts = RecordCounts::default();
         for bucket in from..to {
             let _held = self.member.pin()?;
             self.member.collect_bucket(table, bucket, all, &mut cells)?;
-            let may_end =
+            self.member.check_namespace(namespace.index)?;
+            let may_expire =
                 self.member.namespace_flags(namespace.index)? & namespace_flags::EXPIRING != 0;
             for at in cells.drain(..) {
-                let is_past = may_end && self.count_expiry(at, &mut counted)?;
-                counted.records += u64::from(!is_past);
+                let is_past = may_expire && self.count_expiry(at, &mut counts)?;
+                counts.records += u64::from(!is_past);
             }
         }
         invariant!(
-            counted.ending <= counted.records,
+            counts.expiring <= counts.records,
             "{} of {} records expire",
-            counted.ending,
-            counted.records
+            counts.expiring,
+            counts.records
         );
-        Ok((counted, (to < all).then_some(to)))
+        Ok((counts, (to < all).then_some(to)))
     }
 
-    /// True if a record has expired; counts those that will expire. The caller holds a pin.
-    fn count_expiry(&self, at: u64, counted: &mut Counted) -> Result<bool> {
+    /// True if a record has expired; counts it if it will expire. The caller holds a pin.
+    fn count_expiry(&self, at: u64, counts: &mut RecordCounts) -> Result<bool> {
         let cell = self.member.cell_at(at)?;
         if !cell.has_meta() {
             return Ok(false);
         }
         let (_, meta) = split(cell, cell.value()?)?;
         let is_past = is_past(meta)?;
-        let ends = !is_past && Meta::split(meta)?.1.expires_ms != 0;
-        counted.ending += u64::from(ends);
+        let expires = !is_past && Meta::split(meta)?.1.expires_ms != 0;
+        counts.expiring += u64::from(expires);
         Ok(is_past)
     }
 
-    /// Calls `each` with every record of a namespace that no other session changes, also expired
-    /// ones.
+    /// Calls `each` with every record of a namespace that no other session changes, including
+    /// expired ones.
     pub(crate) fn each_stored(
         &self,
         namespace: Namespace,

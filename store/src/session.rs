@@ -6,7 +6,8 @@ pub(crate) mod copies;
 use std::path::Path;
 
 use nearstate_memory::{
-    AttachOptions, CreateOptions, IndexTable, Inspection, Member, RegionFiles, RemovedRegion,
+    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, RegionFiles,
+    RemovedRegion,
 };
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
@@ -176,7 +177,8 @@ impl Namespace {
         self.kind
     }
 
-    /// Its number in the region, the same in every session, as in a commit stream.
+    /// Its number in the region, the same in every session, as in a commit stream. A namespace that
+    /// is created after this one was removed has another number, also if it has the same name.
     pub const fn number(self) -> u32 {
         self.index
     }
@@ -203,9 +205,10 @@ impl Session {
                 ),
             });
         }
-        let table = self.member.namespace(name.as_bytes(), schema.kind.code())?;
-        match Kind::of(table.kind()) {
-            Some(kind) if kind == schema.kind => Ok(Namespace { index: table.index(), kind }),
+        let code = schema.kind.code();
+        let (index, kind) = self.member.open_namespace(name.as_bytes(), code)?;
+        match Kind::of(kind) {
+            Some(kind) if kind == schema.kind => Ok(Namespace { index, kind }),
             Some(kind) => Err(Error::WrongKind {
                 detail: format!(
                     "namespace {name:?} has records of kind {kind:?}, not {:?}: open it with that \
@@ -229,13 +232,17 @@ impl Session {
 
     /// The namespace of this name, of any kind; `None` if it does not exist.
     ///
-    /// Complexity: linear in the number of namespaces; keep the result.
+    /// Complexity: logarithmic in the number of namespaces. After one was created or removed, also
+    /// some nanoseconds for each.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn known_namespace(&self, name: &str) -> Result<Option<Namespace>> {
-        let all = self.namespaces()?;
-        Ok(all.into_iter().find(|(known, _)| known == name).map(|(_, namespace)| namespace))
+        if is_internal(name.as_bytes()) {
+            return Ok(None);
+        }
+        let found = self.member.find_namespace(name.as_bytes())?;
+        Ok(found.and_then(|(index, kind)| Some(Namespace { index, kind: Kind::of(kind)? })))
     }
 
     /// All namespaces with their names, in the order of creation, except internal ones and those
@@ -252,15 +259,37 @@ impl Session {
         Ok(known.collect())
     }
 
-    /// The number of namespaces, with internal ones. It grows with each new one: list the
-    /// namespaces again when it has changed.
-    ///
-    /// Complexity: one load for each.
+    /// The number of namespaces, with internal ones.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn namespace_count(&self) -> Result<usize> {
         self.member.namespace_count()
+    }
+
+    /// A number that grows whenever a namespace is created or removed: list the namespaces again
+    /// when it has changed. `None` while a process does that, and after it was killed there: list
+    /// them each time.
+    ///
+    /// Cost: one load.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn namespace_changes(&self) -> Result<Option<u64>> {
+        self.member.namespace_changes()
+    }
+
+    /// True if the namespace was not removed ([`Session::remove_namespace`]).
+    ///
+    /// Cost: one load.
+    #[inline]
+    pub fn has_namespace(&self, namespace: Namespace) -> bool {
+        self.member.has_namespace(namespace.index)
+    }
+
+    /// As [`Session::has_namespace`], by [`Namespace::number`].
+    pub fn has_namespace_number(&self, number: u32) -> bool {
+        self.member.has_namespace(number)
     }
 
     #[inline]
@@ -278,6 +307,34 @@ impl Session {
         let form = Form::Value;
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         Ok(KeyLookup { table, hash, key, form, is_seen: false })
+    }
+
+    /// The record of a key, in a namespace that was not removed before.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub(crate) fn lookup_current(
+        &self,
+        namespace: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        let table = self.member.table(namespace)?;
+        let found = self.member.lookup(table, hash, key)?;
+        table.check_current(namespace)?;
+        Ok(found)
+    }
+
+    /// As [`Session::lookup_current`], of which only the beginning and the end are read.
+    pub(crate) fn lookup_ends_current(
+        &self,
+        namespace: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<LookupResult<'_>> {
+        let table = self.member.table(namespace)?;
+        let found = self.member.lookup_ends(table, hash, key)?;
+        table.check_current(namespace)?;
+        Ok(found)
     }
 
     #[inline]
@@ -305,6 +362,12 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
         return Err(Error::KeyTooLarge { bytes: key.len() });
     }
     Ok(())
+}
+
+/// The error for a handle of a namespace that was removed.
+#[cold]
+pub(crate) fn removed(namespace: Namespace) -> Error {
+    nearstate_memory::namespace_removed(namespace.index)
 }
 
 /// The error for a record of another kind than an operation needs.

@@ -1,4 +1,4 @@
-//! Tags: the indexes that every commit keeps up to date, and the lookups and searches by them.
+//! Tags: their indexes, which each commit maintains, and lookups and searches by tags.
 
 pub(crate) mod candidates;
 pub(crate) mod lookup;

@@ -30,18 +30,17 @@ use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
 use crate::txn::write_set::WriteSet;
 
-/// How long a transaction is retried while others change the records that it reads.
+/// The limits for retries of a transaction while other sessions change the records that it reads.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// The most runs, the first one included.
+    /// The largest number of runs, including the first.
     pub tries: u32,
-    /// No further run begins after so long. A run is not cut short, and its commit may wait for
+    /// No further run starts after this time. A run is not interrupted, and its commit may wait for
     /// locks for a second.
     pub within: Option<Duration>,
 }
 
-/// How often moving records makes room for one transaction: a chunk for each of its cells, and one
-/// more time.
+/// The largest number of evacuations that free memory for one transaction.
 const EVACUATIONS_MAX: u32 = 4;
 
 impl Default for RetryPolicy {
@@ -50,13 +49,14 @@ impl Default for RetryPolicy {
     }
 }
 
-/// An open transaction. Dropping it aborts it: nothing was written yet.
+/// An open transaction. Dropping it aborts it; nothing was written.
 ///
-/// Transactions are strictly serializable, together with every operation on one record: there is
-/// one order of all of them, and one that began after another had ended comes after it.
+/// Transactions and operations on single records are strictly serializable: they have one common
+/// order, in which an operation that started after another had ended comes after it.
 ///
-/// Its reads are a consistent snapshot: every read checks that all earlier reads are still valid
-/// and returns `Conflict` if they are not. It holds a pin, as a view does, so keep it short.
+/// The reads of a transaction are a consistent snapshot: every read checks that all earlier reads
+/// are still valid, and returns `Conflict` if they are not. A transaction holds a pin, as a view
+/// does, so keep it short.
 #[derive(Debug)]
 pub struct Txn<'s> {
     pub(crate) set: RefCell<WriteSet<'s>>,
@@ -64,9 +64,9 @@ pub struct Txn<'s> {
 }
 
 impl Session {
-    /// Begins a transaction. Several may be open in one session; they know nothing of one another.
+    /// Begins a transaction. Several may be open in one session; they are independent.
     ///
-    /// Cost: a pin. The session lends its buffers to one of them, the others allocate.
+    /// Cost: a pin. The first one uses the session's buffers; further ones allocate.
     ///
     /// # Errors
     /// `Forked`, `Damaged`.
@@ -82,7 +82,7 @@ impl Session {
     /// Runs `body` in a transaction and commits it. After a conflict it runs again, with growing
     /// pauses, at most [`TRANSACTION_TRIES`] times.
     ///
-    /// Each conflict means that a write of another session was committed.
+    /// Each conflict means that another session has committed a write.
     ///
     /// ```
     /// # use nearstate_store::{CreateOptions, Region, Schema};
@@ -100,10 +100,10 @@ impl Session {
     /// # }
     /// ```
     ///
-    /// `body` returns any error type into which the store's converts. Only a conflict that the
-    /// store has reported to `body` or at the commit makes it run again, and a commit that finds no
-    /// room (`Full`) if moving live records can make some. Every other error ends the transaction
-    /// and is returned as it is.
+    /// `body` may return any error type that converts from the store's. It runs again only after a
+    /// conflict that the store has reported to `body` or at the commit, or after `Full` at the
+    /// commit if moving live records can free memory. Every other error ends the transaction and is
+    /// returned unchanged.
     ///
     /// ```
     /// use nearstate_store::{CreateOptions, Error, Region, Schema};
@@ -146,7 +146,7 @@ impl Session {
         self.transact_within(RetryPolicy::default(), body)
     }
 
-    /// As [`Session::transact`], with other bounds.
+    /// As [`Session::transact`], with another retry policy.
     ///
     /// # Errors
     /// As [`Session::transact`].
@@ -166,7 +166,8 @@ impl Session {
                     Ok(()) => return Ok(done),
                     Err(Error::Conflict { .. }) => {}
                     Err(full @ Error::Full { .. }) => {
-                        // The next run begins without a pin, and finds the room that is made then.
+                        // The next run starts with an evacuation, which needs a session without a
+                        // pin.
                         let has_tries = tries < retry_policy.tries && retry_policy.within.is_none();
                         if !has_tries || !self.may_evacuate(&mut evacuations)? {
                             return Err(full.into());
@@ -175,7 +176,7 @@ impl Session {
                     }
                     Err(error) => return Err(error.into()),
                 },
-                // The error may have another type; the transaction records its own errors.
+                // The error may have another type, so the transaction records its conflicts.
                 Err(_) if txn.has_conflict() => {}
                 Err(error) => return Err(error),
             }
@@ -203,7 +204,7 @@ impl Session {
         self.transact(|txn| txn.put_with_metadata(namespace, key, value, metadata))
     }
 
-    /// True if moving records can make room for a transaction that found none.
+    /// True if an evacuation can free memory for a transaction that found none.
     #[cold]
     pub(crate) fn may_evacuate(&self, evacuations: &mut u32) -> Result<bool> {
         if !self.member.is_evacuation_due() {
@@ -217,7 +218,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Between two tries: longer each time, and not as long as others wait.
+    /// Pauses between two tries: longer each time, and not as long as other sessions.
     pub(crate) fn pause(&self, tries: u32) {
         let spins = 1_u32 << tries.min(SPINS_LOG_MAX);
         let mine = self.member.index().wrapping_mul(0x9e37_79b9).wrapping_add(tries) % spins.max(1);
@@ -236,27 +237,27 @@ const SPINS_LOG_MAX: u32 = 10;
 impl Txn<'_> {
     /// The record of a key: the transaction's own write, otherwise the record in the region.
     ///
-    /// Cost: that of [`Session::get`], and a load for each record that was read before (of one that
-    /// was not there a search): the square of the reads, in all.
+    /// Cost: that of [`Session::get`], and a load for each earlier read (a search for each absent
+    /// record), so the cost of all reads is quadratic in their number.
     ///
     /// # Errors
-    /// `Conflict`: what was read earlier is not so any more; `TransactionTooLarge`; `WrongKind` in
-    /// a namespace of counters; `Damaged`.
+    /// `Conflict`: an earlier read is no longer valid; `TransactionTooLarge`; `WrongKind` in a
+    /// namespace of counters; `Damaged`.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    #[expect(clippy::inline_always, reason = "its result would be returned through memory")]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let place = set.place_of(namespace.index, hash, key);
-        if let Some(place) = place
-            && set.is_written(place)
+        let index = set.find_entry(namespace.index, hash, key);
+        if let Some(index) = index
+            && set.is_written(index)
         {
-            return written_record(&mut set, namespace, place, &self.written);
+            return written_record(&mut set, namespace, index, &self.written);
         }
-        let (_, stored) = set.read_at(place, namespace.index, hash, key)?;
+        let (_, stored) = set.read_at(index, namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(None) };
         if !cell.has_meta() {
             return Ok(Some(View::in_txn(cell, bytes, namespace.kind)));
@@ -266,8 +267,8 @@ impl Txn<'_> {
         Ok((!is_expired).then(|| View::in_txn(cell, value, namespace.kind)))
     }
 
-    /// Puts a record: this value, no tags, no expiry, whatever it had before. The
-    /// rules of the namespace for tags are checked at the commit.
+    /// Puts a record with this value, without tags and expiry. Replaces an existing record of any
+    /// form. The rules of the namespace for tags are checked at the commit.
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `TransactionTooLarge`.
@@ -279,8 +280,8 @@ impl Txn<'_> {
     /// Puts a record with tags and an expiry.
     ///
     /// # Errors
-    /// As [`Txn::put`]; `BadArgument` for too many tags, or one without a name or too long. That a
-    /// value is taken, or a required tag missing, is found by [`Txn::commit`].
+    /// As [`Txn::put`]; `BadArgument`: too many tags, or a tag without a name or too long.
+    /// [`Txn::commit`] reports a value that is taken, and a missing required tag.
     pub fn put_with_metadata(
         &self,
         namespace: Namespace,
@@ -297,8 +298,8 @@ impl Txn<'_> {
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let place = set.entry(namespace.index, hash, key)?;
-        set.put_with_metadata(place, value, metadata)
+        let index = set.entry(namespace.index, hash, key)?;
+        set.put_with_metadata(index, value, metadata)
     }
 
     /// Puts a set of members, in any order; duplicates count once. Replaces a record of any form.
@@ -326,10 +327,10 @@ impl Txn<'_> {
         let value = members::encode(members)?;
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let place = set.entry(namespace.index, hash, key)?;
+        let index = set.entry(namespace.index, hash, key)?;
         let meta = encode_meta(metadata)?;
-        set.put(place, &value, &meta)?;
-        set.set_form(place, Form::Set);
+        set.put(index, &value, &meta)?;
+        set.set_form(index, Form::Set);
         Ok(())
     }
 
@@ -348,12 +349,12 @@ impl Txn<'_> {
         check_patch(namespace, key, changes, Condition::Always)?;
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let (place, stored) = set.read(namespace.index, hash, key)?;
+        let (index, stored) = set.read(namespace.index, hash, key)?;
         let is_gone = match stored {
             Some((cell, bytes)) => is_past(split(cell, bytes)?.1)?,
             None => false,
         };
-        let entry = set.entry_at(place);
+        let entry = set.entry_at(index);
         let is_written = !entry.write.is_none();
         let form = match stored {
             _ if is_written => (!entry.write.is_delete()).then_some(entry.form),
@@ -364,20 +365,19 @@ impl Txn<'_> {
             return Err(other_form(form));
         }
         if is_gone && !is_written {
-            set.delete(place);
+            set.delete(index);
         }
-        set.patch(place, changes)
+        set.patch(index, changes)
     }
 
-    /// Replaces the tags and the expiry of a record; its value or its blocks
-    /// stay as they are. False if there is no such record.
+    /// Replaces the tags and the expiry of a record; its value or blocks stay as they are. False if
+    /// the record does not exist.
     ///
-    /// Cost: a copy of the value; of blocks above 512 bytes none.
+    /// Cost: a copy of the value; blocks above 512 bytes are not copied.
     ///
     /// # Errors
     /// `BadArgument` as [`Txn::put_with_metadata`]; `WrongKind` in a namespace of counters;
-    /// `Conflict`,
-    /// `TransactionTooLarge`, `Damaged`.
+    /// `Conflict`, `TransactionTooLarge`, `Damaged`.
     pub fn set_metadata(
         &self,
         namespace: Namespace,
@@ -395,18 +395,18 @@ impl Txn<'_> {
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let place = set.entry(namespace.index, hash, key)?;
+        let index = set.entry(namespace.index, hash, key)?;
         let meta = encode_meta(metadata)?;
         if form == Form::Value {
-            set.put(place, &value, &meta)?;
+            set.put(index, &value, &meta)?;
         } else {
-            set.patch(place, &[])?;
-            set.set_meta(place, &meta)?;
+            set.patch(index, &[])?;
+            set.set_meta(index, &meta)?;
         }
         Ok(true)
     }
 
-    /// Deletes a record. False if there is none, or its time has passed.
+    /// Deletes a record. False if it does not exist or has expired.
     ///
     /// # Errors
     /// `Conflict`, `TransactionTooLarge`, `Damaged`; `WrongKind` in a namespace of counters, whose
@@ -415,51 +415,51 @@ impl Txn<'_> {
         if namespace.kind == Kind::Counters {
             return Err(wrong_kind(namespace.kind, "read", ""));
         }
-        // No record has a longer key, and no entry of a stream could name it.
+        // No record has a longer key, and an entry of the commit stream could not contain it.
         if key.len() > KEY_BYTES_MAX {
             return Ok(false);
         }
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
-        let place = set.place_of(namespace.index, hash, key);
-        let (place, is_there) = if let Some(place) = place.filter(|place| set.is_written(*place)) {
-            (place, !set.is_deleted(place))
+        let index = set.find_entry(namespace.index, hash, key);
+        let (index, exists) = if let Some(index) = index.filter(|index| set.is_written(*index)) {
+            (index, !set.is_deleted(index))
         } else {
-            let (place, stored) = set.read_ends_at(place, namespace.index, hash, key)?;
-            let is_there = match stored {
+            let (index, stored) = set.read_ends_at(index, namespace.index, hash, key)?;
+            let exists = match stored {
                 Some((cell, bytes)) => !is_past(split(cell, bytes)?.1)?,
                 None => false,
             };
-            (place, is_there)
+            (index, exists)
         };
-        set.delete(place);
-        Ok(is_there)
+        set.delete(index);
+        Ok(exists)
     }
 
-    /// Deletes many records. Returns how many existed. As [`Txn::delete`] of each, but validated
-    /// together, as by [`Txn::validated_once`].
+    /// Deletes many records, validated together as by [`Txn::validated_once`]. Returns how many
+    /// existed.
     ///
     /// # Errors
-    /// As [`Txn::delete`]; some of them may be deleted in the transaction then.
+    /// As [`Txn::delete`]; some of the records may then be deleted in the transaction.
     pub fn delete_all(&self, records: &[(Namespace, &[u8])]) -> Result<usize> {
         self.validated_once(|| {
-            let mut gone = 0;
+            let mut deleted = 0;
             for (namespace, key) in records {
-                gone += usize::from(self.delete(*namespace, key)?);
+                deleted += usize::from(self.delete(*namespace, key)?);
             }
-            invariant!(gone <= records.len(), "{gone} of {} records are deleted", records.len());
-            Ok(gone)
+            invariant!(deleted <= records.len(), "{deleted} of {} are deleted", records.len());
+            Ok(deleted)
         })
     }
 
-    /// Runs reads that are validated together, once, after the last one. Their cost is linear in
+    /// Runs reads and validates them together, once, after the last one. Their cost is linear in
     /// their number instead of quadratic.
     ///
-    /// Until then the reads may be inconsistent with each other. What `reads` does because of them
-    /// must be part of the transaction, or be undone after a `Conflict`.
+    /// Until then the reads may be inconsistent with each other. Effects of `reads` must be part of
+    /// the transaction, or be undone after a `Conflict`.
     ///
     /// # Errors
-    /// `Conflict`: what was read is not so any more; what `reads` returns.
+    /// `Conflict`: a read is no longer valid; what `reads` returns.
     pub fn validated_once<T>(&self, reads: impl FnOnce() -> Result<T>) -> Result<T> {
         let validate_later = |is_later| {
             std::mem::replace(&mut self.set.borrow_mut().buffers.is_validated_later, is_later)
@@ -469,15 +469,15 @@ impl Txn<'_> {
         let is_later = validate_later(was_later);
         invariant!(is_later, "reads are validated later until their function returns");
         if !was_later {
-            // First: an error may come of reads that do not fit together.
+            // Checked first: inconsistent reads may have caused the error.
             self.set.borrow_mut().check()?;
         }
         done
     }
 
-    /// The keys of a namespace that the transaction has written so far: each with true if it puts a
-    /// record there, false if it deletes it. For a scan within a transaction: the
-    /// scan returns the records of the region, which does not have these writes yet.
+    /// The keys of a namespace that the transaction has written so far: each with true for a put or
+    /// patch, false for a delete. For scans within a transaction, which return the records of the
+    /// region without these writes.
     pub fn written(&self, namespace: Namespace) -> Vec<(Vec<u8>, bool)> {
         let set = self.set.borrow();
         let entries = set.buffers.entries.iter();
@@ -485,20 +485,19 @@ impl Txn<'_> {
         own.map(|entry| (set.buffers.bytes(entry.key).to_vec(), !entry.write.is_delete())).collect()
     }
 
-    /// Commits: everything that was written is there at one instant, for every process, or nothing
-    /// is. A transaction that only read takes no lock and stores nothing; it fails only if a read
-    /// of it has failed.
+    /// Commits: every process sees all writes from one instant on, or none. A transaction that only
+    /// read takes no lock and stores nothing; it fails only if one of its reads has failed.
     ///
-    /// Cost: the indexes first (a record for each unique value, a part of a list or a leaf for each
-    /// other one); then the lock of each record that was read or written, taken in one order. Waits
-    /// at most for a second or two, and never while it keeps others waiting for more than some
-    /// milliseconds. A full memory fence stands behind it: what its caller reads next is not older.
-    /// Some records past their time may be collected in passing, after it is done.
+    /// Cost: the changes of indexes (a record for each unique value, a part of a list or a leaf for
+    /// each other value); then the lock of each record that was read or written, in one order for
+    /// all sessions. It waits for locks two seconds at most, and a few milliseconds at most while
+    /// it holds some. It ends with a full memory fence, so that the caller's next reads are not
+    /// older than the commit. Afterwards it may collect some expired records.
     ///
     /// # Errors
-    /// `Conflict`: something that was read was changed meanwhile, or what the namespace asks of its
-    /// writers. `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`,
-    /// with what the indexes add, or for its commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
+    /// `Conflict`: a record that was read has changed since, or the flags of a namespace;
+    /// `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`, including
+    /// the changes of indexes, or for the commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
     /// `Forked`, `System`. Nothing was changed then.
     #[inline]
     pub fn commit(self) -> Result<()> {
@@ -538,17 +537,17 @@ impl Txn<'_> {
         self.set.borrow().buffers.has_conflict()
     }
 
-    /// How often a record was written in it so far (objects are not counted). If a part of its work
-    /// fails and this is the same as before that part, nothing of the part is in the transaction.
+    /// The number of writes of records so far (objects are not counted). If a part of the work
+    /// fails and the number is unchanged, the transaction contains nothing of that part.
     pub fn changes(&self) -> u64 {
         self.set.borrow().buffers.changes
     }
 
-    /// Gives everything up. The same as dropping it.
+    /// Aborts the transaction, as a drop does.
     pub fn abort(self) {}
 }
 
-/// Encoded meta; empty if there is nothing to say.
+/// Encoded metadata; empty for a record without tags and expiry.
 pub(crate) fn encode_meta(metadata: Metadata<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     if !metadata.tags.is_empty() || metadata.expires_ms != 0 {

@@ -1,8 +1,8 @@
 //! Watches: a session reads the changes of the records that its filter selects.
 //!
-//! A namespace that is watched has one ring, into which its writers put an event with each change;
-//! a watch reads the ring at its own pace and keeps what its filter lets through. One watcher or a
-//! thousand cost a writer the same. A slow watcher learns how many events it missed.
+//! A watched namespace has one ring, to which its writers append an event for each change. A watch
+//! reads the ring at its own pace and returns the events that match its filter. The cost of a
+//! writer does not depend on the number of watches. A slow watch reports how many events it missed.
 
 mod notify;
 pub(crate) mod event;
@@ -18,21 +18,20 @@ use crate::record::Kind;
 use crate::session::{Namespace, Session, check_key};
 use crate::watch::event::{Event, NAME_BYTES_MAX};
 
-/// Events that one call passes over before it lets its caller do something else: about a
-/// millisecond.
-const PASSED_MAX: u32 = 8192;
+/// Events that one call skips before it returns to its caller: about a millisecond.
+const SKIPPED_MAX: u32 = 8192;
 
-/// Which events a watch gives.
+/// The events that a watch returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// Those of all records.
+    /// Events of all records.
     Namespace,
-    /// Those of the record with this key.
+    /// Events of the record with this key.
     Key(Vec<u8>),
-    /// Those of the records whose keys begin with these bytes.
+    /// Events of the records whose keys start with these bytes.
     Prefix(Vec<u8>),
-    /// Those of the records that have this value of a tag, before the change or after it: so also
-    /// the one by which a record gets the value, and the one by which it loses it.
+    /// Events of the records that have this value of a tag before or after the change. This
+    /// includes the change that adds the value and the one that removes it.
     Tag {
         /// The tag's name.
         name: String,
@@ -55,8 +54,8 @@ impl Filter {
         }
     }
 
-    /// True if a watch with this filter gives the event. An event whose tags were cut off is given:
-    /// it may be one.
+    /// True if a watch with this filter returns the event. A truncated event, whose tags are
+    /// unknown, matches every tag.
     pub fn matches(&self, event: &Event<'_>) -> bool {
         match self {
             Self::Namespace => true,
@@ -64,7 +63,7 @@ impl Filter {
             Self::Prefix(prefix) => event.key.starts_with(prefix),
             Self::Tag { name, value } => {
                 let mut tags = event.tags_before().chain(event.tags_after());
-                event.is_cut || tags.any(|(its, has)| its == name && has == value)
+                event.is_truncated || tags.any(|tag| tag == (name.as_str(), value.as_slice()))
             }
         }
     }
@@ -73,7 +72,7 @@ impl Filter {
 /// An item of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'w> {
-    /// A change of a record that the filter lets through.
+    /// A change of a record that matches the filter.
     Event(Event<'w>),
     /// The watcher was too slow: this many events of the namespace are lost, including events that
     /// the filter does not select. Read the watched records again. Later events follow.
@@ -89,6 +88,7 @@ pub enum Notice<'w> {
 #[derive(Clone, Debug)]
 pub struct Watch {
     reader: RingReader,
+    namespace: u32,
     filter: Filter,
     bytes: Vec<u8>,
 }
@@ -107,7 +107,7 @@ impl Session {
     ///
     /// # Errors
     /// `WrongKind` in a namespace of counters, `KeyTooLarge`, `BadArgument` for a tag without a
-    /// name, `Full`, `Damaged`, `Forked`.
+    /// name or a namespace that was removed, `Full`, `Stalled`, `Damaged`, `Forked`.
     pub fn watch(&self, namespace: Namespace, filter: Filter) -> Result<Watch> {
         filter.check()?;
         if namespace.kind == Kind::Counters {
@@ -118,12 +118,13 @@ impl Session {
         }
         let table = self.table(namespace)?;
         let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
-        // The ring first: a writer that sees the flag finds the ring.
-        self.member.set_namespace_flag(table, namespace_flags::WATCHED)?;
-        // Writers that had checked the flags before are done after this.
+        // The ring was created first, so that a writer that sees the flag finds it.
+        self.member.set_namespace_flag(namespace.index, namespace_flags::WATCHED)?;
+        // Waits for writers that checked the flags before.
         self.member.drain_writers(table)?;
         let reader = self.member.ring_reader(ring, RingStart::Tail)?;
-        Ok(Watch { reader, filter, bytes: Vec::new() })
+        self.member.check_namespace(namespace.index)?;
+        Ok(Watch { reader, namespace: namespace.index, filter, bytes: Vec::new() })
     }
 }
 
@@ -132,7 +133,8 @@ impl Watch {
     /// watch.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`. After damage open a new watch, and read what is watched anew.
+    /// `BadArgument`: the namespace was removed; `Damaged`, `Forked`. After `Damaged`, open a new
+    /// watch and read the watched records again.
     #[expect(clippy::should_implement_trait, reason = "it lends: a notice ends before the next")]
     pub fn next(&mut self) -> Result<Option<Notice<'_>>> {
         self.next_or(|_| Ok(()))
@@ -142,13 +144,16 @@ impl Watch {
     /// watch.
     ///
     /// # Errors
-    /// As [`Watch::next`], and what `none` answers.
+    /// As [`Watch::next`], and what `none` returns.
     pub fn next_or(
         &mut self,
         none: impl FnOnce(WatchPosition) -> Result<()>,
     ) -> Result<Option<Notice<'_>>> {
-        for _ in 0..PASSED_MAX {
-            match self.reader.next(&mut self.bytes)? {
+        for _ in 0..SKIPPED_MAX {
+            let read = self.reader.next(&mut self.bytes)?;
+            // After the read: the ring of a removed namespace serves the next one of its entry.
+            self.reader.check_namespace(self.namespace)?;
+            match read {
                 RingRead::Empty => break,
                 RingRead::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
                 RingRead::Entry { .. } => {}
@@ -161,9 +166,9 @@ impl Watch {
         Ok(None)
     }
 
-    /// Waits until there may be a notice, for so long at the most: true if [`Watch::next`] has
-    /// something to look at, which its filter may hold back. Sleeps on a futex in the region, for
-    /// 100 ms at a time, so that a writer that was killed before it could wake delays no longer.
+    /// Waits at most `timeout` for events: true if [`Watch::next`] has some to read, which its
+    /// filter may reject. Sleeps on a futex in the region, for at most 100 ms at a time, so that a
+    /// writer that was killed before its wake-up delays a watch by no more than that.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -171,8 +176,7 @@ impl Watch {
         self.reader.wait(timeout)
     }
 
-    /// A waiter for this watch that another thread uses, for an event loop that waits for
-    /// descriptors (`WatchFd` of `nearstate-sdl` uses it).
+    /// A waiter for this watch, for use by another thread (`WatchFd` of `nearstate-sdl` uses it).
     pub fn waiter(&self) -> Waiter {
         Waiter { ring: self.reader.waiter() }
     }
@@ -189,32 +193,32 @@ pub struct WatchPosition {
     position: u64,
 }
 
-/// Waits for a watch that another thread reads. It holds nothing but the mapping of the region.
+/// Waits for a watch that another thread reads. It keeps the region mapped.
 #[derive(Clone, Debug)]
 pub struct Waiter {
     ring: RingWaiter,
 }
 
 impl Waiter {
-    /// As [`Watch::wait`], for a watch that has looked so far; also ends, with false, when
-    /// `is_over` says so. That is asked before each sleep, and so after each [`Waiter::wake`].
+    /// As [`Watch::wait`], for a watch at this position. Also ends, with false, when `is_over`
+    /// returns true. `is_over` is called before each sleep, therefore after each [`Waiter::wake`].
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn wait(
         &self,
-        looked: WatchPosition,
+        at: WatchPosition,
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) -> Result<bool> {
-        self.ring.wait(looked.position, timeout, is_over)
+        self.ring.wait(at.position, timeout, is_over)
     }
 
-    /// As [`Waiter::wait`], for several watches in one thread: true if one of them has something to
-    /// look at. [`Waiter::wake`] of the first makes it ask whether it is over.
+    /// As [`Waiter::wait`], for several watches: true if one of them has events to read.
+    /// [`Waiter::wake`] of the first one makes it call `is_over`.
     ///
-    /// An event of one of the first 128 ends the wait at once (on a kernel before Linux 5.16 within
-    /// 5 ms), one of another within 100 ms. Without watches it ends at once.
+    /// An event of one of the first 128 watches ends the wait at once (before Linux 5.16 within
+    /// 5 ms), an event of another one within 100 ms. Without watches it ends at once.
     ///
     /// # Errors
     /// `Damaged`, `Forked`, `System`.
@@ -224,20 +228,20 @@ impl Waiter {
         is_over: impl Fn() -> bool,
     ) -> Result<bool> {
         let waits: Vec<(RingWaiter, u64)> =
-            waits.iter().map(|(waiter, looked)| (waiter.ring.clone(), looked.position)).collect();
+            waits.iter().map(|(waiter, at)| (waiter.ring.clone(), at.position)).collect();
         wait_any(&waits, timeout, is_over)
     }
 
-    /// True if there is something to look at for a watch that has looked so far.
+    /// True if a watch at this position has events to read.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn has_more(&self, looked: WatchPosition) -> Result<bool> {
-        self.ring.is_beyond(looked.position)
+    pub fn has_more(&self, at: WatchPosition) -> Result<bool> {
+        self.ring.is_beyond(at.position)
     }
 
-    /// Wakes the waiters of the namespace's events, which check again whether their wait is over. A
-    /// system call if there are any.
+    /// Wakes all waiters of the namespace's events; each calls its `is_over`. A system call if any
+    /// are asleep.
     ///
     /// # Errors
     /// `Damaged`.
@@ -331,7 +335,7 @@ mod tests {
             Change { kind: EventKind::Deleted, before: one, ..change(4, b"imsi-2") },
             Change { kind: EventKind::Expired, before: two, ..change(5, b"imsi") },
             Change { after: &[("dnn", b"1")], ..change(6, b"imsi-22") },
-            // Too large for its tags: it may be one of any tag.
+            // Too large, so its tags are left out: it matches every tag.
             Change { before: &[("x", &large)], ..change(7, b"imsi-2") },
         ];
         for (number, change) in changes.iter().enumerate() {
@@ -379,21 +383,21 @@ mod tests {
     }
 
     #[test]
-    fn a_call_passes_over_a_bounded_number_of_events_and_none_is_forgotten() {
+    fn a_call_skips_a_bounded_number_of_events_and_none_is_lost() {
         let test = test_region();
         let (session, ns) = open(&test.region);
         let mut watch = session.watch(ns, Filter::Key(b"rare".to_vec())).unwrap();
-        for version in 0..u64::from(PASSED_MAX) + 10 {
+        for version in 0..u64::from(SKIPPED_MAX) + 10 {
             append(&session, ns, &change(version, b"often"));
         }
         append(&session, ns, &change(1, b"rare"));
-        assert_eq!(watch.next().unwrap(), None, "for now");
-        assert!(watch.wait(Duration::from_secs(60)).unwrap(), "there is more to look at");
+        assert_eq!(watch.next().unwrap(), None, "the call has skipped its limit");
+        assert!(watch.wait(Duration::from_secs(60)).unwrap(), "more events follow");
         assert_eq!(versions_of(&mut watch), [1]);
     }
 
     #[test]
-    fn bytes_that_are_no_event_are_damage_and_later_events_are_returned() {
+    fn invalid_bytes_are_damage_and_later_events_are_returned() {
         let test = test_region();
         let (session, ns) = open(&test.region);
         let mut watch = session.watch(ns, Filter::Namespace).unwrap();
@@ -420,7 +424,7 @@ mod tests {
             assert!(refused.contains("1 to 255"), "{refused}");
         }
         let table = session.table(ns).unwrap();
-        assert_eq!(session.member.watch_ring(table), Ok(None), "nothing was made for them");
+        assert_eq!(session.member.watch_ring(table), Ok(None), "no ring was created");
         let counters = session
             .namespace("count", &Schema { kind: Kind::Counters, ..Schema::default() })
             .unwrap();

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::io;
 use std::time::Instant;
 
-use nearstate_ue::five_g::{self, procedure::SessionPlace};
+use nearstate_ue::five_g::{self, procedure::SessionIndex};
 use nearstate_ue::{
     BLOCKS, CONTEXT_BYTES, Context, ContextView, KeyText, Procedure, apply, blocks_touched,
     draw_for,
@@ -21,15 +21,15 @@ const ROUNDS: u32 = 25;
 
 /// Nanoseconds of one call, at best.
 fn best(mut call: impl FnMut(usize, u64)) -> f64 {
-    let mut least = f64::INFINITY;
+    let mut min = f64::INFINITY;
     for round in 0..ROUNDS {
-        let begun = Instant::now();
-        for (place, ue) in (0..u64::from(CONTEXTS)).enumerate() {
-            call(place, draw_for(1, ue, u64::from(round)));
+        let start = Instant::now();
+        for (index, ue) in (0..u64::from(CONTEXTS)).enumerate() {
+            call(index, draw_for(1, ue, u64::from(round)));
         }
-        least = least.min(begun.elapsed().as_secs_f64() * 1e9 / f64::from(CONTEXTS));
+        min = min.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(CONTEXTS));
     }
-    least
+    min
 }
 
 fn main() -> io::Result<()> {
@@ -53,20 +53,20 @@ fn whole(contexts: &[Context], out: &mut impl io::Write) -> io::Result<()> {
     }
     let mut copies = contexts.to_vec();
     let mut buffer = Context::EMPTY;
-    let copy = best(|place, _| {
-        if let Some(slot) = copies.get_mut(place) {
+    let copy = best(|index, _| {
+        if let Some(slot) = copies.get_mut(index) {
             buffer = *black_box(&*slot);
             *slot = *black_box(&buffer);
         }
     });
     writeln!(out, "copy out and in      {copy:>7.1} ns")?;
-    let check = best(|place, _| {
-        let context = copies.get(place);
+    let check = best(|index, _| {
+        let context = copies.get(index);
         let _ = black_box(context.map(|context| ContextView::new(context.as_bytes()).is_ok()));
     });
     writeln!(out, "check (ContextView::new)    {check:>7.1} ns")?;
-    let read = best(|place, _| {
-        let view = contexts.get(place).map(Context::view);
+    let read = best(|index, _| {
+        let view = contexts.get(index).map(Context::view);
         black_box(view.and_then(ContextView::guti));
         black_box(view.and_then(ContextView::s1_downlink));
     });
@@ -81,14 +81,14 @@ fn procedures(contexts: &[Context], out: &mut impl io::Write) -> io::Result<()> 
     )?;
     for procedure in Procedure::ALL {
         let mut own = contexts.to_vec();
-        let change = best(|place, draw| {
-            if let Some(context) = own.get_mut(place) {
+        let change = best(|index, draw| {
+            if let Some(context) = own.get_mut(index) {
                 apply(black_box(procedure), context, draw);
             }
         });
         let mut store = contexts.to_vec();
-        let whole = best(|place, draw| {
-            let Some(slot) = store.get_mut(place) else { return };
+        let whole = best(|index, draw| {
+            let Some(slot) = store.get_mut(index) else { return };
             let Ok(mut context) = Context::from_bytes(black_box(&*slot).as_bytes()) else { return };
             apply(black_box(procedure), &mut context, draw);
             *slot = *black_box(&context);
@@ -105,8 +105,8 @@ fn five_gs(out: &mut impl io::Write) -> io::Result<()> {
         .map(|ue| {
             let mut context = five_g::Context::provisioned(ue, 1);
             apply(Procedure::Registration, &mut context, draw_for(2, ue, 0));
-            for place in [SessionPlace::First, SessionPlace::Second] {
-                apply(Procedure::SessionEstablishment(place), &mut context, draw_for(2, ue, 1));
+            for session in [SessionIndex::First, SessionIndex::Second] {
+                apply(Procedure::SessionEstablishment(session), &mut context, draw_for(2, ue, 1));
             }
             context
         })
@@ -117,19 +117,19 @@ fn five_gs(out: &mut impl io::Write) -> io::Result<()> {
     let stored: usize =
         five_g::BLOCKS.iter().filter(is_there).map(|block| block.range().len()).sum();
     writeln!(out, "\n5GS, two sessions: {stored} B, as JSON {json} B")?;
-    let check = best(|place, _| {
-        let context = contexts.get(place);
+    let check = best(|index, _| {
+        let context = contexts.get(index);
         let _ = black_box(context.map(|one| five_g::ContextView::new(one.as_bytes()).is_ok()));
     });
     writeln!(out, "check (ContextView::new)    {check:>7.1} ns\n")?;
     writeln!(out, "{:<40}{:>8}{:>10}", "procedure", "delta B", "apply ns")?;
     for procedure in Procedure::ALL.iter().copied() {
-        if procedure.session().is_some_and(|place| place != SessionPlace::First) {
+        if procedure.session().is_some_and(|session| session != SessionIndex::First) {
             continue;
         }
         let mut own = contexts.clone();
-        let change = best(|place, draw| {
-            if let Some(context) = own.get_mut(place) {
+        let change = best(|index, draw| {
+            if let Some(context) = own.get_mut(index) {
                 apply(black_box(procedure), context, draw);
             }
         });

@@ -1,4 +1,4 @@
-//! A context as bytes: read in place, changed in place, checked, drawn, written down.
+//! A context as bytes: views, setters, checks, draws, text and JSON.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub(crate) fn no_context<T>(detail: fmt::Arguments<'_>) -> Result<T> {
     Err(Error::BadArgument { detail: format!("not a UE context: {detail}") })
 }
 
-/// The members of a context in JSON, each handed to `take` by its name.
+/// Calls `take` with the name and the value of each member of a context in JSON.
 pub(crate) fn each_member(
     json: &Json,
     mut take: impl FnMut(&str, &Json) -> std::result::Result<bool, String>,
@@ -25,7 +25,7 @@ pub(crate) fn each_member(
     for (name, value) in members {
         match take(name, value) {
             Ok(true) => {}
-            Ok(false) => return no_context(format_args!("{name:?} is no variable of it")),
+            Ok(false) => return no_context(format_args!("{name:?} is not one of its variables")),
             Err(what) => return no_context(format_args!("{name}: {what}")),
         }
     }
@@ -37,7 +37,7 @@ pub(crate) fn insert(object: &mut Map<String, Json>, name: &str, value: Json) {
     object.insert(name.to_owned(), value);
 }
 
-/// The value of a variable that a draw decides.
+/// The value of a variable that a draw determines.
 #[inline]
 pub(crate) fn drawn<T: Value>(draw: u64, number: u64) -> T {
     T::drawn(Draw::new(draw, if T::SALT == 0 { number + 1 } else { T::SALT }))
@@ -75,11 +75,11 @@ pub(crate) fn check_slot<T: Value>(
     } else if is_zero(slot) {
         Ok(())
     } else {
-        Err("is not there, and has bytes")
+        Err("is absent, but its bytes are not 0")
     }
 }
 
-/// One line of the text of a context. The category is written where a new one begins.
+/// One line of the text of a context. The first line of a category has its name.
 pub(crate) fn line(
     f: &mut fmt::Formatter<'_>,
     category: (&mut &'static str, &'static str),
@@ -95,8 +95,8 @@ pub(crate) fn line(
     }
 }
 
-/// `ContextView`, `ContextText`, `Context` of a table; its `Block`, `BlockSet`, `Variable`,
-/// `Category`, `ROWS`, `FORMAT` and `CONTEXT_BYTES` are there.
+/// Generates `ContextView`, `ContextText` and `Context` of a table, for its `Block`, `BlockSet`,
+/// `Variable`, `Category`, `ROWS`, `FORMAT` and `CONTEXT_BYTES`.
 macro_rules! contexts {
     (
         blocks { $($Block:ident,)+ }
@@ -107,26 +107,26 @@ macro_rules! contexts {
             $source:literal;
         )+ }
     ) => {
-        /// A borrowed context: bytes that were checked once and are read without a copy.
+        /// A borrowed context: bytes that were checked once, and are read without a copy.
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub struct ContextView<'a> {
             bytes: &'a [u8; CONTEXT_BYTES],
         }
 
         impl<'a> ContextView<'a> {
-            /// The context that these bytes are. After this nothing can fail.
+            /// Checks bytes and returns a view of them, whose accessors cannot fail.
             ///
-            /// Cost: each variable that is there is checked against its type, and that the others'
-            /// bytes are 0.
+            /// Cost: checks the type of each present variable, and that the bytes of the others
+            /// are 0.
             ///
             /// # Errors
-            /// `BadArgument`: other than [`CONTEXT_BYTES`] bytes, a block of another format, or a
-            /// variable with a value that its type does not have.
+            /// `BadArgument`: not [`CONTEXT_BYTES`] bytes, a block of another format, or a variable
+            /// with a value that its type does not have.
             #[inline]
             pub fn new(bytes: &'a [u8]) -> nearstate_model::Result<Self> {
                 let Ok(bytes) = <&[u8; CONTEXT_BYTES]>::try_from(bytes) else {
                     return $crate::context::no_context(format_args!(
-                        "{} bytes, and one has {}", bytes.len(), CONTEXT_BYTES
+                        "{} bytes, but a context has {}", bytes.len(), CONTEXT_BYTES
                     ));
                 };
                 check(bytes, BlockSet::ALL)?;
@@ -152,10 +152,10 @@ macro_rules! contexts {
             pub fn has(self, variable: Variable) -> bool {
                 match variable {
                     $(Variable::$Variable => {
-                        const PLACE: $crate::layout::VariableSlot =
-                            $crate::layout::place(ROWS, Variable::$Variable as usize);
+                        const SLOT: $crate::layout::VariableSlot =
+                            $crate::layout::slot_of(ROWS, Variable::$Variable as usize);
                         $crate::layout::is_present::<
-                            CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                            CONTEXT_BYTES, { SLOT.present_at }, { SLOT.present_bit },
                         >(self.bytes)
                     })+
                 }
@@ -171,13 +171,13 @@ macro_rules! contexts {
                 #[doc = concat!("\n\n", $name, ": at most ", $bits, " bits, ", $source, ".")]
                 #[inline]
                 pub fn $get(self) -> Option<$Kind> {
-                    const PLACE: $crate::layout::VariableSlot =
-                        $crate::layout::place(ROWS, Variable::$Variable as usize);
+                    const SLOT: $crate::layout::VariableSlot =
+                        $crate::layout::slot_of(ROWS, Variable::$Variable as usize);
                     let slot = $crate::layout::slot::<
-                        CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
+                        CONTEXT_BYTES, { SLOT.at }, { SLOT.bytes },
                     >(self.bytes);
                     $crate::layout::is_present::<
-                        CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                        CONTEXT_BYTES, { SLOT.present_at }, { SLOT.present_bit },
                     >(self.bytes)
                     .then(|| <$Kind as $crate::value::Value>::load(slot))
                 }
@@ -195,7 +195,7 @@ macro_rules! contexts {
                 serde_json::Value::Object(object)
             }
 
-            /// The context for people: a line for each variable; keys shortened, or whole.
+            /// The context as text with a line for each variable.
             pub fn text(self, keys: $crate::value::KeyText) -> ContextText<'a> {
                 ContextText { view: self, keys }
             }
@@ -213,7 +213,7 @@ macro_rules! contexts {
             }
         }
 
-        /// A context for people: category, variable, value.
+        /// A context as text: category, variable, value.
         #[derive(Clone, Copy, Debug)]
         pub struct ContextText<'a> {
             view: ContextView<'a>,
@@ -245,7 +245,7 @@ macro_rules! contexts {
             /// A context without any variable.
             pub const EMPTY: Self = Self { bytes: empty() };
 
-            /// A copy of the context that these bytes are.
+            /// Checks bytes and copies them.
             ///
             /// # Errors
             /// As [`ContextView::new`].
@@ -254,7 +254,7 @@ macro_rules! contexts {
                 ContextView::new(bytes).map(ContextView::to_context)
             }
 
-            /// A context from its blocks as a store keeps them; one that is missing is empty.
+            /// A context from its stored blocks; a missing block is empty.
             ///
             /// # Errors
             /// As [`Context::set_block`].
@@ -265,7 +265,7 @@ macro_rules! contexts {
                 let mut blocks = BlockSet::EMPTY;
                 for each in BLOCKS {
                     if let Some(bytes) = block(*each) {
-                        context.place_block(*each, bytes)?;
+                        context.load_trusted_block(*each, bytes)?;
                         blocks = blocks.with(*each);
                     }
                 }
@@ -273,7 +273,7 @@ macro_rules! contexts {
                 Ok(context)
             }
 
-            /// To be read.
+            /// A view, for reads.
             #[inline]
             pub const fn view(&self) -> ContextView<'_> {
                 ContextView { bytes: &self.bytes }
@@ -285,41 +285,41 @@ macro_rules! contexts {
                 &self.bytes
             }
 
-            /// Replaces the whole context, as [`Context::place_block`] replaces a block.
+            /// Replaces the whole context, as [`Context::load_trusted_block`] replaces a block.
             ///
             /// # Errors
-            /// `BadArgument`: other than [`CONTEXT_BYTES`] bytes.
+            /// `BadArgument`: not [`CONTEXT_BYTES`] bytes.
             #[inline]
-            pub fn place(&mut self, bytes: &[u8]) -> nearstate_model::Result<()> {
+            pub fn load_trusted(&mut self, bytes: &[u8]) -> nearstate_model::Result<()> {
                 if bytes.len() != CONTEXT_BYTES {
                     return $crate::context::no_context(format_args!(
-                        "{} bytes, and a context has {CONTEXT_BYTES}", bytes.len()
+                        "{} bytes, but a context has {CONTEXT_BYTES}", bytes.len()
                     ));
                 }
                 self.bytes.copy_from_slice(bytes);
                 Ok(())
             }
 
-            /// Replaces a block.
+            /// Checks and replaces a block.
             ///
             /// # Errors
-            /// As [`ContextView::new`], of this block; the context stays as it was.
+            /// As [`ContextView::new`], for this block; the context stays unchanged.
             pub fn set_block(&mut self, block: Block, bytes: &[u8]) -> nearstate_model::Result<()> {
                 let mut changed = *self;
-                changed.place_block(block, bytes)?;
+                changed.load_trusted_block(block, bytes)?;
                 check(&changed.bytes, BlockSet::EMPTY.with(block))?;
                 *self = changed;
                 Ok(())
             }
 
-            /// Replaces a block by bytes that the caller knows to be one, as [`ContextView`]'s are;
-            /// only their number is looked at. What is made of other bytes is not said, but that
-            /// nothing panics.
+            /// Replaces a block without a check of its content: for bytes that are known to be
+            /// valid, such as those of a [`ContextView`]. Invalid bytes cause unspecified values,
+            /// but no panic.
             ///
             /// # Errors
             /// `BadArgument`: another number of bytes.
             #[inline]
-            pub fn place_block(
+            pub fn load_trusted_block(
                 &mut self,
                 block: Block,
                 bytes: &[u8],
@@ -335,32 +335,31 @@ macro_rules! contexts {
             }
 
             $(
-                #[doc = concat!("Sets ", $name, ", or takes it away.")]
+                #[doc = concat!("Sets ", $name, "; `None` removes it.")]
                 #[inline]
                 pub fn $set(&mut self, value: impl Into<Option<$Kind>>) {
-                    const PLACE: $crate::layout::VariableSlot =
-                        $crate::layout::place(ROWS, Variable::$Variable as usize);
+                    const SLOT: $crate::layout::VariableSlot =
+                        $crate::layout::slot_of(ROWS, Variable::$Variable as usize);
                     let value = value.into();
                     $crate::layout::set_present::<
-                        CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                        CONTEXT_BYTES, { SLOT.present_at }, { SLOT.present_bit },
                     >(&mut self.bytes, value.is_some());
                     if let Some(slot) = $crate::layout::slot_mut::<
-                        CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
+                        CONTEXT_BYTES, { SLOT.at }, { SLOT.bytes },
                     >(&mut self.bytes)
                     {
                         match value {
                             Some(value) => $crate::value::Value::store(&value, slot),
-                            None => *slot = [0; PLACE.bytes],
+                            None => *slot = [0; SLOT.bytes],
                         }
                     }
                 }
             )+
 
-            /// The context that a JSON object describes, as [`ContextView::json`] gives it with
-            /// whole keys.
+            /// Parses the JSON object of [`ContextView::json`] with whole keys.
             ///
             /// # Errors
-            /// `BadArgument` with the name of the member that is unknown or wrong.
+            /// `BadArgument` with the name of the member that is unknown or invalid.
             pub fn from_json(json: &serde_json::Value) -> nearstate_model::Result<Self> {
                 let mut context = Self::EMPTY;
                 $crate::context::each_member(json, |name, value| {
@@ -376,7 +375,7 @@ macro_rules! contexts {
                 Ok(context)
             }
 
-            /// Writes what the procedures of a column write, in some blocks only.
+            /// Applies the effects of a column of the table to the variables of some blocks.
             #[inline]
             fn change<const COLUMN: usize, const BLOCKS: u16>(&mut self, draw: u64) {
                 use $crate::effect::Effect;
@@ -419,7 +418,7 @@ macro_rules! contexts {
         }
 
         impl ContextView<'_> {
-            /// A copy of its own.
+            /// An owned copy.
             #[inline]
             pub const fn to_context(self) -> Context {
                 Context { bytes: *self.bytes }
@@ -438,7 +437,7 @@ macro_rules! contexts {
             bytes
         }
 
-        /// Checks the heads of some blocks, and the variables in them.
+        /// Checks the headers and the variables of some blocks.
         #[inline]
         fn check(bytes: &[u8; CONTEXT_BYTES], blocks: BlockSet) -> nearstate_model::Result<()> {
             $(
@@ -456,13 +455,13 @@ macro_rules! contexts {
             )+
             $(
                 if blocks.contains(Block::$InBlock) {
-                    const PLACE: $crate::layout::VariableSlot =
-                        $crate::layout::place(ROWS, Variable::$Variable as usize);
+                    const SLOT: $crate::layout::VariableSlot =
+                        $crate::layout::slot_of(ROWS, Variable::$Variable as usize);
                     let slot = $crate::layout::slot::<
-                        CONTEXT_BYTES, { PLACE.at }, { PLACE.bytes },
+                        CONTEXT_BYTES, { SLOT.at }, { SLOT.bytes },
                     >(bytes);
                     let is_present = $crate::layout::is_present::<
-                        CONTEXT_BYTES, { PLACE.present_at }, { PLACE.present_bit },
+                        CONTEXT_BYTES, { SLOT.present_at }, { SLOT.present_bit },
                     >(bytes);
                     if let Err(what) = $crate::context::check_slot::<$Kind>(slot, is_present) {
                         return $crate::context::no_context(format_args!("{} {}", $name, what));

@@ -2,7 +2,7 @@
 //!
 //! Not for secrets: these keys are for workloads and tests only.
 
-/// The odd number next to 2^64 divided by the golden ratio: steps of it visit every word once
+/// The odd number nearest to 2^64 divided by the golden ratio. Steps of it visit every word once
 /// before any repeats (Weyl's sequence, as in `SplitMix64`).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -20,7 +20,7 @@ impl Draw {
         Self { whole: draw, state: draw ^ mix(salt.wrapping_mul(STEP)) }
     }
 
-    /// What the caller gave, unmixed: for values that must differ when their draws do.
+    /// The draw itself, unmixed: for values that must differ if their draws differ.
     #[inline]
     pub const fn whole(self) -> u64 {
         self.whole
@@ -60,8 +60,8 @@ impl Draw {
     }
 }
 
-/// The finaliser of `SplitMix64` (Stafford's mix 13): a bijection, each input bit turns each output
-/// bit about half of the time.
+/// The finaliser of `SplitMix64` (Stafford's mix 13): a bijection in which each input bit flips
+/// each output bit about half of the time.
 #[inline]
 const fn mix(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -69,8 +69,8 @@ const fn mix(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// The two halves of a product, one on the other: half the work of [`mix`], for words that need not
-/// all be different. A context has some eighty.
+/// The XOR of the two halves of a product: half the cost of [`mix`], but not a bijection. A context
+/// has about eighty such words.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
 const fn folded(word: u64) -> u64 {
@@ -78,12 +78,12 @@ const fn folded(word: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// How many low bits of a draw decide an identity that must be unique.
+/// The number of low bits of a draw that determine an identity that must be unique.
 pub const IDENTITY_BITS: u32 = 52;
 const IDENTITY_MASK: u64 = (1 << IDENTITY_BITS) - 1;
 
-/// Mixes the low 52 bits into 52 bits. Two that differ stay different: multiplying by an odd number
-/// modulo a power of two, and folding high bits onto low ones, can both be undone.
+/// A bijection of the low 52 bits: a multiplication by an odd number modulo a power of two, and the
+/// folding of high bits onto low ones, are both invertible.
 #[inline]
 pub(crate) const fn mix_identity(word: u64) -> u64 {
     let word = (word & IDENTITY_MASK).wrapping_mul(0xbf58_476d_1ce4_e5b9) & IDENTITY_MASK;
@@ -95,14 +95,14 @@ pub(crate) const fn mix_identity(word: u64) -> u64 {
 pub const UES_MAX: u64 = 1 << 28;
 /// Number of draws of one UE that [`draw_for`] distinguishes: 2^24, a procedure each second for
 /// half a year.
-pub const TURNS_MAX: u64 = 1 << 24;
+pub const DRAWS_MAX: u64 = 1 << 24;
 
-/// The draw of a UE's turn: for one seed, different for every UE and turn also in the bits that
-/// decide identities, so that no GUTI is ever given twice in a run. UEs count to [`UES_MAX`] and
-/// turns to [`TURNS_MAX`]; beyond that they repeat.
+/// The draw with this number of a UE. For one seed, draws differ for every UE and number, also in
+/// the bits that determine identities, so that no GUTI is assigned twice in a run. Beyond
+/// [`UES_MAX`] UEs and [`DRAWS_MAX`] draws of a UE, they repeat.
 #[inline]
-pub const fn draw_for(seed: u64, ue: u64, turn: u64) -> u64 {
-    let identity = ((ue % UES_MAX) << 24) | (turn % TURNS_MAX);
+pub const fn draw_for(seed: u64, ue: u64, number: u64) -> u64 {
+    let identity = ((ue % UES_MAX) << 24) | (number % DRAWS_MAX);
     let low = identity ^ (mix(seed) & IDENTITY_MASK);
     low | (mix(seed ^ mix(identity)) & !IDENTITY_MASK)
 }
@@ -116,12 +116,12 @@ mod tests {
     fn identities_of_different_draws_differ() {
         let mut seen = BTreeSet::new();
         for ue in 0..500 {
-            for turn in 0..200 {
-                let draw = draw_for(7, ue, turn);
-                assert!(seen.insert(mix_identity(draw)), "UE {ue}, turn {turn}");
+            for number in 0..200 {
+                let draw = draw_for(7, ue, number);
+                assert!(seen.insert(mix_identity(draw)), "UE {ue}, number {number}");
             }
         }
-        // Bits that are not part of an identity do not make one.
+        // Bits that are not part of an identity do not change it.
         assert_eq!(mix_identity(5), mix_identity(5 | 1 << IDENTITY_BITS));
     }
 

@@ -14,7 +14,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// As the table prints it, with letters that every keyboard has: `+`, `x`, `.`, `U`.
+    /// The sign of the table in ASCII: `+`, `x`, `.`, `U`.
     pub const fn sign(self) -> char {
         match self {
             Self::Added => '+',

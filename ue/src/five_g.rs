@@ -1,27 +1,26 @@
-//! The context of a UE in 5GS, as an AMF keeps it: what TS 23.502 clause 5.2.2.2.2 and TS 29.518
-//! clause 6.1.6.2.25 list, as far as one access needs it, with the data plane's end of each
-//! session.
+//! The context of a UE in an AMF: the variables of TS 23.502 clause 5.2.2.2.2 and TS 29.518 clause
+//! 6.1.6.2.25 that one access needs, and the UPF's tunnel end of each session.
 //!
-//! Paper 2 has no table for 5GS. The effects are read from the procedures of TS 23.502, with the
-//! same four signs; where paper 2 lets a variable live on beyond a detach (identities, keys, areas)
-//! its counterpart lives on here.
+//! Paper 2 has no table for 5GS. The effects follow from the procedures of TS 23.502. Variables
+//! whose EPS counterparts survive a detach in paper 2 (identities, keys, areas) survive a
+//! deregistration.
 //!
-//! A UE has up to [`SESSIONS_MAX`] PDU sessions, each with its own block, and one kind of procedure
-//! for each: so the last procedure of each kind still decides. A block without variables (a session
-//! that is not there) need not be stored.
+//! A UE has up to [`SESSIONS_MAX`] PDU sessions, each with its own block and its own kinds of
+//! procedures, so the last procedure of each kind determines the bytes. An empty block (a session
+//! that does not exist) need not be stored.
 //!
-//! With two sessions a context is 1,759 B in six blocks that are there (2,025 B with all). As JSON
-//! it is 4.4 KB; an open AMF (OMEC) was measured at 4,766 B of JSON, all of it written at each
-//! change. A service request writes one block of 98 B.
+//! With two sessions a context has 1,759 B in six non-empty blocks (2,025 B in all blocks). As JSON
+//! it has 4.4 KB. An open-source AMF (OMEC) was measured at 4,766 B of JSON, which each change
+//! writes as a whole. A service request writes one block of 98 B.
 //!
 //! ```
-//! use nearstate_ue::five_g::procedure::{Procedure, SessionPlace, apply};
+//! use nearstate_ue::five_g::procedure::{Procedure, SessionIndex, apply};
 //! use nearstate_ue::five_g::{Context, ContextView};
 //! use nearstate_ue::value::{nr::{Tac, Tai}, plmn::Plmn};
 //!
 //! let mut context = Context::provisioned(7, 1);
 //! apply(Procedure::Registration, &mut context, 42);
-//! let internet = Procedure::SessionEstablishment(SessionPlace::First);
+//! let internet = Procedure::SessionEstablishment(SessionIndex::First);
 //! assert!(internet.is_legal(context.view()));
 //! apply(internet, &mut context, 43);
 //! assert!(!internet.is_legal(context.view()));
@@ -40,18 +39,19 @@ use crate::value::nr::{
     AmfUeNgapId, EstablishmentCause, FiveGGuti, GlobalGnbId, Guami, Ncgi, RanUeNgapId, Seconds,
     Tai, TaiList,
 };
+use crate::value::security::NasSecurity;
 use crate::value::session::{PduSession, PduSessionStatus, SessionQos};
 use crate::value::slice::{LongNssai, Nssai};
 use crate::value::subscription::{
     AccessSubscription, AsSecurity, AuthenticationVector, DrxParameters, EventSubscription,
-    MasterKey, MmCapability, MobilityRestrictions, NasSecurity, PolicyDecision, SubscribedDnns,
+    MasterKey, MmCapability, MobilityRestrictions, PolicyDecision, SubscribedDnns,
 };
 
 pub mod state;
 pub mod tags;
 pub mod procedure;
 
-/// PDU sessions of one UE that have a place. TS 24.007 allows 15; phones have one to three.
+/// The largest number of PDU sessions of a context. TS 24.007 allows 15; phones have one to three.
 pub const SESSIONS_MAX: usize = 4;
 
 // The columns: registration, deregistration, service request, AN release, Xn handover, N2 handover,
@@ -63,7 +63,7 @@ schema! {
         Identities "Identities",
         /// Current location and registration area.
         Location "Location",
-        /// Keys and what belongs to them.
+        /// Keys, counts and algorithms.
         Security "Security",
         /// Slices.
         Slices "Slices",
@@ -73,15 +73,15 @@ schema! {
         Sessions "PDU sessions",
     }
     blocks {
-        /// Of the subscriber: no procedure writes it.
+        /// Subscriber: no procedure writes it.
         Subscriber "subscriber",
-        /// Keys and temporary algorithms: only the registration writes it.
+        /// Keys and temporary algorithms: written by the registration only.
         Security "security",
-        /// Of the registration: goes with the deregistration.
+        /// Registration: removed by the deregistration.
         Registration "registration",
-        /// Temporary identity, areas, slices in use: registration and mobility update.
+        /// Temporary identity, areas, slices in use: written by registration and mobility update.
         Mobility "mobility",
-        /// All that is released with the radio connection.
+        /// Variables that are removed with the radio connection.
         Access "access",
         /// A PDU session.
         Session1 "session1",
@@ -109,11 +109,11 @@ schema! {
         guti set_guti Guti: FiveGGuti,
             "5G-GUTI" "5gGuti" Identities Mobility,
             80 "TS 23.003 clause 2.10.1" [+ - - - - - U - - -];
-        /// Number of the UE at its AMF.
+        /// Identifier of the UE at its AMF.
         amf_ue_ngap_id set_amf_ue_ngap_id AmfUeNgapId: AmfUeNgapId,
             "AMF-UE-NGAP-ID" "amfUeNgapId" Identities Access,
             40 "TS 38.413 clause 9.3.3.1" [+ x + x - U - - - -];
-        /// Number of the UE at its gNB.
+        /// Identifier of the UE at its gNB.
         ran_ue_ngap_id set_ran_ue_ngap_id RanUeNgapId: RanUeNgapId,
             "RAN-UE-NGAP-ID" "ranUeNgapId" Identities Access,
             32 "TS 38.413 clause 9.3.3.2" [+ x + x U U - - - -];
@@ -122,11 +122,11 @@ schema! {
             "GUAMI" "guami" Identities Registration,
             48 "TS 23.003 clause 2.10.1" [+ x - - - - - - - -];
 
-        /// Tracking area that the UE was last seen in.
+        /// Last tracking area of the UE.
         tai set_tai Tai: Tai,
             "TAI" "tai" Location Mobility,
             48 "TS 23.003 clause 19.4.2.3" [+ - - - - - U - - -];
-        /// Tracking areas that the UE may be in.
+        /// Tracking areas in which the UE moves without an update.
         registration_area set_registration_area RegistrationArea: TaiList,
             "Registration area" "registrationArea" Location Mobility,
             773 "TS 24.501 clause 9.11.3.9" [+ - - - - - U - - -];
@@ -142,12 +142,12 @@ schema! {
         location_time set_location_time LocationTime: Seconds,
             "Location time" "ueLocationTimestamp" Location Access,
             32 "TS 29.571 clause 5.4.4.9" [+ x + x U U - - - -];
-        /// Where the UE may be served.
+        /// Areas and technologies in which the UE may be served.
         restrictions set_restrictions Restrictions: MobilityRestrictions,
             "Mobility restrictions" "mobilityRestrictions" Location Subscriber,
             399 "TS 23.501 clause 5.3.4.1" [- - - - - - - - - -];
 
-        /// `K_AMF` and its name.
+        /// `K_AMF` and its key set identifier.
         k_amf set_k_amf KAmf: MasterKey,
             "K_AMF" "seafData" Security Security,
             275 "TS 33.501 clause 6.2" [+ - - - - - - - - -];
@@ -168,7 +168,7 @@ schema! {
             "AUSF" "ausfInstanceId" Security Security,
             128 "TS 29.571 clause 5.3.2" [+ - - - - - - - - -];
 
-        /// Slices that the subscriber has.
+        /// Subscribed slices.
         subscribed_nssai set_subscribed_nssai SubscribedNssai: LongNssai,
             "Subscribed NSSAI" "subscribedNssai" Slices Subscriber,
             517 "TS 23.501 clause 5.15.3" [- - - - - - - - - -];
@@ -197,19 +197,19 @@ schema! {
         udm set_udm Udm: Uuid,
             "UDM" "udmInstanceId" Subscription Registration,
             128 "TS 29.571 clause 5.3.2" [+ x - - - - - - - -];
-        /// PCF that decides for the UE.
+        /// PCF with the policies for the UE.
         pcf set_pcf Pcf: Uuid,
             "PCF" "pcfInstanceId" Subscription Registration,
             128 "TS 29.571 clause 5.3.2" [+ x - - - - - - - -];
-        /// Its resource of the access and mobility policy.
+        /// Resource of the access and mobility policy.
         am_policy set_am_policy AmPolicy: Uri,
             "AM policy association" "amPolicyAssociationUri" Subscription Registration,
             888 "TS 29.507 clause 5.3" [+ x - - - - - - - -];
-        /// Its resource of the policy that is sent to the UE.
+        /// Resource of the policy that is sent to the UE.
         ue_policy set_ue_policy UePolicy: Uri,
             "UE policy association" "uePolicyAssociationUri" Subscription Registration,
             888 "TS 29.525 clause 5.3" [+ x - - - - - - - -];
-        /// What the PCF decided.
+        /// Decision of the PCF.
         policy set_policy Policy: PolicyDecision,
             "AM policy" "amPolicy" Subscription Registration,
             461 "TS 29.507 clause 5.6.2.2" [+ x - - - - - - - -];
@@ -229,16 +229,16 @@ schema! {
         mm_capability set_mm_capability MmCapability: MmCapability,
             "5GMM capability" "5gMmCapability" Subscription Registration,
             32 "TS 24.501 clause 9.11.3.1" [+ x - - - - - - - -];
-        /// How often the UE listens.
+        /// Paging cycle of the UE.
         drx set_drx Drx: DrxParameters,
             "DRX" "drxParameter" Subscription Registration,
             4 "TS 24.501 clause 9.11.3.2A" [+ x - - - - - - - -];
 
-        /// Why the UE connected.
+        /// Cause of the connection.
         cause set_cause Cause: EstablishmentCause,
             "Establishment cause" "rrcEstablishmentCause" Sessions Access,
             4 "TS 38.413 clause 9.3.1.111" [+ x + x - - - - - -];
-        /// Sessions whose user plane the UE asked for.
+        /// Sessions whose user plane the UE requested.
         uplink_status set_uplink_status UplinkStatus: PduSessionStatus,
             "Uplink data status" "uplinkDataStatus" Sessions Access,
             16 "TS 24.501 clause 9.11.3.57" [- x + x - - - - - -];

@@ -1,21 +1,20 @@
 //! The context of a UE in EPS: paper 2's Table I, variable by variable.
 //!
-//! The table as printed has 28 rows in five categories. (The issue that asked for this crate counts
-//! 27, which is the number of fields that paper 2's generator sets in an initial attach; rows are
-//! what is counted here.) Its page break puts `S1 TEID (DL)` and `S5 TEID` under another category;
-//! they stand here with the bearer's other tunnels.
+//! The printed table has 28 rows in five categories (the paper's generator sets 27 fields in an
+//! initial attach). Its page break puts `S1 TEID (DL)` and `S5 TEID` into another category; here
+//! they follow the bearer's other tunnels.
 //!
-//! The signs are the table's for its five procedures. For the tracking area update and for session
-//! management, which Table I does not have, they are the fields that the paper's generator sets
-//! (`UE.java` of its public code). Where the generator differs from the table in the five, the
-//! table wins:
+//! The effects of five procedures are those of the table. Table I does not have the tracking area
+//! update and session management; their effects are the fields that the paper's generator sets
+//! (`UE.java` of its public code). For the five procedures the generator differs from the table in
+//! some fields. The table has precedence:
 //!
-//! - Initial attach: the generator gives a GUTI; the table leaves it, and adds an address, an MME,
+//! - Initial attach: the generator sets a GUTI; the table does not, and adds an address, an MME,
 //!   both AMBRs and the TFTs.
-//! - Detach: the generator takes `K_ASME` away and leaves the NAS keys; the table leaves both.
-//! - Service request and S1 release: the generator sets and clears the MME's S1AP id, which is no
-//!   line of the table; the table adds and removes the IP address.
-//! - Tracking area update: the generator also sets the TIN, which is kept by the UE.
+//! - Detach: the generator removes `K_ASME` and keeps the NAS keys; the table keeps both.
+//! - Service request and S1 release: the generator sets and clears the MME's S1AP id, which is not
+//!   in the table; the table adds and removes the IP address.
+//! - Tracking area update: the generator also sets the TIN, which the UE keeps.
 
 use crate::schema::schema;
 use crate::value::address::UeAddress;
@@ -38,36 +37,36 @@ schema! {
     categories {
         /// Identities of the UE.
         UeIdentifiers "UE identifiers",
-        /// Where it is.
+        /// Current location and tracking areas.
         Location "Location",
-        /// Keys and what belongs to them.
+        /// Keys, counts and algorithms.
         Security "Security",
         /// User-plane paths.
         EpsBearers "EPS bearers",
-        /// How well they are carried.
+        /// Quality of service and subscription.
         QosParameters "QoS parameters",
     }
     blocks {
-        /// Of the subscriber: no procedure writes it.
+        /// Subscriber: no procedure writes it.
         Profile "profile",
-        /// Of the attachment: only the attach writes it.
+        /// Registration: written by the attach only.
         Registration "registration",
-        /// Temporary identity and area: attach and tracking area update.
+        /// Temporary identity and area: written by attach and tracking area update.
         Location "location",
-        /// Bearer without its tunnels: attach and detach.
+        /// Bearer without its tunnels: written by attach and detach.
         Bearer "bearer",
-        /// Tunnels of the core: attach, detach, session management.
+        /// Tunnels of the core: written by attach, detach and session management.
         Tunnel "tunnel",
         /// Variables that are removed with the radio connection: every procedure except the
         /// tracking area update.
         Radio "radio",
     }
     variables {
-        /// Number of the UE in its cell.
+        /// Identifier of the UE in its cell.
         c_rnti set_c_rnti CRnti: CRnti,
             "C-RNTI" "cRnti" UeIdentifiers Radio,
             16 "TS 36.321 clause 7.1" [+ x + x - U - -];
-        /// Number of the UE at its eNB.
+        /// Identifier of the UE at its eNB.
         enb_ue_s1ap_id set_enb_ue_s1ap_id EnbUeS1apId: EnbUeS1apId,
             "eNB S1AP UE ID" "enbUeS1apId" UeIdentifiers Radio,
             24 "TS 36.413 clause 9.2.3.4" [+ x + x - U - -];
@@ -87,11 +86,11 @@ schema! {
         mme_id set_mme_id MmeId: Gummei,
             "MME ID" "mmeId" Location Registration,
             48 "TS 23.003 clause 2.8.1" [+ - - - - - - -];
-        /// Tracking area that the UE was last seen in.
+        /// Last tracking area of the UE.
         tai set_tai Tai: Tai,
             "TAI" "tai" Location Location,
             40 "TS 23.003 clause 19.4.2.3" [+ - - - U - - -];
-        /// Tracking areas that the UE may be in.
+        /// Tracking areas in which the UE moves without an update.
         tai_list set_tai_list TaiList: TaiList,
             "TAI-list" "taiList" Location Location,
             645 "TS 24.301 clause 9.9.3.33" [+ - - - U - - -];
@@ -99,7 +98,7 @@ schema! {
         ecgi set_ecgi Ecgi: Ecgi,
             "E-CGI" "ecgi" Location Radio,
             52 "TS 23.003 clause 19.6" [+ x + x - U - -];
-        /// `K_ASME` and its name.
+        /// `K_ASME` and its key set identifier.
         k_master set_k_master KMaster: MasterKey,
             "K master" "kMaster" Security Registration,
             259 "TS 33.401 clause 6.2" [+ - - - - - - -];
@@ -123,19 +122,19 @@ schema! {
         eps_bearer_id set_eps_bearer_id EpsBearerId: EpsBearerId,
             "EPS bearer ID" "epsBearerId" EpsBearers Tunnel,
             4 "TS 24.007 clause 11.2.3.1.5" [+ x - - - - - U];
-        /// Its name on S1.
+        /// Identifier of the bearer on S1.
         erab_id set_erab_id ErabId: ErabId,
             "E-RAB ID" "erabId" EpsBearers Bearer,
             4 "TS 36.413 clause 9.2.1.2" [+ x - - - - - -];
-        /// Its radio bearer.
+        /// Radio bearer.
         drb_id set_drb_id DrbId: DrbId,
             "DRB ID" "drbId" EpsBearers Radio,
             5 "TS 36.331 clause 6.3.2" [+ x + x - U - -];
-        /// Where the eNB sends packets of the UE: at the S-GW.
+        /// Tunnel end at the S-GW, for packets from the UE.
         s1_uplink set_s1_uplink S1Uplink: FTeid,
             "S1 TEID (UL)" "s1TeidUl" EpsBearers Tunnel,
             64 "TS 29.274 clause 8.22" [+ x - - - - - U];
-        /// Where the S-GW sends packets for the UE: at the eNB.
+        /// Tunnel end at the eNB, for packets to the UE.
         s1_downlink set_s1_downlink S1Downlink: FTeid,
             "S1 TEID (DL)" "s1TeidDl" EpsBearers Radio,
             64 "TS 29.274 clause 8.22" [+ x + x - U - U];
@@ -143,11 +142,11 @@ schema! {
         s5 set_s5 S5: TeidPair,
             "S5 TEID (UL/DL)" "s5Teid" EpsBearers Tunnel,
             128 "TS 29.274 clause 8.22" [+ x - - - - - U];
-        /// How the subscriber may come in.
+        /// Restrictions of the subscriber's access.
         access_profile set_access_profile AccessProfile: AccessProfile,
             "Access profile" "accessProfile" QosParameters Profile,
             82 "TS 29.272 clause 7.3.2" [- - - - - - - -];
-        /// Most that the connection may take.
+        /// Maximum bit rate of the connection.
         apn_ambr set_apn_ambr ApnAmbr: Ambr,
             "APN-AMBR (UL/DL)" "apnAmbr" QosParameters Registration,
             64 "TS 29.274 clause 8.7" [+ - - - - - - -];
@@ -155,7 +154,7 @@ schema! {
         arp set_arp Arp: Arp,
             "ARP" "arp" QosParameters Bearer,
             6 "TS 29.274 clause 8.86" [+ x - - - - - -];
-        /// Most that the UE may take.
+        /// Maximum bit rate of the UE.
         ue_ambr set_ue_ambr UeAmbr: Ambr,
             "UE-AMBR (UL/DL)" "ueAmbr" QosParameters Registration,
             64 "TS 36.413 clause 9.2.1.20" [+ - - - - - - -];
@@ -163,15 +162,15 @@ schema! {
         subscriber_profile set_subscriber_profile SubscriberProfile: SubscriberProfile,
             "Subscriber profile" "subscriberProfile" QosParameters Profile,
             164 "TS 29.272 clause 7.3.2" [- - - - - - - -];
-        /// Class of the default bearer.
+        /// QoS class of the default bearer.
         qci set_qci Qci: Qci,
             "QCI" "qci" QosParameters Profile,
             8 "TS 23.203 table 6.1.7" [- - - - - - - -];
-        /// Packets of the UE that the bearer carries.
+        /// Packets from the UE that the bearer carries.
         tft_uplink set_tft_uplink TftUplink: Tft,
             "TFT (UL)" "tftUl" QosParameters Bearer,
             256 "TS 24.008 clause 10.5.6.12" [+ x - - - - - -];
-        /// Packets for the UE that the bearer carries.
+        /// Packets to the UE that the bearer carries.
         tft_downlink set_tft_downlink TftDownlink: Tft,
             "TFT (DL)" "tftDl" QosParameters Bearer,
             256 "TS 24.008 clause 10.5.6.12" [+ x - - - - - -];

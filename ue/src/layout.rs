@@ -15,7 +15,7 @@ pub(crate) struct VariableRow {
     pub bytes: usize,
     /// Number of its block.
     pub block: usize,
-    /// What each procedure does to it.
+    /// The effect of each procedure.
     pub effects: &'static [Effect],
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct VariableSlot {
 /// The header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockHeader {
-    /// The first of them.
+    /// Its first byte.
     pub at: usize,
-    /// How many.
+    /// Its size.
     pub bytes: usize,
     /// Variables of the block.
     pub variables: usize,
@@ -46,7 +46,7 @@ pub(crate) struct BlockHeader {
 /// The first byte of a block: its format.
 const FORMAT_BYTES: usize = 1;
 
-/// How many variables a block has.
+/// The number of variables of a block.
 pub(crate) const fn count_in(rows: &[VariableRow], block: usize) -> usize {
     let (mut rest, mut count) = (rows, 0);
     while let [row, after @ ..] = rest {
@@ -99,8 +99,8 @@ pub(crate) const fn block_header(rows: &[VariableRow], block: usize) -> BlockHea
     }
 }
 
-/// The place of the variable with this number.
-pub(crate) const fn place(rows: &[VariableRow], number: usize) -> VariableSlot {
+/// The slot of the variable with this number.
+pub(crate) const fn slot_of(rows: &[VariableRow], number: usize) -> VariableSlot {
     let (before, from) = rows.split_at(number);
     let [row, ..] = from else { panic!("a variable has a row") };
     let start = block_at(rows, row.block);
@@ -122,41 +122,41 @@ pub(crate) const fn effect(rows: &[VariableRow], number: usize, procedure: usize
     *effect
 }
 
-/// What follows from a column of the table.
+/// What a procedure writes, from its column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcedureFootprint {
-    /// The blocks, a bit for each, of which the procedure writes a variable.
+    /// The blocks of which the procedure writes a variable; a bit for each.
     pub touched: u16,
-    /// Those of which it writes every variable.
+    /// The blocks of which it writes every variable; a bit for each.
     pub overwritten: u16,
     /// Bytes of the variables that it writes.
     pub written_bytes: usize,
 }
 
 /// The footprint of the procedure with this number, restricted to some blocks.
-pub(crate) const fn facts(
+pub(crate) const fn footprint(
     rows: &[VariableRow],
     procedure: usize,
     blocks: u16,
 ) -> ProcedureFootprint {
-    let (mut number, mut facts) =
+    let (mut number, mut footprint) =
         (0, ProcedureFootprint { touched: 0, overwritten: blocks, written_bytes: 0 });
     while let (_, [row, ..]) = rows.split_at(number) {
         let bit = 1 << row.block;
         if bit & blocks != 0 && effect(rows, number, procedure).writes() {
-            facts.touched |= bit;
-            facts.written_bytes += row.bytes;
+            footprint.touched |= bit;
+            footprint.written_bytes += row.bytes;
         } else {
-            facts.overwritten &= !bit;
+            footprint.overwritten &= !bit;
         }
         number += 1;
     }
-    facts
+    footprint
 }
 
 /// A slot. Its position is a constant, so the compiler removes the branch.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+#[expect(clippy::inline_always, reason = "a dynamic offset costs a bounds check")]
 pub(crate) fn slot<const ALL: usize, const AT: usize, const BYTES: usize>(
     context: &[u8; ALL],
 ) -> &[u8; BYTES] {
@@ -167,9 +167,9 @@ pub(crate) fn slot<const ALL: usize, const AT: usize, const BYTES: usize>(
     }
 }
 
-/// A slot, to be written.
+/// As [`slot`], mutable.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+#[expect(clippy::inline_always, reason = "a dynamic offset costs a bounds check")]
 pub(crate) fn slot_mut<const ALL: usize, const AT: usize, const BYTES: usize>(
     context: &mut [u8; ALL],
 ) -> Option<&mut [u8; BYTES]> {
@@ -177,9 +177,9 @@ pub(crate) fn slot_mut<const ALL: usize, const AT: usize, const BYTES: usize>(
     context.get_mut(AT..).and_then(<[u8]>::first_chunk_mut)
 }
 
-/// Whether a variable is present.
+/// True if a variable is present.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+#[expect(clippy::inline_always, reason = "a dynamic offset costs a bounds check")]
 pub(crate) fn is_present<const ALL: usize, const AT: usize, const BIT: u8>(
     context: &[u8; ALL],
 ) -> bool {
@@ -189,7 +189,7 @@ pub(crate) fn is_present<const ALL: usize, const AT: usize, const BIT: u8>(
 
 /// Sets the presence bit of a variable.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a place that is not known costs a bounds check each")]
+#[expect(clippy::inline_always, reason = "a dynamic offset costs a bounds check")]
 pub(crate) fn set_present<const ALL: usize, const AT: usize, const BIT: u8>(
     context: &mut [u8; ALL],
     is_present: bool,
@@ -217,39 +217,39 @@ mod tests {
 
     #[test]
     fn variables_are_adjacent_in_their_blocks() {
-        let place = |number| place(&ROWS, number);
+        let slot = |number| slot_of(&ROWS, number);
         let at = |at, bytes, present_at, present_bit| VariableSlot {
             at,
             bytes,
             present_at,
             present_bit,
         };
-        assert_eq!(place(1), at(2, 2, 1, 1));
-        assert_eq!(place(3), at(4, 5, 1, 2));
-        assert_eq!(place(0), at(11, 3, 10, 1));
-        assert_eq!(place(2), at(14, 4, 10, 2));
+        assert_eq!(slot(1), at(2, 2, 1, 1));
+        assert_eq!(slot(3), at(4, 5, 1, 2));
+        assert_eq!(slot(0), at(11, 3, 10, 1));
+        assert_eq!(slot(2), at(14, 4, 10, 2));
         assert_eq!((block_at(&ROWS, 1), block_at(&ROWS, 2)), (9, 18));
         assert_eq!(block_header(&ROWS, 1), BlockHeader { at: 9, bytes: 2, variables: 2 });
     }
 
     #[test]
     fn blocks_are_overwritten_partially_or_completely() {
-        let facts = |procedure, blocks| {
+        let footprint_of = |procedure, blocks| {
             let ProcedureFootprint { touched, overwritten, written_bytes } =
-                facts(&ROWS, procedure, blocks);
+                footprint(&ROWS, procedure, blocks);
             (touched, overwritten, written_bytes)
         };
-        assert_eq!(facts(0, 0b11), (0b10, 0, 3));
-        assert_eq!(facts(1, 0b11), (0b01, 0b01, 7));
-        assert_eq!(facts(1, 0b10), (0, 0, 0));
+        assert_eq!(footprint_of(0, 0b11), (0b10, 0, 3));
+        assert_eq!(footprint_of(1, 0b11), (0b01, 0b01, 7));
+        assert_eq!(footprint_of(1, 0b10), (0, 0, 0));
     }
 
     #[test]
     fn more_than_eight_variables_have_two_bytes_of_presence() {
         let rows: Vec<VariableRow> = (0..11).map(|_| row(0, 1, &[])).collect();
         assert_eq!(block_bytes(&rows, 0), 1 + 2 + 11);
-        assert_eq!(place(&rows, 8).present_at, 2);
-        assert_eq!(place(&rows, 8).present_bit, 1);
+        assert_eq!(slot_of(&rows, 8).present_at, 2);
+        assert_eq!(slot_of(&rows, 8).present_bit, 1);
         assert_eq!(block_header(&rows, 0), BlockHeader { at: 0, bytes: 3, variables: 11 });
     }
 }

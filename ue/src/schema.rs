@@ -1,4 +1,4 @@
-//! One table of variables, and what follows from it: names, blocks, places, effects.
+//! The table of variables, and the definitions that it generates: names, blocks, slots, effects.
 
 /// `+ x - U` of a table as effects.
 macro_rules! effect {
@@ -27,10 +27,10 @@ macro_rules! names {
         }
 
         impl $Name {
-            /// All of them, in the order of the table.
+            /// All variants, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$One),+];
 
-            /// Its name for people and stores.
+            /// Its name, in texts and in stores.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$One => $text,)+
@@ -47,11 +47,11 @@ macro_rules! names {
 }
 pub(crate) use names;
 
-/// A context: its categories, blocks and variables in one table, and all that follows from it.
+/// Generates a context from a table of its categories, blocks and variables.
 ///
-/// Each variable is a line: getter, setter, variant, type; name, name in JSON, category, block;
-/// bits of 3GPP, source; then a sign for each column of procedures (`+` added, `x` removed, `-`
-/// untouched, `U` modified).
+/// A row of a variable has: getter, setter, variant, type; name, name in JSON, category, block;
+/// bits of 3GPP, source; then a sign for each procedure (`+` added, `x` removed, `-` untouched, `U`
+/// modified).
 macro_rules! schema {
     (
         format $format:literal
@@ -103,7 +103,7 @@ macro_rules! schema {
                 }
             }
 
-            /// The variables in it, in their order.
+            /// The variables of the block, in order.
             pub fn variables(self) -> impl Iterator<Item = Variable> {
                 Variable::ALL.iter().copied().filter(move |variable| variable.block() == self)
             }
@@ -143,7 +143,7 @@ macro_rules! schema {
                 }
             }
 
-            /// Bits that it has at most by its source.
+            /// The largest number of bits that its source defines.
             pub const fn bits(self) -> u32 {
                 match self {
                     $(Self::$Variable => $bits,)+
@@ -161,14 +161,14 @@ macro_rules! schema {
             pub const fn range(self) -> std::ops::Range<usize> {
                 match self {
                     $(Self::$Variable => const {
-                        let place = $crate::layout::place(ROWS, Self::$Variable as usize);
-                        place.at..place.at + place.bytes
+                        let slot = $crate::layout::slot_of(ROWS, Self::$Variable as usize);
+                        slot.at..slot.at + slot.bytes
                     },)+
                 }
             }
         }
 
-        /// Some of the blocks.
+        /// A set of blocks.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct BlockSet(u16);
 
@@ -188,18 +188,18 @@ macro_rules! schema {
                 Self(self.0 | 1 << block as u16)
             }
 
-            /// True if the block is one of them.
+            /// True if the set contains the block.
             pub const fn contains(self, block: Block) -> bool {
                 self.0 & 1 << block as u16 != 0
             }
 
             /// The blocks of both sets.
             #[must_use]
-            pub const fn and(self, other: Self) -> Self {
+            pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// How many there are.
+            /// The number of blocks.
             pub const fn len(self) -> usize {
                 self.0.count_ones() as usize
             }
@@ -209,12 +209,12 @@ macro_rules! schema {
                 self.0 == 0
             }
 
-            /// Bytes of all of them.
+            /// Bytes of all blocks in the set.
             pub fn bytes(self) -> usize {
                 self.iter().map(|block| block.range().len()).sum()
             }
 
-            /// Each of them, in the order of a context.
+            /// The blocks, in the order of a context.
             pub fn iter(self) -> impl Iterator<Item = Block> {
                 BLOCKS.iter().copied().filter(move |block| self.contains(*block))
             }

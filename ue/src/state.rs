@@ -5,13 +5,13 @@
 pub enum UeState {
     /// EMM-DEREGISTERED; RM-DEREGISTERED.
     Deregistered,
-    /// Registered, and ECM-IDLE or CM-IDLE: it has no radio.
+    /// Registered, and ECM-IDLE or CM-IDLE: without a radio connection.
     Idle,
     /// Registered, and ECM-CONNECTED or CM-CONNECTED.
     Connected,
 }
 
 impl UeState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 3] = [Self::Deregistered, Self::Idle, Self::Connected];
 }

@@ -1,6 +1,6 @@
 //! Tags of a namespace of contexts, independent of a store.
 
-/// A tag: its name, and whether two records may have one value of it.
+/// The declaration of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagDeclaration {
     /// Its name.

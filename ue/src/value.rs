@@ -1,7 +1,7 @@
-//! Values of state variables: types that are legal by construction, and their bytes.
+//! Values of state variables: types that are valid by construction, and their bytes.
 //!
-//! A value is checked where its bytes come in. After that nothing here can fail: `load` gives some
-//! value for any bytes, and a slice that is too short counts as zeros.
+//! Bytes are checked once, when they enter the program. After that nothing here can fail: `load`
+//! returns some value for any bytes, and missing bytes of a short slice count as zeros.
 
 use std::fmt;
 
@@ -32,13 +32,13 @@ pub(crate) mod composite;
 pub(crate) mod digits;
 pub(crate) mod number;
 
-/// How much of a key a text shows.
+/// The part of a key that a text shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyText {
-    /// The first two bytes: enough to tell two keys apart, too little to use one.
+    /// The first two bytes: enough to distinguish keys, too little to use one.
     #[default]
     Short,
-    /// All of it.
+    /// The whole key.
     Whole,
 }
 
@@ -47,42 +47,42 @@ pub trait Value: Copy + PartialEq + fmt::Debug {
     /// Bytes of its slot; the same for every value.
     const BYTES: usize;
 
-    /// What its draws are mixed with. With 0 each variable has its own; types that must agree when
-    /// one procedure draws them (a TAI, and the list that begins with it) share another number.
+    /// The salt of its draws. With 0 each variable has its own salt. Types whose values must agree
+    /// when one procedure draws them (a TAI, and the list that starts with it) share a salt.
     const SALT: u64 = 0;
 
-    /// Why these bytes are not a value; `slot` has [`Value::BYTES`].
+    /// Checks the bytes of a value; `slot` has [`Value::BYTES`].
     ///
     /// # Errors
-    /// The error, as the end of a sentence that begins with the name of the variable.
+    /// The error, as the end of a sentence that starts with the name of the variable.
     fn check(slot: &[u8]) -> std::result::Result<(), &'static str>;
 
-    /// The value of bytes that were checked; some value for any others.
+    /// The value of checked bytes; some value for any others.
     fn load(slot: &[u8]) -> Self;
 
-    /// Writes its bytes into the front of `slot`; nothing if that is too short.
+    /// Writes its bytes to the start of `slot`; has no effect if `slot` is too short.
     fn store(&self, slot: &mut [u8]);
 
-    /// A legal value that the draw alone decides.
+    /// A valid value, determined by the draw alone.
     fn drawn(draw: Draw) -> Self;
 
-    /// As people in 3GPP write it.
+    /// The text of the value, in 3GPP's notation.
     ///
     /// # Errors
     /// Those of the formatter.
     fn text(&self, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
-    /// As JSON: the text if it is one word or number, otherwise an object.
+    /// The value as JSON: a string or number if it is a single one, otherwise an object.
     fn json(&self, keys: KeyText) -> Json;
 
-    /// The reverse of [`Value::json`] with whole keys.
+    /// Parses the result of [`Value::json`] with whole keys.
     ///
     /// # Errors
     /// The error and its position in the value.
     fn from_json(json: &Json) -> std::result::Result<Self, String>;
 }
 
-/// A value with its text, for `{}`.
+/// A value and its key format, for `{}`.
 #[derive(Clone, Copy)]
 pub(crate) struct ValueText<'a, T>(pub &'a T, pub KeyText);
 
@@ -92,8 +92,7 @@ impl<T: Value> fmt::Display for ValueText<'_, T> {
     }
 }
 
-/// `Display` and `Debug` by the text, keys shortened: what ends up in a log must not open a
-/// session.
+/// Implements `Display` and `Debug` with shortened keys, so that no log contains a usable key.
 macro_rules! text_impls {
     ($name:ident) => {
         impl std::fmt::Display for $name {
@@ -116,7 +115,7 @@ pub(crate) fn front<const BYTES: usize>(slot: &[u8]) -> [u8; BYTES] {
     slot.first_chunk().copied().unwrap_or([0; BYTES])
 }
 
-/// Writes bytes into the front of a slot.
+/// Writes bytes to the start of a slot.
 #[inline]
 pub(crate) fn fill<const BYTES: usize>(slot: &mut [u8], bytes: &[u8; BYTES]) {
     if let Some(front) = slot.first_chunk_mut() {
@@ -124,7 +123,7 @@ pub(crate) fn fill<const BYTES: usize>(slot: &mut [u8], bytes: &[u8; BYTES]) {
     }
 }
 
-/// Are all these bytes 0? Without a branch for each, so that the compiler takes many at once.
+/// True if all bytes are 0. Without an early exit, so that the loop is vectorised.
 #[inline]
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().fold(0, |any, byte| any | byte) == 0
@@ -147,7 +146,7 @@ pub(crate) fn kind_of(json: &Json) -> &'static str {
     }
 }
 
-/// The string that a JSON value is.
+/// The string of a JSON value.
 pub(crate) fn string(json: &Json) -> std::result::Result<&str, String> {
     json.as_str().ok_or_else(|| format!("give a string, not {}", kind_of(json)))
 }

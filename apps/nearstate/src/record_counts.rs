@@ -56,6 +56,13 @@ struct CountingPass {
     spent: Duration,
 }
 
+impl CountingPass {
+    fn next_namespace(&mut self) {
+        (self.from, self.records) = (0, 0);
+        self.left.pop_front();
+    }
+}
+
 impl RecordCounter {
     /// Counts one slice, or nothing during the idle time. Returns true if the pass is not complete.
     ///
@@ -66,12 +73,15 @@ impl RecordCounter {
         let round = match self.round.take() {
             Some(round) => round,
             None if self.next_pass.is_some_and(|next_pass| start < next_pass) => return Ok(false),
-            None => CountingPass {
-                left: session.namespaces()?.into(),
-                from: 0,
-                records: 0,
-                spent: Duration::ZERO,
-            },
+            None => {
+                self.counted.retain(|number, _| session.has_namespace_number(*number));
+                CountingPass {
+                    left: session.namespaces()?.into(),
+                    from: 0,
+                    records: 0,
+                    spent: Duration::ZERO,
+                }
+            }
         };
         self.count_slice(round, session, start)
     }
@@ -83,14 +93,24 @@ impl RecordCounter {
         start: Instant,
     ) -> Result<bool> {
         if let Some((name, namespace)) = round.left.front() {
-            let (part, next) = session.count_part(*namespace, round.from, SLICE_BUCKETS)?;
-            round.records += part.records;
-            round.from = next.unwrap_or_default();
-            if next.is_none() {
-                let counted = namespace_counts(session, name, *namespace, round.records)?;
-                self.counted.insert(namespace.number(), counted);
-                round.records = 0;
-                round.left.pop_front();
+            let part = session.count_part(*namespace, round.from, SLICE_BUCKETS);
+            let counted = part.and_then(|(part, next)| {
+                round.records += part.records;
+                round.from = next.unwrap_or_default();
+                let is_complete = next.is_none();
+                is_complete
+                    .then(|| namespace_counts(session, name, *namespace, round.records))
+                    .transpose()
+            });
+            let is_removed = !session.has_namespace(*namespace);
+            match counted {
+                Ok(None) => {}
+                Ok(Some(counted)) => {
+                    self.counted.insert(namespace.number(), counted);
+                    round.next_namespace();
+                }
+                Err(_) if is_removed => round.next_namespace(),
+                Err(error) => return Err(error),
             }
         }
         let now = Instant::now();

@@ -57,17 +57,17 @@ pub(crate) struct Torture {
     /// Kill after single instructions instead: every N-th of each kind of write (1 = every one)
     #[arg(long, value_name = "N")]
     step: Option<u64>,
-    /// Kill a node instead, so many times, under clients at its sockets and embedded writers
+    /// Kill a node instead, this many times, with clients at its sockets and embedded writers
     #[arg(long, value_name = "N", conflicts_with = "step")]
     node_kills: Option<u64>,
     /// Content of the node's region before the first start, in MiB
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=800))]
     node_fill_mib: u64,
-    /// Kill and stop so many processes instead that keep a region of 64 MiB full
+    /// Kill and stop this many processes instead, which keep a region of 64 MiB full
     #[arg(long, value_name = "N", conflicts_with_all = ["step", "node_kills"])]
     full_kills: Option<u64>,
-    /// With --full-kills: continue for at least so many minutes
+    /// With --full-kills: continue for at least this many minutes
     #[arg(long, default_value_t = 0, value_name = "MIN", requires = "full_kills")]
     full_minutes: u64,
     /// Print the result as JSON

@@ -1,21 +1,23 @@
 //! The offline check of words that no walk over the cells reaches: free member slots, closed undo
 //! records, catalog entries, and words that no build uses.
 
-use nearstate_model::limits::{MEMBERS_MAX, NAMESPACES_MAX};
+use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 
 use crate::atomic::Ordering;
 use crate::check::CheckReport;
 use crate::heap::chunk::unused_table_bytes;
 use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
-    CATALOG_FLAGS, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS,
-    CATALOG_SPLIT, CATALOG_STATE, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
-    MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES,
-    SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at, catalog_at, member_at, unseal,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
+    CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SPLIT, CATALOG_STATE, Corruption, MEMBER_BYTES,
+    MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
+    RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
+    SUPER_STAMP_FLOOR, SUPER_WORDS, arena_at, catalog_at, member_at, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
-use crate::namespace;
-use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, segment_of};
+use crate::region::catalog::{entries_used, parse_count};
+use crate::region::catalog_use::parse_use;
+use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
 
@@ -31,6 +33,12 @@ pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corr
     }
     if load(map, SUPER_NAMESPACES_LOCK)? != 0 {
         report.fault("superblock: the namespaces lock is held, and its owner is not alive");
+    }
+    // A change of the catalog that was killed leaves an odd number.
+    for at in [SUPER_CATALOG_CHANGES, SUPER_STAMP_FLOOR] {
+        if parse_count(load(map, at)?).is_err() {
+            report.fault(format!("superblock: the count at byte {at} has a flipped bit"));
+        }
     }
     zeros(map, SUPER_BYTES, RESERVED_BYTES, "reserved page", report)
 }
@@ -112,11 +120,15 @@ pub(super) fn undo_record(
 
 /// The catalog: each entry is in use and correct, or left by a killed creator, or zero.
 pub(super) fn catalog(map: &Map, report: &mut CheckReport) -> Result<(), Corruption> {
-    let used = namespace::used(map)?;
+    let used = entries_used(map)?;
     for index in 0..used {
         match load(map, catalog_at(index) + CATALOG_STATE)? {
-            // Its creation was interrupted.
-            0 => {}
+            // Its creation was interrupted, or a repair has made it free.
+            0 => {
+                if parse_use(load(map, catalog_at(index) + CATALOG_GENERATION)?).is_err() {
+                    report.fault(format!("namespace {index}: its generation has a flipped bit"));
+                }
+            }
             NAMESPACE_LIVE => {
                 if let Err(Corruption(what)) = entry(map, index, report) {
                     report.fault(format!("namespace {index}: {what}"));
@@ -138,7 +150,12 @@ pub(super) fn catalog(map: &Map, report: &mut CheckReport) -> Result<(), Corrupt
 
 fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corruption> {
     let at = catalog_at(index);
-    let NamespaceIdentity { name, .. } = NamespaceIdentity::load(map, index)?;
+    parse_use(load(map, at + CATALOG_GENERATION)?)?;
+    // The name of a free entry is that of its last namespace, or half of that of the next one.
+    let name = match number_in(map, index)? {
+        Some(number) => Some(NamespaceIdentity::load(map, number)?.name),
+        None => None,
+    };
     unseal(load(map, at + CATALOG_FLAGS)?, "its flags have a flipped bit")?;
     if load(map, at + CATALOG_SPLIT)? != 0 {
         report.fault(format!("namespace {index}: its split lock is held"));
@@ -153,24 +170,26 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
     if !is_possible {
         report.fault(format!("namespace {index}: {committed} of {buckets} buckets have pages"));
     }
-    for which in unused_entry_words(name.len() as u64) {
+    let name_bytes = name.as_ref().map_or(NAMESPACE_NAME_BYTES_MAX, Vec::len) as u64;
+    for which in unused_entry_words(name_bytes) {
         if load(map, at + which)? != 0 {
             report.fault(format!("namespace {index}: byte {which} of its entry is not zero"));
         }
     }
     // Behind the end of the name its last word is zero.
-    let end = CATALOG_NAME + name.len() as u64;
+    let end = CATALOG_NAME + name_bytes;
     let in_word = end % 8;
-    if in_word != 0 && load(map, at + end - in_word)? >> (8 * in_word) != 0 {
+    if name.is_some() && in_word != 0 && load(map, at + end - in_word)? >> (8 * in_word) != 0 {
         report.fault(format!("namespace {index}: its name has more bytes than its length"));
     }
     Ok(())
 }
 
-/// The words of a catalog entry that no build writes. The name has so many bytes.
+/// The words of a catalog entry that no version writes. The name has `name_bytes` bytes.
 pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
-    const KNOWN: [u64; 9] = [
+    const KNOWN: [u64; 10] = [
         CATALOG_STATE,
+        CATALOG_GENERATION,
         CATALOG_KIND,
         CATALOG_FLAGS,
         CATALOG_RING,

@@ -1,23 +1,20 @@
 //! Moves the records, blocks and overflow lines of some units out of closing chunks.
 
-use std::cell::Cell as Private;
-
 use nearstate_model::{Error, Result, invariant};
 
 use super::{ClosingChunks, Evacuation};
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
+use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::heap::refill::no_room;
 use crate::index::bucket::{
     WORDS, at_of, depth_of, entry, hash_tag, is_intent, is_link, link, load, publish,
 };
-use crate::index::lookup::{
-    CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain, walk_chain_with,
-};
+use crate::index::lookup::{CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chain};
 use crate::index::split::finish_lines;
-use crate::layout::{CHUNK_UNITS, Corruption, LINE};
+use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::member::pin::{self, NEVER_READ};
@@ -38,7 +35,7 @@ impl Member {
     ///
     /// Only the index says what is live: the memory of queues and of bump ranges, and the bodies of
     /// large cells, contain bytes that look like headers. Such a header leads to a bucket that does
-    /// not lead back.
+    /// not lead back. Until then, what it says is used only where the file has pages.
     pub(super) fn move_some(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
         let mut left = units.div_ceil(u64::from(u64::BITS));
         while let Some(chunk) = evacuation.closing.chunks.get(evacuation.chunk).copied() {
@@ -48,6 +45,11 @@ impl Member {
             }
             if left == 0 {
                 return Ok(false);
+            }
+            if !state_of(self.map(), chunk)?.has_pages {
+                // A segment of an index fills it: there is no cell, and not all of it has pages.
+                evacuation.unit = CHUNK_UNITS;
+                continue;
             }
             let word = evacuation.unit / u64::from(u64::BITS);
             let first = chunk.start() + word * u64::from(u64::BITS) * LINE;
@@ -76,9 +78,17 @@ impl Member {
             // A damaged cell or bucket stays as it is, and the others are moved.
             match self.live_cell(at) {
                 Ok(Some(LiveCell::Record(table, record))) => {
+                    // A record with many blocks here is tried once.
+                    if closing.kept.borrow().contains(&record.at()) {
+                        continue;
+                    }
+                    let moved = closing.moved.get();
                     match self.move_record(table, &record, closing) {
                         Err(Error::Damaged { .. }) => self.check_not_truncated()?,
                         other => other?,
+                    }
+                    if closing.moved.get() == moved {
+                        closing.kept.borrow_mut().insert(record.at());
                     }
                 }
                 Ok(Some(LiveCell::Line(bucket_at))) if !lines.contains(&bucket_at) => {
@@ -125,7 +135,11 @@ impl Member {
     fn record_of(&self, at: u64, kind: CellKind) -> Result<Option<LiveCell<'_>>> {
         let cell = self.cell_at(at)?;
         let Some((table, bucket_at)) = self.bucket_of_cell(&cell)? else { return Ok(None) };
-        let records = self.protected_records(bucket_at)?;
+        let mut records = Vec::with_capacity(WORDS);
+        // Not those that a transaction is changing.
+        self.collect_chain(bucket_at, &mut records, |word| {
+            Ok(if is_intent(word) { 0 } else { at_of(word) })
+        })?;
         if kind == CellKind::Record {
             if !records.contains(&at) {
                 return Ok(None);
@@ -146,38 +160,14 @@ impl Member {
         Ok(None)
     }
 
-    /// The records of a bucket, except those that a transaction is changing. The caller's pin
-    /// protects them.
-    fn protected_records(&self, bucket_at: u64) -> Result<Vec<u64>, Corruption> {
-        let mut records = Vec::with_capacity(WORDS);
-        loop {
-            let is_protected = Private::new(true);
-            let load_or_end = |word: &AtomicU64| {
-                let seen = load(word);
-                is_protected.set(is_protected.get() && self.keep_protected());
-                if is_protected.get() { seen } else { 0 }
-            };
-            walk_chain_with(self.map(), bucket_at, load_or_end, |_, word| {
-                if word != 0 && !is_intent(word) {
-                    records.push(at_of(word));
-                }
-                Ok(true)
-            })?;
-            if is_protected.get() {
-                return Ok(records);
-            }
-            records.clear();
-        }
-    }
-
     /// The bucket in which the index leads to a record, if this is one, or to the record of this
     /// block. `None`: it is neither.
     fn bucket_of_cell(&self, cell: &Cell<'_>) -> Result<Option<(&IndexTable, u64)>> {
-        let namespace = cell.namespace()?;
-        if namespace as usize >= self.namespace_count()? {
+        let entry = cell.namespace()?;
+        if entry >= self.catalog_entries()? {
             return Ok(None);
         }
-        let table = self.table(namespace)?;
+        let Some(table) = self.entry_table(entry)? else { return Ok(None) };
         // A bucket's number consists of the lowest bits of the hash.
         let (_, bucket_at, _) = find_bucket(self.map(), table, u64::from(cell.hash_low()))?;
         Ok(Some((table, bucket_at)))
@@ -189,6 +179,12 @@ impl Member {
         let words = map.words::<{ LINE_WORDS as usize }>(at + LINE_FIRST)?;
         let entry = words.iter().map(load).find(|word| *word != 0 && !is_link(*word));
         let Some(entry) = entry.filter(|word| !is_intent(*word)) else { return Ok(None) };
+        // Bytes of a value could lead to a page that the file does not have.
+        let chunk = ChunkIndex::of(map, at_of(entry))?;
+        let is_used = chunk.0 < chunks_used(map)? || chunk.0 >= ordinary_chunks(map.chunks());
+        if !is_used || !state_of(map, chunk)?.has_pages {
+            return Ok(None);
+        }
         let record = self.cell_at(at_of(entry))?;
         if record.kind()? != CellKind::Record {
             return Ok(None);
@@ -340,7 +336,7 @@ impl Member {
         })
     }
 
-    /// Builds the overflow lines of a bucket anew if one of them lies in a closing chunk. A bucket
+    /// Rebuilds the overflow lines of a bucket if one of them is in a closing chunk. A bucket
     /// whose lock is busy keeps its lines.
     fn move_lines(&self, bucket_at: u64, closing: &ClosingChunks) -> Result<()> {
         let slot = link_slot(bucket_at);

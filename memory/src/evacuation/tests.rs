@@ -1,5 +1,6 @@
 //! Evacuation and the release of chunks in a damaged region do no further damage.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nearstate_model::Result;
@@ -11,7 +12,7 @@ use crate::fixture::TestRegionPath;
 use crate::heap::cell::{self, CellHeader, CellKind};
 use crate::heap::chunk::{ChunkIndex, chunks_used};
 use crate::index::lookup::hash;
-use crate::layout::CHUNK_UNITS;
+use crate::layout::{CATALOG, CHUNK_UNITS, LINE};
 use crate::member::Member;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
@@ -126,6 +127,28 @@ fn bytes_that_look_like_headers_of_live_cells_are_not_moved() {
     drop((member, region));
     let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
+}
+
+/// Bytes like overflow lines whose entries lead to pages that the file does not have: in the
+/// catalog, and behind the chunks in use.
+#[test]
+fn an_evacuation_touches_no_page_that_the_file_does_not_have() {
+    let path = TestRegionPath::new("holes");
+    let region = scattered(path.path());
+    let member = region.member().unwrap();
+    let table = member.namespace(b"blocks", 2).unwrap();
+    let behind = ChunkIndex(chunks_used(member.map()).unwrap()).end();
+    for number in (0..6000_u32).step_by(4) {
+        let place = 4096 * u64::from(number / 4);
+        let at = if number % 8 == 0 { CATALOG + (1 << 20) + place } else { behind + place };
+        let bytes = bytes_like_headers(table, at, hash(member.seed(), &key(number)));
+        put(&member, table, number, &bytes).unwrap();
+    }
+    let pages = || std::fs::metadata(path.path()).unwrap().blocks() / 8;
+    let before = pages();
+    assert!(evacuate(&member) > 100);
+    // Chunks for what was moved.
+    assert!(pages() < before + 4 * CHUNK_UNITS * LINE / 4096, "{} pages, then {}", before, pages());
 }
 
 /// However large the region is, an operation waits for few chunks.

@@ -41,10 +41,9 @@ const ONLY_RETIRES_AFTER: u64 = 64;
 /// soon, and no other member can take what is in its queues.
 const ONLY_RETIRES_SHARE: u64 = 64;
 
-/// The share of the usual pressure at which such a member advances the epoch: what was retired
-/// since cannot be freed yet. A barrier for every 64 small cells is a tenth of what it takes to
-/// delete them.
-const ONLY_RETIRES_PRESSURE_SHARE: u64 = 4;
+/// The most cells of one class that such a member collects before it advances the epoch: what was
+/// retired since cannot be freed yet.
+const ONLY_RETIRES_PRESSURE: u64 = 16;
 
 /// For how long errors of a full heap tell the same numbers if no pin and no chunk has changed: 100
 /// times what it takes to read them.
@@ -93,9 +92,9 @@ impl Member {
         if class >= CLASSES {
             return 1;
         }
-        let share = if self.only_retires.get() { ONLY_RETIRES_PRESSURE_SHARE } else { 1 };
-        let bytes = self.shared().claim_units() * LINE / share;
-        (bytes / class::bytes_of(class)).clamp(1, PRESSURE_CELLS_MAX / share)
+        let cells = self.shared().claim_units() * LINE / class::bytes_of(class);
+        let cells = cells.clamp(1, PRESSURE_CELLS_MAX);
+        if self.only_retires.get() { cells.min(ONLY_RETIRES_PRESSURE) } else { cells }
     }
 
     /// Prefetches the lines of the cell that the next call will return. They were last used long
@@ -314,7 +313,7 @@ impl Member {
     fn set_only_retires(&self, only_retires: bool) {
         self.only_retires.set(only_retires);
         for limit in &*self.queue_limits {
-            limit.set(0); // It is computed anew.
+            limit.set(0); // It is recomputed.
         }
     }
 

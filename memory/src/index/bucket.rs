@@ -44,6 +44,10 @@ const _: () = assert!(VERSION_MAX < STAMP, "a version fits into a stamp");
 /// second of one record it lasts 50 days. The next change is rejected.
 pub(crate) const VERSION_MAX: u64 = STAMP - (1 << 20);
 
+/// The highest stamp of an index whose namespace can be removed: the versions of new namespaces
+/// begin behind it, so half of them are left.
+pub(crate) const STAMP_REMOVABLE_MAX: u64 = VERSION_MAX / 2;
+
 /// Bits of a version above its count: the epoch of the record's slot, 0 without a cluster.
 const VERSION_EPOCH_BITS: u32 = 16;
 const _: () = assert!(DEPTH_SHIFT + VERSION_EPOCH_BITS < u64::BITS);

@@ -9,7 +9,7 @@ use crate::atomic::AtomicU64;
 use crate::heap::cell;
 use crate::index::bucket::{WORDS, at_of, begin, depth_of, entry_tag, is_link, is_unmoved, load};
 use crate::index::lookup::{decided, link_slot, walk_chain_with};
-use crate::layout::LINE;
+use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
 
@@ -94,28 +94,7 @@ impl Member {
         let control = begin(word);
         let now = depth_of(control);
         *is_simple &= now == depth && !is_link(load(self.map().word(link_slot(at))?));
-        // Only this chain is walked again when the pin is extended: what was collected before stays
-        // protected.
-        let before = out.len();
-        loop {
-            let is_protected = Cell::new(true);
-            let load_or_end = |word: &AtomicU64| {
-                let seen = load(word);
-                is_protected.set(is_protected.get() && self.keep_protected());
-                if is_protected.get() { seen } else { 0 }
-            };
-            walk_chain_with(self.map(), at, load_or_end, |_, entry| {
-                let entry = decided(self.map(), entry)?;
-                if entry != 0 {
-                    out.push(at_of(entry));
-                }
-                Ok(true)
-            })?;
-            if is_protected.get() {
-                break;
-            }
-            out.truncate(before);
-        }
+        self.collect_chain(at, out, |entry| Ok(at_of(decided(self.map(), entry)?)))?;
         if !is_unmoved(word, control) {
             return Ok(false);
         }
@@ -125,6 +104,37 @@ impl Member {
             }
         }
         Ok(is_unmoved(word, control))
+    }
+
+    /// Appends the cells of a bucket's chain, which the caller's pin then protects. `cell_of`
+    /// returns the cell of a word, or 0. When the pin is extended, only this chain is walked again:
+    /// what was collected before stays protected.
+    pub(crate) fn collect_chain(
+        &self,
+        bucket_at: u64,
+        out: &mut Vec<u64>,
+        cell_of: impl Fn(u64) -> Result<u64, Corruption>,
+    ) -> Result<(), Corruption> {
+        let before = out.len();
+        loop {
+            let is_protected = Cell::new(true);
+            let load_or_end = |word: &AtomicU64| {
+                let seen = load(word);
+                is_protected.set(is_protected.get() && self.keep_protected());
+                if is_protected.get() { seen } else { 0 }
+            };
+            walk_chain_with(self.map(), bucket_at, load_or_end, |_, word| {
+                let at = cell_of(word)?;
+                if at != 0 {
+                    out.push(at);
+                }
+                Ok(true)
+            })?;
+            if is_protected.get() {
+                return Ok(());
+            }
+            out.truncate(before);
+        }
     }
 
     /// Prefetches the first lines of a record's cell.

@@ -79,14 +79,16 @@ impl Member {
     }
 
     /// Acquires a lock word and names it in the undo record. Returns the payload.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every write has one use of it")]
     pub(crate) fn acquire(&self, at: u64, slot: LockSlot) -> Result<u64> {
         self.acquire_within(at, slot, LOCK_WAIT_MAX)
     }
 
     /// As [`Member::acquire`], but waits at most `bound` for a living holder: for work that can be
     /// skipped.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
     pub(crate) fn acquire_within(&self, at: u64, slot: LockSlot, bound: Duration) -> Result<u64> {
         let word = self.map().word(at)?;
         self.name_lock(at, slot);

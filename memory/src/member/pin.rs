@@ -270,7 +270,7 @@ const AGE_BITS: u32 = 10;
 /// The encoded age that means: older than the region's first epoch.
 const AGE_UNKNOWN: u64 = (RETIRED >> EPOCH_BITS) - 1;
 
-/// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region begins
+/// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region starts
 /// in epoch 2 and holds nothing that was retired before epoch 1.
 pub(crate) const NEVER_READ: u64 = RETIRED;
 
@@ -301,18 +301,19 @@ pub(crate) const fn retire(word: u64, retired: u64) -> u64 {
     RETIRED | age << EPOCH_BITS | retired & EPOCH_MASK
 }
 
-/// An age as a significand of ten bits and an exponent, rounded up.
+/// An age as a significand of ten bits and an exponent, rounded up, plus one. The sum is never 0: a
+/// retired cell whose bit is flipped has no epoch of the region as its birth epoch.
 #[inline]
 const fn encode_age(age: u64) -> u64 {
     if age >> AGE_BITS == 0 {
-        return age;
+        return age + 1;
     }
     let exponent = u64::BITS - age.leading_zeros() - AGE_BITS;
     let whole = age >> exponent;
     let rounded = if whole << exponent == age { whole } else { whole + 1 };
     let (significand, exponent) =
         if rounded >> AGE_BITS == 0 { (rounded, exponent) } else { (rounded >> 1, exponent + 1) };
-    let encoded = (exponent as u64) << AGE_BITS | significand;
+    let encoded = ((exponent as u64) << AGE_BITS | significand) + 1;
     if encoded < AGE_UNKNOWN { encoded } else { AGE_UNKNOWN }
 }
 
@@ -323,6 +324,7 @@ impl Life {
         if age == AGE_UNKNOWN {
             return Self { born: 0, retired };
         }
+        let age = age.saturating_sub(1); // 0: no reader has seen it.
         let significand = age & ((1 << AGE_BITS) - 1);
         Self { born: retired.saturating_sub(significand << (age >> AGE_BITS)), retired }
     }
@@ -359,6 +361,8 @@ mod tests {
         }
         assert_eq!(Life::decode(retire(9, 7)).born, 0, "a birth in the future");
         assert_eq!(Life::decode(retire(RETIRED | 5, 7)).born, 0, "retired twice");
+        let flipped = retire(7, 7) & !RETIRED;
+        assert!(flipped > 1 << EPOCH_BITS, "a flip makes it a live cell of epoch {flipped}");
         assert!(is_reusable(NEVER_READ, 2), "the first pin of a region holds it");
     }
 

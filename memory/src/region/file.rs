@@ -21,6 +21,7 @@ use crate::layout::{
     SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS, arena_at, chunk_words_at, member_at,
     region_bytes, seal,
 };
+use crate::region::catalog::NameTable;
 use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity};
@@ -147,6 +148,11 @@ pub(crate) struct Shared {
     creation: Mutex<()>,
     /// Handles of namespaces, by the high and by the low byte of their numbers.
     pub(crate) tables: Box<[OnceLock<TablePage>]>,
+    /// The names of the namespaces.
+    pub(crate) names: Mutex<NameTable>,
+    /// The catalog entry at which the next search for empty namespaces begins. What one session has
+    /// just created is then the last that another removes.
+    pub(crate) removal_cursor: AtomicU64,
     /// Lowest member index that may be free, as far as this process knows.
     pub(crate) hint: AtomicU64,
 }
@@ -381,6 +387,8 @@ impl Region {
                 liveness,
                 creation: Mutex::new(()),
                 tables,
+                names: Mutex::default(),
+                removal_cursor: AtomicU64::new(0),
                 hint: AtomicU64::new(0),
             }),
         })

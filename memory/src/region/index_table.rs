@@ -1,13 +1,18 @@
 //! A process's handle of a namespace's index: where its buckets are.
 
+use nearstate_model::Result;
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU32;
+
+use crate::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_CHECK, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_SEGMENTS, Corruption, LINE, SEGMENTS, catalog_at, seal, unseal,
+    CATALOG_NAME_BYTES, CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
+    NAMESPACE_NUMBER_BITS, SEGMENTS, catalog_at, entry_of, seal, unseal,
 };
+use crate::region::catalog_use::{EntryUse, is_current, keep, namespace_removed, parse_use};
 use crate::region::linear_hash::{DEPTH_FIRST, bucket_among, wide_mask};
 use crate::region::map::Map;
 
@@ -18,12 +23,17 @@ const _: () = assert!(first_of(0) == 0 && first_of(1) == BUCKETS_FIRST);
 const _: () = assert!(first_of(2) == first_of(1) + buckets_of(1), "segments follow each other");
 const _: () = assert!(segment_of(0) == 0 && segment_of(BUCKETS_FIRST) == 1);
 
-/// A process's handle of a namespace's index. Both numbers may be out of date; the buckets' depths
-/// lead on.
+/// A process's handle of a namespace's index, which is that of its catalog entry. Both counts may
+/// be out of date; the buckets' depths lead on.
 #[derive(Debug)]
 pub struct IndexTable {
     index: u32,
-    kind: u64,
+    /// The namespace that this process last opened in the entry; [`NO_NAMESPACE`]: none.
+    number: AtomicU32,
+    /// The kind of its records.
+    kind: AtomicU64,
+    /// The word of the entry that `region/catalog_use.rs` describes.
+    generation: AtomicPtr<AtomicU64>,
     buckets: AtomicU64,
     /// `linear_hash::wide_mask` of it.
     wide: AtomicU64,
@@ -33,11 +43,15 @@ pub struct IndexTable {
 }
 
 impl IndexTable {
+    /// The handle of an entry. It is kept no longer than the map.
     pub(crate) fn new(map: &Map, index: u32) -> Result<Self, Corruption> {
-        let kind = NamespaceIdentity::load(map, index)?.kind;
+        let index = entry_of(index);
+        let generation = map.address(catalog_at(index) + CATALOG_GENERATION)?;
         let table = Self {
             index,
-            kind,
+            number: AtomicU32::new(NO_NAMESPACE),
+            kind: AtomicU64::new(0),
+            generation: AtomicPtr::new(generation.as_ptr()),
             buckets: AtomicU64::new(BUCKETS_FIRST),
             wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
             bases: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -46,16 +60,70 @@ impl IndexTable {
         Ok(table)
     }
 
-    /// Number of the namespace in the catalog.
+    /// Number of the entry in the catalog: the number of its first namespace.
     #[inline]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// The kind of its records, which the creator chose and `store` defines.
+    /// The number of the namespace that this process last opened in the entry.
     #[inline]
-    pub const fn kind(&self) -> u64 {
-        self.kind
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Determines the number of the namespace that the entry has now.
+    pub(crate) fn renew(&self, map: &Map) -> Result<u32, Corruption> {
+        let number = number_in(map, self.index)?.unwrap_or(NO_NAMESPACE);
+        let kind = map.word(catalog_at(self.index) + CATALOG_KIND)?.load(Ordering::Relaxed);
+        self.kind.store(kind, Ordering::Relaxed);
+        self.number.store(number, Ordering::Release);
+        Ok(number)
+    }
+
+    /// The kind of its records. Another thread may have opened another namespace in the entry: then
+    /// the caller's namespace is not [current](Self::is_current).
+    #[inline]
+    pub fn kind(&self) -> u64 {
+        self.kind.load(Ordering::Relaxed)
+    }
+
+    /// True if the entry still belongs to this namespace. A caller that has read from its buckets
+    /// before may keep what it has read.
+    ///
+    /// Cost: one load of a line that changes when a namespace is created, removed or declared.
+    #[inline]
+    pub fn is_current(&self, namespace: u32) -> bool {
+        is_current(self.use_word(), namespace >> NAMESPACE_NUMBER_BITS)
+    }
+
+    /// As [`IndexTable::is_current`].
+    ///
+    /// # Errors
+    /// `BadArgument`: the namespace was removed.
+    #[inline]
+    pub fn check_current(&self, namespace: u32) -> Result<()> {
+        if self.is_current(namespace) { Ok(()) } else { Err(namespace_removed(namespace)) }
+    }
+
+    /// Keeps the namespace from being removed before a record of the caller is published. The
+    /// caller holds the lock of the record's bucket.
+    ///
+    /// # Errors
+    /// `BadArgument`: the namespace was removed; `Damaged`.
+    #[inline]
+    pub fn keep_namespace(&self, namespace: u32) -> Result<()> {
+        if keep(self.use_word(), namespace >> NAMESPACE_NUMBER_BITS)? {
+            return Ok(());
+        }
+        Err(namespace_removed(namespace))
+    }
+
+    #[inline]
+    fn use_word(&self) -> &AtomicU64 {
+        let word = self.generation.load(Ordering::Relaxed);
+        // SAFETY: a word of the map. The members that reach this handle keep it mapped.
+        unsafe { &*word }
     }
 
     #[inline]
@@ -110,7 +178,22 @@ impl IndexTable {
     }
 }
 
-/// Offset of the word that holds a segment's offset.
+/// The number of no namespace: its entry would have to be used 65,536 times.
+pub(crate) const NO_NAMESPACE: u32 = u32::MAX;
+
+/// The number of the namespace that a catalog entry has, if it has one.
+pub(crate) fn number_in(map: &Map, index: u32) -> Result<Option<u32>, Corruption> {
+    let at = catalog_at(index);
+    match map.word(at + CATALOG_STATE)?.load(Ordering::Acquire) {
+        NAMESPACE_LIVE => {}
+        0 => return Ok(None),
+        _ => return Err(Corruption("the state of a namespace has a flipped bit")),
+    }
+    let (generation, is) = parse_use(map.word(at + CATALOG_GENERATION)?.load(Ordering::Acquire))?;
+    let is_live = matches!(is, EntryUse::Live | EntryUse::Leaving);
+    Ok(is_live.then_some(generation << NAMESPACE_NUMBER_BITS | entry_of(index)))
+}
+
 /// The word of a catalog entry for a segment at this offset.
 pub(crate) const fn segment_word(at: u64) -> u64 {
     seal(at / LINE)
@@ -130,18 +213,31 @@ pub(crate) struct NamespaceIdentity {
 }
 
 impl NamespaceIdentity {
+    /// The name in an entry, not verified.
+    pub(crate) fn name_in(map: &Map, index: u32) -> Result<Vec<u8>, Corruption> {
+        let at = catalog_at(index);
+        let bytes = map.word(at + CATALOG_NAME_BYTES)?.load(Ordering::Relaxed);
+        if bytes > NAMESPACE_NAME_BYTES_MAX as u64 {
+            return Err(Corruption("a namespace's name is too long"));
+        }
+        let mut name = Vec::with_capacity(NAMESPACE_NAME_BYTES_MAX + 1);
+        // Another process may be storing the name of the next namespace.
+        for word in map.slice(at + CATALOG_NAME, bytes.div_ceil(8))? {
+            name.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        name.truncate(bytes as usize);
+        Ok(name)
+    }
+
     /// Reads and verifies it.
     pub(crate) fn load(map: &Map, index: u32) -> Result<Self, Corruption> {
         let at = catalog_at(index);
         let load = |which: u64| -> Result<u64, Corruption> {
             Ok(map.word(at + which)?.load(Ordering::Relaxed))
         };
-        let bytes = load(CATALOG_NAME_BYTES)?;
-        if bytes > NAMESPACE_NAME_BYTES_MAX as u64 {
-            return Err(Corruption("a namespace's name is too long"));
-        }
-        let name = map.bytes(at + CATALOG_NAME, bytes)?.to_vec();
-        let (kind, generation) = (load(CATALOG_KIND)?, load(CATALOG_GENERATION)?);
+        let name = Self::name_in(map, index)?;
+        let (generation, _) = parse_use(load(CATALOG_GENERATION)?)?;
+        let (kind, generation) = (load(CATALOG_KIND)?, u64::from(generation));
         let found = Self { name, kind, generation };
         if found.check(index) != load(CATALOG_CHECK)? {
             return Err(Corruption("the name or the kind of a namespace has a flipped bit"));
@@ -154,7 +250,7 @@ impl NamespaceIdentity {
         let mut bytes = self.kind.to_le_bytes().to_vec();
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.name);
-        xxh3_64_with_seed(&bytes, u64::from(index) + 1)
+        xxh3_64_with_seed(&bytes, u64::from(entry_of(index)) + 1)
     }
 }
 

@@ -47,8 +47,8 @@ pub fn validate_superblock(page: &[u8]) -> Result<Superblock, String> {
         ));
     }
     if sum != Some(word(SUPER_CHECK)) {
-        return Err("the superblock is damaged (its checksum differs): repair the region \
-                    (region check --repair), or restore the file"
+        return Err("the superblock is damaged (its checksum differs): `nearstate region check \
+                    --repair` corrects a single flipped bit; otherwise restore the file"
             .to_owned());
     }
     if (1..FORMAT).contains(&format) {

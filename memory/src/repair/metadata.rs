@@ -8,14 +8,16 @@ use crate::check::metadata::unused_entry_words;
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS,
-    CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SPLIT, CATALOG_STATE, CHUNK_BYTES,
-    Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE, MEMBER_STATE,
-    NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_EPOCH, SUPER_FRONTIER,
-    SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_WORDS, arena_at, catalog_at,
-    member_at, ordinary_chunks,
+    CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SPLIT,
+    CATALOG_STATE, CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID,
+    MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES,
+    SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
+    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, arena_at, catalog_at, member_at,
+    ordinary_chunks,
 };
 use crate::member::arena::{Arena, undo};
-use crate::namespace;
+use crate::region::catalog::{entries_used, parse_count};
+use crate::region::catalog_use::{EntryUse, parse_use, use_word};
 use crate::region::index_table::{BUCKETS_FIRST, NamespaceIdentity, segment_slot};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
@@ -27,7 +29,7 @@ const PAGE: u64 = 4096;
 pub(super) fn repair(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
     superblock(map, report)?;
     members(map, report)?;
-    let used = namespace::used(map)?;
+    let used = entries_used(map)?;
     for index in 0..used {
         entry(map, index, report)?;
     }
@@ -57,6 +59,16 @@ fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
     correct_sealed(map, SUPER_MEMBERS, "member slots", |n| n <= MEMBERS_MAX as u64, report)?;
     let is_count = |count| count <= NAMESPACES_MAX as u64;
     correct_sealed(map, SUPER_NAMESPACES, "the count of namespaces", is_count, report)?;
+    for at in [SUPER_CATALOG_CHANGES, SUPER_STAMP_FLOOR] {
+        let seen = map.word(at)?.load(Ordering::Acquire);
+        match correct(seen, |word| parse_count(word).is_ok()) {
+            Some(word) if set(map, at, word)? => {
+                report.add_repaired(format!("superblock: the count at byte {at}"));
+            }
+            Some(_) => {}
+            None => report.add_lost(format!("superblock: {seen:#x} at byte {at} is no count")),
+        }
+    }
     let used = chunks_used(map)?;
     for range in unused_table_bytes(map, used) {
         zero(map, range.start, range.end, "tables of unused chunks", report)?;
@@ -118,14 +130,26 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     let seen = map.word(at + CATALOG_STATE)?.load(Ordering::Acquire);
     let state = correct(seen, |word| word == 0 || word == NAMESPACE_LIVE);
     let name = format!("namespace {index}");
+    let word = map.word(at + CATALOG_GENERATION)?.load(Ordering::Acquire);
+    let Some(word) = correct(word, |word| parse_use(word).is_ok()) else {
+        report.add_lost(format!("{name}: its generation cannot be corrected"));
+        return Err(Corruption("the generation of a namespace cannot be corrected"));
+    };
+    let (generation, is) = parse_use(word)?;
+    if set(map, at + CATALOG_GENERATION, word)? {
+        report.add_repaired(format!("{name}: its generation"));
+    }
     if state != Some(NAMESPACE_LIVE) {
         return Ok(()); // Its creation was interrupted: the next creator takes the entry.
     }
     if set(map, at + CATALOG_STATE, NAMESPACE_LIVE)? {
         report.add_repaired(format!("{name}: its state"));
     }
+    if matches!(is, EntryUse::Removed | EntryUse::Free) {
+        return free_entry(map, index, generation);
+    }
     if NamespaceIdentity::load(map, index).is_err() {
-        identity(map, index, report)?;
+        identity(map, (index, generation), report)?;
     }
     if set(map, at + CATALOG_SPLIT, 0)? {
         report.add_repaired(format!("{name}: its split lock"));
@@ -157,8 +181,23 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     Ok(())
 }
 
+/// An entry whose namespace was removed keeps only its generation: its index and its ring become
+/// free, and the next creator begins with an empty entry.
+fn free_entry(map: &Map, index: u32, generation: u32) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    for which in (0..CATALOG_BYTES).step_by(8).filter(|which| *which != CATALOG_GENERATION) {
+        set(map, at + which, 0)?;
+    }
+    set(map, at + CATALOG_GENERATION, use_word(generation, EntryUse::Free))?;
+    Ok(())
+}
+
 /// Corrects the flipped bit of a name, of its length, of a kind or of the check value.
-fn identity(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+fn identity(
+    map: &Map,
+    (index, generation): (u32, u32),
+    report: &mut RepairReport,
+) -> Result<(), Corruption> {
     let at = catalog_at(index);
     let name = CATALOG_NAME..CATALOG_NAME + NAMESPACE_NAME_BYTES_MAX as u64 + 1;
     let places: Vec<u64> = [CATALOG_KIND, CATALOG_NAME_BYTES, CATALOG_CHECK]
@@ -178,8 +217,9 @@ fn identity(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corr
             let [kind, bytes, check, name @ ..] = tried.as_slice() else { continue };
             let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
             let Some(name) = name.get(..*bytes as usize) else { continue };
-            let found = NamespaceIdentity { name: name.to_vec(), kind: *kind, generation: 0 };
-            if name.len() <= NAMESPACE_NAME_BYTES_MAX && found.check(index) == *check {
+            let (name, generation) = (name.to_vec(), u64::from(generation));
+            let found = NamespaceIdentity { name, kind: *kind, generation };
+            if found.name.len() <= NAMESPACE_NAME_BYTES_MAX && found.check(index) == *check {
                 set(map, at + which, fixed)?;
                 report.add_repaired(format!("namespace {index}: its name or its kind"));
                 return Ok(());

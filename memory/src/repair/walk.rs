@@ -62,10 +62,10 @@ pub(super) fn repair(
         walk.namespace(entry, validate)?;
     }
     walk.correct_damaged(&namespaces, validate)?;
-    walk.restore_orphans(&namespaces, validate, is_recovered)?;
     for index in 0..member_slots_used(map)? {
         walk.ring(arena_at(index) + undo::STREAM.offset(), &format!("the stream of slot {index}"))?;
     }
+    walk.restore_orphans(&namespaces, validate, is_recovered)?;
     Ok(walk.free_the_rest()?)
 }
 
@@ -256,7 +256,7 @@ impl Walk<'_, '_> {
                 } else if self.is_certain_entry(seen, place, validate).unwrap_or(false) {
                     self.keep(seen, place)?;
                 } else {
-                    let (namespace, bucket) = (place.entry.index, place.bucket);
+                    let (namespace, bucket) = (place.entry.entry(), place.bucket);
                     self.damaged.push(DamagedWord { slot, is_last, namespace, bucket });
                 }
             }
@@ -332,7 +332,7 @@ impl Walk<'_, '_> {
         namespaces: &'e [NamespaceEntry],
         damaged: &DamagedWord,
     ) -> Result<Option<BucketPlace<'e>>, Corruption> {
-        let entry = namespaces.iter().find(|entry| entry.index == damaged.namespace);
+        let entry = namespaces.iter().find(|entry| entry.entry() == damaged.namespace);
         let Some(entry) = entry else { return Ok(None) };
         let table = IndexTable::new(self.map, entry.index)?;
         let (bucket, count) = (damaged.bucket, table.buckets());
@@ -397,7 +397,7 @@ impl Walk<'_, '_> {
         }
         let key = record.key()?;
         let hash = hash_of(self.map, key)?;
-        let mut is_sound = record.namespace()? == place.entry.index
+        let mut is_sound = record.namespace()? == place.entry.entry()
             && word == entry(hash_tag(hash), at)
             && hash as u32 == record.hash_low()
             && bucket_of(hash, place.count) == place.bucket
@@ -448,7 +448,7 @@ impl Walk<'_, '_> {
             return;
         }
         self.lost.push(LostWord {
-            namespace: place.entry.index,
+            namespace: place.entry.entry(),
             bucket: place.bucket,
             key: key.map(<[u8]>::to_vec),
             what: if is_link(word) {

@@ -45,7 +45,7 @@ pub fn wait_any(
         if is_over() {
             return Ok(false);
         }
-        debug_assert!(words.len() <= FUTEXES_MAX, "the kernel takes so many words");
+        debug_assert!(words.len() <= FUTEXES_MAX, "at most FUTEXES_MAX words");
         if !is_any_beyond(waits)? {
             futex_wait_any(&words, left.min(SLEEP_MAX))?;
         }

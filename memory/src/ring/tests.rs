@@ -362,7 +362,7 @@ fn waiters_in_other_processes_are_woken_and_a_killed_waiter_has_no_effect() {
         member.append_to_ring(ring, &payload(3, number)).unwrap();
     }
     let word = member.map().word(ring + RING_WAITERS).unwrap().load(Ordering::Relaxed);
-    assert!(word.is_multiple_of(2), "a dead waiter is called for ever");
+    assert!(word.is_multiple_of(2), "a dead waiter is woken forever");
     let fresh = member.ring_reader(ring, RingStart::Tail).unwrap();
     assert!(!fresh.wait(Duration::ZERO).unwrap());
     assert!(!fresh.wait(Duration::from_millis(1)).unwrap());

@@ -20,6 +20,7 @@ use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
+use crate::region::index_table::NO_NAMESPACE;
 use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::events::{self, TxnEvents};
@@ -297,7 +298,14 @@ impl Member {
     /// means that the commit continues.
     fn validate(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<Option<CommitOutcome>> {
         let map = self.map();
+        let mut kept = NO_NAMESPACE;
         for (number, access) in plan.accesses.iter_mut().enumerate() {
+            // Also that of a record that is only read: what the transaction writes may depend on
+            // it.
+            if access.namespace != kept {
+                kept = access.namespace;
+                self.keep_namespace(kept)?;
+            }
             access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
             if let Some(refused) = self.check_expectation(access, number)? {
                 return Ok(Some(refused));
@@ -539,7 +547,7 @@ impl Member {
     }
 }
 
-/// A commit looks at one more queue for each so many accesses.
+/// A commit examines one more queue for each of this many accesses.
 const ACCESSES_PER_LOOK: usize = 8;
 
 /// After an error. Before the decision the intents are replaced by the old entries. After it only

@@ -27,7 +27,7 @@ pub struct CommandSpec<R> {
     pub keys: ArgPositions,
     /// Which arguments are channels.
     pub channels: ArgPositions,
-    /// Keys that the command accesses beside its key arguments.
+    /// Keys that the command accesses in addition to its key arguments.
     pub walk: KeyspaceScope,
     /// Group in the documentation.
     pub group: CommandGroup,

@@ -1,4 +1,4 @@
-//! The arguments of a command's function beside the request: server, records, connection and
+//! The arguments of a command's function besides the request: server, records, connection and
 //! transaction.
 
 use crate::command::command_table::CommandTable;

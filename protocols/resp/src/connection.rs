@@ -37,7 +37,7 @@ const REQUESTS_PER_CLOCK_CHECK: u64 = 4;
 
 /// Bytes of requests that `MULTI` queues. Further requests are rejected before they use memory.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Memory of a queued request beside its bytes.
+/// Memory overhead of a queued request.
 const QUEUED_BYTES: usize = 64;
 
 /// Handler of one connection.

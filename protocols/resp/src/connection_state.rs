@@ -138,7 +138,7 @@ pub struct Subscriptions {
     bytes: usize,
 }
 
-/// Memory of a subscription beside its bytes, here and in [`PubSub`](crate::pubsub::PubSub):
+/// Memory overhead of a subscription, here and in [`PubSub`](crate::pubsub::PubSub):
 /// entries of three trees that may be half empty, the search prefix of a pattern, and allocator
 /// overhead.
 const NAME_COST: usize = 512;
@@ -282,7 +282,7 @@ pub struct WatchedTag {
     pub version: Option<u64>,
 }
 
-/// Memory of an entry beside its bytes: trees and lists may be half empty.
+/// Memory overhead of an entry: trees and lists may be half empty.
 const WATCHED_COST: usize = 2 * size_of::<WatchedTag>();
 
 impl WatchedRecords {

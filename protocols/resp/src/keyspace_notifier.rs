@@ -13,6 +13,7 @@ use nearstate_model::Result;
 use nearstate_node::WatchSelector;
 use nearstate_node::executor::{Sleep, is_due, sleep, yield_now};
 use nearstate_store::{Event, Notice, Session};
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -66,8 +67,8 @@ struct KeyspaceNotifier<'s> {
     failed: Vec<u32>,
     /// True while `watch_selector` waits for all watched namespaces.
     is_waiting: bool,
-    /// Number of namespaces at the last complete look.
-    known_namespaces: Option<usize>,
+    /// [`Session::namespace_changes`] at the last complete look.
+    known_changes: Option<u64>,
     tick: Sleep,
     generation: u64,
     channel: Vec<u8>,
@@ -83,7 +84,7 @@ impl<'s> KeyspaceNotifier<'s> {
             ready: Vec::new(),
             failed: Vec::new(),
             is_waiting: false,
-            known_namespaces: None,
+            known_changes: None,
             tick: sleep(POLL_INTERVAL),
             generation,
             channel: Vec::new(),
@@ -142,21 +143,31 @@ impl<'s> KeyspaceNotifier<'s> {
         Poll::Pending
     }
 
-    /// Watches the namespaces that are new.
+    /// Watches the namespaces that are new, and ends the watches of those that were removed.
     fn watch_new_namespaces(&mut self) -> Result<()> {
-        let count = self.session.namespace_count()?;
-        if self.known_namespaces == Some(count) {
+        let changes = self.session.namespace_changes()?;
+        if changes.is_some() && self.known_changes == changes {
             return Ok(());
         }
         let mut is_whole = true;
-        for (name, namespace) in self.session.namespaces()? {
+        let namespaces = self.session.namespaces()?;
+        let live: BTreeSet<u32> = namespaces.iter().map(|(_, one)| one.number()).collect();
+        for removed in self.watched.extract_if(.., |one| !live.contains(&one.number)) {
+            self.server.keyspace.unwatch_removed(removed.number);
+            self.is_waiting = false;
+        }
+        if !self.is_waiting {
+            // Indices may have changed: read all namespaces.
+            self.ready = (0..self.watched.len()).collect();
+        }
+        for (name, namespace) in namespaces {
             let watched = self.server.keyspace.try_watch(self.session, &name, namespace);
             if watched.is_err() {
                 self.server.keyspace.counts.failed.fetch_add(1, Ordering::Relaxed);
                 is_whole = false;
             }
         }
-        self.known_namespaces = is_whole.then_some(count);
+        self.known_changes = changes.filter(|_| is_whole);
         Ok(())
     }
 
@@ -198,7 +209,7 @@ impl<'s> KeyspaceNotifier<'s> {
             self.watched.retain(|one| one.number != number);
             // Indices have changed: read all namespaces.
             self.ready = (0..self.watched.len()).collect();
-            self.known_namespaces = None;
+            self.known_changes = None;
         }
     }
 

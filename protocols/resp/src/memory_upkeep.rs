@@ -20,7 +20,7 @@ use crate::server::RespServer;
 /// How often the task looks whether `MEMORY PURGE` was called.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After so many of these it looks at the region: every ten seconds.
+/// Number of these after which it checks the region: every ten seconds.
 const LOOK_POLLS: u32 = 10;
 
 /// The percentage of free memory in partly used chunks from which records are moved. Below it a

@@ -176,7 +176,7 @@ impl RequestParser {
         Args::new(bytes, &self.ranges)
     }
 
-    /// Memory of an incomplete request, beside its bytes.
+    /// Memory overhead of an incomplete request.
     pub fn memory_bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<ArgRange>()
     }

@@ -270,7 +270,7 @@ mod tests {
         assert!(!pubsub.subscribe(b"{ns},c", 1, &one), "once is enough");
         let patterns = BTreeSet::from([&b"{ns},*"[..]]);
         assert_eq!(pubsub.subscribe_patterns(&patterns, 0, (2, &two)), Ok(()));
-        assert!(pubsub.subscribe(b"", 2, &two), "sdlgo begins with the empty channel");
+        assert!(pubsub.subscribe(b"", 2, &two), "sdlgo starts with the empty channel");
         assert_eq!((pubsub.count_receivers(b"{ns},c"), pubsub.count_receivers(b"other")), (2, 0));
         assert_eq!(pubsub.publish(b"{ns},c", b"m"), 2);
         assert_eq!(pubsub.publish(b"other", b"m"), 0);

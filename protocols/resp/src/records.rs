@@ -27,6 +27,9 @@ pub struct KeyedRecords {
     hits_and_misses: [Cell<u64>; 2],
 }
 
+/// From this number of cached namespaces on, removed ones are dropped.
+const KNOWN_MIN: usize = 1024;
+
 /// A key in its namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolvedKey<'a> {
@@ -86,12 +89,15 @@ impl KeyedRecords {
 
     /// As [`KeyedRecords::resolve`] for the last namespace, by comparing the prefix instead of
     /// parsing the key.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every request with a key")]
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
         let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
-        Some(ResolvedKey { namespace, key: own })
+        // An empty namespace may have been removed, also by another process.
+        let is_current = self.session.has_namespace(namespace);
+        is_current.then_some(ResolvedKey { namespace, key: own })
     }
 
     /// As [`KeyedRecords::resolve`] for namespaces in the cache, without access to the region.
@@ -107,8 +113,8 @@ impl KeyedRecords {
     }
 
     /// Resolves a key that is about to be written with a value of `bytes` bytes. Creates its
-    /// namespace if necessary. Namespaces are never removed, so keys and values that are too large
-    /// are rejected before.
+    /// namespace if necessary. Keys and values that are too large are rejected before, so that they
+    /// leave no empty namespace behind.
     ///
     /// # Errors
     /// Those of [`validate`] and of the store.
@@ -150,6 +156,7 @@ impl KeyedRecords {
     pub fn namespace(&self, name: &str) -> Result<Option<Namespace>> {
         if let Some(last) = self.last_namespace.get()
             && *self.last.borrow() == name
+            && self.session.has_namespace(last)
         {
             return Ok(Some(last));
         }
@@ -157,13 +164,15 @@ impl KeyedRecords {
     }
 
     fn lookup_namespace(&self, name: &str) -> Result<Option<Namespace>> {
+        // A namespace that was empty may have been removed, also by another process.
         let known = self.known.borrow().get(name).copied();
+        let known = known.filter(|known| self.session.has_namespace(*known));
         let namespace = match known {
             Some(namespace) => namespace,
             None => match self.session.known_namespace(name)? {
                 Some(namespace) => {
                     self.server.keyspace.watch_namespace(&self.session, name, namespace);
-                    self.known.borrow_mut().insert(name.to_owned(), namespace);
+                    self.remember(name, namespace);
                     namespace
                 }
                 None => return Ok(None),
@@ -181,6 +190,16 @@ impl KeyedRecords {
         }
         self.last_namespace.set(Some(namespace));
         Ok(Some(namespace))
+    }
+
+    fn remember(&self, name: &str, namespace: Namespace) {
+        let mut known = self.known.borrow_mut();
+        // Clients may create names without end, whose namespaces are removed when the region is
+        // full.
+        if known.len() >= KNOWN_MIN && known.len().is_power_of_two() {
+            known.retain(|_, known| self.session.has_namespace(*known));
+        }
+        known.insert(name.to_owned(), namespace);
     }
 
     /// All namespaces whose keys clients can name, with their key prefixes.

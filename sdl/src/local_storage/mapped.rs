@@ -105,9 +105,9 @@ impl MappedRegion {
         self.node = node.set_nonblocking(true).is_ok().then_some(node);
     }
 
-    /// An attempt that started at `begun` reached no node.
-    pub(super) fn missed(&mut self, begun: Duration) {
-        self.times.missed(begun, since_boot());
+    /// An attempt that started at `start` reached no node.
+    pub(super) fn missed(&mut self, start: Duration) {
+        self.times.missed(start, since_boot());
     }
 }
 
@@ -139,9 +139,9 @@ impl CheckTimes {
         self.check_at = now + CHECK_INTERVAL;
     }
 
-    fn missed(&mut self, begun: Duration, now: Duration) {
+    fn missed(&mut self, start: Duration, now: Duration) {
         self.checked(now);
-        let pause = now.saturating_sub(begun).saturating_mul(PAUSE_FACTOR);
+        let pause = now.saturating_sub(start).saturating_mul(PAUSE_FACTOR);
         self.connect_at = now + pause.min(PAUSE_MAX);
     }
 }

@@ -107,24 +107,28 @@ impl Session {
         // Later commits follow the new policy; earlier ones are already in their rings.
         self.member.drain_writers(self.table(namespace)?)?;
         // A writer's stream is one for all namespaces: it refuses as long as one of them wants it.
-        if is_lossless || !self.is_any_lossless()? {
-            for index in 0..self.member.member_slots()? {
-                if let Some(ring_at) = self.member.stream_ring(index)? {
-                    self.member.set_ring_lossless(ring_at, is_lossless)?;
-                }
+        if is_lossless { self.set_streams_lossless(true) } else { self.relax_streams() }
+    }
+
+    /// Streams refuse no commits any more, unless a namespace wants it.
+    pub(crate) fn relax_streams(&self) -> Result<()> {
+        if self.is_any_lossless()? { Ok(()) } else { self.set_streams_lossless(false) }
+    }
+
+    fn set_streams_lossless(&self, is_lossless: bool) -> Result<()> {
+        for index in 0..self.member.member_slots()? {
+            if let Some(ring_at) = self.member.stream_ring(index)? {
+                self.member.set_ring_lossless(ring_at, is_lossless)?;
             }
         }
         Ok(())
     }
 
     fn is_any_lossless(&self) -> Result<bool> {
-        // They are numbered one after the other, and never dropped.
-        let mut index = 0;
-        while self.member.table(index).is_ok() {
-            if self.member.namespace_flags(index)? & namespace_flags::LOSSLESS != 0 {
+        for entry in self.member.namespaces()? {
+            if self.member.namespace_flags(entry.index)? & namespace_flags::LOSSLESS != 0 {
                 return Ok(true);
             }
-            index += 1;
         }
         Ok(false)
     }

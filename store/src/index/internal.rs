@@ -1,5 +1,5 @@
-//! The internal namespace: postings of tags, nodes of ordered indexes, counts and schemas are
-//! records like all others, changed by the transaction of the record that they belong to
+//! The internal namespace. Postings of tags, nodes of ordered indexes, counts and schemas are
+//! records, changed in the transaction that changes the record that they belong to
 //! (`docs/decisions/005-transactions.md`, 4).
 //!
 //! ```text
@@ -17,14 +17,15 @@ use std::sync::Arc;
 
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{KEY_BYTES_MAX, NAMESPACES_MAX, TAG_VALUE_BYTES_MAX};
+use nearstate_model::limits::{KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX};
 
 use crate::index::postings::DEPTH_MAX;
 use crate::index::schema::TagSet;
 
-/// The first byte of the name of an internal namespace. Names of applications never begin with it.
+/// The first byte of the name of an internal namespace. Applications cannot use such a name.
 pub(crate) const INTERNAL_PREFIX: u8 = 1;
-/// Its name.
+
+/// The name of the internal namespace.
 pub(crate) const NAME: &[u8] = b"\x01index";
 
 /// The record that exists while a repair builds the indexes again.
@@ -38,43 +39,41 @@ pub(crate) const STRIPES: u8 = 8;
 const _: () =
     assert!(STRIPES > 0 && STRIPES.is_power_of_two(), "sessions share the stripes evenly");
 
-/// Trees of the order of expiry: writers of different ones do not conflict.
+/// Trees of the order of expiry: writers of different trees do not conflict.
 pub(crate) const EXPIRY_TREES: u64 = 16;
 
-/// Bit of the names of roots; no other node has it.
+/// A bit in the names of roots, which no other node has.
 pub(crate) const ROOT: u64 = 1 << 63;
 const ROOT_EXPIRY: u64 = 1 << 62;
 const _: () = assert!(EXPIRY_TREES.is_power_of_two(), "sessions share the trees evenly");
-const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a bit of their own");
-const _: () =
-    assert!((NAMESPACES_MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
+const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a separate bit");
+const _: () = assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
 
 /// A session's cache of the internal namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct InternalCache {
     pub(crate) table: Cell<Option<u32>>,
-    /// Number of the namespace of objects, once one was asked for.
+    /// The number of the namespace of objects; `None` before its first use.
     pub(crate) objects: Cell<Option<u32>>,
-    /// The last name that was given to a node.
+    /// The last name of a new node.
     pub(crate) named: Cell<u64>,
-    /// Commits that put a record with an end, since this session last collected.
+    /// Commits that put a record with an expiry time, since this session last collected.
     pub(crate) expiring: Cell<u32>,
     /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
-    /// How deep lists of postings were when they were last looked at.
+    /// The last known depths of lists of postings.
     depths: Depths,
 }
 
-const DEPTH_IS_KEPT: &str = "a list's depth has a place in memory";
+const DEPTH_IS_KEPT: &str = "the depth of a list is in the cache";
 
-/// Depths of lists, by a few bits of what they are lists of. Any of them may be wrong: a part says
-/// itself what it is.
+/// Depths of lists, by a hash of their keys. A depth may be wrong: each part contains its own.
 #[derive(Debug)]
 struct Depths(Vec<Cell<u8>>);
 
-/// A kilobyte for each session: as many values in use at once are found at the first look.
+/// A kilobyte per session: enough for about a thousand values in use.
 const DEPTHS: usize = 1024;
-const _: () = assert!(DEPTHS <= 1 << 16, "a list's memory is found by 16 bits");
+const _: () = assert!(DEPTHS <= 1 << 16, "the index of a depth has 16 bits");
 
 impl Default for Depths {
     fn default() -> Self {
@@ -83,22 +82,22 @@ impl Default for Depths {
 }
 
 impl InternalCache {
-    /// How deep the list was.
+    /// The last known depth of a list.
     #[inline]
-    pub(crate) fn depth_of(&self, memory: usize) -> u8 {
-        guaranteed(self.depths.0.get(memory), DEPTH_IS_KEPT).get()
+    pub(crate) fn depth_of(&self, index: usize) -> u8 {
+        guaranteed(self.depths.0.get(index), DEPTH_IS_KEPT).get()
     }
 
     #[inline]
-    pub(crate) fn note_depth(&self, memory: usize, depth: u8) {
+    pub(crate) fn set_depth(&self, index: usize, depth: u8) {
         debug_assert!(depth <= DEPTH_MAX, "a list of depth {depth}");
-        guaranteed(self.depths.0.get(memory), DEPTH_IS_KEPT).set(depth);
+        guaranteed(self.depths.0.get(index), DEPTH_IS_KEPT).set(depth);
     }
 }
 
-/// Where a list's depth is remembered, by the key of any of its parts.
+/// The index of a list's depth, from the key of any of its parts.
 #[inline]
-pub(crate) fn memory_of(key: &[u8]) -> usize {
+pub(crate) fn depth_index(key: &[u8]) -> usize {
     let last = key.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
     // The upper bits of a product depend on all bits of its factors.
     let [.., a, b] = last.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -107,7 +106,6 @@ pub(crate) fn memory_of(key: &[u8]) -> usize {
 
 /// The root of a tag's ordered index.
 pub(crate) const fn tag_root(namespace: u32, tag: u8) -> u64 {
-    debug_assert!((namespace as usize) < NAMESPACES_MAX, "a namespace has a number");
     ROOT | (namespace as u64) << 8 | tag as u64
 }
 
@@ -122,7 +120,7 @@ pub(crate) fn posting_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u
     append_posting_key(namespace, tag, value, out);
 }
 
-/// As [`posting_key`], behind what `out` has.
+/// As [`posting_key`], appended to `out`.
 #[inline]
 pub(crate) fn append_posting_key(namespace: u32, tag: u8, value: &[u8], out: &mut Vec<u8>) {
     let [a, b, c, d] = namespace.to_be_bytes();
@@ -148,12 +146,12 @@ pub(crate) fn list_prefix(namespace: u32, tag: u8, out: &mut Vec<u8>) {
     out.truncate(PART_AT);
 }
 
-/// Makes a key of [`list_key`] that of another part.
+/// Sets the part's number in a key from [`list_key`].
 #[inline]
 pub(crate) fn name_part(number: u32, key: &mut [u8]) {
     debug_assert!(key.first() == Some(&b'p'), "the key is one of a part");
-    let place = key.get_mut(PART_AT..VALUE_AT);
-    guaranteed(place, "the key of a part has its number").copy_from_slice(&number.to_be_bytes());
+    let field = key.get_mut(PART_AT..VALUE_AT);
+    guaranteed(field, "the key of a part has its number").copy_from_slice(&number.to_be_bytes());
 }
 
 /// The offset of the part's number in the key of a part; [`VALUE_AT`] is that of the value.

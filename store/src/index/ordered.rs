@@ -1,25 +1,26 @@
-//! An ordered index: a B+-tree of keys whose nodes are byte strings, each under a name.
+//! An ordered index: a B+-tree of keys. Its nodes are records of an internal namespace, named by
+//! numbers.
 //!
-//! The nodes are records of an internal namespace, changed inside optimistic transactions of many
-//! processes, and the tree is made so that these rarely meet:
+//! Optimistic transactions of many processes change the nodes. The tree is designed so that these
+//! transactions rarely conflict:
 //!
 //! ```text
 //!            root 7 [ -inf .. +inf )          the root never changes its name; when it is split,
 //!            /        |         \             its content moves into two new nodes
-//!      [ .. d )    [ d .. m )   [ m .. )      each node carries its own fences
+//!      [ .. d )    [ d .. m )   [ m .. )      each node contains its own fences
 //! ```
 //!
-//! - A way down only *peeks*: it may take a wrong turn, and nothing of it is remembered. The leaf
-//!   at its end is *read*, and says by its own fences whether it is the right one. If not, the way
-//!   begins again. So an insert rests on one leaf: two inserts into different leaves never
-//!   conflict, however busy the branches above them are.
-//! - Only a split or a leaf that becomes empty reads and changes branches too.
-//! - A leaf that becomes empty is taken out, and its neighbour under the same branch takes over its
-//!   fences, so a queue ordered by time leaves no trail. Leaves that are merely sparse stay.
-//! - There are no links between leaves: a walk goes down again for each of them. A leaf is then
-//!   changed without a word to its neighbours.
+//! - A descent only *peeks* at branches: it may be wrong, and the transaction does not depend on
+//!   it. It *reads* the leaf, whose fences show whether it is the right one; if not, the descent
+//!   starts again. Therefore an insert depends on one leaf only, and inserts into different leaves
+//!   never conflict, even if the branches above them change.
+//! - Only the split of a leaf and the removal of an empty leaf read and change branches.
+//! - An empty leaf is removed, and its neighbour under the same branch takes over its range, so a
+//!   queue ordered by time leaves no empty nodes. Leaves with few keys stay.
+//! - Leaves have no links to each other: a walk descends for each leaf. So the change of a leaf
+//!   does not affect its neighbours.
 //!
-//! At every moment the leaves' fences cover all keys once; [`check()`] proves it.
+//! At every moment the leaves' fences cover all keys exactly once; [`check()`] verifies it.
 
 mod check;
 mod grow;
@@ -44,9 +45,9 @@ pub use descent::{Nodes, ReadMode};
 
 use descent::Descent;
 
-/// Works on ordered indexes, and keeps the memory that it needs for the next operation.
+/// Operations on ordered indexes, with buffers that are reused.
 ///
-/// After an error the transaction must be given up: nodes may have been written already.
+/// After an error the transaction must be aborted: it may contain a part of the changes.
 #[derive(Debug, Default)]
 pub struct Ordered {
     descent: Descent,
@@ -55,13 +56,13 @@ pub struct Ordered {
 }
 
 impl Ordered {
-    /// Inserts a key into the tree with this root. False if it is there already. A root that does
-    /// not exist is an empty tree.
+    /// Inserts a key into the tree with this root. False if it exists already. A root that does not
+    /// exist is an empty tree.
     ///
-    /// Cost: peeks at the branches, one leaf read and written. About one insert in ten splits it.
+    /// Cost: peeks at the branches; reads and writes one leaf. About one insert in ten splits it.
     ///
     /// # Errors
-    /// `BadArgument` for a key above [`INDEX_KEY_BYTES_MAX`], `Damaged`, what the nodes answer.
+    /// `BadArgument` for a key above [`INDEX_KEY_BYTES_MAX`], `Damaged`, what the nodes return.
     pub fn insert<N: Nodes>(&mut self, nodes: &mut N, root: u64, key: &[u8]) -> Result<bool> {
         check_key(key)?;
         for mode in descent::tries(ReadMode::Tracked) {
@@ -75,10 +76,9 @@ impl Ordered {
         Err(descent::descent_failed(ReadMode::Tracked))
     }
 
-    /// Removes a key from the tree with this root. False if it is not there.
+    /// Removes a key from the tree with this root. False if it does not exist.
     ///
-    /// Cost: as [`Ordered::insert`]; a leaf that becomes empty costs its branch and a neighbour
-    /// too.
+    /// Cost: as [`Ordered::insert`]; if the leaf becomes empty, also its branch and a neighbour.
     ///
     /// # Errors
     /// As [`Ordered::insert`].
@@ -95,13 +95,14 @@ impl Ordered {
         Err(descent::descent_failed(ReadMode::Tracked))
     }
 
-    /// Calls `each` with the keys of a range in ascending order until it says false. The leaves are
-    /// tracked: at the commit there is no other key between the first and the last one.
+    /// Calls `each` with the keys of a range in ascending order until it returns false. The leaves
+    /// are tracked: the commit succeeds only if the range between the first and the last key has
+    /// not changed.
     ///
-    /// A [`Cursor`] does the same for a caller that needs the nodes in between.
+    /// A [`Cursor`] does the same for a caller that uses the nodes between two keys.
     ///
     /// # Errors
-    /// `Damaged`, what the nodes and `each` answer.
+    /// `Damaged`, what the nodes and `each` return.
     pub fn walk<N: Nodes>(
         &mut self,
         nodes: &mut N,
@@ -113,9 +114,8 @@ impl Ordered {
         drain(&mut self.cursor, nodes, each)
     }
 
-    /// As [`Ordered::walk`], but the transaction does not rest on what is seen: each leaf is as it
-    /// was at some moment of the walk. For reports, and for candidates that are checked one
-    /// by one.
+    /// As [`Ordered::walk`], but untracked: each leaf is as it was at some moment of the walk. For
+    /// reports, and for candidates that are checked individually.
     ///
     /// # Errors
     /// As [`Ordered::walk`]; `Conflict` if the tree changes faster than it can be walked.
@@ -130,8 +130,7 @@ impl Ordered {
         drain(&mut self.cursor, nodes, each)
     }
 
-    /// The smallest key of all, tracked, replaces what is in `out`. False: there is none, and `out`
-    /// is empty.
+    /// Writes the smallest key to `out`, tracked. False, with an empty `out`, if there is none.
     ///
     /// # Errors
     /// As [`Ordered::walk`].
@@ -161,8 +160,8 @@ fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > INDEX_KEY_BYTES_MAX {
         return Err(Error::BadArgument {
             detail: format!(
-                "a key of {} bytes for an ordered index: at most {INDEX_KEY_BYTES_MAX} are \
-                 ordered; give the tag a shorter value",
+                "a key of {} bytes is too long for an ordered index, whose limit is \
+                 {INDEX_KEY_BYTES_MAX}: give the tag a shorter value",
                 key.len()
             ),
         });

@@ -226,14 +226,14 @@ fn length(key: &[u8]) -> u16 {
 }
 
 /// The start of a part in the order of an iteration.
-pub(crate) const fn place_of(number: u32) -> u64 {
+pub(crate) const fn start_of(number: u32) -> u64 {
     (number as u64).reverse_bits()
 }
 
 /// The end of a part in the order of an iteration: `None` for the last one.
 pub(crate) const fn end_of(number: u32, depth: u8) -> Option<u64> {
     debug_assert!(depth <= DEPTH_MAX, "no part is deeper");
-    if depth == 0 { None } else { place_of(number).checked_add(1 << (64 - depth as u32)) }
+    if depth == 0 { None } else { start_of(number).checked_add(1 << (64 - depth as u32)) }
 }
 
 #[cfg(test)]
@@ -337,9 +337,9 @@ mod tests {
             // In the order of a walk the parts follow each other without a gap.
             let mut at = Some(0);
             let mut all: Vec<_> = parts.iter().collect();
-            all.sort_by_key(|(number, _)| place_of(**number));
+            all.sort_by_key(|(number, _)| start_of(**number));
             for (number, bytes) in all {
-                prop_assert_eq!(at, Some(place_of(*number)));
+                prop_assert_eq!(at, Some(start_of(*number)));
                 let part = Part::parse(bytes).unwrap();
                 at = end_of(*number, part.depth);
                 for key in keys(&part) {

@@ -147,8 +147,8 @@ impl TagSet {
     /// `BadName`; `BadArgument` for too many tags and for one that is there in another form.
     pub(crate) fn declare(&mut self, wanted: &[TagSchema]) -> Result<bool> {
         let mut is_open = false;
-        let is_twice = |(place, tag): &(usize, &TagSchema)| {
-            wanted.iter().take(*place).any(|before| before.name == tag.name)
+        let is_twice = |(index, tag): &(usize, &TagSchema)| {
+            wanted.iter().take(*index).any(|before| before.name == tag.name)
         };
         if let Some((_, tag)) = wanted.iter().enumerate().find(is_twice) {
             return Err(Error::BadArgument {
@@ -175,13 +175,13 @@ impl TagSet {
             }
             // The number of one that is gone has no entries left.
             let gone = self.tags.iter().position(|tag| tag.state == TagState::Gone);
-            let place = gone.unwrap_or(self.tags.len());
-            if place >= TAGS_DECLARED_MAX {
+            let index = gone.unwrap_or(self.tags.len());
+            if index >= TAGS_DECLARED_MAX {
                 return Err(Error::BadArgument {
                     detail: format!("a namespace has at most {TAGS_DECLARED_MAX} tags"),
                 });
             }
-            let id = guaranteed(u8::try_from(place).ok(), "TAGS_DECLARED_MAX fits into 8 bits");
+            let id = guaranteed(u8::try_from(index).ok(), "TAGS_DECLARED_MAX fits into 8 bits");
             let new = Tag {
                 name: tag.name.clone(),
                 id,
@@ -191,7 +191,7 @@ impl TagSet {
                 is_required: tag.is_required,
                 state: TagState::Building,
             };
-            match self.tags.get_mut(place) {
+            match self.tags.get_mut(index) {
                 Some(gone) => {
                     invariant!(gone.state == TagState::Gone, "the number {id} is free");
                     *gone = new;
@@ -275,7 +275,7 @@ impl TagSet {
                 _ => return Err(Corruption("a tag is in a state that does not exist")),
             };
             if usize::from(*id) != tags.len() {
-                return Err(Corruption("a tag has another number than its place"));
+                return Err(Corruption("a tag has another number than its position"));
             }
             let tag = Tag {
                 name: name.to_owned(),

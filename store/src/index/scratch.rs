@@ -1,4 +1,4 @@
-//! Memory that the work on indexes needs again and again.
+//! Buffers for changes of indexes.
 
 use std::sync::Arc;
 
@@ -7,55 +7,56 @@ use nearstate_model::invariant::guaranteed;
 use crate::index::ordered::Ordered;
 use crate::index::schema::TagSet;
 
-/// Kept by a session from one transaction to the next.
+/// Buffers that a session reuses for each transaction.
 #[derive(Debug, Default)]
 pub(crate) struct IndexScratch {
     pub(crate) ordered: Ordered,
     pub(crate) list: List,
     /// The key of an index entry.
     pub(crate) key: Vec<u8>,
-    /// The key of the record at hand.
+    /// The key of the current record.
     pub(crate) record: Vec<u8>,
     /// The hash of that key.
     pub(crate) hash: u64,
     /// Records whose metadata changes.
     pub(crate) changes: Vec<MetaChange>,
-    /// The values that the records of the transaction lose, in the order of `changes`.
+    /// The values that records lose, in the order of `changes`.
     pub(crate) old_values: Vec<CollectedValue>,
-    /// The values that they get.
+    /// The values that records gain, in the order of `changes`.
     pub(crate) new_values: Vec<CollectedValue>,
-    /// The bytes of both.
+    /// The bytes of old and new values.
     pub(crate) collected: Vec<u8>,
-    /// The tags of the namespace at hand, and its number.
+    /// The number of the current namespace, and its tags.
     pub(crate) tags: Option<(u32, Arc<TagSet>)>,
 }
 
 /// A record whose metadata changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetaChange {
-    /// Its entry in the transaction.
-    pub(crate) place: usize,
-    /// When it ends as the region has it; 0: never.
+    /// The index of its entry in the transaction.
+    pub(crate) index: usize,
+    /// The expiry time of the version in the region; 0: never.
     pub(crate) was_ms: u64,
-    /// Its values in `old_values`, and in `new_values`: the first, and the one behind the last.
+    /// The range of its values in `old_values`, without the end.
     pub(crate) old: (usize, usize),
+    /// The range of its values in `new_values`, without the end.
     pub(crate) new: (usize, usize),
 }
 
-/// A value that a record loses or gets.
+/// A value that a record loses or gains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CollectedValue {
     /// Number of the tag.
     pub(crate) tag: u8,
     /// The range of the value in `collected`.
     pub(crate) value: (usize, usize),
-    /// Where the key of a unique tag's posting begins, which ends with the value, and its hash.
+    /// The start of the key of a unique tag's posting, which ends with the value.
     pub(crate) key_at: usize,
+    /// The hash of that key.
     pub(crate) hash: u64,
 }
 
 impl CollectedValue {
-    /// The value.
     #[inline]
     pub(crate) fn of<'c>(&self, collected: &'c [u8]) -> &'c [u8] {
         guaranteed(collected.get(self.value.0..self.value.1), COLLECTED)
@@ -73,16 +74,15 @@ const COLLECTED: &str = "a collected value is kept until the commit";
 /// The list of one value's postings.
 #[derive(Debug, Default)]
 pub(crate) struct List {
-    /// The key of the part at hand, whose number can be changed.
+    /// The key of the current part.
     pub(crate) key: Vec<u8>,
-    /// Where the depth of the list is remembered.
-    pub(crate) memory: usize,
+    /// The index of the list's depth in the session's cache.
+    pub(crate) depth_index: usize,
     pub(crate) next: Vec<u8>,
     pub(crate) other: Vec<u8>,
 }
 
 impl IndexScratch {
-    /// For a record with this key.
     #[inline]
     pub(crate) fn set_record(&mut self, hash: u64, key: &[u8]) {
         self.record.clear();

@@ -7,15 +7,16 @@
 //! | `Eq`, `Gt`, `Gte`, `Lt`, `Lte` | some value of the tag compares so |
 //! | `Neq` | it has the tag, and no value of it is equal |
 //!
-//! So `Eq` and `Neq` never hold together, and a record that lacks a tag satisfies no comparison of
-//! it. To include records without the tag, use `Not(Eq)`. `Gt 1 and Lt 5` may hold by two different
-//! values, 9 and 0: the comparisons of an `And` are independent, not one range.
+//! `Eq` and `Neq` exclude each other, and a record without a tag satisfies no comparison of it. To
+//! include records without the tag, use `Not(Eq)`. `Gt 1 and Lt 5` may hold because of two
+//! different values, such as 9 and 0: the comparisons of an `And` are independent and do not form a
+//! range.
 //!
 //! Values are compared as byte strings, as in the public implementations: `"10" < "9"`.
 //!
-//! A search is planned (`search/plan.rs`): some part of the expression that an index answers gives
-//! the *candidates*, which include all matching records. Each candidate is then checked against the
-//! whole expression. So an index affects the duration of a search and never its result.
+//! The plan (`search/plan.rs`) selects a part of the expression that an index can answer. It gives
+//! the *candidates*, which include all matching records. Each candidate is checked against the
+//! whole expression. So indexes affect the duration of a search, never its result.
 
 mod plan;
 
@@ -60,11 +61,11 @@ pub enum Search {
     Not(Box<Search>),
     /// A comparison of a tag's values.
     Compare {
-        /// How.
+        /// The operator.
         op: Op,
         /// The tag's name.
         tag: String,
-        /// With what.
+        /// The value that it is compared with.
         value: Vec<u8>,
     },
     /// The record's key is one of these.
@@ -73,27 +74,30 @@ pub enum Search {
 
 impl Search {
     /// Validates an expression. [`find`] and [`count`] call it. Call it before [`Search::matches`]
-    /// on an expression from outside.
+    /// of an untrusted expression.
     ///
     /// # Errors
-    /// `BadArgument`: too deep, too many units, none, a name, value or key that is too long.
+    /// `BadArgument`: too deep, too many units, an empty `And` or `Or`, or a name or value that is
+    /// too long; `KeyTooLarge`.
     pub fn check(&self) -> Result<()> {
         let refused = |detail: String| Err(Error::BadArgument { detail });
         let mut units = 0;
-        // A list instead of recursion: the expression may be too deep.
+        // Not recursive, because the expression may be too deep.
         let mut open = vec![(self, 1)];
         while let Some((search, depth)) = open.pop() {
             units += 1;
-            invariant!(depth <= SEARCH_DEPTH_MAX + 1, "a search is cut at its bound: {depth}");
+            invariant!(depth <= SEARCH_DEPTH_MAX + 1, "deeper parts are not visited: {depth}");
             if depth > SEARCH_DEPTH_MAX {
                 return refused(format!(
-                    "a search of more than {SEARCH_DEPTH_MAX} levels: put conditions side by side"
+                    "a search of more than {SEARCH_DEPTH_MAX} levels: nest its conditions less"
                 ));
             }
             match search {
                 Self::And(within) | Self::Or(within) => {
                     if within.is_empty() {
-                        return refused("a condition without units: give one".to_owned());
+                        return refused(
+                            "an empty list of conditions: give at least one".to_owned(),
+                        );
                     }
                     open.extend(within.iter().map(|unit| (unit, depth + 1)));
                 }
@@ -145,8 +149,7 @@ fn check_comparison(tag: &str, value: &[u8]) -> Result<()> {
         format!("a tag's name of {} bytes: give one of 1 to {TAG_NAME_BYTES_MAX}", tag.len())
     } else if value.len() > TAG_VALUE_BYTES_MAX {
         format!(
-            "a comparison of tag {tag:?} with {} bytes: no value is longer than \
-             {TAG_VALUE_BYTES_MAX}",
+            "a comparison of tag {tag:?} with {} bytes: values have at most {TAG_VALUE_BYTES_MAX}",
             value.len()
         )
     } else {
@@ -178,52 +181,52 @@ pub enum Lookup<'s> {
     },
 }
 
-/// The kind of the index of a tag.
+/// The lookups that the index of a tag supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// One value leads to at most one record, in one step.
+    /// The one record with a value, in one step.
     pub by_posting: bool,
-    /// One value leads to all records that have it.
+    /// All records with a value.
     pub by_value: bool,
-    /// A range of values leads to records.
+    /// All records with a value in a range.
     pub by_order: bool,
 }
 
 /// Access to the candidates of a search.
 ///
-/// A search inside a transaction is consistent if `next` and `evaluate` track what they read.
+/// A search within a transaction is consistent if `next` and `evaluate` track their reads.
 /// `estimate` need not.
 pub trait Candidates {
     /// A lookup in progress.
     type Keys;
 
-    /// The index of a tag; none for a tag that is not indexed, or not ready.
+    /// The lookups that a tag supports; none if the tag has no index, or the index is not ready.
     fn access(&mut self, tag: &str) -> Access;
 
     /// Estimates the number of records of a lookup. Counting may stop at `up_to`.
     ///
     /// # Errors
-    /// What the store answers.
+    /// What the store returns.
     fn estimate(&mut self, lookup: &Lookup<'_>, up_to: u64) -> Result<u64>;
 
     /// Starts a lookup.
     ///
     /// # Errors
-    /// What the store answers.
+    /// What the store returns.
     fn open(&mut self, lookup: &Lookup<'_>) -> Result<Self::Keys>;
 
     /// Writes the key of the next record of a lookup to `key`, cleared first; false at the end. A
     /// record with several values in a range may be returned several times.
     ///
     /// # Errors
-    /// What the store answers.
+    /// What the store returns.
     fn next(&mut self, keys: &mut Self::Keys, key: &mut Vec<u8>) -> Result<bool>;
 
     /// Calls `evaluate` with the tags of a record in ascending order and returns its result. False
     /// if the record does not exist.
     ///
     /// # Errors
-    /// What the store answers.
+    /// What the store returns.
     fn evaluate(
         &mut self,
         key: &[u8],
@@ -237,7 +240,7 @@ pub trait Candidates {
 /// Cost: one record is read for each candidate; without a suitable index, for each record.
 ///
 /// # Errors
-/// As [`Search::check`], and what the store and `each` answer.
+/// As [`Search::check`], and what the store and `each` return.
 pub fn find<C: Candidates>(
     search: &Search,
     candidates: &mut C,
@@ -284,14 +287,14 @@ struct SearchRun<'s, E> {
     search: &'s Search,
     limit: u64,
     each: E,
-    /// The keys that were found, if a source may repeat one. Candidates that do not match are
-    /// evaluated again, so this set grows with the result only.
+    /// The matching keys, if the sources may repeat a key. Candidates that do not match are not
+    /// stored but evaluated again, so the size of this set is limited by the result.
     seen: Option<BTreeSet<Vec<u8>>>,
     found: u64,
 }
 
 impl<E: FnMut(&[u8]) -> Result<bool>> SearchRun<'_, E> {
-    /// Evaluates a candidate. False: stop.
+    /// Evaluates a candidate. False if the search must stop.
     fn consider<C: Candidates>(&mut self, candidates: &mut C, key: &[u8]) -> Result<bool> {
         if self.found >= self.limit {
             return Ok(false);

@@ -1,9 +1,9 @@
-//! The blocks that a program works with, named once, and where they stood in the last record.
+//! The names of the blocks that a program uses, and their locations in the last record.
 //!
-//! Records of one kind have the same layout: the same names in the same order, mostly the same
-//! sizes. So the head of a block table (its count, entries and names) is remembered with the place
-//! of each block, and the next record whose head is the same bytes needs one comparison instead of
-//! a walk and a comparison of each name.
+//! Records of one kind usually have the same layout: the same names in the same order, mostly with
+//! the same sizes. Therefore the head of a block table (its count, entries and names) is cached
+//! with the location of each block. The next record with the same head needs one comparison instead
+//! of a walk and a comparison of each name.
 
 use std::cell::{Ref, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,36 +13,36 @@ use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::splice::{ENTRY_BYTES, SIZE_IN_ENTRY, Span, Splice};
-use crate::record::{Block, BlockPlace, BlockTable};
+use crate::record::{Block, BlockContent, BlockTable};
 
-/// Heads up to this size are remembered: comparing a longer one costs as much as the walk.
+/// The longest head that is cached. The comparison of a longer one costs as much as the walk.
 const HEAD_BYTES_MAX: usize = 1024;
-const _: () = assert!(HEAD_BYTES_MAX > 4 + ENTRY_BYTES as usize, "a head of one block is learnt");
+const _: () = assert!(HEAD_BYTES_MAX > 4 + ENTRY_BYTES as usize, "a head of one block is cached");
 const _: () = assert!(BLOCK_NAME_BYTES_MAX <= u8::MAX as usize, "an entry counts names in 8 bits");
 
-/// The names of blocks that a program reads and changes. It remembers the layout of the last
-/// record, so keep one for each kind of record and each session. `Send`, not `Sync`.
+/// The names of blocks that a program reads and changes. It caches the layout of the last record,
+/// so use one for each kind of record and each session. `Send`, not `Sync`.
 #[derive(Clone, Debug)]
 pub struct BlockLayout {
     names: Vec<String>,
     layout: RefCell<Layout>,
-    /// Tables in a row that had another layout.
+    /// Consecutive tables with another layout.
     misses: std::cell::Cell<u32>,
 }
 
 /// The layout of a record.
 #[derive(Clone, Debug, Default)]
 struct Layout {
-    /// Unique among the layouts learnt in this process; 0: none was learnt.
+    /// Unique among the layouts that were cached in this process; 0: none is cached.
     number: u64,
     /// The first bytes of its table.
     head: Vec<u8>,
     /// Bytes of the table.
     bytes: usize,
-    /// Cells that the record had for blocks of their own.
+    /// The number of children of the record.
     children: u64,
     /// The location of the block of each name, if the record had one.
-    places: Vec<Option<BlockLocation>>,
+    locations: Vec<Option<BlockLocation>>,
 }
 
 /// The location of a block.
@@ -65,11 +65,11 @@ pub(crate) struct RecordBlocks<'v, 'k> {
     pub(crate) known: &'k std::cell::Cell<u64>,
 }
 
-/// Layouts that were learnt.
-static LEARNT: AtomicU64 = AtomicU64::new(0);
+/// The number of the last layout that was cached.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// If the layouts of records vary, only one in `LEARN_EVERY` is learnt after the first few:
-/// learning costs as much as a few walks.
+/// If the layouts of records vary, only one in `LEARN_EVERY` is cached after the first
+/// `MISSES_LEARNT`: caching costs as much as a few walks.
 const MISSES_LEARNT: u32 = 4;
 const LEARN_EVERY: u32 = 64;
 
@@ -82,8 +82,8 @@ impl BlockLayout {
         if names.len() > BLOCKS_MAX {
             return Err(Error::TooManyBlocks { blocks: names.len() });
         }
-        for (place, name) in names.iter().enumerate() {
-            let is_twice = names.iter().take(place).any(|known| known == name);
+        for (index, name) in names.iter().enumerate() {
+            let is_twice = names.iter().take(index).any(|known| known == name);
             let is_bad = name.is_empty() || name.len() > BLOCK_NAME_BYTES_MAX;
             if is_bad || name.contains('\0') || is_twice {
                 return Err(Error::BadName { bytes: name.len() });
@@ -93,29 +93,29 @@ impl BlockLayout {
         Ok(Self { names, layout: RefCell::default(), misses: std::cell::Cell::new(0) })
     }
 
-    /// How many names there are.
+    /// The number of names.
     #[inline]
     pub const fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no names.
     pub const fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The name at a place.
+    /// The name with this index.
     #[inline]
-    pub fn name(&self, place: usize) -> Option<&str> {
-        self.names.get(place).map(String::as_str)
+    pub fn name(&self, index: usize) -> Option<&str> {
+        self.names.get(index).map(String::as_str)
     }
 
-    /// The place of a name.
-    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+    /// The index of a name.
+    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|known| known == name)
     }
 
-    /// The layout of a table; `None` if it is too long or damaged, or not worth learning.
+    /// The layout of a table; `None` if it is too long, damaged, or not worth caching.
     #[inline]
     fn of(&self, of: RecordBlocks<'_, '_>) -> Option<Ref<'_, Layout>> {
         let layout = self.layout.try_borrow().ok()?;
@@ -146,24 +146,24 @@ impl BlockLayout {
         {
             let mut layout = self.layout.try_borrow_mut().ok()?;
             layout.number = 0;
-            layout.places.clear();
-            layout.places.resize(self.names.len(), None);
+            layout.locations.clear();
+            layout.locations.resize(self.names.len(), None);
             (layout.bytes, layout.children) = (of.table.len(), of.cell.children());
             let head_bytes = head_of(of.table)?;
             layout.head.clear();
             layout.head.extend_from_slice(of.table.get(..head_bytes)?);
-            let Layout { children, places, .. } = &mut *layout;
+            let Layout { children, locations, .. } = &mut *layout;
             let is_whole = walk(of.table, head_bytes, *children, |name, location| {
-                if let Some(slot) = self.place(name).and_then(|place| places.get_mut(place)) {
+                if let Some(slot) = self.index_of(name).and_then(|index| locations.get_mut(index)) {
                     *slot = Some(location);
                 }
             });
             if !is_whole {
                 return None;
             }
-            invariant!(layout.places.len() == self.names.len(), "each name has a place");
+            invariant!(layout.locations.len() == self.names.len(), "each name has an entry");
             invariant!(layout.head.len() <= layout.bytes, "a table begins with its head");
-            layout.number = LEARNT.fetch_add(1, Ordering::Relaxed) + 1;
+            layout.number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
             of.known.set(layout.number);
         }
         self.layout.try_borrow().ok()
@@ -179,22 +179,21 @@ impl BlockLayout {
         mut each: impl FnMut(usize, &'v [u8]),
     ) -> bool {
         let Some(layout) = self.of(of) else { return false };
-        debug_assert!(layout.places.len() == self.names.len(), "each name has a place");
-        for (place, location) in layout.places.iter().enumerate() {
+        debug_assert!(layout.locations.len() == self.names.len(), "each name has an entry");
+        for (index, location) in layout.locations.iter().enumerate() {
             let bytes = match location {
-                Some(BlockLocation::Inline(span)) if wanted(place) => span.of(of.table),
-                Some(BlockLocation::Child(child)) if wanted(place) => of.cell.block(*child).ok(),
+                Some(BlockLocation::Inline(span)) if wanted(index) => span.of(of.table),
+                Some(BlockLocation::Child(child)) if wanted(index) => of.cell.block(*child).ok(),
                 _ => None,
             };
             if let Some(bytes) = bytes {
-                each(place, bytes);
+                each(index, bytes);
             }
         }
         true
     }
 
-    /// Adds these changes to an empty splice; false if the table does not stay as it is, or they
-    /// are not right.
+    /// Adds these changes to an empty splice; false if they change the layout of the table.
     #[inline]
     pub(crate) fn splice<'a>(
         &self,
@@ -203,8 +202,8 @@ impl BlockLayout {
         splice: &mut Splice<'a>,
     ) -> bool {
         let Some(layout) = self.of(of) else { return false };
-        invariant!(layout.number != 0, "a splice follows a learnt layout");
-        changes.iter().all(|(place, new)| match layout.places.get(*place) {
+        invariant!(layout.number != 0, "a splice follows a cached layout");
+        changes.iter().all(|(index, new)| match layout.locations.get(*index) {
             Some(Some(BlockLocation::Inline(span))) => splice.add(*span, new),
             Some(Some(BlockLocation::Child(_)) | None) | None => false,
         })
@@ -243,12 +242,14 @@ fn walk(
     let mut size_at = 4 + SIZE_IN_ENTRY;
     loop {
         match blocks.next() {
-            Ok(Some(Block { name, place: BlockPlace::Inline(_), bytes })) => {
+            Ok(Some(Block { name, content: BlockContent::Inline(_), bytes })) => {
                 let Some(to) = from.checked_add(bytes) else { return false };
                 each(name, BlockLocation::Inline(Span { from, to, size_at }));
                 from = to;
             }
-            Ok(Some(Block { name, place: BlockPlace::Child(child), .. })) if child < children => {
+            Ok(Some(Block { name, content: BlockContent::Child(child), .. }))
+                if child < children =>
+            {
                 each(name, BlockLocation::Child(child));
             }
             Ok(None) => return from as usize == table.len(),

@@ -46,16 +46,16 @@ impl<'a> Members<'a> {
     }
 
     /// The member at an index, from 0.
-    pub fn at(&self, place: usize) -> Option<&'a [u8]> {
-        let end = |place: usize| {
-            let bytes = self.ends.get(place * 4..)?.first_chunk::<4>()?;
+    pub fn at(&self, index: usize) -> Option<&'a [u8]> {
+        let end = |index: usize| {
+            let bytes = self.ends.get(index * 4..)?.first_chunk::<4>()?;
             Some(u32::from_le_bytes(*bytes) as usize)
         };
-        let from = match place.checked_sub(1) {
+        let from = match index.checked_sub(1) {
             Some(before) => end(before)?,
             None => 0,
         };
-        self.bytes.get(from..end(place)?)
+        self.bytes.get(from..end(index)?)
     }
 
     /// True if this is a member. Complexity: logarithmic.
@@ -75,7 +75,7 @@ impl<'a> Members<'a> {
 
     /// Checks everything that a reader relies on.
     pub(crate) fn check(&self) -> Result<(), Corruption> {
-        let all: Option<Vec<&[u8]>> = (0..self.len()).map(|place| self.at(place)).collect();
+        let all: Option<Vec<&[u8]>> = (0..self.len()).map(|index| self.at(index)).collect();
         let all = all.ok_or(CUT)?;
         if !all.is_sorted_by(|one, two| one < two) || all.is_empty() {
             return Err(Corruption("the members of a set are not in order"));

@@ -1,16 +1,16 @@
-//! A patch that keeps the table of blocks: new bytes of blocks between pieces of the old version,
-//! copied from cell to cell. This is the most frequent change of a UE's context.
+//! A patch that keeps the block table's layout: pieces of the old version, copied from cell to
+//! cell, with new bytes of blocks between them. The most frequent change of a UE's context.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
 
-use crate::record::{BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_PLACE, NO_TEXT, is_name};
+use crate::record::{BAD_LOCATION, BLOCK_INLINE_MAX, BlockChange, CUT, ENTRY, NO_TEXT, is_name};
 
-/// The largest number of changes of a splice; they are on the stack. With more, most of a record is
-/// new and it is encoded again.
+/// The largest number of changes of a splice, which are on the stack. With more, most of the record
+/// is new, and it is encoded as a whole.
 const CUTS_MAX: usize = 8;
 
-/// Bytes of a block's entry, and the place of its size in it.
+/// Bytes of a block's entry, and the offset of its size in it.
 pub(crate) const ENTRY_BYTES: u32 = 8;
 const _: () = assert!(ENTRY_BYTES as usize == ENTRY);
 pub(crate) const SIZE_IN_ENTRY: u32 = 4;
@@ -22,9 +22,8 @@ pub(crate) struct Splice<'a> {
     /// In the order of the table.
     cuts: [Cut<'a>; CUTS_MAX],
     count: usize,
-    /// Old bytes that are replaced, and new ones.
-    gone: usize,
-    come: usize,
+    removed_bytes: usize,
+    added_bytes: usize,
 }
 
 /// Old bytes that are replaced, and the new ones.
@@ -34,13 +33,12 @@ struct Cut<'a> {
     new: &'a [u8],
 }
 
-/// The place of a block in a table. A record is far smaller than 4 GiB.
+/// The position of a block in a table. A record is far smaller than 4 GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Its first byte, and the one behind its last.
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Its size.
+    /// The offset of its size in the table's entries.
     pub(crate) size_at: u32,
 }
 
@@ -53,13 +51,14 @@ impl Span {
 }
 
 impl<'a> Splice<'a> {
-    /// `None` if the table changes: a block is added or removed, or a changed block has a cell of
-    /// its own, before or afterwards.
+    /// `None` if the layout changes: a block is added or removed, or a changed block has a separate
+    /// cell, before or after the change.
     ///
     /// Complexity: the blocks of the record times the changes; no byte of a block is read.
     ///
     /// # Errors
-    /// Damage: a table that is truncated, or refers to missing bytes. It would get a new checksum.
+    /// Damage: a table that is truncated, or refers to missing bytes. Without the check, the damage
+    /// would get a valid checksum.
     #[inline]
     pub(crate) fn of(
         old: &'a [u8],
@@ -73,18 +72,19 @@ impl<'a> Splice<'a> {
         let (entries, _) = entries.as_chunks::<ENTRY>();
         let names_bytes = entries.iter().map(|[name_bytes, ..]| usize::from(*name_bytes)).sum();
         let (mut names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
-        // All bytes at once.
+        // One check for all names.
         str::from_utf8(names).map_err(|_| NO_TEXT)?;
         let mut splice = Self::default();
         let mut from = end - u32::try_from(inline.len()).map_err(|_| CUT)?;
         let mut entry_at = 4;
-        for [name_bytes, place, c0, c1, size @ ..] in entries {
+        for [name_bytes, location, c0, c1, size @ ..] in entries {
             let (name, rest) = names.split_at_checked(usize::from(*name_bytes)).ok_or(CUT)?;
             names = rest;
-            let is_inline = *place == 0;
-            if !is_inline && (*place != 1 || u64::from(u16::from_le_bytes([*c0, *c1])) >= children)
+            let is_inline = *location == 0;
+            if !is_inline
+                && (*location != 1 || u64::from(u16::from_le_bytes([*c0, *c1])) >= children)
             {
-                return Err(NO_PLACE);
+                return Err(BAD_LOCATION);
             }
             let bytes = if is_inline { u32::from_le_bytes(*size) } else { 0 };
             let to = from.checked_add(bytes).filter(|to| *to <= end).ok_or(CUT)?;
@@ -101,8 +101,8 @@ impl<'a> Splice<'a> {
         Ok((splice.count == changes.len() && from == end).then_some(splice))
     }
 
-    /// Replaces one more block, none of those that are; false if there is no room for it, here or
-    /// in the record's cell.
+    /// Replaces one more block; false if the splice is full, or the block is too large for the
+    /// record's cell.
     #[inline]
     pub(crate) fn add(&mut self, old: Span, new: &'a [u8]) -> bool {
         if new.len() > BLOCK_INLINE_MAX || self.count >= CUTS_MAX {
@@ -110,32 +110,32 @@ impl<'a> Splice<'a> {
         }
         debug_assert!(old.from <= old.to, "a block from {} to {}", old.from, old.to);
         debug_assert!(old.size_at >= 4 + SIZE_IN_ENTRY, "{} lies in no entry", old.size_at);
-        // Most changes are in the order of the table.
-        let behind = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
-        let behind = behind.count();
+        // Insertion sort: most changes are in the order of the table.
+        let later = self.cuts().iter().rev().take_while(|cut| cut.old.size_at > old.size_at);
+        let later = later.count();
         *guaranteed(self.cuts.get_mut(self.count), "a splice has room for the cut") =
             Cut { old, new };
-        if behind > 0 {
-            let later = self.cuts.get_mut(self.count - behind..=self.count);
-            guaranteed(later, "the cuts behind are among those made").rotate_right(1);
+        if later > 0 {
+            let later = self.cuts.get_mut(self.count - later..=self.count);
+            guaranteed(later, "the later cuts are among those made").rotate_right(1);
         }
         self.count += 1;
         debug_assert!(
             self.cuts().is_sorted_by(|one, next| one.old.size_at < next.old.size_at),
             "each block is replaced once"
         );
-        self.gone += (old.to - old.from) as usize;
-        self.come += new.len();
+        self.removed_bytes += (old.to - old.from) as usize;
+        self.added_bytes += new.len();
         true
     }
 
-    /// The size of `old` bytes that hold the table, after the splice.
+    /// The size of `old` bytes, which contain the table, after the splice.
     ///
-    /// Saturating: `old` is read from shared memory again after the splice was made. The caller
-    /// compares the result with the bytes that it writes.
+    /// Saturating, because `old` is read from shared memory again after the splice was made. The
+    /// caller compares the result with the bytes that it writes.
     #[inline]
     pub(crate) const fn bytes_of(&self, old: usize) -> usize {
-        (old + self.come).saturating_sub(self.gone)
+        (old + self.added_bytes).saturating_sub(self.removed_bytes)
     }
 
     #[inline]
@@ -145,8 +145,8 @@ impl<'a> Splice<'a> {
 
     /// Calls `each` with the new bytes in order. The table begins at `table_at`.
     ///
-    /// A piece that is missing in `old` is empty: `old` is shared memory. The caller compares the
-    /// sum with [`Splice::bytes_of`].
+    /// A piece that is missing in `old`, which is in shared memory, is empty. The caller compares
+    /// the sum with [`Splice::bytes_of`].
     #[inline]
     pub(crate) fn pieces(
         &self,
@@ -180,7 +180,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Block, BlockPlace, BlockTable, encode};
+    use crate::record::{Block, BlockContent, BlockTable, encode};
 
     /// The table with its blocks changed, one by one.
     fn encoded_anew(blocks: &[(String, Vec<u8>)], changes: &[BlockChange<'_>]) -> Vec<u8> {
@@ -190,13 +190,13 @@ mod tests {
                 let change = changes.iter().find(|change| change.name == name);
                 let bytes = change.and_then(|change| change.bytes).unwrap_or(bytes);
                 let size = u32::try_from(bytes.len()).unwrap();
-                Block { name: name.as_str(), place: BlockPlace::Inline(bytes), bytes: size }
+                Block { name: name.as_str(), content: BlockContent::Inline(bytes), bytes: size }
             })
             .collect();
         encode(&all)
     }
 
-    /// The result of a splice, with bytes before and behind the table.
+    /// The result of a splice, with bytes before and after the table.
     fn spliced(splice: &Splice<'_>, old: &[u8]) -> Vec<u8> {
         let (mut out, old) = (Vec::new(), [b"key", old, b"tags"].concat());
         splice
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_spliced_is_what_would_be_encoded_anew(
+        fn a_splice_equals_a_new_encoding(
             blocks in blocks(),
             new in prop::collection::vec((any::<prop::sample::Index>(), ".{0,50}"), 0..20),
         ) {
@@ -250,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_does_not_stay_as_it_is_is_not_spliced() {
+    fn a_change_of_the_layout_is_not_spliced() {
         let long = [7; BLOCK_INLINE_MAX + 1];
-        let block = |name, place, bytes| Block { name, place, bytes };
+        let block = |name, content, bytes| Block { name, content, bytes };
         let old = encode(&[
-            block("a", BlockPlace::Inline(b"1"), 1),
-            block("b", BlockPlace::Child(0), 600),
+            block("a", BlockContent::Inline(b"1"), 1),
+            block("b", BlockContent::Child(0), 600),
         ]);
         let to = |name, bytes| [BlockChange { name, bytes }];
         assert!(Splice::of(&old, 1, &to("a", Some(b"22"))).unwrap().is_some());
@@ -265,10 +265,10 @@ mod tests {
         assert!(Splice::of(&old, 1, &to("c", Some(b"3"))).unwrap().is_none());
         assert!(Splice::of(&[], 0, &to("a", Some(b"1"))).unwrap().is_none());
         assert!(Splice::of(old.get(..old.len() - 1).unwrap(), 1, &to("a", Some(b"1"))).is_err());
-        assert_eq!(Splice::of(&old, 0, &to("a", Some(b"1"))).unwrap_err(), NO_PLACE);
+        assert_eq!(Splice::of(&old, 0, &to("a", Some(b"1"))).unwrap_err(), BAD_LOCATION);
         let mut damaged = old.clone();
         damaged[4 + ENTRY + 1] = 2;
-        assert_eq!(Splice::of(&damaged, 1, &to("a", Some(b"1"))).unwrap_err(), NO_PLACE);
+        assert_eq!(Splice::of(&damaged, 1, &to("a", Some(b"1"))).unwrap_err(), BAD_LOCATION);
         damaged = old;
         damaged[4 + 2 * ENTRY + 1] = 0xff;
         assert_eq!(Splice::of(&damaged, 1, &to("a", Some(b"1"))).unwrap_err(), NO_TEXT);

@@ -9,7 +9,7 @@ use nearstate_model::Result;
 
 use crate::record::members::Members;
 use crate::record::meta::{Meta, Tags, is_past, split};
-use crate::record::{BlockPlace, BlockTable, Form, Kind, is_name};
+use crate::record::{BlockContent, BlockTable, Form, Kind, is_name};
 
 /// One version of a record, read without a copy. Later writes and deletes of the record do not
 /// change it.
@@ -180,7 +180,7 @@ impl<'s> View<'s> {
         let mut table = self.table()?;
         while let Ok(Some(block)) = table.step() {
             if is_name(block.name, name.as_bytes()) {
-                return bytes_of(self.cell, block.place);
+                return bytes_of(self.cell, block.content);
             }
         }
         None
@@ -195,14 +195,14 @@ impl<'s> View<'s> {
         let mut guess = 0;
         while let Ok(Some(block)) = table.step() {
             let is_it = |name: &&str| is_name(block.name, name.as_bytes());
-            let place = match names.get(guess) {
+            let index = match names.get(guess) {
                 Some(name) if is_it(name) => Some(guess),
                 _ => names.iter().position(is_it),
             };
-            let Some(place) = place else { continue };
-            guess = place + 1;
-            let Some(bytes) = bytes_of(self.cell, block.place) else { return };
-            each(place, bytes);
+            let Some(index) = index else { continue };
+            guess = index + 1;
+            let Some(bytes) = bytes_of(self.cell, block.content) else { return };
+            each(index, bytes);
         }
     }
 
@@ -232,15 +232,15 @@ impl<'v> Iterator for Blocks<'v> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let block = self.table.as_mut()?.next().ok()??;
-        bytes_of(self.cell, block.place).map(|bytes| (block.name, bytes))
+        bytes_of(self.cell, block.content).map(|bytes| (block.name, bytes))
     }
 }
 
 /// The bytes of a block; `None` if it is damaged.
 #[inline]
-fn bytes_of<'v>(cell: Option<Cell<'v>>, place: BlockPlace<'v>) -> Option<&'v [u8]> {
-    match place {
-        BlockPlace::Inline(bytes) => Some(bytes),
-        BlockPlace::Child(child) => cell?.block(child).ok(),
+fn bytes_of<'v>(cell: Option<Cell<'v>>, content: BlockContent<'v>) -> Option<&'v [u8]> {
+    match content {
+        BlockContent::Inline(bytes) => Some(bytes),
+        BlockContent::Child(child) => cell?.block(child).ok(),
     }
 }

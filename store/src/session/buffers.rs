@@ -69,7 +69,7 @@ pub(crate) struct BufferSpan {
 }
 
 const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
-const _: () = assert!(TRANSACTION_RECORDS_MAX <= u32::MAX as usize, "places count in 32 bits");
+const _: () = assert!(TRANSACTION_RECORDS_MAX <= u32::MAX as usize, "entry indices have 32 bits");
 
 impl BufferSpan {
     /// Its first byte, and the byte after its last.
@@ -144,7 +144,7 @@ pub(crate) struct Buffers {
     pub(crate) bytes: Vec<u8>,
     pub(crate) copies: Copies,
     pub(crate) plan: CommitPlan,
-    pub(crate) places: BTreeMap<(u32, u64), u32>,
+    pub(crate) entry_indices: BTreeMap<(u32, u64), u32>,
     /// How many writes were buffered.
     pub(crate) changes: u64,
     /// True once the reads were not of one moment.
@@ -169,12 +169,12 @@ impl Buffers {
         self.copies.clear();
         self.plan.clear();
         invariant!(
-            self.places.is_empty() || self.places.len() <= TRANSACTION_RECORDS_MAX,
+            self.entry_indices.is_empty() || self.entry_indices.len() <= TRANSACTION_RECORDS_MAX,
             "{} entries are found through the tree",
-            self.places.len()
+            self.entry_indices.len()
         );
-        if !self.places.is_empty() {
-            self.places.clear();
+        if !self.entry_indices.is_empty() {
+            self.entry_indices.clear();
         }
         self.changes = 0;
         self.is_torn = false;

@@ -1,8 +1,8 @@
-//! A transaction's private copies of objects: where a caller writes until the commit.
+//! A transaction's private copies of objects, which callers change until the commit.
 //!
-//! A copy never moves, so that the C API may return a pointer into it, and it is aligned for every
-//! C type. If only a part of an object is opened, only that part is copied. The rest comes from the
-//! region at the commit.
+//! A copy never moves, so that the C API can return a pointer into it, and it is aligned for every
+//! C type. If only a part of an object is opened, only that part is copied. The rest is taken from
+//! the region at the commit.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
-/// What `malloc` promises in C: the alignment of every basic type.
+/// The alignment of C's `malloc`, sufficient for every basic type.
 const ALIGN: usize = 16;
 const _: () = assert!(ALIGN.is_power_of_two(), "an alignment is a power of two");
 
@@ -20,35 +20,35 @@ const CUT: Corruption = Corruption("an object is shorter than when it was opened
 /// One private copy.
 #[derive(Debug, Default)]
 struct ObjectCopy {
-    /// The bytes, behind as many as the alignment takes. Empty while a caller has it.
-    room: Vec<u8>,
+    /// The object starts at `from`, where the memory is aligned. Empty while the copy is borrowed.
+    memory: Vec<u8>,
     from: usize,
     len: usize,
-    /// What is filled: ascending, without gaps of no bytes.
+    /// The filled ranges, ascending, with gaps between them.
     filled: Vec<Range<usize>>,
     /// A caller is writing into it.
-    is_lent: bool,
+    is_borrowed: bool,
 }
 
-/// All of a transaction.
+/// All copies of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     all: Vec<ObjectCopy>,
-    /// Bytes of all of them.
+    /// Bytes of all copies.
     pub(crate) bytes: usize,
 }
 
-/// A copy that a caller has for itself, to be given back.
+/// A copy that a caller writes into, until [`Copies::return_copy`].
 #[derive(Debug)]
 pub(crate) struct BorrowedCopy {
-    room: Vec<u8>,
+    memory: Vec<u8>,
     from: usize,
 }
 
 impl BorrowedCopy {
     pub(crate) fn part(&mut self, range: &Range<usize>) -> &mut [u8] {
         let (from, to) = (self.from + range.start, self.from + range.end);
-        guaranteed(self.room.get_mut(from..to), "a part lies within its object")
+        guaranteed(self.memory.get_mut(from..to), "a part lies within its object")
     }
 }
 
@@ -58,18 +58,17 @@ impl Copies {
         self.bytes = 0;
     }
 
-    /// A copy of `len` bytes, all of them 0. Nothing of it is filled unless `is_new`: then there is
-    /// no other version of the object, and all of it is. The memory of a large one is touched where
-    /// it is written.
+    /// Adds a copy of `len` zero bytes. A new object is filled: the region has no version of it. A
+    /// page of a large copy is allocated by the kernel when it is first written.
     pub(crate) fn add(&mut self, len: usize, is_new: bool) -> usize {
-        let room = vec![0; len + ALIGN - 1];
-        let from = room.as_ptr().align_offset(ALIGN);
+        let memory = vec![0; len + ALIGN - 1];
+        let from = memory.as_ptr().align_offset(ALIGN);
         invariant!(from < ALIGN, "a copy is aligned by skipping {from} bytes");
         let mut filled = Vec::new();
         if is_new && len > 0 {
             filled.push(0..len);
         }
-        self.all.push(ObjectCopy { room, from, len, filled, is_lent: false });
+        self.all.push(ObjectCopy { memory, from, len, filled, is_borrowed: false });
         self.bytes += len;
         self.all.len() - 1
     }
@@ -80,14 +79,14 @@ impl Copies {
 
     fn get(&mut self, which: usize) -> Result<&mut ObjectCopy> {
         let copy = guaranteed(self.all.get_mut(which), NO_COPY);
-        if copy.is_lent {
+        if copy.is_borrowed {
             return Err(borrowed());
         }
-        invariant!(copy.room.len() == copy.len + ALIGN - 1, "copy {which} is complete");
+        invariant!(copy.memory.len() == copy.len + ALIGN - 1, "copy {which} is complete");
         Ok(copy)
     }
 
-    /// Fills a part from the object as it was read, but for what is filled already.
+    /// Fills a part from the object as it was read, except where it is filled already.
     pub(crate) fn fill(&mut self, which: usize, part: Range<usize>, old: &[u8]) -> Result<()> {
         let copy = self.get(which)?;
         invariant!(part.end <= copy.len, "{part:?} lies in an object of {} bytes", copy.len);
@@ -107,13 +106,13 @@ impl Copies {
                 others.push(filled);
                 continue;
             }
-            take(&mut copy.room, copy.from, at..filled.start, old);
+            take(&mut copy.memory, copy.from, at..filled.start, old);
             at = at.max(filled.end);
             merged = merged.start.min(filled.start)..merged.end.max(filled.end);
         }
-        take(&mut copy.room, copy.from, at..part.end, old);
-        let place = others.partition_point(|filled| filled.start < merged.start);
-        others.insert(place, merged);
+        take(&mut copy.memory, copy.from, at..part.end, old);
+        let at = others.partition_point(|filled| filled.start < merged.start);
+        others.insert(at, merged);
         invariant!(
             others.is_sorted_by(|one, next| one.end < next.start),
             "the filled parts of a copy ascend without touching: {others:?}"
@@ -126,10 +125,10 @@ impl Copies {
     pub(crate) fn part(&mut self, which: usize, range: &Range<usize>) -> Result<&[u8]> {
         let copy = self.get(which)?;
         let (from, to) = (copy.from + range.start, copy.from + range.end);
-        Ok(guaranteed(copy.room.get(from..to), "a part lies within its object"))
+        Ok(guaranteed(copy.memory.get(from..to), "a part lies within its object"))
     }
 
-    /// Where a part begins, to be written through until the transaction ends.
+    /// A pointer to a part. It may be written through until the transaction ends.
     pub(crate) fn pointer(&mut self, which: usize, range: &Range<usize>) -> Result<*mut u8> {
         let copy = self.get(which)?;
         invariant!(
@@ -137,28 +136,28 @@ impl Copies {
             "{range:?} lies in an object of {} bytes",
             copy.len
         );
-        Ok(copy.room.as_mut_ptr().wrapping_add(copy.from + range.start))
+        Ok(copy.memory.as_mut_ptr().wrapping_add(copy.from + range.start))
     }
 
-    /// Hands a copy to a caller. Until it is given back nothing else can be done with it.
+    /// Lends a copy to a caller. Until it is returned, every other use of it is refused.
     pub(crate) fn borrow_copy(&mut self, which: usize) -> Result<BorrowedCopy> {
         let copy = self.get(which)?;
-        copy.is_lent = true;
-        Ok(BorrowedCopy { room: std::mem::take(&mut copy.room), from: copy.from })
+        copy.is_borrowed = true;
+        Ok(BorrowedCopy { memory: std::mem::take(&mut copy.memory), from: copy.from })
     }
 
     pub(crate) fn return_copy(&mut self, which: usize, borrowed: BorrowedCopy) {
         let copy = guaranteed(self.all.get_mut(which), NO_COPY);
-        invariant!(copy.is_lent && copy.room.is_empty(), "copy {which} is returned once");
-        invariant!(borrowed.from == copy.from, "copy {which} is returned to its place");
-        copy.room = borrowed.room;
-        copy.is_lent = false;
+        invariant!(copy.is_borrowed && copy.memory.is_empty(), "copy {which} is returned once");
+        invariant!(borrowed.from == copy.from, "copy {which} is returned unchanged");
+        copy.memory = borrowed.memory;
+        copy.is_borrowed = false;
     }
 
-    /// The object after the commit, in parts: what is filled from the copy, the rest from `old`.
+    /// The object after the commit, in parts: filled ranges from the copy, the rest from `old`.
     pub(crate) fn parts<'a>(&'a self, which: usize, old: &'a [u8]) -> Result<Vec<&'a [u8]>> {
         let copy = guaranteed(self.all.get(which), NO_COPY);
-        if copy.is_lent {
+        if copy.is_borrowed {
             return Err(borrowed());
         }
         let mut parts = Vec::with_capacity(2 * copy.filled.len() + 1);
@@ -167,7 +166,10 @@ impl Copies {
             // The object is read from the region again: its size is checked, not asserted.
             parts.push(old.get(at..filled.start).ok_or(CUT)?);
             let (from, to) = (copy.from + filled.start, copy.from + filled.end);
-            parts.push(guaranteed(copy.room.get(from..to), "a filled part lies within its object"));
+            parts.push(guaranteed(
+                copy.memory.get(from..to),
+                "a filled part lies within its object",
+            ));
             at = filled.end;
         }
         if at < copy.len {
@@ -177,22 +179,22 @@ impl Copies {
     }
 }
 
-/// Copies a range of the object into the same place of the copy. An empty or reversed range, which
-/// is filled already, copies nothing.
-fn take(room: &mut [u8], from: usize, range: Range<usize>, old: &[u8]) {
+/// Copies a range of the object into the copy. An empty or reversed range, which is filled already,
+/// copies nothing.
+fn take(memory: &mut [u8], from: usize, range: Range<usize>, old: &[u8]) {
     if range.start >= range.end {
         return;
     }
-    let place = from + range.start..from + range.end;
-    let new = guaranteed(room.get_mut(place), "a part lies within its copy");
+    let target = from + range.start..from + range.end;
+    let new = guaranteed(memory.get_mut(target), "a part lies within its copy");
     new.copy_from_slice(guaranteed(old.get(range), "a part lies within its object"));
 }
 
 #[cold]
 fn borrowed() -> Error {
     Error::BadArgument {
-        detail: "the object is being written by the function that is running now: use the bytes \
-                 that it was given, or come back when it has returned"
+        detail: "a function is writing the object: use the bytes that it was given, or open the \
+                 object again after it has returned"
             .to_owned(),
     }
 }
@@ -204,10 +206,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Parts are opened in any order, overlapping, and written; the commit sees each written
-        /// byte, and the old one wherever none was written.
+        /// Parts are opened in any order, overlapping, and written. The result has each written
+        /// byte, and the old one elsewhere.
         #[test]
-        fn a_copy_opened_in_parts_becomes_the_whole_object(
+        fn a_copy_that_was_opened_in_parts_gives_the_whole_object(
             len in 1..200_usize,
             opens in prop::collection::vec((0..200_usize, 0..60_usize, any::<bool>()), 0..12),
         ) {
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lent_copy_is_refused_to_others() {
+    fn a_borrowed_copy_is_refused_to_other_callers() {
         let mut copies = Copies::default();
         let which = copies.add(8, true);
         let lent = copies.borrow_copy(which).unwrap();

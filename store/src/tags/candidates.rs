@@ -1,4 +1,4 @@
-//! Searches over the tags of a namespace: `search.rs` says what they mean and how they are planned.
+//! Searches in a namespace: `index/search.rs` defines and plans them, this module executes them.
 
 use std::ops::Bound;
 
@@ -13,12 +13,12 @@ use crate::tags::lookup::{IndexWalk, Values};
 use crate::txn::write_set::WriteSet;
 
 impl Session {
-    /// Calls `each` once with the key of every record that matches, at most `limit` times and until
-    /// it says false; in no promised order. Returns how many times.
+    /// Calls `each` once with the key of every matching record, at most `limit` times and until it
+    /// returns false, in no defined order. Returns the number of calls.
     ///
-    /// A record that matches during the whole call is found; what changes meanwhile may be found or
-    /// not. Cost: one record looked at for each candidate that the best index gives; where no index
-    /// helps, for each record.
+    /// A record that matches during the whole call is found; one that changes during the call may
+    /// be found or not. Cost: one record is read for each candidate of the best index; without a
+    /// suitable index, every record.
     ///
     /// ```
     /// # use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema};
@@ -58,7 +58,7 @@ impl Session {
         search::find(search, &mut lookups, limit, |key| Ok(each(key)))
     }
 
-    /// How many records match.
+    /// The number of matching records.
     ///
     /// # Errors
     /// As [`Session::search`].
@@ -74,7 +74,7 @@ struct Lookups<'s> {
     set: WriteSet<'s>,
 }
 
-/// A lookup that was begun.
+/// A lookup in progress.
 enum Keys<'s> {
     One(Option<Vec<u8>>),
     Entries(Box<IndexWalk>),

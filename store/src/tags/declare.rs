@@ -2,39 +2,39 @@
 //!
 //! ```text
 //! 1 the tags are stored as "building"      from now on each commit maintains them
-//! 2 every bucket's lock is passed once     no commit that does not know them is left in progress
-//! 3 record by record: its values are entered, each in a transaction of its own; an expired
-//!   record is deleted instead
-//! 4 the tags become "ready"                lookups are answered
+//! 2 every bucket's lock is waited for      no commit that does not know the tags is in progress
+//! 3 record by record: its values are added to the index, in one transaction per record; an
+//!   expired record is deleted instead
+//! 4 the tags become "ready"                lookups succeed
 //! ```
 //!
-//! A process that dies in between leaves the tags "building". The next declaration of the same tags
-//! does steps 2 to 4. A record that contradicts a tag ends it: the tag becomes "leaving", its index
-//! is emptied, and its number is freed. If the process dies meanwhile, the next declaration
-//! continues this work.
+//! If the process dies during this, the tags stay "building". The next declaration of the same tags
+//! runs steps 2 to 4. If a record contradicts a tag (a value is not unique, a required tag is
+//! missing), the tag is abandoned: it becomes "leaving", its index is emptied, and its number is
+//! freed. If the process dies during this, the next declaration continues it.
 //!
-//! Several processes may declare one tag at once. Each does all steps, and the first one that
-//! finishes sets "ready". A declaration that finds a record that contradicts one of its tags
-//! abandons, of its tags that are still being built:
+//! Several processes may declare one tag at once. Each runs all steps, and the first one that
+//! finishes sets "ready". A declaration that finds a contradicting record abandons some of its tags
+//! that are still being built:
 //!
 //! ```text
-//!                             no other declaration is busy      others are busy with it
-//! the contradicted tag        yes: it cannot complete           no: they meet that record too
+//! abandoned                   no other declaration is busy      others are busy with the tag
+//! the contradicted tag        yes: it cannot complete           no: they find that record too
 //! others, started by it       yes                               no: they finish them
 //! others, joined by it        no: a repeated declaration does   no
 //! ```
 //!
-//! If those others end before they meet the record, by a kill or at another record, the
-//! contradicted tag stays "building" and binds writers until it is declared again.
+//! If those others end before they find the record, by a kill or at another record, the
+//! contradicted tag stays "building", and writers maintain it until it is declared again.
 //!
-//! The kernel knows which processes are busy with a tag (`AdvisoryLock`), so a kill never leaves a
-//! tag busy.
+//! A process marks the tags that it is busy with by a kernel lock (`AdvisoryLock`), which a kill
+//! releases.
 //!
 //! All work is done in parts ([`PendingTagDeclaration`]), so that a core can do other work between
 //! them.
 
 mod clearing;
-mod entering;
+mod indexing;
 mod contention;
 mod walk;
 
@@ -47,24 +47,24 @@ use nearstate_model::{Error, Result, invariant};
 use crate::index::internal::schema_key;
 use crate::index::schema::{Tag, TagSchema, TagSet, TagState};
 use crate::record::Kind;
+use crate::removal::REMOVED_AT_ONCE;
 use crate::session::{Namespace, Schema, Session, wrong_kind};
 use crate::txn::{RetryPolicy, Txn};
 use clearing::Clearing;
 use contention::Contention;
-use entering::Entering;
+use indexing::Indexing;
 use walk::BucketWalk;
 
 /// Buckets of a part when no other work waits for the thread.
 const PART_BUCKETS: u64 = 1024;
 
-/// Locks that are passed instead of entering the records of one bucket, which takes about a hundred
-/// times as long.
-const LOCKS_FOR_EACH: u64 = 64;
+/// Locks that a part waits for, per bucket whose records it would add. A lock takes about a
+/// hundredth of the time.
+const LOCKS_PER_BUCKET: u64 = 64;
 
-/// A declaration of tags that is carried out in parts, with anything between them
-/// ([`Session::begin_tag_declaration`]). While it exists, other declarations see its tags as busy.
-/// If it is dropped unfinished, its tags stay "building": writers maintain them, lookups fail, and
-/// the next declaration of the same tags finishes them.
+/// A declaration of tags that runs in parts ([`Session::begin_tag_declaration`]). While it exists,
+/// other declarations see its tags as busy. If it is dropped unfinished, its tags stay "building":
+/// writers maintain them, lookups fail, and the next declaration of the same tags finishes them.
 #[derive(Debug)]
 pub struct PendingTagDeclaration {
     namespace: Namespace,
@@ -75,8 +75,8 @@ pub struct PendingTagDeclaration {
     stage: Stage,
     /// Marks these tags as busy for others; locked before the tags are read.
     presence: Option<AdvisoryLock>,
-    /// The new ones of them.
-    begun: TrackedTags,
+    /// The tags that this declaration has started.
+    started: TrackedTags,
     contention: Contention,
     is_contended: bool,
 }
@@ -88,12 +88,12 @@ enum Stage {
     Clearing(Clearing),
     /// The tags are stored as being built.
     Announcing,
-    /// The locks are passed.
-    Passing(BucketWalk, TrackedTags),
-    /// The records are entered.
-    Entering(Entering),
+    /// Every lock is waited for.
+    Draining(BucketWalk, TrackedTags),
+    /// The records are added to the indexes.
+    Indexing(Indexing),
     /// Some of these tags are abandoned, because a record contradicts one.
-    GivingUp(Contradiction, TrackedTags),
+    Abandoning(Contradiction, TrackedTags),
     Done,
     /// It has failed.
     Failed,
@@ -116,8 +116,8 @@ struct TrackedTags {
 }
 
 /// The smallest number of schema changes after which a tag number can be in the same state again,
-/// perhaps for another tag: abandoned, freed and declared again.
-const CHANGES_AROUND: u64 = 3;
+/// for the same or another tag: abandoned, freed and declared again.
+const CHANGES_OF_CYCLE: u64 = 3;
 
 impl TrackedTags {
     /// True if the tags have stayed in this state since the last check. Other declarations that
@@ -126,7 +126,7 @@ impl TrackedTags {
         self.is_recent(tags) && self.ids.iter().all(|id| is_in(tags, *id, state))
     }
 
-    /// Removes those that may have left this state since the last check.
+    /// Removes the tags that may have left this state since the last check.
     fn keep(&mut self, tags: &TagSet, state: TagState) {
         let is_recent = self.is_recent(tags);
         self.ids.retain(|id| is_recent && is_in(tags, *id, state));
@@ -135,7 +135,7 @@ impl TrackedTags {
     }
 
     const fn is_recent(&self, tags: &TagSet) -> bool {
-        tags.generation.saturating_sub(self.generation) < CHANGES_AROUND
+        tags.generation.saturating_sub(self.generation) < CHANGES_OF_CYCLE
     }
 }
 
@@ -144,8 +144,8 @@ fn is_in(tags: &TagSet, id: u8, state: TagState) -> bool {
 }
 
 impl PendingTagDeclaration {
-    /// True if the last part ended early at a conflict. The caller should run the thread's other
-    /// work before the next part.
+    /// True if the last part ended early because of a conflict. The caller should run the thread's
+    /// other work before the next part.
     pub const fn is_contended(&self) -> bool {
         self.is_contended
     }
@@ -157,20 +157,30 @@ impl Session {
     ///
     /// Complexity: linear in the number of namespaces; call it once and keep the result.
     ///
+    /// If there is no room for another namespace, empty ones are removed first
+    /// ([`Session::remove_empty_namespaces`]): their handles then answer `BadArgument`.
+    ///
     /// # Errors
     /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`;
     /// and as [`Session::add_tags`].
     pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
-        let namespace = self.open_namespace(name, schema)?;
+        let namespace = match self.open_namespace(name, schema) {
+            // The catalog or the heap is full. An empty namespace has an entry and an index.
+            Err(Error::Full { .. }) if self.remove_empty_namespaces(REMOVED_AT_ONCE)? > 0 => {
+                self.open_namespace(name, schema)?
+            }
+            other => other?,
+        };
         if !schema.tags.is_empty() {
             self.add_tags(namespace, &schema.tags)?;
         }
         Ok(namespace)
     }
 
-    /// Adds tags to a namespace and indexes its records; writers continue meanwhile, and maintain
-    /// the tags from the start. Lookups return `BadArgument` until it is done. Tags that exist in
-    /// the same form stay as they are; one that another process has left unfinished is finished.
+    /// Adds tags to a namespace and indexes its records. Writers continue, and maintain the tags
+    /// from the start. Lookups return `BadArgument` until the index is complete. Tags that exist
+    /// with the same properties stay as they are; a tag that another process has left unfinished is
+    /// finished.
     ///
     /// A tag cannot be removed. A namespace has at most [`TAGS_DECLARED_MAX`].
     ///
@@ -179,11 +189,11 @@ impl Session {
     /// [`TAGS_DECLARED_MAX`]: nearstate_model::limits::TAGS_DECLARED_MAX
     ///
     /// # Errors
-    /// `TagTaken`: two records have the same value of a tag that is to be unique; `BadArgument`: a
-    /// record lacks a tag that is to be required, or the declaration is invalid. None of the new
-    /// tags exists then, unless another declaration is busy with it. Tags that others had started
-    /// stay as they are, for them or for a repeated declaration. `BadName`, `Full`, `Stalled`,
-    /// `Damaged`, `System`; `Deadline`: others changed a record or its values all the time.
+    /// `TagTaken`: two records have the same value of a unique tag; `BadArgument`: a record lacks a
+    /// required tag, or the declaration is invalid. Then none of the new tags exists, unless
+    /// another declaration is busy with it. Tags that others had started stay as they are.
+    /// `BadName`, `Full`, `Stalled`, `Damaged`, `System`; `Deadline`: other sessions changed a
+    /// record or its values all the time.
     pub fn add_tags(&self, namespace: Namespace, wanted: &[TagSchema]) -> Result<()> {
         let mut declaring =
             self.begin_tag_declaration(namespace, wanted, RetryPolicy::default())?;
@@ -192,9 +202,9 @@ impl Session {
         Ok(())
     }
 
-    /// Starts to add tags as [`Session::add_tags`], but one part with each call of
-    /// [`Session::continue_tag_declaration`]. Each transaction has this retry policy, over all
-    /// parts that it takes.
+    /// Starts to add tags as [`Session::add_tags`], but one part per call of
+    /// [`Session::continue_tag_declaration`]. The retry policy applies to each transaction, over
+    /// all parts that it takes.
     ///
     /// # Errors
     /// `WrongKind`: a namespace of counters; `Damaged`.
@@ -218,19 +228,20 @@ impl Session {
             has_thread: false,
             stage,
             presence: None,
-            begun: TrackedTags::default(),
+            started: TrackedTags::default(),
             contention: Contention::default(),
             is_contended: false,
         })
     }
 
-    /// Runs the next part of a declaration: the records of about so many buckets of the index,
-    /// three or four in each, or work that takes as long. A conflict ends it early: the next part
-    /// continues at the same record ([`PendingTagDeclaration::is_contended`]). False at the end.
+    /// Runs the next part of a declaration: the records of about `buckets` buckets of the index,
+    /// three or four in each, or work that takes as long. A conflict ends a part early: the next
+    /// part continues at the same record ([`PendingTagDeclaration::is_contended`]). False at the
+    /// end.
     ///
     /// # Errors
-    /// As [`Session::add_tags`], `Deadline`. The declaration has then failed and cannot continue. A
-    /// new declaration of the same tags finishes the work.
+    /// As [`Session::add_tags`], `Deadline`. After an error the declaration cannot continue; a new
+    /// declaration of the same tags finishes the work.
     pub fn continue_tag_declaration(
         &self,
         declaring: &mut PendingTagDeclaration,
@@ -241,7 +252,7 @@ impl Session {
         declaring.end_part(stage, done)
     }
 
-    /// After an error, nothing or a part of it is done.
+    /// Runs a part of the current stage, and moves to the next stage if it is complete.
     fn step(
         &self,
         declaring: &mut PendingTagDeclaration,
@@ -260,28 +271,28 @@ impl Session {
                 }
             }
             Stage::Announcing => Some(match self.announce(declaring)? {
-                Some(tracked) => Stage::Passing(self.locks_of(namespace)?, tracked),
+                Some(tracked) => Stage::Draining(self.locks_of(namespace)?, tracked),
                 None => Stage::Done,
             }),
-            Stage::Passing(locks, tracked) => {
+            Stage::Draining(locks, tracked) => {
                 if self.is_unchanged(declaring, tracked, TagState::Building)? {
-                    let part = locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+                    let part = locks.take(buckets.saturating_mul(LOCKS_PER_BUCKET));
                     self.member.drain_buckets(self.table(namespace)?, part)?;
                     let tracked = locks.is_done().then(|| std::mem::take(tracked));
-                    let entering = tracked.map(|tracked| self.entering(namespace, tracked));
-                    entering.transpose()?.map(Stage::Entering)
+                    let indexing = tracked.map(|tracked| self.indexing(namespace, tracked));
+                    indexing.transpose()?.map(Stage::Indexing)
                 } else {
                     Some(Stage::Announcing)
                 }
             }
-            Stage::Entering(entering) => self.enter_some(declaring, entering, buckets)?,
-            Stage::GivingUp(contradiction, tracked) => {
-                Some(self.give_up(declaring, contradiction, tracked)?)
+            Stage::Indexing(indexing) => self.index_some(declaring, indexing, buckets)?,
+            Stage::Abandoning(contradiction, tracked) => {
+                Some(self.abandon(declaring, contradiction, tracked)?)
             }
             Stage::Done => None,
             Stage::Failed => {
                 return Err(Error::BadArgument {
-                    detail: "this declaration of tags has met an error: begin another".to_owned(),
+                    detail: "this declaration of tags has failed: start a new one".to_owned(),
                 });
             }
         };
@@ -291,7 +302,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a transaction of a declaration. `Deadline`: a part of it ends here.
+    /// Runs a transaction of a declaration. `Deadline` ends the part.
     fn run<T>(
         &self,
         declaring: &PendingTagDeclaration,
@@ -308,7 +319,7 @@ impl Session {
         done
     }
 
-    /// Checks if the tags in progress are still in this state. Frequent checks prevent a restart
+    /// True if the tags in progress are still in this state. Frequent checks prevent restarts
     /// because of other declarations.
     fn is_unchanged(
         &self,
@@ -317,21 +328,21 @@ impl Session {
         state: TagState,
     ) -> Result<bool> {
         let tags = self.tag_set(declaring.namespace.index)?;
-        declaring.begun.keep(&tags, TagState::Building);
+        declaring.started.keep(&tags, TagState::Building);
         let are_unchanged = tracked.are_unchanged(&tags, state);
         tracked.generation = tracked.generation.max(tags.generation);
         Ok(are_unchanged)
     }
 
-    /// The advisory lock of a tag that a process is building.
+    /// The key of the advisory lock of a tag.
     fn advisory_key(&self, namespace: Namespace, tag: &str) -> u64 {
         let mut words = namespace.index.to_be_bytes().to_vec();
         words.extend_from_slice(tag.as_bytes());
         self.hash(&words)
     }
 
-    /// Stores the new ones of the declared tags. Returns the tags to be built, or `None` if all are
-    /// ready.
+    /// Stores the declared tags that do not exist. Returns the tags to be built, or `None` if all
+    /// are ready.
     fn announce(&self, declaring: &mut PendingTagDeclaration) -> Result<Option<TrackedTags>> {
         let namespace = declaring.namespace;
         if !TagSet::clone(&*self.tag_set(namespace.index)?).declare(&declaring.wanted)? {
@@ -340,36 +351,36 @@ impl Session {
         // Taken before the tags are read: a declaration that abandons a tag checks this lock.
         if declaring.presence.is_none() {
             let names = declaring.wanted.iter().map(|tag| tag.name.as_str());
-            let things = names.map(|name| self.advisory_key(namespace, name));
-            declaring.presence = Some(self.member.lock_advisory(things)?);
+            let keys = names.map(|name| self.advisory_key(namespace, name));
+            declaring.presence = Some(self.member.lock_advisory(keys)?);
         }
         invariant!(declaring.presence.is_some(), "the tags are locked before they are read");
         let known = self.tag_set(namespace.index)?;
-        declaring.begun.keep(&known, TagState::Building);
+        declaring.started.keep(&known, TagState::Building);
         let mut tags = TagSet::clone(&known);
         if !tags.declare(&declaring.wanted)? {
             return Ok(None);
         }
-        // Joining changes nothing, so that no other declaration has to check again.
+        // A declaration that only joins changes nothing, so that others need not check again.
         if tags == *known {
             let generation = tags.generation;
             return Ok(Some(TrackedTags { ids: declaring.open(&tags), generation }));
         }
-        let begun = RefCell::new(Vec::new());
+        let started = RefCell::new(Vec::new());
         let tags = self.change_tags(declaring, |tags| {
             let joined = declaring.open(tags);
             tags.declare(&declaring.wanted)?;
             let mut open = declaring.open(tags);
             open.retain(|id| !joined.contains(id));
-            begun.replace(open);
+            started.replace(open);
             Ok(())
         })?;
-        declaring.begun.keep(&tags, TagState::Building);
-        declaring.begun.ids.extend(begun.into_inner());
+        declaring.started.keep(&tags, TagState::Building);
+        declaring.started.ids.extend(started.into_inner());
         Ok(Some(TrackedTags { ids: declaring.open(&tags), generation: tags.generation }))
     }
 
-    /// All records are entered.
+    /// Sets the tags to ready, after all records are indexed.
     fn complete(&self, declaring: &PendingTagDeclaration, tracked: &TrackedTags) -> Result<Stage> {
         let states = (TagState::Building, TagState::Ready);
         if self.move_tags(declaring, states, tracked)? {
@@ -378,10 +389,10 @@ impl Session {
         Ok(Stage::Announcing)
     }
 
-    /// Handles a record that contradicts a tag. Abandons that tag and the tags that this
-    /// declaration started, except those that another declaration is busy with: it meets the same
-    /// record, or the record has changed by then.
-    fn give_up(
+    /// Handles a record that contradicts a tag: abandons that tag and the tags that this
+    /// declaration started, except those that another declaration is busy with. That one finds the
+    /// same record, or the record has changed.
+    fn abandon(
         &self,
         declaring: &mut PendingTagDeclaration,
         contradiction: &Contradiction,
@@ -393,20 +404,20 @@ impl Session {
         // commit finds the tag abandoned and starts it again.
         declaring.presence = None;
         let tags = self.tag_set(namespace.index)?;
-        declaring.begun.keep(&tags, TagState::Building);
-        let mut going = TrackedTags { ids: Vec::new(), generation: tracked.generation };
+        declaring.started.keep(&tags, TagState::Building);
+        let mut leaving = TrackedTags { ids: Vec::new(), generation: tracked.generation };
         for id in &tracked.ids {
-            let is_to_go = declaring.begun.ids.contains(id) || contradiction.tag == Some(*id);
-            let Some(tag) = tags.numbered(*id).filter(|_| is_to_go) else { continue };
+            let is_ours = declaring.started.ids.contains(id) || contradiction.tag == Some(*id);
+            let Some(tag) = tags.numbered(*id).filter(|_| is_ours) else { continue };
             if !self.member.is_advisory_locked(self.advisory_key(namespace, &tag.name))? {
-                going.ids.push(*id);
+                leaving.ids.push(*id);
             }
         }
-        invariant!(going.ids.len() <= tracked.ids.len(), "only tags in progress are given up");
-        if going.ids.is_empty() {
+        invariant!(leaving.ids.len() <= tracked.ids.len(), "only tags in progress are abandoned");
+        if leaving.ids.is_empty() {
             return Err(contradiction.why.clone());
         }
-        if !self.move_tags(declaring, (TagState::Building, TagState::Leaving), &going)? {
+        if !self.move_tags(declaring, (TagState::Building, TagState::Leaving), &leaving)? {
             return Ok(Stage::Announcing);
         }
         match self.clearing(namespace, Some(contradiction.why.clone()))? {
@@ -415,8 +426,8 @@ impl Session {
         }
     }
 
-    /// Moves tags from one state to another. False, and nothing is moved: they may have left it
-    /// meanwhile.
+    /// Moves tags from one state to another. False, and nothing is changed, if they may have left
+    /// the first state.
     fn move_tags(
         &self,
         declaring: &PendingTagDeclaration,
@@ -435,7 +446,7 @@ impl Session {
         });
         match newer.into_inner() {
             Some(tags) => {
-                // The process that wrote them may have died before it did this.
+                // The process that changed the tags may have died before it did this.
                 self.raise_to(declaring.namespace.index, &tags)?;
                 Ok(false)
             }
@@ -443,7 +454,7 @@ impl Session {
         }
     }
 
-    /// The tags that a namespace has, also those that are still being built.
+    /// The tags of a namespace, including those that are still being built.
     ///
     /// # Errors
     /// `Damaged`.
@@ -461,14 +472,16 @@ impl Session {
         let key = schema_key(namespace.index);
         let changed = self.run(declaring, |txn| {
             let mut set = txn.set.borrow_mut();
+            // A read in the namespace itself: its removal and this commit exclude each other.
+            set.read(namespace.index, self.hash(&key), &key)?;
             let mut tags = match set.internal_value(&key, TagSet::decode)? {
                 Some(tags) => tags?,
                 None => TagSet::default(),
             };
             change(&mut tags)?;
-            // Both words only grow; a reader of these tags raises the namespace flags to them.
+            // Both generations only grow. A reader of these tags raises that of the flags.
             let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
-            // Both are read from shared memory: a damaged count does not wrap.
+            // Saturating, because both are read from shared memory and may be damaged.
             tags.generation = tags.generation.max(now).saturating_add(1);
             set.put_internal(&key, &tags.encode())?;
             Ok(tags)
@@ -479,8 +492,7 @@ impl Session {
 }
 
 impl PendingTagDeclaration {
-    /// Ends a part. True if work is left, also if this part made no progress because others were
-    /// faster.
+    /// Ends a part. True if work is left, even if this part made no progress because of conflicts.
     fn end_part(&mut self, stage: Stage, mut done: Result<()>) -> Result<bool> {
         self.is_contended = false;
         if let Err(Error::Deadline { tries }) = done
@@ -498,7 +510,7 @@ impl PendingTagDeclaration {
         Ok(!matches!(self.stage, Stage::Done))
     }
 
-    /// The numbers of its tags that are being built.
+    /// The numbers of the declared tags that are being built.
     fn open(&self, tags: &TagSet) -> Vec<u8> {
         let is_ours = |tag: &&Tag| {
             tag.state == TagState::Building

@@ -1,8 +1,9 @@
-//! Collecting expired records. A collector deletes a record in a transaction that checks its expiry
-//! time again, so a record expires once even if several processes collect.
+//! Collection of expired records. A collector deletes a record in a transaction that checks its
+//! expiry time again, so a record expires once even if several processes collect.
 //!
-//! The order of expiry holds an entry for each record that ends, at or before its time. Putting a
-//! record off leaves its entry where it is; the collector that meets it moves it on.
+//! The order of expiry has an entry for each record with an expiry time, at or before that time. A
+//! write that postpones the expiry leaves the entry unchanged; the collector moves it when its time
+//! has come.
 
 use std::ops::Bound;
 
@@ -13,27 +14,28 @@ use crate::index::internal::{EXPIRY_TREES, expiry_root};
 use crate::index::ordered::{Cursor, ReadMode};
 use crate::record::meta::{is_past, split};
 use crate::session::Session;
-use crate::tags::maintain::{ends, expiry_key};
+use crate::tags::maintain::{expires_ms, expiry_key};
 use crate::txn::write_set::WriteSet;
 
 const CUT: Corruption = Corruption("an entry of the order of expiry is cut short");
 
-/// Entries that one look into a tree takes out at the most.
+/// The largest number of entries that one read of a tree returns.
 const BATCH: usize = 64;
+const _: () = assert!(BATCH > 0, "a read returns entries");
 
-/// Commits that put a record with an end before their session collects. Some microseconds each time
-/// are little beside what sixteen such commits cost.
+/// The number of commits of records with an expiry time after which their session collects. The
+/// collection takes a few microseconds, little in comparison with sixteen commits.
 const EXPIRING_MAX: u32 = 16;
-const _: () = assert!(COLLECTED_MAX >= EXPIRING_MAX as usize, "more are collected than are put");
-const _: () = assert!(BATCH > 0, "a look takes out entries");
 
-/// Records that it collects then: twice as many as it has put, so that the due ones get fewer.
+/// The number of records that it collects then: twice the number of those commits, so that the
+/// number of expired records falls.
 const COLLECTED_MAX: usize = 32;
+const _: () = assert!(COLLECTED_MAX >= EXPIRING_MAX as usize, "more are collected than are put");
 
-/// What a collection came to ([`Session::collect_expired`]).
+/// The result of [`Session::collect_expired`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Records that were deleted because their time had passed.
+    /// Expired records that were deleted.
     pub records: usize,
     /// True if there may be more.
     pub has_more: bool,
@@ -49,15 +51,15 @@ struct ExpiryEntry {
 
 impl Session {
     /// Deletes expired records with their tags, at most `limit`. Watches return one event for each,
-    /// also if several processes collect. Reads do not return an expired record, so collecting only
-    /// frees memory and sends events. Call it from time to time, in any process.
+    /// even if several processes collect. Reads never return an expired record; the collection
+    /// frees memory and sends events. Call it periodically, in any process.
     ///
-    /// Time is the machine's ([`now_ms_coarse`](crate::now_ms_coarse)). If it is set back, records
-    /// that were not collected are there again; those that were stay gone.
+    /// Time is that of the machine's clock ([`now_ms_coarse`](crate::now_ms_coarse)). If the clock
+    /// is set back, expired records that were not collected are visible again.
     ///
-    /// Complexity: a transaction for each record, and one for each that was put off since it was
-    /// entered into the order: its entry is moved on, and counts towards `limit` as well. A
-    /// failure of one record (a full stream) does not stop the others. It is returned at the end.
+    /// Complexity: a transaction for each expired record, and one for each record whose expiry was
+    /// postponed: its entry is moved, and counts towards `limit`. If one record fails (a full
+    /// stream), the collection continues and returns the error at the end.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.
@@ -75,9 +77,15 @@ impl Session {
                 left -= due.len();
                 for entry in &due {
                     match self.expire(tree, entry) {
-                        Ok(is_ended) => collected.records += usize::from(is_ended),
+                        Ok(is_deleted) => collected.records += usize::from(is_deleted),
                         // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
+                        // Its namespace was removed in this moment: the next collection finds that.
+                        Err(Error::BadArgument { .. })
+                            if self.member.check_namespace(entry.namespace).is_err() =>
+                        {
+                            collected.has_more = true;
+                        }
                         Err(error) => failed = failed.or(Some(error)),
                     }
                 }
@@ -87,7 +95,7 @@ impl Session {
         failed.map_or(Ok(collected), Err)
     }
 
-    /// The first entries of a tree after this one whose time has passed.
+    /// The first entries of a tree after `after` whose time has passed.
     fn due_entries(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<ExpiryEntry>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
         let mut set = WriteSet::new(self)?;
@@ -113,43 +121,46 @@ impl Session {
         Ok(due)
     }
 
-    /// One entry: its record is deleted if its time has passed, else the entry goes where it
-    /// belongs. True if the record was deleted.
+    /// Handles a due entry: deletes its record if it has expired, or moves the entry to the
+    /// record's expiry time. True if the record was deleted.
     fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
         let mut set = WriteSet::new(self)?;
         let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
         let root = expiry_root(tree);
-        let is_there = ordered.remove(&mut set, root, &due.entry);
-        let ended = is_there.and_then(|is_there| {
-            if !is_there {
-                return Ok(false); // Another session was faster.
+        let existed = ordered.remove(&mut set, root, &due.entry);
+        let deleted = existed.and_then(|existed| {
+            if !existed {
+                return Ok(false); // Another session has handled it.
+            }
+            if self.member.check_namespace(due.namespace).is_err() {
+                return Ok(false); // Its namespace was removed, and the number is not used again.
             }
             let hash = self.hash(&due.key);
-            let (place, stored) = set.read(due.namespace, hash, &due.key)?;
+            let (index, stored) = set.read(due.namespace, hash, &due.key)?;
             let Some((cell, bytes)) = stored else { return Ok(false) };
             let (_, meta) = split(cell, bytes)?;
             if is_past(meta)? {
-                set.delete(place);
-                set.entry_mut(place).is_expiry = true;
+                set.delete(index);
+                set.entry_mut(index).is_expiry = true;
                 return Ok(true);
             }
-            if ends(meta) != 0 {
+            if expires_ms(meta) != 0 {
                 let mut key = Vec::with_capacity(due.entry.len());
-                expiry_key(ends(meta), due.namespace, &due.key, &mut key);
+                expiry_key(expires_ms(meta), due.namespace, &due.key, &mut key);
                 ordered.insert(&mut set, root, &key)?;
             }
             Ok(false)
         });
         set.buffers.scratch.ordered = ordered;
-        let ended = ended?;
+        let deleted = deleted?;
         set.index_all()?;
         set.notify_all()?;
         set.commit()?;
-        Ok(ended)
+        Ok(deleted)
     }
 
-    /// Called after commits that put records with an expiry time: collects a few expired records.
-    /// Writers thereby keep the region clean even if no other process collects.
+    /// Collects a few expired records after enough commits of records with an expiry time, so that
+    /// writers limit the number of expired records even if no process collects.
     #[inline]
     pub(crate) fn collect_some(&self) {
         if self.internal.expiring.get() >= EXPIRING_MAX {
@@ -160,7 +171,7 @@ impl Session {
     #[cold]
     fn collect_now(&self) {
         self.internal.expiring.set(0);
-        // The caller's commit is done: what keeps the collection from its work is not its failure.
+        // The caller's commit has succeeded: an error of the collection is not its error.
         let _ = self.collect_expired(COLLECTED_MAX);
     }
 }

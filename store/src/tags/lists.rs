@@ -1,54 +1,55 @@
-//! Lists of postings inside a transaction: lookup of the part that is responsible for a record,
-//! its changes, and iteration over all parts (`postings.rs` defines their format).
+//! Lists of postings within a transaction: the search for the part that covers a record, changes,
+//! and iteration over all parts (`postings.rs` defines the format).
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Result, invariant};
 
-use crate::index::internal::{list_key, memory_of, name_part};
+use crate::index::internal::{depth_index, list_key, name_part};
 use crate::index::ordered::ReadMode;
 use crate::index::postings::{
-    DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, place_of, sibling,
+    DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, sibling, start_of,
 };
 use crate::index::scratch::List;
 use crate::tags::nodes::OwnWrite;
 use crate::txn::write_set::WriteSet;
 
-/// The largest number of parts that a search for the responsible one reads. Each access after the
-/// first follows a split or a join, at most one per level of depth; more of them mean that others
-/// change the list all the time, or that it is damaged.
-const LOOKS_MAX: usize = 4 * DEPTH_MAX as usize;
+/// The largest number of parts that a search reads. Each read after the first follows a split or a
+/// join, at most one per level of depth. More reads mean that other sessions change the list all
+/// the time, or that it is damaged.
+const READS_MAX: usize = 4 * DEPTH_MAX as usize;
 
-const ASTRAY: Corruption = Corruption("no part of a tag's postings is responsible for a record");
+const NO_PART: Corruption = Corruption("no part of a tag's postings covers a record");
 const TRACKED: &str = "a tracked part has an entry in the transaction";
-const HALF: Corruption = Corruption("a part of a tag's postings lacks its other half");
+const NO_HALF: Corruption = Corruption("a part of a tag's postings lacks its other half");
 
-/// The part that is responsible for a hash.
+/// The part that covers a hash.
 struct ListPosition {
     number: u32,
     /// Its entry in the transaction, if it is tracked.
-    place: Option<usize>,
-    is_there: bool,
+    index: Option<usize>,
+    /// False if the list is empty.
+    exists: bool,
 }
 
 impl List {
-    /// Of this value.
+    /// Selects the list of a value.
     #[inline]
     pub(crate) fn begin(&mut self, namespace: u32, tag: u8, value: &[u8]) {
         list_key(namespace, tag, value, &mut self.key);
-        self.memory = memory_of(&self.key);
+        self.depth_index = depth_index(&self.key);
     }
 
-    /// The key of the part that probably has a hash.
+    /// The number and the key of the part that probably covers a hash.
     #[inline]
     pub(crate) fn guess(&mut self, set: &WriteSet<'_>, hash: u64) -> (u32, &[u8]) {
-        let number = low(hash, set.session.internal.depth_of(self.memory));
+        let number = low(hash, set.session.internal.depth_of(self.depth_index));
         name_part(number, &mut self.key);
         (number, &self.key)
     }
 
-    /// Finds the part that is responsible for a hash, and calls `read` with its bytes. Only that
-    /// part is tracked, if requested.
+    /// Finds the part that covers a hash, and calls `read` with it. Only that part is tracked, if
+    /// requested.
     fn seek(
         &mut self,
         set: &mut WriteSet<'_>,
@@ -58,17 +59,17 @@ impl List {
     ) -> Result<ListPosition> {
         let table = set.session.internal_table()?;
         let (mut number, _) = self.guess(set, hash);
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..READS_MAX {
             name_part(number, &mut self.key);
             let lookup = set.session.hash(&self.key);
-            let place = set.place_of(table, lookup, &self.key);
+            let index = set.find_entry(table, lookup, &self.key);
             let (mut seen, mut part) = (None, None);
-            match set.own(place) {
-                OwnWrite::Written => part = Some(Part::parse(set.own_value(place))?),
-                OwnWrite::Gone => {}
-                OwnWrite::Not => {
-                    let index = set.session.member.table(table)?;
-                    let found = set.session.member.lookup_small(index, lookup, &self.key)?;
+            match set.own(index) {
+                OwnWrite::Written => part = Some(Part::parse(set.own_value(index))?),
+                OwnWrite::Deleted => {}
+                OwnWrite::None => {
+                    let internal = set.session.member.table(table)?;
+                    let found = set.session.member.lookup_small(internal, lookup, &self.key)?;
                     seen = Some(found.token);
                     part = found.record.map(|(_, bytes)| Part::parse(bytes)).transpose()?;
                 }
@@ -79,7 +80,7 @@ impl List {
                 Some(part) => {
                     let next = part.step(number, hash);
                     if next.is_none() {
-                        set.session.internal.note_depth(self.memory, part.depth);
+                        set.session.internal.set_depth(self.depth_index, part.depth);
                         read(part);
                     }
                     next
@@ -89,28 +90,27 @@ impl List {
                 number = next;
                 continue;
             }
-            let is_there = part.is_some();
-            invariant!(is_there || number == 0, "part {number} is missing");
-            let place = match (mode, seen) {
+            let exists = part.is_some();
+            invariant!(exists || number == 0, "part {number} is missing");
+            let index = match (mode, seen) {
                 (ReadMode::Tracked, Some(seen)) => {
-                    Some(set.track(place, (table, lookup, &self.key), seen)?)
+                    Some(set.track(index, (table, lookup, &self.key), seen)?)
                 }
-                _ => place,
+                _ => index,
             };
             invariant!(
-                mode == ReadMode::Untracked || place.is_some(),
+                mode == ReadMode::Untracked || index.is_some(),
                 "a tracked part has an entry"
             );
-            return Ok(ListPosition { number, place, is_there });
+            return Ok(ListPosition { number, index, exists });
         }
-        let detail =
-            "a tag's list of postings, which changes all the time; if no session changes it, \
-                      check the region"
-                .to_owned();
+        let detail = "a tag's list of postings, which changes constantly; if no session changes \
+                      it, check the region"
+            .to_owned();
         Err(set.buffers.conflict(detail))
     }
 
-    /// Adds a record. False if it is listed already.
+    /// Adds a record. False if the list contains it already.
     pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let (mut found, mut weight) = (Ok(None), 0);
@@ -120,43 +120,43 @@ impl List {
             weight = next.len();
         });
         let done = position.and_then(|position| {
-            let place = guaranteed(position.place, TRACKED);
+            let index = guaranteed(position.index, TRACKED);
             if found?.is_some() {
                 return Ok(false);
             }
-            invariant!(position.is_there == (weight > 0), "a part that exists was composed anew");
-            if !position.is_there {
+            invariant!(position.exists == (weight > 0), "an existing part was composed");
+            if !position.exists {
                 Part { depth: 0, entries: &[] }.with(posting, &mut next);
-            } else if self.split(set, (position.number, place), &next)? {
+            } else if self.split(set, (position.number, index), &next)? {
                 return Ok(true);
             }
             invariant!(next.len() > 1, "a part with a record has an entry");
-            set.put(place, &next, &[])?;
+            set.put(index, &next, &[])?;
             Ok(true)
         });
         self.next = next;
         done
     }
 
-    /// Splits a part that is too large. False if it stays as it is.
+    /// Splits a part if it is too large. False if it was not split.
     #[inline]
     fn split(
         &mut self,
         set: &mut WriteSet<'_>,
-        (number, place): (u32, usize),
+        (number, index): (u32, usize),
         bytes: &[u8],
     ) -> Result<bool> {
         if bytes.len() <= PART_BYTES {
             return Ok(false);
         }
-        self.split_heavy(set, (number, place), Part::parse(bytes)?)
+        self.split_large(set, (number, index), Part::parse(bytes)?)
     }
 
     #[cold]
-    fn split_heavy(
+    fn split_large(
         &mut self,
         set: &mut WriteSet<'_>,
-        (number, place): (u32, usize),
+        (number, index): (u32, usize),
         part: Part<'_>,
     ) -> Result<bool> {
         let (session, mut stay) = (set.session, Vec::new());
@@ -164,17 +164,17 @@ impl List {
             return Ok(false);
         }
         name_part(sibling(number, part.depth), &mut self.key);
-        let new = set.internal_place(&self.key)?;
+        let new = set.internal_entry(&self.key)?;
         if set.internal_at(new)?.is_some() {
-            return Err(ASTRAY.into());
+            return Err(NO_PART.into());
         }
-        invariant!(new != place, "the halves of part {number} are two records");
+        invariant!(new != index, "the halves of part {number} are two records");
         set.put(new, &self.other, &[])?;
-        set.put(place, &stay, &[])?;
+        set.put(index, &stay, &[])?;
         Ok(true)
     }
 
-    /// Removes a record. False if it is not listed.
+    /// Removes a record. False if the list does not contain it.
     pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let mut found = Ok(None);
@@ -187,13 +187,13 @@ impl List {
             });
         });
         let done = position.and_then(|position| {
-            let place = guaranteed(position.place, TRACKED);
+            let index = guaranteed(position.index, TRACKED);
             let Some(depth) = found? else { return Ok(false) };
             invariant!(!next.is_empty(), "a part without the record was composed");
             if next.len() == 1 {
-                self.join(set, (position.number, place), depth)?;
+                self.join(set, (position.number, index), depth)?;
             } else {
-                set.put(place, &next, &[])?;
+                set.put(index, &next, &[])?;
             }
             Ok(true)
         });
@@ -201,11 +201,12 @@ impl List {
         done
     }
 
-    /// Joins an empty part with its other half, and so on upwards.
+    /// Joins an empty part with its other half, and repeats this with the result while one of two
+    /// halves is empty.
     fn join(
         &mut self,
         set: &mut WriteSet<'_>,
-        (mut number, mut place): (u32, usize),
+        (mut number, mut index): (u32, usize),
         mut depth: u8,
     ) -> Result<()> {
         let mut entries = Vec::new();
@@ -213,26 +214,26 @@ impl List {
             invariant!(depth <= DEPTH_MAX, "a part of depth {depth}");
             let bit = sibling(0, depth - 1);
             name_part(number ^ bit, &mut self.key);
-            let half = set.internal_place(&self.key)?;
-            let part = Part::parse(set.internal_at(half)?.ok_or(HALF)?)?;
+            let half = set.internal_entry(&self.key)?;
+            let part = Part::parse(set.internal_at(half)?.ok_or(NO_HALF)?)?;
             if part.depth != depth || !(part.entries.is_empty() || entries.is_empty()) {
                 break;
             }
             if entries.is_empty() {
                 entries.extend_from_slice(part.entries);
             }
-            // The lower number remains.
-            let (stays, goes) = if number & bit == 0 { (place, half) } else { (half, place) };
-            invariant!(stays != goes, "two halves are two records");
-            set.delete(goes);
-            (number, place, depth) = (number & !bit, stays, depth - 1);
+            // The half with the lower number remains.
+            let (lower, upper) = if number & bit == 0 { (index, half) } else { (half, index) };
+            invariant!(lower != upper, "two halves are two records");
+            set.delete(upper);
+            (number, index, depth) = (number & !bit, lower, depth - 1);
         }
         if depth == 0 && entries.is_empty() {
-            set.delete(place);
+            set.delete(index);
             return Ok(());
         }
         compose(depth, &entries, &mut self.other);
-        set.put(place, &self.other, &[])
+        set.put(index, &self.other, &[])
     }
 }
 
@@ -241,12 +242,12 @@ impl List {
 pub(crate) struct ListWalk {
     list: List,
     mode: ReadMode,
-    /// The next position, in the order of the hashes' reversed bits; `None` at the end.
+    /// The start of the next part, in the order of the hashes' reversed bits; `None` at the end.
     from: Option<u64>,
-    /// Keys before this position have been returned, from another part.
-    begin: u64,
+    /// Keys of the current part before this position were returned with an earlier part.
+    start: u64,
     entries: Vec<u8>,
-    /// Bytes of the entries that have been returned.
+    /// Bytes of the entries that were returned.
     done: usize,
 }
 
@@ -254,7 +255,7 @@ impl ListWalk {
     pub(crate) fn new(namespace: u32, tag: u8, value: &[u8], mode: ReadMode) -> Self {
         let mut list = List::default();
         list.begin(namespace, tag, value);
-        Self { list, mode, from: Some(0), begin: 0, entries: Vec::new(), done: 0 }
+        Self { list, mode, from: Some(0), start: 0, entries: Vec::new(), done: 0 }
     }
 
     /// Writes the key of the next record to `out`, cleared first. False at the end.
@@ -265,8 +266,8 @@ impl ListWalk {
                 let done = self.entries.len() - rest.len();
                 invariant!(done > self.done, "a walk advances from {} to {done}", self.done);
                 self.done = done;
-                // A part that was joined meanwhile repeats keys of the one before it.
-                if self.begin == 0 || set.session.hash(key).reverse_bits() >= self.begin {
+                // If parts were joined during the walk, a part repeats keys of the previous one.
+                if self.start == 0 || set.session.hash(key).reverse_bits() >= self.start {
                     out.clear();
                     out.extend_from_slice(key);
                     return Ok(true);
@@ -287,15 +288,15 @@ impl ListWalk {
             depth = part.depth;
         })?;
         self.done = 0;
-        self.begin = if place_of(position.number) == from { 0 } else { from };
-        self.from = if position.is_there { end_of(position.number, depth) } else { None };
+        self.start = if start_of(position.number) == from { 0 } else { from };
+        self.from = if position.exists { end_of(position.number, depth) } else { None };
         invariant!(self.from.is_none_or(|next| next > from), "a walk advances from {from:#x}");
         Ok(())
     }
 }
 
-/// Checks the parts of one value, for the offline check of a region: calls `each` with every key
-/// and returns the number of parts.
+/// Checks the parts of one value, for the offline check of a region. Calls `each` with every key;
+/// returns the number of parts.
 pub(crate) fn check_list(
     set: &mut WriteSet<'_>,
     list: &mut List,
@@ -308,8 +309,8 @@ pub(crate) fn check_list(
             entries = part.entries.to_vec();
             depth = part.depth;
         })?;
-        if !position.is_there || place_of(position.number) != at {
-            return Err(Corruption("the parts of a tag's postings do not fill their places").into());
+        if !position.exists || start_of(position.number) != at {
+            return Err(Corruption("the parts of a tag's postings have a gap or overlap").into());
         }
         let mut rest = entries.as_slice();
         while let Some(key) = Part::next(&mut rest)? {
@@ -342,7 +343,7 @@ mod tests {
         let values = Values::Equal(value);
         session
             .find_all(ns, "dnn", values, |view| {
-                assert!(plain.insert(view.key().to_vec()), "met twice");
+                assert!(plain.insert(view.key().to_vec()), "returned twice");
                 true
             })
             .unwrap();
@@ -372,9 +373,9 @@ mod tests {
         count
     }
 
-    /// Values with a few records and one with thousands; then all are removed, in another order.
+    /// A value with a hundred records and one with thousands; all are removed in another order.
     #[test]
-    fn a_list_grows_and_shrinks_with_the_records_of_its_value_and_goes_with_the_last() {
+    fn a_list_grows_and_shrinks_with_its_records_and_ends_with_the_last() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("region");
         let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -414,9 +415,9 @@ mod tests {
 
     /// A missing posting, an extra one, and a missing part are found.
     #[test]
-    fn the_check_finds_missing_and_surplus_postings() {
-        type Harm = fn(&mut WriteSet<'_>, u32);
-        let harms: [Harm; 3] = [
+    fn the_check_finds_missing_and_extra_postings() {
+        type Damage = fn(&mut WriteSet<'_>, u32);
+        let damages: [Damage; 3] = [
             |set, ns| {
                 let mut list = List::default();
                 list.begin(ns, 0, b"web");
@@ -438,7 +439,7 @@ mod tests {
                 set.delete_internal(&key).unwrap();
             },
         ];
-        for (number, harm) in harms.into_iter().enumerate() {
+        for (number, damage) in damages.into_iter().enumerate() {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("region");
             let region = Region::create(&path, &CreateOptions::default()).unwrap();
@@ -456,13 +457,13 @@ mod tests {
                     .unwrap();
             }
             let mut set = WriteSet::new(&session).unwrap();
-            harm(&mut set, ns.index);
+            damage(&mut set, ns.index);
             set.commit().unwrap();
             set.release_buffers();
             drop(session);
             drop(region);
             let report = crate::check(&path).unwrap();
-            assert!(!report.is_clean(), "harm {number} is not found");
+            assert!(!report.is_clean(), "damage {number} is not found");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use nearstate_memory::Corruption;
 use nearstate_model::limits::{TAG_VALUE_BYTES_MAX, TRANSACTION_TRIES};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 
 use crate::index::internal::{STRIPES, count_key, posting_key, tag_root};
 use crate::index::ordered::{Cursor, ReadMode, composite_range, split_composite};
@@ -30,7 +30,7 @@ pub enum Values<'a> {
 }
 
 impl Session {
-    /// True if the namespace has a tag of this name, also if its index is still being built.
+    /// True if the namespace has a tag of this name, even if its index is still being built.
     ///
     /// # Errors
     /// `Damaged`.
@@ -41,19 +41,19 @@ impl Session {
     /// The record that has this value of a unique tag, as a zero-copy view, or `None`; also `None`
     /// if it has expired.
     ///
-    /// Linearizable. Takes no lock. Cost: twice that of [`Session::get`], and a small allocation;
-    /// once more each time that the value moves to another record between the two accesses, at
-    /// most [`TRANSACTION_TRIES`] times.
+    /// Linearizable. Takes no lock. Cost: twice that of [`Session::get`], and a small allocation.
+    /// Repeated if the value moves to another record between the two accesses, at most
+    /// [`TRANSACTION_TRIES`] times.
     ///
     /// # Errors
-    /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value has
-    /// moved each time; `Damaged`, `Forked`.
+    /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value moved
+    /// during each attempt; `Damaged`, `Forked`.
     pub fn find(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<Option<View<'_>>> {
         let tags = self.tag_set(namespace.index)?;
         let known = ready(tags.tag(tag), tag)?;
         if !known.is_unique {
             return Err(Error::BadArgument {
-                detail: format!("the tag {tag:?} is not unique: ask for all records that have it"),
+                detail: format!("the tag {tag:?} is not unique: find all records that have it"),
             });
         }
         if value.len() > TAG_VALUE_BYTES_MAX {
@@ -71,7 +71,7 @@ impl Session {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
                     return Ok(Some(view));
                 }
-            } else if self.has_ended(namespace, record, (tag, value))? {
+            } else if self.has_expired(namespace, record, (tag, value))? {
                 return Ok(None);
             }
             // The value moved to another record, or was removed, between the two accesses.
@@ -79,25 +79,26 @@ impl Session {
         Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
     }
 
-    /// True if a key has an expired record with this value.
-    fn has_ended(
+    /// True if the record of a key has this value and has expired.
+    fn has_expired(
         &self,
         namespace: Namespace,
         key: &[u8],
         (tag, value): (&str, &[u8]),
     ) -> Result<bool> {
         let found = self.member.find(self.table(namespace)?, self.hash(key), key)?;
+        self.member.check_namespace(namespace.index)?;
         let Some((cell, bytes)) = found else { return Ok(false) };
         let (_, meta) = split(cell, bytes)?;
         Ok(is_past(meta)? && values(meta, tag).any(|found| found == value))
     }
 
-    /// Calls `each` with every record that has such a value of a tag, in the order of the values,
-    /// until it returns false. A record may be returned once for each of its values. Expired
-    /// records are omitted. No lock is taken; a pin is held until the call returns.
+    /// Calls `each` with every record that has one of these values of a tag, in the order of the
+    /// values, until it returns false. A record may be returned once for each of its values.
+    /// Expired records are omitted. No lock is taken; a pin is held until the call returns.
     ///
-    /// A record that has the value during the whole call is returned; one that changes meanwhile
-    /// may be omitted. Each view shows the record at one moment.
+    /// A record that has the value during the whole call is returned; one that changes during the
+    /// call may be omitted. Each view shows the record at one moment.
     ///
     /// # Errors
     /// `BadArgument`: no such tag, not ordered (for prefixes and ranges), or still being built;
@@ -112,8 +113,8 @@ impl Session {
         self.find_some(namespace, (tag, values), u64::MAX, each).map(drop)
     }
 
-    /// As [`Session::find_all`], but reads at most `most` entries of the index: expired records
-    /// have entries until they are collected. False if there are more.
+    /// As [`Session::find_all`], but reads at most `limit` entries of the index, which include
+    /// those of expired records that are not collected yet. False if there are more.
     ///
     /// # Errors
     /// As [`Session::find_all`].
@@ -121,7 +122,7 @@ impl Session {
         &self,
         namespace: Namespace,
         (tag, values): (&str, Values<'_>),
-        most: u64,
+        limit: u64,
         mut each: impl FnMut(&View<'_>) -> bool,
     ) -> Result<bool> {
         let tags = self.tag_set(namespace.index)?;
@@ -134,11 +135,12 @@ impl Session {
         }
         let mut set = WriteSet::new(self)?;
         let mut walk = IndexWalk::new(namespace, known, values, ReadMode::Untracked)?;
-        let mut left = most;
+        let mut read = 0;
         while walk.step(&mut set)? {
-            let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
-            invariant!(fewer < most, "{fewer} of {most} entries are left");
-            left = fewer;
+            if read == limit {
+                return Ok(false);
+            }
+            read += 1;
             if let Some(view) = self.get(namespace, &walk.record)?
                 && view.tags().any(|(name, found)| name == tag && found == walk.value)
                 && !each(&view)
@@ -150,8 +152,8 @@ impl Session {
     }
 
     /// The number of records that have a value of a tag. For a counted tag, eight records of the
-    /// index are read as one snapshot, and an expired record counts until it is collected. For
-    /// another tag, the records are read, and expired ones do not count.
+    /// index are read as one snapshot, and an expired record counts until it is collected. For any
+    /// other tag, the records are read, and expired ones do not count.
     ///
     /// # Errors
     /// As [`Session::find_all`]; `Deadline` if the count changes faster than it can be read.
@@ -190,8 +192,7 @@ impl Txn<'_> {
     /// the transaction has written it.
     ///
     /// # Errors
-    /// As [`Session::find`]; `Conflict`: what was read earlier is not so any more;
-    /// `TransactionTooLarge`.
+    /// As [`Session::find`]; `Conflict`: an earlier read is no longer valid; `TransactionTooLarge`.
     pub fn find(
         &self,
         namespace: Namespace,
@@ -204,7 +205,7 @@ impl Txn<'_> {
             let known = ready(tags.tag(tag), tag)?;
             if !known.is_unique {
                 return Err(Error::BadArgument {
-                    detail: format!("the tag {tag:?} is not unique: ask for all that have it"),
+                    detail: format!("the tag {tag:?} is not unique: find all records that have it"),
                 });
             }
             let mut key = Vec::with_capacity(8 + value.len());
@@ -215,16 +216,16 @@ impl Txn<'_> {
         Ok(self.get(namespace, &key)?.map(|record| (key, record)))
     }
 
-    /// Calls `each` with the key of every record that has such a value of a tag, in the order of
-    /// the values, until it returns false. The result as a whole is part of the read set of the
+    /// Calls `each` with the key of every record that has one of these values of a tag, in the
+    /// order of the values, until it returns false. The whole result is part of the read set of the
     /// transaction: a part of a list, or a leaf of the index, for about ten keys.
     ///
-    /// Expired records are omitted; each record that is read, also an expired one, is part of the
-    /// read set. What the transaction has written itself is not in the index yet, see
-    /// [`Txn::find`]. To collect only the keys, call this within [`Txn::validated_once`].
+    /// Expired records are omitted. Each record that is read, also an expired one, is part of the
+    /// read set. The index does not contain the transaction's own writes yet, see [`Txn::find`].
+    /// For many keys, call this within [`Txn::validated_once`].
     ///
     /// # Errors
-    /// As [`Session::find_all`]; `Conflict`: what was read earlier is not so any more;
+    /// As [`Session::find_all`]; `Conflict`: an earlier read is no longer valid;
     /// `TransactionTooLarge`.
     pub fn find_all(
         &self,
@@ -246,12 +247,12 @@ impl Txn<'_> {
         drop(set);
         let mut walk = IndexWalk::new(namespace, known, values, ReadMode::Tracked)?;
         loop {
-            // Not held during the call, which may use the transaction.
+            // `each` may use the transaction, so the write set is not borrowed during its call.
             let has_more = walk.step(&mut self.set.borrow_mut())?;
             if !has_more {
                 return Ok(());
             }
-            // Not an expired one.
+            // `None` if the record has expired.
             if self.get(namespace, &walk.record)?.is_some() && !each(&walk.record) {
                 return Ok(());
             }
@@ -298,7 +299,7 @@ impl IndexWalk {
         if !tag.is_ordered && !matches!(values, Values::Equal(_)) {
             return Err(Error::BadArgument {
                 detail: format!(
-                    "the tag {:?} is not ordered: ask for one value, or declare it ordered",
+                    "the tag {:?} is not ordered: find one value, or declare the tag ordered",
                     tag.name
                 ),
             });
@@ -332,7 +333,7 @@ impl IndexWalk {
         Self { cursor, value: Vec::new(), record: Vec::new(), prefix }
     }
 
-    /// False at the end.
+    /// Moves to the next entry. False at the end.
     pub(crate) fn step(&mut self, set: &mut WriteSet<'_>) -> Result<bool> {
         let cursor = match &mut self.cursor {
             IndexCursor::Ordered(cursor) => cursor,

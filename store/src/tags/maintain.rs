@@ -1,6 +1,6 @@
-//! Maintains the indexes of tags: the changes that a commit adds for the tags of its records.
-//! The postings and nodes are records of the same transaction, so an index always agrees with its
-//! records.
+//! Maintenance of indexes: a commit adds the changes of postings and nodes for the tags and expiry
+//! times of its records. They are records of the same transaction, so an index always agrees with
+//! its records.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ const NO_CHANGE: &str = "a change of metadata is named by its index";
 const NO_VALUE: &str = "a change of metadata names its values";
 
 impl<'s> WriteSet<'s> {
-    /// Adds to the transaction what the tags and the expiry of its records need. Returns how many
-    /// records it had before that.
+    /// Adds the changes of indexes for the tags and the expiry of the transaction's records.
+    /// Returns the number of records before that.
     ///
     /// # Errors
     /// `TagTaken`, `BadArgument` (a required tag is missing), `TransactionTooLarge`, `Conflict`.
@@ -38,8 +38,8 @@ impl<'s> WriteSet<'s> {
         invariant!(written <= TRANSACTION_RECORDS_MAX, "a transaction of {written} entries");
         self.buffers.is_validated_later = true;
         let mut seen = 0;
-        for place in 0..written {
-            seen |= self.load_flags(place)?;
+        for index in 0..written {
+            seen |= self.load_flags(index)?;
         }
         if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
@@ -50,24 +50,24 @@ impl<'s> WriteSet<'s> {
         match done {
             Ok(()) => Ok(written),
             Err(error @ Error::Conflict { .. }) => Err(error),
-            // The reads for the indexes do not show one instant: the result may be wrong.
+            // The reads of indexes were not validated, so the error may be wrong.
             Err(error) => Err(self.torn_or(error)?),
         }
     }
 
-    /// The flags of a written record's namespace.
-    fn load_flags(&mut self, place: usize) -> Result<u64> {
-        let entry = self.entry_at(place);
+    /// Loads the flags of a written record's namespace into its entry.
+    fn load_flags(&mut self, index: usize) -> Result<u64> {
+        let entry = self.entry_at(index);
         if entry.write.is_none() {
             return Ok(0);
         }
-        // Keys of callers were checked. One that comes from an index may be damaged.
-        if self.key(place).len() > KEY_BYTES_MAX {
+        // Keys from callers were checked. A key from an index may be damaged.
+        if self.key(index).len() > KEY_BYTES_MAX {
             return Err(Corruption("an index names a key that no record can have").into());
         }
         let (table, meta) = (entry.table, entry.meta);
         let mut seen = self.session.member.namespace_flags(table)?;
-        let expires = meta.is_some_and(|span| ends(self.buffers.bytes(span)) != 0);
+        let expires = meta.is_some_and(|span| expires_ms(self.buffers.bytes(span)) != 0);
         if expires && seen & namespace_flags::EXPIRING == 0 {
             let raised = |word| word | namespace_flags::EXPIRING;
             seen = self.session.member.update_namespace_flags(table, raised)?;
@@ -76,14 +76,14 @@ impl<'s> WriteSet<'s> {
             !expires || seen & namespace_flags::EXPIRING != 0,
             "a namespace with an expiring record has the flag for it"
         );
-        self.entry_mut(place).flags = seen;
+        self.entry_mut(index).flags = seen;
         Ok(seen)
     }
 
     fn index_written(&mut self, written: usize, scratch: &mut IndexScratch) -> Result<()> {
         scratch.begin();
-        for place in 0..written {
-            self.collect_changes(place, scratch)?;
+        for index in 0..written {
+            self.collect_changes(index, scratch)?;
         }
         invariant!(
             self.buffers.entries.len() == written,
@@ -95,11 +95,11 @@ impl<'s> WriteSet<'s> {
             scratch.changes.len()
         );
         invariant!(
-            scratch.changes.is_sorted_by(|one, next| one.place < next.place),
+            scratch.changes.is_sorted_by(|one, next| one.index < next.index),
             "each entry changes once"
         );
-        // Tags are taken away from all records before any is given, so that a value can go from one
-        // record to another.
+        // Values are removed from all records before any is added, so that a value can move from
+        // one record to another.
         if !scratch.old_values.is_empty() {
             for number in 0..scratch.changes.len() {
                 self.remove_old_values(number, scratch)?;
@@ -111,8 +111,8 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// The tags of a namespace, which the scratch memory keeps for the next record of it. A schema
-    /// that changes meanwhile changes the flags of the namespace, and the commit is refused.
+    /// The tags of a namespace. The scratch buffer keeps them for the next record. If the schema
+    /// changes before the commit, the flags of the namespace change too, and the commit is refused.
     #[inline]
     fn tag_set_of(&self, table: u32, scratch: &mut IndexScratch) -> Result<Arc<TagSet>> {
         match scratch.tags.take() {
@@ -121,32 +121,31 @@ impl<'s> WriteSet<'s> {
         }
     }
 
-    /// What a written record has, and what it is to have, beside its value; `None` if all of it
-    /// stays as it is.
-    fn change_of_meta(&mut self, place: usize) -> Result<Option<(&'s [u8], BufferSpan)>> {
-        let entry = self.entry_at(place);
+    /// The old and the new metadata of a written record; `None` if the metadata stays the same.
+    fn change_of_meta(&mut self, index: usize) -> Result<Option<(&'s [u8], BufferSpan)>> {
+        let entry = self.entry_at(index);
         if entry.write.is_none()
             || entry.flags & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0
         {
             return Ok(None);
         }
         let meta = entry.meta;
-        let old = self.old_meta(place)?;
+        let old = self.old_meta(index)?;
         match meta {
-            // A patch keeps what the record has; a new one has nothing.
-            None if self.read_again(place)?.is_some() => Ok(None),
+            // A patch keeps the metadata of an existing record; a new one has none.
+            None if self.read_again(index)?.is_some() => Ok(None),
             None => Ok(Some((old, BufferSpan::default()))),
-            // The same tags and the same end: everything is where it belongs.
+            // The same tags and expiry: no index changes.
             Some(new) if !old.is_empty() && old == self.buffers.bytes(new) => Ok(None),
             Some(new) => Ok(Some((old, new))),
         }
     }
 
-    /// Notes which values a record loses and gets, and asks for the lines that this will need:
-    /// their misses overlap.
-    fn collect_changes(&mut self, place: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let Some((old, new)) = self.change_of_meta(place)? else { return Ok(()) };
-        let TxnEntry { table, hash: record, .. } = self.entry_at(place);
+    /// Collects the values that a record loses and gains, and prefetches the index records that
+    /// will change, so that their cache misses overlap.
+    fn collect_changes(&mut self, index: usize, scratch: &mut IndexScratch) -> Result<()> {
+        let Some((old, new)) = self.change_of_meta(index)? else { return Ok(()) };
+        let TxnEntry { table, hash: record, .. } = self.entry_at(index);
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
         let from = (scratch.old_values.len(), scratch.new_values.len());
         if !(old.is_empty() && new.is_empty()) {
@@ -170,16 +169,16 @@ impl<'s> WriteSet<'s> {
             scratch.tags = Some((table, set));
         }
         scratch.changes.push(MetaChange {
-            place,
-            was_ms: ends(old),
+            index,
+            was_ms: expires_ms(old),
             old: (from.0, scratch.old_values.len()),
             new: (from.1, scratch.new_values.len()),
         });
         Ok(())
     }
 
-    /// Notes a value, and asks for the bucket of its posting, or of the part of its list that the
-    /// record is probably in.
+    /// Collects a value, and prefetches the bucket of its posting, or of the part of its list that
+    /// probably covers the record.
     fn collect_value(
         &self,
         record: u64,
@@ -189,12 +188,12 @@ impl<'s> WriteSet<'s> {
     ) -> Result<CollectedValue> {
         let IndexScratch { collected, list, .. } = scratch;
         let member = &self.session.member;
-        let index = member.table(self.session.internal_table()?)?;
+        let internal = member.table(self.session.internal_table()?)?;
         let key_at = collected.len();
         if tag.is_unique {
             append_posting_key(table, tag.id, value, collected);
             let hash = self.session.hash(collected.get(key_at..).unwrap_or_default());
-            member.prefetch_bucket(index, hash);
+            member.prefetch_bucket(internal, hash);
             let value = (key_at + POSTING_VALUE_AT, collected.len());
             return Ok(CollectedValue { tag: tag.id, value, key_at, hash });
         }
@@ -202,19 +201,19 @@ impl<'s> WriteSet<'s> {
         if tag.has_lists() {
             list.begin(table, tag.id, value);
             let (_, key) = list.guess(self, record);
-            member.prefetch_bucket(index, self.session.hash(key));
+            member.prefetch_bucket(internal, self.session.hash(key));
         }
         Ok(CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, hash: 0 })
     }
 
-    /// Takes away what a record has and is not to keep.
+    /// Removes the collected old values of a record from the indexes.
     fn remove_old_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let MetaChange { place, old: (from, to), .. } =
+        let MetaChange { index, old: (from, to), .. } =
             *guaranteed(scratch.changes.get(number), NO_CHANGE);
         if from == to {
             return Ok(());
         }
-        let entry = self.entry_at(place);
+        let entry = self.entry_at(index);
         let table = entry.table;
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         let set = self.tag_set_of(table, scratch)?;
@@ -230,18 +229,18 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// Gives a record what it is to have and has not.
+    /// Adds the collected new values of a record, and its expiry, to the indexes.
     fn add_new_values(&mut self, number: usize, scratch: &mut IndexScratch) -> Result<()> {
-        let MetaChange { place, was_ms, new: (from, to), .. } =
+        let MetaChange { index, was_ms, new: (from, to), .. } =
             *guaranteed(scratch.changes.get(number), NO_CHANGE);
-        let entry = self.entry_at(place);
+        let entry = self.entry_at(index);
         if entry.write.is_delete() {
             return Ok(());
         }
         let table = entry.table;
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         let new = self.buffers.bytes(entry.meta.unwrap_or_default());
-        let is_ms = ends(new);
+        let new_ms = expires_ms(new);
         let set = self.tag_set_of(table, scratch)?;
         for tag in set.required() {
             if !pairs(new).any(|(name, _)| name == tag.name.as_bytes()) {
@@ -250,14 +249,15 @@ impl<'s> WriteSet<'s> {
                 });
             }
         }
-        if is_ms != 0 && (was_ms == 0 || was_ms > is_ms) {
-            self.order_expiry(table, is_ms, scratch)?;
+        // The entry of an earlier time stays: the collector moves it.
+        if new_ms != 0 && (was_ms == 0 || was_ms > new_ms) {
+            self.order_expiry(table, new_ms, scratch)?;
         }
         let collected = std::mem::take(&mut scratch.collected);
         for index in from..to {
             let new = *guaranteed(scratch.new_values.get(index), NO_VALUE);
-            // The declaration may have been given up meanwhile: then the commit is refused,
-            // because the flags of the namespace have changed.
+            // The declaration may have been abandoned. Then the flags of the namespace have
+            // changed, and the commit is refused.
             let Some(tag) = set.numbered(new.tag) else { continue };
             let value = new.of(&collected);
             if tag.is_unique && !tag.is_ordered && !tag.is_counted {
@@ -272,16 +272,16 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// What the record has beside its value as the region has it; empty if nothing or no record.
-    pub(crate) fn old_meta(&mut self, place: usize) -> Result<&'s [u8]> {
-        let stored = self.read_again(place)?;
+    /// The metadata of the record's version in the region; empty without metadata or record.
+    pub(crate) fn old_meta(&mut self, index: usize) -> Result<&'s [u8]> {
+        let stored = self.read_again(index)?;
         Ok(match stored {
             Some((cell, bytes)) => split(cell, bytes)?.1,
             None => &[],
         })
     }
 
-    /// Enters a record's value of a tag.
+    /// Adds a record's value of a tag to its indexes.
     pub(crate) fn add_value(
         &mut self,
         table: u32,
@@ -293,10 +293,10 @@ impl<'s> WriteSet<'s> {
         if tag.is_unique {
             let mut key = std::mem::take(&mut scratch.key);
             posting_key(table, tag.id, value, &mut key);
-            let given =
+            let added =
                 self.add_posting((table, tag), value, (self.session.hash(&key), &key), scratch);
             scratch.key = key;
-            is_new = given?;
+            is_new = added?;
         }
         if tag.has_lists() {
             scratch.list.begin(table, tag.id, value);
@@ -314,7 +314,7 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// Enters the posting of a unique value. False if it is there already.
+    /// Adds the posting of a unique value. False if it exists already.
     fn add_posting(
         &mut self,
         (table, tag): (u32, &Tag),
@@ -322,8 +322,8 @@ impl<'s> WriteSet<'s> {
         (hash, key): (u64, &[u8]),
         scratch: &mut IndexScratch,
     ) -> Result<bool> {
-        let mut place = self.internal_place_of(hash, key)?;
-        if let Some(holder) = self.internal_at(place)? {
+        let mut index = self.internal_entry_of(hash, key)?;
+        if let Some(holder) = self.internal_at(index)? {
             if holder == scratch.record {
                 return Ok(false);
             }
@@ -335,16 +335,16 @@ impl<'s> WriteSet<'s> {
                     holder: String::from_utf8_lossy(&holder).into_owned(),
                 });
             }
-            place = self.internal_place_of(hash, key)?;
+            index = self.internal_entry_of(hash, key)?;
         }
         if !nearstate_memory::crash::is_planted("forget-posting") {
-            self.put(place, &scratch.record, &[])?;
+            self.put(index, &scratch.record, &[])?;
         }
         Ok(true)
     }
 
-    /// Takes a record's value of a tag away. `posting` is the hash and the key of the posting, if
-    /// the tag is unique.
+    /// Removes a record's value of a tag from its indexes. `(hash, key)` are those of the posting,
+    /// if the tag is unique.
     fn remove_value(
         &mut self,
         (table, tag): (u32, &Tag),
@@ -352,45 +352,44 @@ impl<'s> WriteSet<'s> {
         (hash, key): (u64, &[u8]),
         scratch: &mut IndexScratch,
     ) -> Result<()> {
-        let mut is_there = true;
+        let mut existed = true;
         if tag.is_unique {
-            let place = self.internal_place_of(hash, key)?;
-            is_there = self.internal_at(place)? == Some(scratch.record.as_slice());
-            if is_there {
-                self.delete(place);
+            let index = self.internal_entry_of(hash, key)?;
+            existed = self.internal_at(index)? == Some(scratch.record.as_slice());
+            if existed {
+                self.delete(index);
             }
         }
         if tag.has_lists() {
             scratch.list.begin(table, tag.id, value);
             let posting = Posting { hash: scratch.hash, key: &scratch.record };
-            is_there = scratch.list.remove(self, posting)?;
+            existed = scratch.list.remove(self, posting)?;
         }
         if tag.is_ordered {
             scratch.key.clear();
             composite(value, &scratch.record, &mut scratch.key);
-            is_there = scratch.ordered.remove(self, tag_root(table, tag.id), &scratch.key)?;
+            existed = scratch.ordered.remove(self, tag_root(table, tag.id), &scratch.key)?;
         }
-        if tag.is_counted && is_there {
+        if tag.is_counted && existed {
             self.count((table, tag.id), value, -1, scratch)?;
         }
         Ok(())
     }
 
-    /// A holder of a unique value whose time has passed gives way: it is deleted with all its tags.
-    /// False if it is there by right.
+    /// Deletes the holder of a unique value, with its tags, if it has expired. False if it has not.
     fn evict(&mut self, table: u32, holder: &[u8], scratch: &mut IndexScratch) -> Result<bool> {
         let hash = self.session.hash(holder);
-        let (place, stored) = self.read(table, hash, holder)?;
+        let (index, stored) = self.read(table, hash, holder)?;
         let meta = match stored {
             Some((cell, bytes)) => split(cell, bytes)?.1,
             None => return Ok(false),
         };
-        if self.is_written(place) || !is_past(meta)? {
+        if self.is_written(index) || !is_past(meta)? {
             return Ok(false);
         }
-        self.delete(place);
-        self.entry_mut(place).is_expiry = true;
-        self.load_flags(place)?;
+        self.delete(index);
+        self.entry_mut(index).is_expiry = true;
+        self.load_flags(index)?;
         let ours = std::mem::replace(&mut scratch.record, holder.to_vec());
         let our_hash = std::mem::replace(&mut scratch.hash, hash);
         let set = self.session.tag_set(table)?;
@@ -415,9 +414,9 @@ impl<'s> WriteSet<'s> {
     ) -> Result<()> {
         invariant!(change == 1 || change == -1, "a value is counted once: {change}");
         let [own, ..] = (self.session.member.index() % u32::from(STRIPES)).to_le_bytes();
-        // A stripe that this session added to if there is one, so that sessions do not conflict.
-        // The session that removes a value may not be the one that added it: then it takes the
-        // value from another stripe, so that none stays behind below zero.
+        // Each session prefers its own stripe, so that sessions do not conflict. If this session
+        // removes a value that another one added, it decrements a stripe above zero, so that no
+        // stripe stays below zero.
         let mut stripe = own;
         let mut before = self.stripe_count((table, tag), stripe, value, scratch)?;
         for other in (1..STRIPES).map(|step| (own + step) % STRIPES) {
@@ -429,8 +428,8 @@ impl<'s> WriteSet<'s> {
                 (stripe, before) = (other, count);
             }
         }
-        // A tag that is being declared may not have counted the record yet: only then a stripe
-        // falls below zero.
+        // A stripe falls below zero only if the tag is still being built and has not counted the
+        // record yet.
         count_key(table, tag, stripe, value, &mut scratch.key);
         match before.wrapping_add(change) {
             0 => self.delete_internal(&scratch.key),
@@ -438,7 +437,7 @@ impl<'s> WriteSet<'s> {
         }
     }
 
-    /// The number in a stripe of a count, 0 if there is none.
+    /// The number in a stripe of a count; 0 if the stripe does not exist.
     fn stripe_count(
         &mut self,
         (table, tag): (u32, u8),
@@ -450,7 +449,7 @@ impl<'s> WriteSet<'s> {
         Ok(self.internal_value(&scratch.key, read_count)?.unwrap_or(0))
     }
 
-    /// Enters a record into the order of expiry.
+    /// Adds a record to the order of expiry.
     pub(crate) fn enter_expiry(&mut self, table: u32, key: &[u8], expires_ms: u64) -> Result<()> {
         let mut scratch = IndexScratch { record: key.to_vec(), ..IndexScratch::default() };
         self.order_expiry(table, expires_ms, &mut scratch)
@@ -477,30 +476,30 @@ impl<'s> WriteSet<'s> {
 
 /// The key of a record in the order of expiry.
 pub(crate) fn expiry_key(expires_ms: u64, table: u32, record: &[u8], out: &mut Vec<u8>) {
-    invariant!(out.is_empty(), "a key of the order of expiry begins with the time");
+    invariant!(out.is_empty(), "a key of the order of expiry starts with the time");
     out.extend_from_slice(&expires_ms.to_be_bytes());
     out.extend_from_slice(&table.to_be_bytes());
     out.extend_from_slice(record);
 }
 
-/// The number in a stripe of a count.
+/// Decodes the number in a stripe of a count.
 pub(crate) fn read_count(bytes: &[u8]) -> i64 {
     bytes.first_chunk::<8>().map_or(0, |bytes| i64::from_le_bytes(*bytes))
 }
 
-/// When a record with this meta ends; 0: never.
-pub(crate) fn ends(meta: &[u8]) -> u64 {
+/// The expiry time in metadata; 0: never.
+pub(crate) fn expires_ms(meta: &[u8]) -> u64 {
     if meta.is_empty() { 0 } else { Meta::split(meta).map_or(0, |(_, meta)| meta.expires_ms) }
 }
 
-/// The values of a tag.
+/// The values of a tag in metadata.
 pub(crate) fn values<'m>(meta: &'m [u8], name: &'m str) -> impl Iterator<Item = &'m [u8]> {
     let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
     let tags = meta.map_or(Tags::none(), |(_, meta)| meta.tags());
     tags.filter_map(move |tag| tag.ok().filter(|(found, _)| *found == name).map(|(_, value)| value))
 }
 
-/// The tags in meta, with the bytes of their names; none behind damage.
+/// The tags in metadata, with the bytes of their names, up to the first damaged one.
 #[inline]
 fn pairs(meta: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };

@@ -1,4 +1,4 @@
-//! The internal namespace inside a transaction: its records, and the nodes of ordered indexes.
+//! The internal namespace within a transaction: its records, and the nodes of ordered indexes.
 
 use std::sync::Arc;
 
@@ -16,19 +16,25 @@ use crate::session::Session;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
 
+/// From this number of cached schemas on, those of removed namespaces are dropped.
+const KNOWN_MIN: usize = 64;
+
 impl Session {
-    /// Number of the internal namespace. Nothing may be pending.
+    /// The number of the internal namespace, which is created if it does not exist. The session has
+    /// no pending cell.
     pub(crate) fn internal_table(&self) -> Result<u32> {
         if let Some(table) = self.internal.table.get() {
             return Ok(table);
         }
-        let table = self.member.namespace(NAME, Kind::Value.code())?.index();
+        let table = self.member.open_namespace(NAME, Kind::Value.code())?.0;
         self.internal.table.set(Some(table));
         Ok(table)
     }
 
-    /// The tags of a namespace at the generation that its flags have now.
+    /// The tags of a namespace at the current generation of its flags. `BadArgument` if it was
+    /// removed.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
+        self.member.check_namespace(namespace)?;
         let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
         if let Some((seen, tags)) = self.internal.tags.borrow().get(&namespace)
             && *seen == now
@@ -42,13 +48,17 @@ impl Session {
             Some((_, bytes)) => Arc::new(TagSet::decode(bytes)?),
             None => Arc::default(),
         };
-        // Raising the generation keeps every session from committing by older tags.
+        // After this no session can commit with older tags.
         let now = if now < tags.generation { self.raise_to(namespace, &tags)? } else { now };
-        self.internal.tags.borrow_mut().insert(namespace, (now, Arc::clone(&tags)));
+        let mut known = self.internal.tags.borrow_mut();
+        if known.len() >= KNOWN_MIN && known.len().is_power_of_two() {
+            known.retain(|number, _| self.member.check_namespace(*number).is_ok());
+        }
+        known.insert(namespace, (now, Arc::clone(&tags)));
         Ok(tags)
     }
 
-    /// Raises the count of schema changes to that of these tags. Returns it.
+    /// Raises the generation of a namespace's flags to that of these tags. Returns it.
     pub(crate) fn raise_to(&self, namespace: u32, tags: &TagSet) -> Result<u64> {
         // The generation is read from shared memory: a damaged one saturates.
         let wanted = tags.generation.saturating_mul(namespace_flags::GENERATION);
@@ -61,13 +71,13 @@ impl Session {
         Ok(word / namespace_flags::GENERATION)
     }
 
-    /// A name for a node, probably unused. The caller checks.
+    /// A random name for a node. The caller checks that it is unused.
     fn name_node(&self) -> u64 {
         let [last, now] = [self.internal.named.get(), nearstate_memory::now_ms_coarse()];
         let words = [last, now, u64::from(self.member.index())];
         let mut seed = [0; 24];
-        for (place, word) in seed.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (to, word) in seed.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
         }
         let name = self.hash(&seed) & (ROOT - 1);
         invariant!(name & ROOT == 0, "only a root has the name {name:#x}");
@@ -76,83 +86,80 @@ impl Session {
     }
 }
 
-/// The state of a record of the internal namespace within a transaction.
+/// The transaction's own write of a record of the internal namespace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OwnWrite {
-    /// It was deleted in this transaction.
-    Gone,
-    /// It was written in this transaction.
+    None,
     Written,
-    /// Neither.
-    Not,
+    Deleted,
 }
 
 impl WriteSet<'_> {
-    /// What this transaction has done with a record.
-    pub(crate) fn own(&self, place: Option<usize>) -> OwnWrite {
-        match place.map(|place| &self.entry_at(place).write) {
+    /// The transaction's own write of a record.
+    pub(crate) fn own(&self, index: Option<usize>) -> OwnWrite {
+        match index.map(|index| &self.entry_at(index).write) {
             Some(Write::Put { .. }) => OwnWrite::Written,
             Some(Write::Patch { .. } | Write::Object { .. }) => {
                 invariant!("a record of the internal namespace is put whole")
             }
-            Some(Write::Delete) => OwnWrite::Gone,
-            Some(Write::None) | None => OwnWrite::Not,
+            Some(Write::Delete) => OwnWrite::Deleted,
+            Some(Write::None) | None => OwnWrite::None,
         }
     }
 
-    /// The value that this transaction has put.
-    pub(crate) fn own_value(&self, place: Option<usize>) -> &[u8] {
-        match place.map(|place| &self.entry_at(place).write) {
+    /// The value that the transaction has put.
+    pub(crate) fn own_value(&self, index: Option<usize>) -> &[u8] {
+        match index.map(|index| &self.entry_at(index).write) {
             Some(Write::Put { value }) => self.buffers.bytes(*value),
             other => invariant!("the transaction has not put the record: {other:?}"),
         }
     }
 
-    /// The entry of a record of the internal namespace that this transaction has written, or has
-    /// read just now.
+    /// The entry of a record of the internal namespace. The record is read and tracked, unless the
+    /// transaction has written it.
     #[inline]
-    pub(crate) fn internal_place(&mut self, key: &[u8]) -> Result<usize> {
+    pub(crate) fn internal_entry(&mut self, key: &[u8]) -> Result<usize> {
         let hash = self.session.hash(key);
-        self.internal_place_of(hash, key)
+        self.internal_entry_of(hash, key)
     }
 
-    /// As [`WriteSet::internal_place`], of a key whose hash is known.
+    /// As [`WriteSet::internal_entry`], with the hash of the key.
     #[inline]
-    pub(crate) fn internal_place_of(&mut self, hash: u64, key: &[u8]) -> Result<usize> {
+    pub(crate) fn internal_entry_of(&mut self, hash: u64, key: &[u8]) -> Result<usize> {
         let table = self.session.internal_table()?;
-        let place = self.place_of(table, hash, key);
-        if let Some(place) = place
-            && (self.entry_at(place).seen.is_some() || self.is_written(place))
+        let index = self.find_entry(table, hash, key);
+        if let Some(index) = index
+            && (self.entry_at(index).seen.is_some() || self.is_written(index))
         {
-            return Ok(place);
+            return Ok(index);
         }
-        let index = self.session.member.table(table)?;
-        let seen = self.session.member.lookup_small(index, hash, key)?.token;
-        self.track(place, (table, hash, key), seen)
+        let internal = self.session.member.table(table)?;
+        let seen = self.session.member.lookup_small(internal, hash, key)?.token;
+        self.track(index, (table, hash, key), seen)
     }
 
-    /// The value of a record that is in the transaction, as the transaction has it.
+    /// The value of an entry as the transaction sees it; `None` if the record does not exist.
     #[inline]
-    pub(crate) fn internal_at(&self, place: usize) -> Result<Option<&[u8]>> {
-        match self.own(Some(place)) {
-            OwnWrite::Written => Ok(Some(self.own_value(Some(place)))),
-            OwnWrite::Gone => Ok(None),
-            OwnWrite::Not => {
-                let seen = guaranteed(self.entry_at(place).seen, "an internal record was read");
+    pub(crate) fn internal_at(&self, index: usize) -> Result<Option<&[u8]>> {
+        match self.own(Some(index)) {
+            OwnWrite::Written => Ok(Some(self.own_value(Some(index)))),
+            OwnWrite::Deleted => Ok(None),
+            OwnWrite::None => {
+                let seen = guaranteed(self.entry_at(index).seen, "an internal record was read");
                 Ok(self.session.stored(seen)?.map(|(_, value)| value))
             }
         }
     }
 
-    /// A record of the internal namespace as this transaction has it, tracked: `read` sees its
-    /// value.
+    /// Reads a record of the internal namespace, tracked: calls `read` with its value as the
+    /// transaction sees it.
     pub(crate) fn internal_value<R>(
         &mut self,
         key: &[u8],
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        let place = self.internal_place(key)?;
-        Ok(self.internal_at(place)?.map(read))
+        let index = self.internal_entry(key)?;
+        Ok(self.internal_at(index)?.map(read))
     }
 
     /// Puts a record of the internal namespace.
@@ -163,16 +170,16 @@ impl WriteSet<'_> {
         }
         let table = self.session.internal_table()?;
         let hash = self.session.hash(key);
-        let place = self.entry(table, hash, key)?;
-        self.put(place, value, &[])
+        let index = self.entry(table, hash, key)?;
+        self.put(index, value, &[])
     }
 
     /// Deletes a record of the internal namespace.
     pub(crate) fn delete_internal(&mut self, key: &[u8]) -> Result<()> {
         let table = self.session.internal_table()?;
         let hash = self.session.hash(key);
-        let place = self.entry(table, hash, key)?;
-        self.delete(place);
+        let index = self.entry(table, hash, key)?;
+        self.delete(index);
         Ok(())
     }
 }
@@ -182,11 +189,11 @@ impl Nodes for WriteSet<'_> {
         let key = node_key(node);
         let table = self.session.internal_table()?;
         let hash = self.session.hash(&key);
-        let place = self.place_of(table, hash, &key);
-        match self.own(place) {
-            OwnWrite::Written => return Ok(Some(read(self.own_value(place)))),
-            OwnWrite::Gone => return Ok(None),
-            OwnWrite::Not => {}
+        let index = self.find_entry(table, hash, &key);
+        match self.own(index) {
+            OwnWrite::Written => return Ok(Some(read(self.own_value(index)))),
+            OwnWrite::Deleted => return Ok(None),
+            OwnWrite::None => {}
         }
         let found = self.session.member.find(self.session.member.table(table)?, hash, &key)?;
         Ok(found.map(|(_, value)| read(value)))
@@ -203,7 +210,7 @@ impl Nodes for WriteSet<'_> {
     fn create(&mut self, bytes: &[u8]) -> Result<u64> {
         loop {
             let node = self.session.name_node();
-            // Tracked: that there is none must still be so at the commit.
+            // Tracked, so that the commit fails if another session creates this node first.
             if self.internal_value(&node_key(node), |_| ())?.is_none() {
                 self.put_internal(&node_key(node), bytes)?;
                 return Ok(node);

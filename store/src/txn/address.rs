@@ -1,19 +1,18 @@
-//! The name of an object of the transactional memory.
+//! The address of an object of the transactional memory.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// The name of an object: 64 bits that stand where a program had a pointer. Never 0, so that 0
-/// means "none" in the bytes of an object, and never given twice in the life of a region, so that
-/// an address of a freed object is refused and never leads to another one.
-///
-/// It is the same in every process. The bits mean nothing to a caller.
+/// The address of an object: 64 opaque bits, the same in every process, which a program stores
+/// instead of a pointer. Never 0, so that 0 can mean "none" in the bytes of an object. Never
+/// reused in a region, so that the address of a freed object is refused and never leads to another
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(NonZeroU64);
 
-/// Bytes of an object's key: the address, little-endian, and zeros. With a cell's header of 44
-/// bytes an object so begins on a line: C finds every type aligned in the region itself, and an
-/// object of 64 bytes is one line.
+/// Bytes of an object's key: the address, little-endian, and zeros. After the cell's header of 44
+/// bytes, an object therefore starts at a cache line. Every C type is aligned in the region, and an
+/// object of 64 bytes is one cache line.
 const KEY_BYTES: usize = 20;
 const _: () = assert!(KEY_BYTES >= 8, "a key begins with the address");
 const _: () = assert!((nearstate_memory::CELL_HEADER_BYTES + KEY_BYTES as u64).is_multiple_of(64));
@@ -27,16 +26,16 @@ impl Address {
         }
     }
 
-    /// Its bits, to be kept in an object or a record.
+    /// The bits, for storage in an object or a record.
     pub const fn bits(self) -> u64 {
         self.0.get()
     }
 
-    /// The key under which the object is kept.
+    /// The key of the object's record.
     pub(crate) fn key(self) -> [u8; KEY_BYTES] {
         let mut key = [0; KEY_BYTES];
-        for (place, byte) in key.iter_mut().zip(self.bits().to_le_bytes()) {
-            *place = byte;
+        for (to, byte) in key.iter_mut().zip(self.bits().to_le_bytes()) {
+            *to = byte;
         }
         debug_assert!(Self::of_key(&key) == Some(self), "the key leads back to its address");
         key
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_found_again_in_its_key() {
+    fn an_address_is_recovered_from_its_key() {
         for bits in [1, 0x0102_0304_0506_0708, u64::MAX] {
             let address = Address::from_bits(bits).unwrap();
             assert_eq!(Address::of_key(&address.key()), Some(address));

@@ -1,4 +1,4 @@
-//! Reading a record in order to change it, as a procedure does with the context of a UE.
+//! Read-modify-write of one record, as a procedure does with the context of a UE.
 
 use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::invariant::guaranteed;
@@ -14,11 +14,10 @@ use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
 use crate::txn::patch::other_form;
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
 
-/// A record that was read to be changed. The change is made if the record is still the one that was
-/// read, as [`Condition::Version`] would have it, and costs less than a change that finds the
-/// record once more. Nothing is locked meanwhile: others may change it, and then this change is
-/// refused; so is a second change by the same reading. As a [`View`] it keeps retired memory from
-/// reuse, so do not keep it for longer than the work at hand.
+/// A record that was read in order to change it. The change is made only if the record has not
+/// changed since, as with [`Condition::Version`], and needs no second search. The record is not
+/// locked: if another session changes it, this change is refused. So is a second change through the
+/// same object. It holds a pin, as a [`View`] does, so keep it short.
 ///
 /// ```
 /// use nearstate_store::{BlockLayout, Kind, Outcome, Region, Schema};
@@ -34,9 +33,11 @@ use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, Sing
 /// let names = BlockLayout::new(&["profile", "handovers"])?; // once for each session
 ///
 /// let outcome = loop {
-///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else { break None
-/// };     let mut count = 0;
-///     context.blocks_of(&names, |place| place == HANDOVERS, |_, bytes| {
+///     let Some(context) = session.get_for_update(ue, b"imsi-262011234567890")? else {
+///         break None;
+///     };
+///     let mut count = 0;
+///     context.blocks_of(&names, |index| index == HANDOVERS, |_, bytes| {
 ///         count = bytes.first().copied().unwrap_or(0);
 ///     });
 ///     match context.patch(&names, &[(HANDOVERS, &[count + 1])])? {
@@ -58,12 +59,12 @@ pub struct RecordForUpdate<'s> {
     key: &'s [u8],
     hash: u64,
     seen: ReadToken,
-    /// The number of the layout that its blocks were found to have.
+    /// The number of the layout of its blocks; 0: not known yet.
     layout: std::cell::Cell<u64>,
 }
 
 impl Session {
-    /// The record of a key, to be changed, or `None`.
+    /// Reads a record in order to change it; `None` if it does not exist.
     ///
     /// Cost and ordering: as [`Session::get`].
     ///
@@ -72,7 +73,7 @@ impl Session {
     #[inline(always)]
     #[expect(
         clippy::inline_always,
-        reason = "the path of every procedure: its answer would travel through memory"
+        reason = "the path of every procedure: its result would be returned through memory"
     )]
     pub fn get_for_update(
         &self,
@@ -84,8 +85,9 @@ impl Session {
         }
         let (table, hash) = (self.table(namespace)?, self.hash(key));
         let pin = self.member.pin()?;
-        let placed = self.member.lookup(table, hash, key)?;
-        let Some((cell, value)) = placed.record else { return Ok(None) };
+        let found = self.member.lookup(table, hash, key)?;
+        table.check_current(namespace.index)?;
+        let Some((cell, value)) = found.record else { return Ok(None) };
         let view = if cell.has_meta() {
             let Some(view) = View::with_meta(pin, cell, value, namespace.kind)? else {
                 return Ok(None);
@@ -94,7 +96,7 @@ impl Session {
         } else {
             View::new(pin, cell, value, namespace.kind)
         };
-        let (key, seen, layout) = (cell.key()?, placed.token, std::cell::Cell::new(0));
+        let (key, seen, layout) = (cell.key()?, found.token, std::cell::Cell::new(0));
         let session = self;
         Ok(Some(RecordForUpdate { session, namespace, table, view, cell, key, hash, seen, layout }))
     }
@@ -110,8 +112,9 @@ impl RecordForUpdate<'_> {
     /// Calls `each` with the index of the name and the bytes of each block whose name is wanted, in
     /// any order.
     ///
-    /// Complexity: if the record has the layout of the last one that these names met, one
-    /// comparison of its block table's head; else as [`View::blocks_among`].
+    /// Complexity: one comparison of the head of the record's block table, if the record has the
+    /// layout of the last record that was used with these names; otherwise as
+    /// [`View::blocks_among`].
     #[inline]
     pub fn blocks_of(
         &self,
@@ -133,9 +136,9 @@ impl RecordForUpdate<'_> {
         mut each: impl FnMut(usize, &[u8]),
     ) {
         for (name, bytes) in self.view.blocks() {
-            if let Some(place) = names.place(name).filter(|place| wanted(*place)) {
-                debug_assert!(place < names.len(), "name {place} of {}", names.len());
-                each(place, bytes);
+            if let Some(index) = names.index_of(name).filter(|index| wanted(*index)) {
+                debug_assert!(index < names.len(), "name {index} of {}", names.len());
+                each(index, bytes);
             }
         }
     }
@@ -145,8 +148,8 @@ impl RecordForUpdate<'_> {
         RecordBlocks { cell: self.cell, table: self.view.stored(), known: &self.layout }
     }
 
-    /// Puts a value in its place, if it is still what was read. Tags and an expiry are gone with
-    /// the old value, as with [`Session::put`].
+    /// Replaces the value if the record has not changed. Its tags and expiry are removed, as by
+    /// [`Session::put`].
     ///
     /// # Errors
     /// As [`Session::put`].
@@ -171,11 +174,11 @@ impl RecordForUpdate<'_> {
         self.put_in_txn(value)
     }
 
-    /// Changes some of its blocks, by the places of their names, if it is still what was read;
-    /// other blocks, tags and expiry stay as they are.
+    /// Changes some blocks, given by the indices of their names, if the record has not changed. The
+    /// other blocks, the tags and the expiry stay as they are.
     ///
     /// # Errors
-    /// As [`Session::patch`]; `BadArgument`: a place without a name, or one place twice.
+    /// As [`Session::patch`]; `BadArgument`: an index without a name, or one index twice.
     #[inline]
     pub fn patch(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
         check(names, changes)?;
@@ -200,7 +203,7 @@ impl RecordForUpdate<'_> {
         self.patch_in_txn(names, changes)
     }
 
-    /// A patch that changes the layout of the record.
+    /// The draft of a patch that changes the layout of the record.
     #[cold]
     fn patched(
         &self,
@@ -227,8 +230,8 @@ impl RecordForUpdate<'_> {
         KeyLookup { table: self.table, hash: self.hash, key: self.key, form, is_seen: true }
     }
 
-    /// Publishes a draft if the record is still the one that was read; `None` if the write needs a
-    /// transaction: the namespace does now, or an evacuation has moved the record.
+    /// Publishes a draft if the record has not changed; `None` if the write needs a transaction:
+    /// the namespace needs them now, or an evacuation has moved the record.
     #[inline]
     fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
         invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
@@ -238,7 +241,7 @@ impl RecordForUpdate<'_> {
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
         let mut current = None;
         let written = self.session.write_single(flags, target, Some(draft), |record| {
-            // The pin keeps the place of the cell from another version.
+            // The pin prevents reuse of the cell, so the same offset is the same version.
             let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
                 && !(self.cell.has_meta() && is_past_cell(self.cell)?);
             if !is_same {
@@ -248,7 +251,7 @@ impl RecordForUpdate<'_> {
         })?;
         Ok(match written {
             SingleWrite::Made { version } => Some(Outcome::Done { version }),
-            // It was moved to another cell, with its blocks: a transaction finds it again.
+            // An evacuation has moved the record to another cell: a transaction finds it.
             SingleWrite::Refused if current == Some(self.view.version()) => None,
             SingleWrite::Refused => Some(Outcome::Refused { current }),
             SingleWrite::FlagsChanged => None,
@@ -257,21 +260,21 @@ impl RecordForUpdate<'_> {
 
     #[cold]
     fn put_in_txn(&self, value: &[u8]) -> Result<Outcome> {
-        let still = Condition::Version(self.view.version());
-        self.session.put_if(self.namespace, self.key, value, still)
+        let unchanged = Condition::Version(self.view.version());
+        self.session.put_if(self.namespace, self.key, value, unchanged)
     }
 
     #[cold]
     fn patch_in_txn(&self, names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<Outcome> {
-        let still = Condition::Version(self.view.version());
-        self.session.patch(self.namespace, self.key, &by_names(names, changes), still)
+        let unchanged = Condition::Version(self.view.version());
+        self.session.patch(self.namespace, self.key, &by_names(names, changes), unchanged)
     }
 }
 
-/// The changes by their names.
+/// The changes with names instead of indices.
 fn by_names<'a>(names: &'a BlockLayout, changes: &[(usize, &'a [u8])]) -> Vec<BlockChange<'a>> {
-    let by_name = |(place, bytes): &(usize, &'a [u8])| BlockChange {
-        name: guaranteed(names.name(*place), "the change names a block of the layout"),
+    let by_name = |(index, bytes): &(usize, &'a [u8])| BlockChange {
+        name: guaranteed(names.name(*index), "the change names a block of the layout"),
         bytes: Some(bytes),
     };
     changes.iter().map(by_name).collect()
@@ -279,10 +282,10 @@ fn by_names<'a>(names: &'a BlockLayout, changes: &[(usize, &'a [u8])]) -> Vec<Bl
 
 #[inline]
 fn check(names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<()> {
-    for (number, (place, bytes)) in changes.iter().enumerate() {
-        let is_twice = changes.iter().take(number).any(|(other, _)| other == place);
-        if is_twice || names.name(*place).is_none() {
-            return Err(bad_place(*place, is_twice));
+    for (number, (index, bytes)) in changes.iter().enumerate() {
+        let is_twice = changes.iter().take(number).any(|(other, _)| other == index);
+        if is_twice || names.name(*index).is_none() {
+            return Err(bad_index(*index, is_twice));
         }
         if bytes.len() > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLarge { bytes: bytes.len() });
@@ -292,7 +295,7 @@ fn check(names: &BlockLayout, changes: &[(usize, &[u8])]) -> Result<()> {
 }
 
 #[cold]
-fn bad_place(place: usize, is_twice: bool) -> Error {
+fn bad_index(index: usize, is_twice: bool) -> Error {
     let what = if is_twice { "is changed twice" } else { "has no name" };
-    Error::BadArgument { detail: format!("the block at place {place} of the names {what}") }
+    Error::BadArgument { detail: format!("the block with index {index} of the layout {what}") }
 }

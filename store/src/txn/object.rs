@@ -1,9 +1,9 @@
 //! Transactional memory: objects without a key, named by an address (paper 4, section 3.3).
 //!
-//! A program whose state is structures with pointers between them keeps it here: what was `malloc`
-//! is [`Txn::alloc`], what was a pointer is an [`Address`], and a structure is opened before it is
-//! read or written. All of it belongs to the transaction, together with records by key: a commit
-//! makes all changes visible at one instant, and a death leaves all of them or none.
+//! For programs whose state is structures with pointers between them: [`Txn::alloc`] replaces
+//! `malloc`, an [`Address`] replaces a pointer, and a structure is opened before it is read or
+//! written. Objects and records by key can be changed in the same transaction: the commit makes
+//! all changes visible at one instant, and after a crash all of them are there or none.
 //!
 //! An object is a record of an internal namespace, so that commit and recovery are those of
 //! records.
@@ -107,7 +107,7 @@ impl Session {
     fn object_namespace(&self) -> Result<Namespace> {
         let index = match self.internal.objects.get() {
             Some(index) => index,
-            None => self.member.namespace(OBJECTS, Kind::Value.code())?.index(),
+            None => self.member.open_namespace(OBJECTS, Kind::Value.code())?.0,
         };
         self.internal.objects.set(Some(index));
         Ok(Namespace { index, kind: Kind::Value })
@@ -128,20 +128,20 @@ impl<'s> Opened<'s> {
         let session = set.session;
         let (table, key) = (session.object_namespace()?.index, address.key());
         let hash = session.hash(&key);
-        let known = set.place_of(table, hash, &key);
-        if let Some(entry) = known.and_then(|place| set.buffers.entries.get(place)) {
+        let known = set.find_entry(table, hash, &key);
+        if let Some(entry) = known.and_then(|index| set.buffers.entries.get(index)) {
             match (&entry.write, known) {
-                (Write::Object { copy }, Some(place)) => {
+                (Write::Object { copy }, Some(index)) => {
                     let old = entry.seen.map(|seen| session.stored(seen)).transpose()?.flatten();
                     let old = old.map_or(&[][..], |(_, value)| value);
-                    return Ok((place, Self::Copied { copy: *copy, old }));
+                    return Ok((index, Self::Copied { copy: *copy, old }));
                 }
                 (Write::Delete, _) => return Err(no_object(address)),
                 _ => {}
             }
         }
         match set.read(table, hash, &key)? {
-            (place, Some((_, value))) => Ok((place, Self::Stored(value))),
+            (index, Some((_, value))) => Ok((index, Self::Stored(value))),
             (_, None) => Err(no_object(address)),
         }
     }
@@ -154,13 +154,13 @@ impl<'s> Opened<'s> {
     }
 
     /// The private copy, created if needed, with this part filled.
-    fn copy(self, set: &mut WriteSet<'s>, place: usize, part: Range<usize>) -> Result<usize> {
+    fn copy(self, set: &mut WriteSet<'s>, index: usize, part: Range<usize>) -> Result<usize> {
         let (copy, old) = match self {
             Self::Copied { copy, old } => (copy, old),
             Self::Stored(old) => {
                 set.buffers.check_room(old.len())?;
                 let copy = set.buffers.copies.add(old.len(), false);
-                let entry = set.entry_mut(place);
+                let entry = set.entry_mut(index);
                 invariant!(entry.write.is_none(), "an object is copied once");
                 entry.write = Write::Object { copy };
                 (copy, old)
@@ -229,10 +229,10 @@ impl Txn<'_> {
             Address::from_bits(set.session.member.next_unique_id()?).ok_or_else(no_number)?;
         let key = address.key();
         let hash = set.session.hash(&key);
-        let place = set.entry(table, hash, &key)?;
+        let index = set.entry(table, hash, &key)?;
         let copy = set.buffers.copies.add(bytes, true);
         invariant!(set.buffers.copies.len(copy) == bytes, "a new object has {bytes} bytes");
-        let entry = set.entry_mut(place);
+        let entry = set.entry_mut(index);
         invariant!(entry.write.is_none() && entry.seen.is_none(), "address {address} is new");
         entry.write = Write::Object { copy };
         Ok(address)
@@ -257,12 +257,12 @@ impl Txn<'_> {
         part: impl RangeBounds<usize>,
     ) -> Result<Cow<'_, [u8]>> {
         let mut set = self.set.borrow_mut();
-        let (place, opened) = Opened::find(&mut set, address)?;
+        let (index, opened) = Opened::find(&mut set, address)?;
         let part = check_part(address, &part, opened.len(&set))?;
         if let Opened::Stored(value) = opened {
             return Ok(Cow::Borrowed(guaranteed(value.get(part), PART_IN_OBJECT)));
         }
-        let copy = opened.copy(&mut set, place, part.clone())?;
+        let copy = opened.copy(&mut set, index, part.clone())?;
         Ok(Cow::Owned(set.buffers.copies.part(copy, &part)?.to_vec()))
     }
 
@@ -307,12 +307,12 @@ impl Txn<'_> {
         part: impl RangeBounds<usize>,
     ) -> Result<*const [u8]> {
         let mut set = self.set.borrow_mut();
-        let (place, opened) = Opened::find(&mut set, address)?;
+        let (index, opened) = Opened::find(&mut set, address)?;
         let part = check_part(address, &part, opened.len(&set))?;
         if let Opened::Stored(value) = opened {
             return Ok(std::ptr::from_ref(guaranteed(value.get(part), PART_IN_OBJECT)));
         }
-        let copy = opened.copy(&mut set, place, part.clone())?;
+        let copy = opened.copy(&mut set, index, part.clone())?;
         let first = set.buffers.copies.pointer(copy, &part)?;
         invariant!(!first.is_null(), "a copy has memory");
         Ok(std::ptr::slice_from_raw_parts(first, part.len()))
@@ -346,8 +346,8 @@ impl Txn<'_> {
     /// `NoObject`, `Conflict`, `TransactionTooLarge`, `Damaged`.
     pub fn free(&self, address: Address) -> Result<()> {
         let mut set = self.set.borrow_mut();
-        let (place, _) = Opened::find(&mut set, address)?;
-        set.delete(place);
+        let (index, _) = Opened::find(&mut set, address)?;
+        set.delete(index);
         Ok(())
     }
 
@@ -357,9 +357,9 @@ impl Txn<'_> {
         part: &impl RangeBounds<usize>,
     ) -> Result<(usize, Range<usize>)> {
         let mut set = self.set.borrow_mut();
-        let (place, opened) = Opened::find(&mut set, address)?;
+        let (index, opened) = Opened::find(&mut set, address)?;
         let part = check_part(address, part, opened.len(&set))?;
-        Ok((opened.copy(&mut set, place, part.clone())?, part))
+        Ok((opened.copy(&mut set, index, part.clone())?, part))
     }
 }
 

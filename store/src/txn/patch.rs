@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::record::meta::split;
 use crate::record::splice::Splice;
 use crate::record::{
-    BLOCK_INLINE_MAX, Block, BlockChange, BlockPlace, BlockTable, Form, Kind, encode, is_name,
+    BLOCK_INLINE_MAX, Block, BlockChange, BlockContent, BlockTable, Form, Kind, encode, is_name,
 };
 use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
 use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
@@ -17,8 +17,8 @@ use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, Sing
 const ATTEMPTS_MAX: u32 = 16;
 
 impl Session {
-    /// Patches a record without a transaction; `None` if the namespace needs one, or if other
-    /// sessions change the record all the time.
+    /// Patches a record without a transaction; `None` if the namespace needs one, or if each
+    /// attempt met a concurrent change of the record.
     pub(crate) fn patch_direct(
         &self,
         namespace: Namespace,
@@ -32,15 +32,16 @@ impl Session {
         }
         let lookup = KeyLookup { form: Form::Blocks, ..self.lookup(namespace, key)? };
         for _ in 0..ATTEMPTS_MAX {
-            // The pin keeps the blocks that we read, and the old cell's place, from reuse.
+            // The pin prevents reuse of the old cell and of its blocks.
             let _held = self.member.pin()?;
-            let placed = self.member.lookup(lookup.table, lookup.hash, key)?;
-            let seen = present(placed.record.map(|(cell, _)| cell))?;
+            let found = self.member.lookup(lookup.table, lookup.hash, key)?;
+            lookup.table.check_current(namespace.index)?;
+            let seen = present(found.record.map(|(cell, _)| cell))?;
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
             }
-            // What keeps its tags stays where it is in all indexes.
+            // A patch of an existing record changes no tag, so it changes no index.
             let mask = if seen.is_some() { NOTIFIES } else { NEEDS_TXN };
             if self.member.namespace_flags(namespace.index)? & mask != 0 {
                 return Ok(None);
@@ -53,12 +54,11 @@ impl Session {
                     return Err(error);
                 }
             };
-            let target = WriteTarget { hash: lookup.hash, key, token: Some(placed.token) };
+            let target = WriteTarget { hash: lookup.hash, key, token: Some(found.token) };
             let flags =
                 FlagCheck { table: lookup.table, namespace: namespace.index, mask, expected: 0 };
-            let is_same = |record: Option<Cell<'_>>| {
-                Ok(record.map_or(0, |cell| cell.at()) == placed.token.at)
-            };
+            let is_same =
+                |record: Option<Cell<'_>>| Ok(record.map_or(0, |cell| cell.at()) == found.token.at);
             match self.write_single(flags, target, Some(draft), is_same)? {
                 SingleWrite::Made { version } => return Ok(Some(Outcome::Done { version })),
                 SingleWrite::FlagsChanged => return Ok(None),
@@ -66,13 +66,12 @@ impl Session {
                 SingleWrite::Refused => {}
             }
         }
-        // A transaction has pauses, and an end.
+        // A transaction pauses between attempts, and their number is limited.
         Ok(None)
     }
 
-    /// The record with the changes made, as a draft.
-    ///
-    /// `meta` follows the blocks; `None` keeps the current metadata.
+    /// A draft of the record with the changes. `meta` follows the blocks; `None` keeps the current
+    /// metadata.
     pub(crate) fn patched(
         &self,
         lookup: KeyLookup<'_>,
@@ -80,9 +79,10 @@ impl Session {
         changes: &[BlockChange<'_>],
         meta: Option<&[u8]>,
     ) -> Result<nearstate_memory::PendingCell> {
+        let kind = lookup.table.kind();
         let (value, kept) = match old {
-            Some(cell) if Form::of_record(lookup.table.kind(), &cell) != Form::Blocks => {
-                return Err(other_form(Form::of_record(lookup.table.kind(), &cell)));
+            Some(cell) if Form::of_record(kind, &cell) != Form::Blocks => {
+                return Err(other_form(Form::of_record(kind, &cell)));
             }
             Some(cell) => split(cell, cell.value()?)?,
             None => (&[][..], &[][..]),
@@ -93,21 +93,21 @@ impl Session {
             return self.draft_spliced(lookup, cell, &splice, meta);
         }
         let mut old_blocks = BlockTable::new(value)?;
-        // Most records have some blocks, and a patch changes few: one allocation then.
+        // One allocation for most records.
         let mut blocks = Vec::with_capacity(changes.len() + 8);
         let mut children = Vec::new();
         while let Some(block) = old_blocks.next()? {
-            // One that changes keeps its place: blocks stand in the order in which they came.
+            // A changed block keeps its position: blocks are in the order of their first write.
             if let Some(change) = changes.iter().find(|change| change.name == block.name) {
                 if let Some(bytes) = change.bytes {
                     blocks.push(self.changed(lookup, (change.name, bytes), &mut children)?);
                 }
                 continue;
             }
-            blocks.push(match (block.place, old) {
-                (BlockPlace::Child(child), Some(cell)) => {
+            blocks.push(match (block.content, old) {
+                (BlockContent::Child(child), Some(cell)) => {
                     let kept =
-                        Block { place: BlockPlace::Child(children.len() as u64 / 8), ..block };
+                        Block { content: BlockContent::Child(children.len() as u64 / 8), ..block };
                     children.extend_from_slice(&cell.child(child)?.to_le_bytes());
                     kept
                 }
@@ -129,7 +129,7 @@ impl Session {
         }
         let child_count = children.len() / 8;
         let named =
-            blocks.iter().filter(|block| matches!(block.place, BlockPlace::Child(_))).count();
+            blocks.iter().filter(|block| matches!(block.content, BlockContent::Child(_))).count();
         if named != child_count {
             // The old record lists children that none of its blocks name.
             return Err(Corruption("a record owns cells that none of its blocks name").into());
@@ -137,25 +137,25 @@ impl Session {
         self.draft(lookup, &children, &encode(&blocks), meta.unwrap_or(kept))
     }
 
-    /// A block with new bytes: in the record's cell, or in one of its own.
+    /// A block with new bytes: in the record's cell, or in a separate cell.
     fn changed<'a>(
         &self,
         lookup: KeyLookup<'_>,
         (name, bytes): (&'a str, &'a [u8]),
         children: &mut Vec<u8>,
     ) -> Result<Block<'a>> {
-        let place = if bytes.len() <= BLOCK_INLINE_MAX {
-            BlockPlace::Inline(bytes)
+        let content = if bytes.len() <= BLOCK_INLINE_MAX {
+            BlockContent::Inline(bytes)
         } else {
             let at = self.block_cell(lookup, bytes)?;
             invariant!(at != 0, "a block of {} bytes has a cell", bytes.len());
             children.extend_from_slice(&at.to_le_bytes());
             invariant!(children.len().is_multiple_of(8), "children are offsets of 8 bytes");
-            BlockPlace::Child(children.len() as u64 / 8 - 1)
+            BlockContent::Child(children.len() as u64 / 8 - 1)
         };
         let bytes =
             u32::try_from(bytes.len()).map_err(|_| Error::ValueTooLarge { bytes: bytes.len() })?;
-        Ok(Block { name, place, bytes })
+        Ok(Block { name, content, bytes })
     }
 
     /// A cell for a block of the record with this key.

@@ -1,5 +1,5 @@
-//! A record as the open transaction has written it: a copy of its buffered changes, applied to the
-//! version that the region has.
+//! A record as the open transaction has written it: the version in the region with the buffered
+//! changes applied.
 
 use std::cell::{Cell, OnceCell};
 
@@ -8,23 +8,23 @@ use nearstate_model::{Result, invariant};
 
 use crate::record::meta::split;
 use crate::record::view::{View, WrittenRecord};
-use crate::record::{Block, BlockPlace, Form, encode, size_of_block};
+use crate::record::{Block, BlockContent, Form, encode, size_of_block};
 use crate::session::Namespace;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
 
-/// Records that an open transaction has written and read again. They stay where they are until it
-/// ends, so that views borrow them.
+/// Records that an open transaction has written and read again. They never move, so that views can
+/// borrow them until the transaction ends.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenRecords {
-    /// Bucket `n` has room for 2^n records. Allocated with the first.
+    /// Bucket `n` is for 2^n records. Allocated with the first record.
     buckets: OnceCell<Box<[Bucket; BUCKETS]>>,
     count: Cell<usize>,
 }
 
 type Bucket = OnceCell<Vec<OnceCell<WrittenRecord>>>;
 
-/// 2^48 records: more than memory has.
+/// Enough for 2^48 records, more than fit into memory.
 const BUCKETS: usize = 48;
 
 fn new_buckets() -> Box<[Bucket; BUCKETS]> {
@@ -50,10 +50,10 @@ impl WrittenRecords {
 pub(crate) fn written_record<'t>(
     set: &mut WriteSet<'_>,
     namespace: Namespace,
-    place: usize,
+    index: usize,
     written: &'t WrittenRecords,
 ) -> Result<Option<View<'t>>> {
-    let entry = set.entry_at(place);
+    let entry = set.entry_at(index);
     let (write, meta, hash) = (entry.write.clone(), entry.meta, entry.hash);
     let key = set.buffers.bytes(entry.key).to_vec();
     let mut record = WrittenRecord { form: entry.form, key, ..WrittenRecord::default() };
@@ -96,5 +96,5 @@ pub(crate) fn written_record<'t>(
 }
 
 fn inline<'a>(name: &'a str, bytes: &'a [u8]) -> Block<'a> {
-    Block { name, place: BlockPlace::Inline(bytes), bytes: size_of_block(bytes) }
+    Block { name, content: BlockContent::Inline(bytes), bytes: size_of_block(bytes) }
 }

@@ -123,6 +123,7 @@ impl Session {
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let mut refusal = None;
         let changed = self.member.write_target(flags.table, target, draft, |record| {
+            flags.table.keep_namespace(flags.namespace)?;
             if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
                 refusal = Some(SingleWrite::FlagsChanged);
             } else if !is_expected(record)? {

@@ -45,25 +45,25 @@ impl<'s> WriteSet<'s> {
     /// The entry of a record, if the transaction has one.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub(crate) fn place_of(&self, table: u32, hash: u64, key: &[u8]) -> Option<usize> {
+    pub(crate) fn find_entry(&self, table: u32, hash: u64, key: &[u8]) -> Option<usize> {
         let all = &self.buffers.entries;
-        let is_it = |entry: &TxnEntry| {
+        let is_same = |entry: &TxnEntry| {
             entry.hash == hash && entry.table == table && self.buffers.bytes(entry.key) == key
         };
         if all.len() > LINEAR_MAX {
-            let place = *self.buffers.places.get(&(table, hash))? as usize;
-            debug_assert!(place < all.len(), "the tree names entry {place}");
-            if all.get(place).is_some_and(is_it) {
-                return Some(place);
+            let index = *self.buffers.entry_indices.get(&(table, hash))? as usize;
+            debug_assert!(index < all.len(), "the tree names entry {index}");
+            if all.get(index).is_some_and(is_same) {
+                return Some(index);
             }
         }
-        all.iter().position(is_it)
+        all.iter().position(is_same)
     }
 
     #[inline]
     fn push(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        let place = self.buffers.entries.len();
-        if place >= TRANSACTION_RECORDS_MAX {
+        let index = self.buffers.entries.len();
+        if index >= TRANSACTION_RECORDS_MAX {
             return Err(Error::TransactionTooLarge {
                 detail: format!("a transaction of more than {TRANSACTION_RECORDS_MAX} records"),
             });
@@ -81,42 +81,44 @@ impl<'s> WriteSet<'s> {
             after: None,
             is_expiry: false,
         });
-        invariant!(self.buffers.entries.len() == place + 1, "entry {place} is the last one");
-        if place >= LINEAR_MAX {
-            self.enlist(place);
+        invariant!(self.buffers.entries.len() == index + 1, "entry {index} is the last one");
+        if index >= LINEAR_MAX {
+            self.add_to_tree(index);
         }
-        Ok(place)
+        Ok(index)
     }
 
-    /// Many entries: they are found through a tree.
+    /// Adds the last entry to the tree, through which many entries are found; the first time all.
     #[cold]
-    fn enlist(&mut self, place: usize) {
-        let Buffers { entries, places, .. } = &mut *self.buffers;
-        let from = if place == LINEAR_MAX { 0 } else { place };
+    fn add_to_tree(&mut self, last: usize) {
+        let Buffers { entries, entry_indices, .. } = &mut *self.buffers;
+        let from = if last == LINEAR_MAX { 0 } else { last };
         for (index, entry) in (0_u32..).zip(entries).skip(from) {
-            places.insert((entry.table, entry.hash), index);
+            entry_indices.insert((entry.table, entry.hash), index);
         }
-        invariant!(!places.is_empty() && places.len() <= place + 1, "the tree has the entries");
-    }
-
-    /// An entry of the transaction.
-    #[inline]
-    pub(crate) fn entry_at(&self, place: usize) -> &TxnEntry {
-        guaranteed(self.buffers.entries.get(place), NO_ENTRY)
-    }
-
-    /// As [`WriteSet::entry_at`], to be changed.
-    #[inline]
-    pub(crate) fn entry_mut(&mut self, place: usize) -> &mut TxnEntry {
-        guaranteed(self.buffers.entries.get_mut(place), NO_ENTRY)
+        invariant!(
+            !entry_indices.is_empty() && entry_indices.len() <= last + 1,
+            "the tree has the entries"
+        );
     }
 
     #[inline]
-    pub(crate) fn key(&self, place: usize) -> &[u8] {
-        self.buffers.bytes(self.entry_at(place).key)
+    pub(crate) fn entry_at(&self, index: usize) -> &TxnEntry {
+        guaranteed(self.buffers.entries.get(index), NO_ENTRY)
     }
 
-    /// The record of a key as the region has it: read once, and the same until the commit.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, index: usize) -> &mut TxnEntry {
+        guaranteed(self.buffers.entries.get_mut(index), NO_ENTRY)
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, index: usize) -> &[u8] {
+        self.buffers.bytes(self.entry_at(index).key)
+    }
+
+    /// The record of a key as the region has it. Later reads in the transaction return the same
+    /// version.
     #[inline]
     pub(crate) fn read(
         &mut self,
@@ -124,112 +126,112 @@ impl<'s> WriteSet<'s> {
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
-        let place = self.place_of(table, hash, key);
-        self.read_at(place, table, hash, key)
+        let index = self.find_entry(table, hash, key);
+        self.read_at(index, table, hash, key)
     }
 
-    /// As [`WriteSet::read`] of a record whose entry is known to be there or not.
+    /// As [`WriteSet::read`]; `index` is the result of [`WriteSet::find_entry`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub(crate) fn read_at(
         &mut self,
-        place: Option<usize>,
+        index: Option<usize>,
         table: u32,
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
-        let place = match place {
-            Some(place) => place,
+        let index = match index {
+            Some(index) => index,
             None => self.push(table, hash, key)?,
         };
         let session = self.session;
-        if let Some(seen) = self.entry_at(place).seen {
-            return session.stored(seen).map(|stored| (place, stored));
+        if let Some(seen) = self.entry_at(index).seen {
+            return session.stored(seen).map(|stored| (index, stored));
         }
-        let placed = session.member.lookup(session.member.table(table)?, hash, key)?;
+        let found = session.lookup_current(table, hash, key)?;
         if !self.buffers.is_validated_later {
             self.check()?;
         }
         debug_assert!(
-            placed.record.is_none_or(|(cell, _)| cell.at() == placed.token.at),
+            found.record.is_none_or(|(cell, _)| cell.at() == found.token.at),
             "the token of a read names its cell"
         );
-        self.entry_mut(place).seen = Some(placed.token);
-        Ok((place, placed.record))
+        self.entry_mut(index).seen = Some(found.token);
+        Ok((index, found.record))
     }
 
     /// As [`WriteSet::read_at`], for a caller that does not need the value of a large record.
     pub(crate) fn read_ends_at(
         &mut self,
-        place: Option<usize>,
+        index: Option<usize>,
         table: u32,
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
         let session = self.session;
-        if let Some(place) = place
-            && self.entry_at(place).seen.is_some()
+        if let Some(index) = index
+            && self.entry_at(index).seen.is_some()
         {
-            return self.read_again(place).map(|stored| (place, stored));
+            return self.read_again(index).map(|stored| (index, stored));
         }
-        let placed = session.member.lookup_ends(session.member.table(table)?, hash, key)?;
-        let place = self.track(place, (table, hash, key), placed.token)?;
-        Ok((place, placed.record))
+        let found = session.lookup_ends_current(table, hash, key)?;
+        let index = self.track(index, (table, hash, key), found.token)?;
+        Ok((index, found.record))
     }
 
     /// True if the transaction has written it.
     #[inline]
-    pub(crate) fn is_written(&self, place: usize) -> bool {
-        !self.entry_at(place).write.is_none()
+    pub(crate) fn is_written(&self, index: usize) -> bool {
+        !self.entry_at(index).write.is_none()
     }
 
     /// True if the transaction has deleted it.
-    pub(crate) fn is_deleted(&self, place: usize) -> bool {
-        self.entry_at(place).write.is_delete()
+    pub(crate) fn is_deleted(&self, index: usize) -> bool {
+        self.entry_at(index).write.is_delete()
     }
 
-    /// The entry of a record that was read just now, which becomes part of the read set.
+    /// Adds a record that was just read to the read set. Returns its entry.
     #[inline]
     pub(crate) fn track(
         &mut self,
-        place: Option<usize>,
+        index: Option<usize>,
         (table, hash, key): (u32, u64, &[u8]),
         seen: ReadToken,
     ) -> Result<usize> {
-        let place = match place {
-            Some(place) => place,
+        let index = match index {
+            Some(index) => index,
             None => self.push(table, hash, key)?,
         };
         if !self.buffers.is_validated_later {
             self.check()?;
         }
-        let entry = self.entry_mut(place);
-        // The caller may have used the version that was read before: nothing remembers it.
+        let entry = self.entry_mut(index);
+        // The caller may have used an earlier version that was not tracked.
         if entry.seen.is_some_and(|before| before.at != seen.at) {
             self.buffers.is_torn = true;
             return Err(torn());
         }
         entry.seen = Some(seen);
-        Ok(place)
+        Ok(index)
     }
 
     /// The stored version of an entry; read now if it was not read before.
-    pub(crate) fn read_again(&mut self, place: usize) -> Result<Stored<'s>> {
+    pub(crate) fn read_again(&mut self, index: usize) -> Result<Stored<'s>> {
         let session = self.session;
-        let entry = self.entry_at(place);
+        let entry = self.entry_at(index);
         if let Some(seen) = entry.seen {
             return session.stored(seen);
         }
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
-        let placed = session.member.lookup(table, entry.hash, key)?;
-        self.entry_mut(place).seen = Some(placed.token);
-        Ok(placed.record)
+        let found = session.member.lookup(table, entry.hash, key)?;
+        self.entry_mut(index).seen = Some(found.token);
+        Ok(found.record)
     }
 
-    /// True if every version that was read is still current: then all of them were at one moment.
+    /// True if every version that was read is still current, so that all reads are of one moment.
     #[inline]
-    pub(crate) fn is_whole(&self) -> Result<bool> {
+    pub(crate) fn is_consistent(&self) -> Result<bool> {
         let session = self.session;
         for entry in &self.buffers.entries {
             let Some(seen) = entry.seen else { continue };
@@ -245,31 +247,31 @@ impl<'s> WriteSet<'s> {
         Ok(true)
     }
 
-    /// The error, or a conflict if reads that are not of one moment may have caused it.
+    /// The error, or a conflict if inconsistent reads may have caused it.
     #[cold]
     pub(crate) fn torn_or(&self, error: Error) -> Result<Error> {
-        Ok(if self.is_whole()? { error } else { torn() })
+        Ok(if self.is_consistent()? { error } else { torn() })
     }
 
     /// Validates that all reads are of one moment.
     ///
     /// # Errors
-    /// `Conflict`, and from then on always.
+    /// `Conflict`; then every later call returns it too.
     #[inline]
     pub(crate) fn check(&mut self) -> Result<()> {
-        if self.buffers.is_torn || !self.is_whole()? {
+        if self.buffers.is_torn || !self.is_consistent()? {
             self.buffers.is_torn = true;
             return Err(torn());
         }
         Ok(())
     }
 
-    /// The entry of a record that is about to be written.
+    /// The entry of a record that will be written.
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        if let Some(place) = self.place_of(table, hash, key) {
-            return Ok(place);
+        if let Some(index) = self.find_entry(table, hash, key) {
+            return Ok(index);
         }
-        // It is written without being read: its bucket is needed at the commit.
+        // The commit needs the bucket, which no read has brought into the cache.
         let member = &self.session.member;
         member.prefetch_bucket(member.table(table)?, hash);
         self.push(table, hash, key)
@@ -279,15 +281,15 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn put_with_metadata(
         &mut self,
-        place: usize,
+        index: usize,
         value: &[u8],
         metadata: Metadata<'_>,
     ) -> Result<()> {
         invariant!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is put", value.len());
-        // Refused metadata leaves nothing behind.
+        // First, because invalid metadata must leave the transaction unchanged.
         let meta = self.buffers.keep_meta(metadata)?;
         let value = self.buffers.keep(value)?;
-        let entry = self.entry_mut(place);
+        let entry = self.entry_mut(index);
         entry.write = Write::Put { value };
         entry.form = Form::Value;
         entry.meta = Some(meta);
@@ -295,17 +297,17 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// True if nothing is to be written.
+    /// True if the transaction writes nothing.
     #[inline]
     pub(crate) fn is_read_only(&self) -> bool {
         self.buffers.entries.iter().all(|entry| entry.write.is_none())
     }
 
     /// Buffers a whole new value.
-    pub(crate) fn put(&mut self, place: usize, value: &[u8], meta: &[u8]) -> Result<()> {
+    pub(crate) fn put(&mut self, index: usize, value: &[u8], meta: &[u8]) -> Result<()> {
         let value = self.buffers.keep(value)?;
         let meta = self.buffers.keep(meta)?;
-        let entry = self.entry_mut(place);
+        let entry = self.entry_mut(index);
         entry.write = Write::Put { value };
         entry.form = Form::Value;
         entry.meta = Some(meta);
@@ -314,17 +316,17 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Sets the form of a record that was put.
-    pub(crate) fn set_form(&mut self, place: usize, form: Form) {
-        let entry = self.entry_mut(place);
+    pub(crate) fn set_form(&mut self, index: usize, form: Form) {
+        let entry = self.entry_mut(index);
         invariant!(matches!(entry.write, Write::Put { .. }), "the form of a put is set");
         entry.form = form;
     }
 
-    /// Buffers changes of blocks, over those that are buffered.
-    pub(crate) fn patch(&mut self, place: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
-        // Also if it fails half way.
+    /// Buffers changes of blocks, in addition to earlier ones.
+    pub(crate) fn patch(&mut self, index: usize, blocks: &[BlockChange<'_>]) -> Result<()> {
+        // Counted first: an error may leave a part of the changes in the buffer.
         self.buffers.changes += 1;
-        let entry = self.entry_mut(place);
+        let entry = self.entry_mut(index);
         invariant!(
             entry.form == Form::Blocks || !matches!(entry.write, Write::Put { .. }),
             "only a record of named blocks is patched"
@@ -347,29 +349,29 @@ impl<'s> WriteSet<'s> {
                 None => changes.push((self.buffers.keep(name)?, bytes)),
             }
         }
-        let entry = self.entry_mut(place);
+        let entry = self.entry_mut(index);
         entry.write = Write::Patch { is_anew, changes };
         entry.form = Form::Blocks;
         Ok(())
     }
 
-    pub(crate) fn set_meta(&mut self, place: usize, meta: &[u8]) -> Result<()> {
+    pub(crate) fn set_meta(&mut self, index: usize, meta: &[u8]) -> Result<()> {
         let meta = self.buffers.keep(meta)?;
-        let entry = self.entry_mut(place);
+        let entry = self.entry_mut(index);
         invariant!(!entry.write.is_none(), "metadata is set with a write");
         entry.meta = Some(meta);
         Ok(())
     }
 
-    pub(crate) fn delete(&mut self, place: usize) {
+    pub(crate) fn delete(&mut self, index: usize) {
         self.buffers.changes += 1;
-        let entry = self.entry_mut(place);
+        let entry = self.entry_mut(index);
         entry.write = Write::Delete;
         entry.meta = Some(BufferSpan::default());
     }
 
-    /// Adds to the transaction what its indexes, watches and commit stream need. Returns how many
-    /// entries it had before.
+    /// Adds the changes of indexes, and the events for watches and the commit stream. Returns the
+    /// number of entries before that.
     #[inline]
     pub(crate) fn prepare(&mut self) -> Result<usize> {
         let written = self.index_all()?;
@@ -389,7 +391,7 @@ impl<'s> WriteSet<'s> {
             return Err(torn());
         }
         if self.is_read_only() {
-            return Ok(()); // All reads were so at the moment of the last.
+            return Ok(()); // All reads were consistent at the moment of the last one.
         }
         // Before the first draft: a forked child has no arena of its own.
         self.session.member.check_usable()?;
@@ -407,7 +409,7 @@ impl<'s> WriteSet<'s> {
         done
     }
 
-    /// The path of a put: a single record needs no intent.
+    /// Commits one record on the path of a put, without an intent.
     fn commit_one(&mut self) -> Result<()> {
         let draft = match self.change_of(0)? {
             CellChange::Publish(draft) => Some(draft),
@@ -439,10 +441,10 @@ impl<'s> WriteSet<'s> {
         let session = self.session;
         let forgotten = self.forgotten();
         let count = self.buffers.entries.len();
-        for place in 0..count {
+        for index in 0..count {
             let change =
-                if forgotten == Some(place) { CellChange::Keep } else { self.change_of(place)? };
-            let entry = self.entry_at(place);
+                if forgotten == Some(index) { CellChange::Keep } else { self.change_of(index)? };
+            let entry = self.entry_at(index);
             let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
             access.flags = entry.flags;
@@ -450,8 +452,8 @@ impl<'s> WriteSet<'s> {
             debug_assert!(
                 !matches!(access.change, CellChange::Keep)
                     || entry.write.is_none()
-                    || forgotten == Some(place),
-                "entry {place} is written by the commit"
+                    || forgotten == Some(index),
+                "entry {index} is written by the commit"
             );
             self.buffers.plan.accesses.push(access);
         }
@@ -471,14 +473,14 @@ impl<'s> WriteSet<'s> {
                 }
                 Ok(())
             }
-            CommitOutcome::Conflict(place) | CommitOutcome::FlagsChanged(place) => {
-                invariant!(place < count, "conflict at entry {place} of {count}");
-                Err(self.conflict(place))
+            CommitOutcome::Conflict(index) | CommitOutcome::FlagsChanged(index) => {
+                invariant!(index < count, "conflict at entry {index} of {count}");
+                Err(self.conflict(index))
             }
         }
     }
 
-    /// The write that a planted fault leaves out: the last of several. `None` outside tests.
+    /// The entry whose write a planted fault omits: the last of several. `None` outside tests.
     #[inline]
     fn forgotten(&self) -> Option<usize> {
         if !nearstate_memory::crash::is_planted("forget-index") {
@@ -491,8 +493,8 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The change of an entry, with the draft of its new version.
-    fn change_of(&self, place: usize) -> Result<CellChange> {
-        let entry = self.entry_at(place);
+    fn change_of(&self, index: usize) -> Result<CellChange> {
+        let entry = self.entry_at(index);
         match entry.write {
             Write::None => return Ok(CellChange::Keep),
             Write::Delete => return Ok(CellChange::Remove),
@@ -541,9 +543,9 @@ impl<'s> WriteSet<'s> {
     }
 
     #[cold]
-    fn conflict(&self, place: usize) -> Error {
-        let key = self.key(place);
-        let table = Some(self.entry_at(place).table);
+    fn conflict(&self, index: usize) -> Error {
+        let key = self.key(index);
+        let table = Some(self.entry_at(index).table);
         let objects = self.session.internal.objects.get();
         if let (true, Some(address)) = (table == objects, Address::of_key(key)) {
             return Error::Conflict { detail: format!("object {address}") };
@@ -573,7 +575,8 @@ impl Session {
         Ok(Some((cell, cell.value()?)))
     }
 
-    /// What an object is after the commit, in parts: its private copy, and its bytes in the region.
+    /// The bytes of an object after the commit, in parts: from its private copy and from the
+    /// region.
     pub(crate) fn object_parts<'a>(
         &'a self,
         entry: &TxnEntry,
@@ -584,7 +587,7 @@ impl Session {
         copies.parts(copy, old.map_or(&[], |(_, value)| value))
     }
 
-    /// A filled record cell whose value comes in parts: no copy of the whole is made first.
+    /// A draft of a record whose value is given in parts, which are copied once, into the cell.
     fn draft_of_parts(&self, lookup: KeyLookup<'_>, value: &[&[u8]]) -> Result<PendingCell> {
         let key = lookup.key;
         invariant!(Address::of_key(key).is_some(), "an object's key is its address");

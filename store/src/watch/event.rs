@@ -22,17 +22,17 @@ pub(crate) const VERSION_AT: usize = 10;
 const HEAD: usize = VERSION_AT + 8;
 const _: () = assert!(VERSION_AT == 1 + 1 + 2 + 3 * 2, "kind, flags, key bytes, three counts");
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "an event counts its key in 16 bits");
-const _: () = assert!(HEAD + KEY_BYTES_MAX <= EVENT_BYTES_MAX, "a cut event fits into the ring");
+const _: () = assert!(HEAD + KEY_BYTES_MAX <= EVENT_BYTES_MAX, "a truncated event fits");
 
 /// The longest name in an event, in bytes: its length is one byte.
 pub(crate) const NAME_BYTES_MAX: usize = u8::MAX as usize;
 
 /// Flag: names and tags were left out, because the event would have been too large.
-const CUT: u8 = 1;
+const TRUNCATED: u8 = 1;
 
 /// Flags: the record's form.
 const FORM: u8 = 3 << 1;
-const _: () = assert!(CUT & FORM == 0, "the flags of an event do not overlap");
+const _: () = assert!(TRUNCATED & FORM == 0, "the flags of an event do not overlap");
 const _: () = assert!(Form::Set.flags() & !FORM == 0, "a form fits into its flags");
 
 const SHORT: Corruption = Corruption("an event is cut short");
@@ -43,13 +43,13 @@ pub type TagValue<'a> = (&'a str, &'a [u8]);
 /// What happened to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// There was none, and now there is.
+    /// It was created.
     Created,
-    /// There was one, and it changed.
+    /// It was changed.
     Updated,
     /// A session deleted it.
     Deleted,
-    /// It ended by itself.
+    /// It was removed because its expiry time had passed.
     Expired,
 }
 
@@ -91,12 +91,13 @@ pub(crate) struct Change<'a> {
 
 impl Change<'_> {
     /// Appends the event's bytes to `out`. An event that would be larger than [`EVENT_BYTES_MAX`],
-    /// or has a name or a value that no record can have, goes without names and tags and says so.
+    /// or has a name or a value that no record can have, is encoded without names and tags and
+    /// marked as truncated.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let from = out.len();
         if self.encode_whole(out).is_none() || out.len() - from > EVENT_BYTES_MAX {
             out.truncate(from);
-            self.head(CUT, [0; 3], out);
+            self.head(TRUNCATED, [0; 3], out);
         }
         let bytes = out.len() - from;
         invariant!((HEAD..=EVENT_BYTES_MAX).contains(&bytes), "an event of {bytes} bytes");
@@ -148,8 +149,8 @@ pub struct Event<'a> {
     pub key: &'a [u8],
     /// Its version after the change; its last version if it was deleted.
     pub version: u64,
-    /// True if the names of blocks and the tags were too much for an event: read the record.
-    pub is_cut: bool,
+    /// True if the names of blocks and the tags were too long for an event: read the record.
+    pub is_truncated: bool,
     blocks: &'a [u8],
     before: &'a [u8],
     after: &'a [u8],
@@ -162,7 +163,7 @@ impl<'a> Event<'a> {
         let [kind, flags, k0, k1, b0, b1, o0, o1, n0, n1, version @ ..] = *head;
         let kind =
             EventKind::of(kind).ok_or(Corruption("an event of a kind that does not exist"))?;
-        if flags & !(CUT | FORM) != 0 {
+        if flags & !(TRUNCATED | FORM) != 0 {
             return Err(Corruption("an event has a flag that does not exist"));
         }
         let form = Form::of_flags(flags & FORM)
@@ -176,7 +177,8 @@ impl<'a> Event<'a> {
             return Err(Corruption("an event is longer than it says"));
         }
         let version = u64::from_le_bytes(version);
-        Ok(Self { kind, form, key, version, is_cut: flags & CUT != 0, blocks, before, after })
+        let is_truncated = flags & TRUNCATED != 0;
+        Ok(Self { kind, form, key, version, is_truncated, blocks, before, after })
     }
 
     /// The names of the blocks that changed; none of a record with one block without a name.
@@ -211,7 +213,7 @@ fn split<'a, T>(
     bytes.split_at_checked(bytes.len() - rest.len()).ok_or(SHORT)
 }
 
-/// The items of bytes that [`split`] has looked at.
+/// The items of bytes that [`split`] has checked.
 fn each<'a, T>(mut bytes: &'a [u8], take: Take<'a, T>) -> impl Iterator<Item = T> {
     std::iter::from_fn(move || {
         let (item, rest) = take(bytes).ok()?;
@@ -270,14 +272,14 @@ mod tests {
             let change =
                 Change { kind, form, version, key: &key, blocks: blocks_of, before, after };
             change.encode(&mut bytes);
-            prop_assert_eq!(&bytes[..6], b"before", "what was there stays");
+            prop_assert_eq!(&bytes[..6], b"before", "earlier bytes stay");
             let event = Event::decode(&bytes[6..]).unwrap();
             prop_assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
-            prop_assert_eq!((event.form, event.is_cut), (form, false));
+            prop_assert_eq!((event.form, event.is_truncated), (form, false));
             prop_assert_eq!(event.blocks().collect::<Vec<_>>(), blocks);
             prop_assert_eq!(event.tags_before().collect::<Vec<_>>(), before);
             prop_assert_eq!(event.tags_after().collect::<Vec<_>>(), after);
-            // No shorter and no longer bytes are this event.
+            // Truncated and extended bytes are damage.
             for end in 6..bytes.len() {
                 prop_assert!(Event::decode(&bytes[6..end]).is_err());
             }
@@ -323,13 +325,13 @@ mod tests {
             assert!(bytes.len() <= EVENT_BYTES_MAX);
             let event = Event::decode(&bytes).unwrap();
             assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
-            assert!(event.is_cut && event.form == form);
+            assert!(event.is_truncated && event.form == form);
             assert_eq!(event.blocks().count() + event.tags_before().count(), 0);
         }
-        // As many as fit are not cut.
+        // The largest event that fits is not truncated.
         let mut bytes = Vec::new();
         Change { blocks: &blocks[..900], ..whole }.encode(&mut bytes);
         let event = Event::decode(&bytes).unwrap();
-        assert_eq!((event.is_cut, event.blocks().count()), (false, 900));
+        assert_eq!((event.is_truncated, event.blocks().count()), (false, 900));
     }
 }

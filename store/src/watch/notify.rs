@@ -43,32 +43,32 @@ impl<'s> WriteSet<'s> {
             invariant!(from < to && to <= events.bytes.len(), "event {from}..{to} is encoded");
             invariant!(event.ring_at != 0, "event {from}..{to} has a ring");
         }
-        for (at, place) in &events.versions {
+        for (at, index) in &events.versions {
             invariant!(at + 8 <= events.bytes.len(), "version at {at} lies in an event");
-            invariant!(*place < entries.len(), "event of entry {place} of {}", entries.len());
+            invariant!(*index < entries.len(), "event of entry {index} of {}", entries.len());
         }
         Ok(())
     }
 
     fn notify_watches(&mut self) -> Result<()> {
-        for place in 0..self.buffers.entries.len() {
-            let entry = self.entry_at(place);
+        for index in 0..self.buffers.entries.len() {
+            let entry = self.entry_at(index);
             if entry.write.is_none() || entry.flags & namespace_flags::WATCHED == 0 {
                 continue;
             }
             let table = self.session.member.table(entry.table)?;
             let ring_at = self.session.member.watch_ring(table)?.ok_or(NO_RING)?;
-            let old = self.read_again(place)?;
+            let old = self.read_again(index)?;
             let form = old.map(|(cell, _)| Form::of_record(table.kind(), &cell));
-            self.add_events(place, ring_at, old, form.unwrap_or_default())?;
+            self.add_events(index, ring_at, old, form.unwrap_or_default())?;
         }
         Ok(())
     }
 
     /// The events of one record, which had this form.
-    fn add_events(&mut self, place: usize, ring_at: u64, old: Stored<'s>, had: Form) -> Result<()> {
+    fn add_events(&mut self, index: usize, ring_at: u64, old: Stored<'s>, had: Form) -> Result<()> {
         let buffers = &mut *self.buffers;
-        let entry = guaranteed(buffers.entries.get(place), "an event is one of an entry");
+        let entry = guaranteed(buffers.entries.get(index), "an event is one of an entry");
         let (version, meta) = match old {
             Some((cell, bytes)) => (Some(cell.version()), split(cell, bytes)?.1),
             None => (None, &[][..]),
@@ -82,7 +82,7 @@ impl<'s> WriteSet<'s> {
             invariant!(span.0 + VERSION_AT + 8 <= span.1, "event {span:?} has a version");
             announced.all.push(TxnEvent { ring_at, span, is_lossless: false });
             if is_new {
-                announced.versions.push((from + VERSION_AT, place));
+                announced.versions.push((from + VERSION_AT, index));
             }
         };
         let key = entry.key.of(&buffers.bytes);
@@ -141,7 +141,7 @@ impl<'s> WriteSet<'s> {
         let buffers = &mut self.buffers;
         let announced = &mut buffers.plan.events;
         let from = announced.bytes.len();
-        for (place, entry) in buffers.entries.iter().enumerate() {
+        for (index, entry) in buffers.entries.iter().enumerate() {
             if entry.write.is_none() || entry.flags & namespace_flags::STREAMED == 0 {
                 continue;
             }
@@ -185,7 +185,7 @@ impl<'s> WriteSet<'s> {
             let key = entry.key.of(&buffers.bytes);
             let version_at = entry::encode(entry.table, key, &change, &mut announced.bytes);
             invariant!(version_at + 8 <= announced.bytes.len(), "a streamed record has a version");
-            announced.versions.push((version_at, place));
+            announced.versions.push((version_at, index));
         }
         let to = announced.bytes.len();
         if to > from {

@@ -9,9 +9,9 @@ use crate::value::identity::{Gpsi, Supi};
 use crate::value::slice::LongNssai;
 use crate::value::subscription::{AccessSubscription, MobilityRestrictions, SubscribedDnns};
 
-/// One of the places that a UE has for PDU sessions.
+/// The index of a PDU session of a UE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SessionPlace {
+pub enum SessionIndex {
     /// `session1`.
     First,
     /// `session2`.
@@ -22,8 +22,8 @@ pub enum SessionPlace {
     Fourth,
 }
 
-impl SessionPlace {
-    /// All of them.
+impl SessionIndex {
+    /// All indices.
     pub const ALL: [Self; super::SESSIONS_MAX] =
         [Self::First, Self::Second, Self::Third, Self::Fourth];
 
@@ -65,15 +65,15 @@ pub enum Procedure {
     N2Handover,
     /// Registration because the UE has moved: clause 4.2.2.2.
     MobilityUpdate,
-    /// A session is made: clause 4.3.2.
-    SessionEstablishment(SessionPlace),
-    /// It gets another quality: clause 4.3.3.
-    SessionModification(SessionPlace),
-    /// It is released: clause 4.3.4.
-    SessionRelease(SessionPlace),
+    /// Clause 4.3.2.
+    SessionEstablishment(SessionIndex),
+    /// Change of the quality of service: clause 4.3.3.
+    SessionModification(SessionIndex),
+    /// Clause 4.3.4.
+    SessionRelease(SessionIndex),
 }
 
-use SessionPlace::{First, Fourth, Second, Third};
+use SessionIndex::{First, Fourth, Second, Third};
 
 /// `$then` for each procedure, with its column and the block of its session as constants.
 macro_rules! for_each {
@@ -120,18 +120,18 @@ macro_rules! for_each {
     };
 }
 
-/// The blocks that a procedure of this session may write: not those of other sessions.
-const fn only(place: SessionPlace) -> u16 {
+/// The blocks that a procedure of this session may write: all except those of other sessions.
+const fn only(session: SessionIndex) -> u16 {
     let sessions = BlockSet::EMPTY
         .with(Block::Session1)
         .with(Block::Session2)
         .with(Block::Session3)
         .with(Block::Session4);
-    BlockSet::ALL.0 & !sessions.0 | BlockSet::EMPTY.with(place.block()).0
+    BlockSet::ALL.0 & !sessions.0 | BlockSet::EMPTY.with(session.block()).0
 }
 
 impl Procedure {
-    /// All of them: seven of the UE, three of each session.
+    /// All procedures: seven of the UE, three of each session.
     pub const ALL: [Self; 7 + 3 * super::SESSIONS_MAX] = [
         Self::Registration,
         Self::Deregistration,
@@ -170,12 +170,12 @@ impl Procedure {
         }
     }
 
-    /// The session that it is about.
-    pub const fn session(self) -> Option<SessionPlace> {
+    /// The session of the procedure, if it has one.
+    pub const fn session(self) -> Option<SessionIndex> {
         match self {
-            Self::SessionEstablishment(place)
-            | Self::SessionModification(place)
-            | Self::SessionRelease(place) => Some(place),
+            Self::SessionEstablishment(session)
+            | Self::SessionModification(session)
+            | Self::SessionRelease(session) => Some(session),
             Self::Registration
             | Self::Deregistration
             | Self::ServiceRequest
@@ -186,17 +186,17 @@ impl Procedure {
         }
     }
 
-    /// What follows from its column, worked out beforehand.
-    const fn facts(self) -> ProcedureFootprint {
-        for_each!(self, |COLUMN, BLOCKS| const { layout::facts(ROWS, COLUMN, BLOCKS) })
+    /// The footprint, computed at compile time.
+    const fn footprint(self) -> ProcedureFootprint {
+        for_each!(self, |COLUMN, BLOCKS| const { layout::footprint(ROWS, COLUMN, BLOCKS) })
     }
 
     /// Bytes of the variables that it writes.
     pub const fn written_bytes(self) -> usize {
-        self.facts().written_bytes
+        self.footprint().written_bytes
     }
 
-    /// What it does to a variable.
+    /// Its effect on a variable.
     pub const fn effect(self, variable: Variable) -> Effect {
         let bit = BlockSet::EMPTY.with(variable.block()).0;
         for_each!(self, |COLUMN, BLOCKS| {
@@ -208,10 +208,10 @@ impl Procedure {
         })
     }
 
-    /// The blocks that it overwrites from end to end: these it can write without having read them.
-    /// The others of [`blocks_touched`] keep some of their variables.
+    /// The blocks of which it writes every variable, so that they need not be read first. The other
+    /// blocks of [`blocks_touched`] keep some of their variables.
     pub const fn blocks_overwritten(self) -> BlockSet {
-        BlockSet(self.facts().overwritten)
+        BlockSet(self.footprint().overwritten)
     }
 }
 
@@ -219,20 +219,20 @@ impl std::fmt::Display for Procedure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())?;
         match self.session() {
-            Some(place) => write!(f, " ({})", place.block()),
+            Some(session) => write!(f, " ({})", session.block()),
             None => Ok(()),
         }
     }
 }
 
-/// The blocks of which a procedure writes something: its delta.
+/// The blocks of which a procedure writes a variable: its delta.
 pub const fn blocks_touched(procedure: Procedure) -> BlockSet {
-    BlockSet(procedure.facts().touched)
+    BlockSet(procedure.footprint().touched)
 }
 
-/// Changes a context as the procedure does, under the same rules as in EPS
-/// ([`apply`](crate::four_g::procedure::apply)): what it writes follows from the draw alone, so the
-/// last occurrence of each procedure (of each session its own) gives the bytes of all.
+/// Applies a procedure to a context, under the same rules as in EPS
+/// ([`apply`](crate::four_g::procedure::apply)): the draw alone determines the written values, so
+/// the last occurrence of each procedure (for each session) determines the bytes.
 #[inline]
 pub fn apply(procedure: Procedure, context: &mut Context, draw: u64) {
     for_each!(procedure, |COLUMN, BLOCKS| context.change::<COLUMN, BLOCKS>(draw));
@@ -242,8 +242,8 @@ pub fn apply(procedure: Procedure, context: &mut Context, draw: u64) {
 const SUBSCRIBER_SALT: u64 = 0x5b5c_215a;
 
 impl Context {
-    /// The context of a subscriber that the network knows and that is not registered. SUPIs differ
-    /// for every `ue` below 10^10 and do not depend on the seed.
+    /// The context of a subscriber that is not registered. SUPIs differ for every `ue` below 10^10
+    /// and do not depend on the seed.
     pub fn provisioned(ue: u64, seed: u64) -> Self {
         let draw = Draw::new(seed, SUBSCRIBER_SALT).part(ue);
         let mut context = Self::EMPTY;

@@ -5,8 +5,8 @@ use super::{Context, ContextView};
 use crate::state::UeState;
 
 impl Procedure {
-    /// The state after this procedure in that one; `None`: it does not happen there. Whether the
-    /// session exists is a separate condition: [`Procedure::is_legal`] checks both.
+    /// The state after this procedure; `None` if it is not legal in `state`. The existence of the
+    /// session is a separate condition: [`Procedure::is_legal`] checks both.
     pub const fn next_state(self, state: UeState) -> Option<UeState> {
         use UeState::{Connected, Deregistered, Idle};
         match (self, state) {
@@ -42,13 +42,13 @@ impl Procedure {
         }
     }
 
-    /// True if the procedure may happen to this UE now: its state allows it, and the session that
-    /// it is about is there, or for an establishment is not.
+    /// True if the procedure is legal for this UE now: the state permits it, and its session
+    /// exists, or does not exist before an establishment.
     pub fn is_legal(self, view: ContextView<'_>) -> bool {
-        let is_there = self.session().is_some_and(|place| view.has(place.variable()));
+        let exists = self.session().is_some_and(|session| view.has(session.variable()));
         let fits = match self {
-            Self::SessionEstablishment(_) => !is_there,
-            Self::SessionModification(_) | Self::SessionRelease(_) => is_there,
+            Self::SessionEstablishment(_) => !exists,
+            Self::SessionModification(_) | Self::SessionRelease(_) => exists,
             Self::Registration
             | Self::Deregistration
             | Self::ServiceRequest
@@ -61,8 +61,7 @@ impl Procedure {
     }
 }
 
-/// The state of a UE, from its variables: with a number at a gNB it is connected, with an AMF only
-/// it is idle.
+/// The state of a UE, from its variables: connected with a RAN-UE-NGAP-ID, idle with a GUAMI only.
 pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }

@@ -1,14 +1,14 @@
 //! The tags of a context of 5GS.
 
-use super::procedure::SessionPlace;
+use super::procedure::SessionIndex;
 use super::{ContextView, Variable};
 use crate::tag::TagDeclaration;
 use crate::value::session::PduSession;
 
-/// The tags of a namespace of contexts. A store declares them once; [`tags`] gives their values.
+/// The tags of a namespace of contexts. A store declares them once; [`tags`] returns their values.
 ///
-/// The AMF-UE-NGAP-ID is a number of one AMF: where several keep their contexts together, look at
-/// the GUAMI too.
+/// The AMF-UE-NGAP-ID is unique within one AMF only. If several AMFs share a namespace, compare the
+/// GUAMI too.
 pub const SCHEMA: [TagDeclaration; 6] = [
     TagDeclaration { name: "supi", is_unique: true },
     TagDeclaration { name: "5g-guti", is_unique: true },
@@ -18,12 +18,12 @@ pub const SCHEMA: [TagDeclaration; 6] = [
     TagDeclaration { name: "n3-teid", is_unique: false },
 ];
 
-/// The most values that [`tags`] gives.
+/// The largest number of values that [`tags`] returns.
 pub const TAGS_MAX: usize = 3 + 4 * super::SESSIONS_MAX;
 
-/// Name and value of each tag, with the bytes of the context: a SUPI's eight bytes, a GUTI's ten,
-/// an AMF-UE-NGAP-ID's five; of each session its context's sixteen, its IPv4 address' four, its
-/// IPv6 prefix' eight, its tunnel end's eight. Nothing is allocated.
+/// Name and value of each tag, as bytes of the context: 8 of the SUPI, 10 of the GUTI, 5 of the
+/// AMF-UE-NGAP-ID; for each session 16 of its SMF context, 4 of its IPv4 address, 8 of its IPv6
+/// prefix, 8 of its tunnel end. Does not allocate.
 pub fn tags<'a>(
     view: &ContextView<'a>,
 ) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {
@@ -33,8 +33,8 @@ pub fn tags<'a>(
         ("5g-guti", view.raw(Variable::Guti)),
         ("amf-ue-ngap-id", view.raw(Variable::AmfUeNgapId)),
     ];
-    let sessions = SessionPlace::ALL.into_iter().flat_map(move |place| {
-        let parts = view.raw(place.variable()).and_then(PduSession::parts);
+    let sessions = SessionIndex::ALL.into_iter().flat_map(move |session| {
+        let parts = view.raw(session.variable()).and_then(PduSession::parts);
         [
             ("sm-context", parts.map(|parts| parts.sm_context)),
             ("ip", parts.and_then(|parts| parts.v4)),

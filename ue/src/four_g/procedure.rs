@@ -25,14 +25,14 @@ pub enum Procedure {
     TrackingAreaUpdate,
     /// Between two eNBs, over X2: TS 23.401 clause 5.5.1.1.
     Handover,
-    /// The UE camps on another cell of its areas. The core receives no message.
+    /// The UE selects another cell of its tracking areas. The core receives no message.
     CellReselection,
     /// The default bearer is set up again: TS 23.401 clause 5.4.
     SessionManagement,
 }
 
 impl Procedure {
-    /// All of them, in the order of Table II.
+    /// All procedures, in the order of Table II.
     pub const ALL: [Self; 8] = [
         Self::InitialAttach,
         Self::Detach,
@@ -58,7 +58,7 @@ impl Procedure {
         }
     }
 
-    /// How many of a thousand procedures are this one (Table II's "fraction"; they sum to 1000).
+    /// The number of these among 1,000 procedures (Table II's "fraction").
     pub const fn per_mille(self) -> u32 {
         match self {
             Self::InitialAttach | Self::Detach => 11,
@@ -75,7 +75,7 @@ impl Procedure {
         f64::from(self.per_mille()) / 1000.0
     }
 
-    /// Bits that it updates by Table II. What it writes here is [`Procedure::written_bytes`].
+    /// The bits that it updates by Table II. [`Procedure::written_bytes`] is the size here.
     pub const fn table_bits(self) -> u32 {
         match self {
             Self::InitialAttach => 3744,
@@ -88,10 +88,10 @@ impl Procedure {
         }
     }
 
-    /// What follows from its column, worked out beforehand.
-    const fn facts(self) -> ProcedureFootprint {
+    /// The footprint, computed at compile time.
+    const fn footprint(self) -> ProcedureFootprint {
         const fn of(procedure: Procedure) -> ProcedureFootprint {
-            layout::facts(ROWS, procedure as usize, BlockSet::ALL.0)
+            layout::footprint(ROWS, procedure as usize, BlockSet::ALL.0)
         }
         match self {
             Self::InitialAttach => const { of(Self::InitialAttach) },
@@ -107,18 +107,18 @@ impl Procedure {
 
     /// Bytes of the variables that it writes here.
     pub const fn written_bytes(self) -> usize {
-        self.facts().written_bytes
+        self.footprint().written_bytes
     }
 
-    /// What it does to a variable.
+    /// Its effect on a variable.
     pub const fn effect(self, variable: Variable) -> Effect {
         layout::effect(ROWS, variable as usize, self as usize)
     }
 
-    /// The blocks that it overwrites from end to end: these it can write without having read them.
-    /// The others of [`blocks_touched`] keep some of their variables.
+    /// The blocks of which it writes every variable, so that they need not be read first. The other
+    /// blocks of [`blocks_touched`] keep some of their variables.
     pub const fn blocks_overwritten(self) -> BlockSet {
-        BlockSet(self.facts().overwritten)
+        BlockSet(self.footprint().overwritten)
     }
 }
 
@@ -128,21 +128,21 @@ impl std::fmt::Display for Procedure {
     }
 }
 
-/// The blocks of which a procedure writes something: its delta.
+/// The blocks of which a procedure writes a variable: its delta.
 pub const fn blocks_touched(procedure: Procedure) -> BlockSet {
-    BlockSet(procedure.facts().touched)
+    BlockSet(procedure.footprint().touched)
 }
 
-/// Changes a context as the procedure does: what it adds or modifies gets a legal value that `draw`
-/// and the variable alone decide, what it removes is cleared, the rest keeps its bytes.
+/// Applies a procedure to a context: added and modified variables get valid values that `draw` and
+/// the variable determine, removed ones are cleared, all others stay unchanged.
 ///
-/// The last procedure that wrote a variable determines its value: of a sequence, the last
-/// occurrence of each procedure, in their order, gives the same bytes as all of them. Whether the
-/// procedure is legal now is not asked: that is [`Procedure::next_state`].
+/// The last procedure that wrote a variable determines its value. Therefore the last occurrences of
+/// each procedure in a sequence, in their order, result in the same bytes as the whole sequence.
+/// The legality of the procedure is not checked, see [`Procedure::next_state`].
 ///
-/// Values are legal each by itself, and the TAI is the first of its list; beyond that they do not
-/// know each other. A GUTI differs from every other whose draw differs in the low
-/// [`IDENTITY_BITS`](crate::IDENTITY_BITS) bits: [`draw_for`](crate::draw_for) gives such draws.
+/// Each value is valid by itself, and the TAI is the first one of its list. Otherwise values are
+/// independent. GUTIs differ if their draws differ in the low
+/// [`IDENTITY_BITS`](crate::IDENTITY_BITS) bits: [`draw_for`](crate::draw_for) returns such draws.
 #[inline]
 pub fn apply(procedure: Procedure, context: &mut Context, draw: u64) {
     const EVERY: u16 = BlockSet::ALL.0;
@@ -172,10 +172,10 @@ pub fn apply(procedure: Procedure, context: &mut Context, draw: u64) {
 const PROFILE_SALT: u64 = 0x5b5c_21be;
 
 impl Context {
-    /// The context of a subscriber that the network knows and that is not attached: what Table I
-    /// has in every state. IMSI and GUTI differ for every `ue` (below 10^10, and below
-    /// 2^[`IDENTITY_BITS`](crate::IDENTITY_BITS)) and do not depend on the seed; no GUTI that a
-    /// procedure gives is one of these.
+    /// The context of a subscriber that is not attached: the variables that Table I has in every
+    /// state. IMSI and GUTI differ for every `ue` (below 10^10, and below
+    /// 2^[`IDENTITY_BITS`](crate::IDENTITY_BITS)) and do not depend on the seed. No procedure
+    /// assigns one of these GUTIs.
     pub fn provisioned(ue: u64, seed: u64) -> Self {
         let draw = Draw::new(seed, PROFILE_SALT).part(ue);
         let mut context = Self::EMPTY;
@@ -195,7 +195,7 @@ const _: () = {
         sum += procedure.per_mille();
         rest = after;
     }
-    assert!(sum == 1000, "the shares of Table II are all procedures");
-    // A context must not be written without its block of identities having been read.
+    assert!(sum == 1000, "the shares of Table II sum to 1000");
+    // No procedure overwrites the identities of the subscriber.
     assert!(!blocks_touched(Procedure::InitialAttach).contains(Block::Profile));
 };

@@ -5,11 +5,11 @@ use super::{Context, ContextView};
 use crate::state::UeState;
 
 impl Procedure {
-    /// The state after this procedure in that one; `None`: it does not happen there.
+    /// The state after this procedure; `None` if it is not legal in `state`.
     ///
-    /// An update of the tracking area leaves an idle UE idle (no active flag), and may follow a
-    /// handover of a connected one. Bearers are changed while the UE is connected, cells reselected
-    /// while it is idle.
+    /// A tracking area update leaves an idle UE idle (no active flag), and may follow a handover of
+    /// a connected one. Bearers change while the UE is connected, cells are re-selected while it is
+    /// idle.
     pub const fn next_state(self, state: UeState) -> Option<UeState> {
         use UeState::{Connected, Deregistered, Idle};
         match (self, state) {
@@ -36,8 +36,7 @@ impl Procedure {
     }
 }
 
-/// The state of a UE, from its variables: with a C-RNTI it is connected, with a bearer only it is
-/// idle.
+/// The state of a UE, from its variables: connected with a C-RNTI, idle with a bearer only.
 pub fn state_of(context: &Context) -> UeState {
     context.view().state()
 }

@@ -4,7 +4,7 @@ use super::{ContextView, Variable};
 use crate::tag::TagDeclaration;
 use crate::value::address::UeAddress;
 
-/// The tags of a namespace of contexts. A store declares them once; [`tags`] gives their values.
+/// The tags of a namespace of contexts. A store declares them once; [`tags`] returns their values.
 pub const SCHEMA: [TagDeclaration; 5] = [
     TagDeclaration { name: "imsi", is_unique: true },
     TagDeclaration { name: "guti", is_unique: true },
@@ -13,13 +13,13 @@ pub const SCHEMA: [TagDeclaration; 5] = [
     TagDeclaration { name: "s5-teid", is_unique: false },
 ];
 
-/// The most values that [`tags`] gives: IPv4 and IPv6, both ends of both tunnels.
+/// The largest number of values that [`tags`] returns.
 pub const TAGS_MAX: usize = 8;
 
-/// Name and value of each tag, with the bytes of the context: an IMSI's eight bytes, a GUTI's
-/// ten, an IPv4 address' four, an IPv6 prefix' eight, a tunnel end's eight (TEID and address, since
-/// a TEID is a number of its node only). Nothing is allocated. To look one up, encode what is
-/// looked for with [`to_bytes`](crate::value::to_bytes).
+/// Name and value of each tag, as bytes of the context: 8 of the IMSI, 10 of the GUTI, 4 of the
+/// IPv4 address, 8 of the IPv6 prefix, 8 of each tunnel end (TEID and address, because a TEID is
+/// unique within its node only). Does not allocate. For a lookup, encode the value with
+/// [`to_bytes`](crate::value::to_bytes).
 pub fn tags<'a>(
     view: &ContextView<'a>,
 ) -> impl Iterator<Item = (&'static str, &'a [u8])> + use<'a> {

@@ -1,4 +1,4 @@
-//! Addresses: IPv4, an interface's identifier of an IPv6 prefix, a UE's own.
+//! Addresses: IPv4 addresses, IPv6 prefixes, and the address of a UE.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -27,7 +27,7 @@ impl Value for Ipv4Addr {
         fill(slot, &self.octets());
     }
 
-    /// Of 10.0.0.0/8 (RFC 1918).
+    /// An address in 10.0.0.0/8 (RFC 1918).
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [_, b, c, d] = draw.bytes();
@@ -44,11 +44,11 @@ impl Value for Ipv4Addr {
 
     fn from_json(json: &Json) -> Result<Self, String> {
         let text = string(json)?;
-        text.parse().map_err(|_| format!("{text:?} is no IPv4 address"))
+        text.parse().map_err(|_| format!("{text:?} is not an IPv4 address"))
     }
 }
 
-/// The 64 bits of an IPv6 prefix that a UE has (TS 23.401 clause 5.3.1.2.2).
+/// The IPv6 prefix of a UE, 64 bits (TS 23.401 clause 5.3.1.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix([u8; 8]);
 
@@ -67,12 +67,12 @@ impl Prefix {
         let address = text.strip_suffix("/64").and_then(|front| front.parse::<Ipv6Addr>().ok());
         match address.map(Ipv6Addr::to_bits) {
             Some(bits) if bits.trailing_zeros() >= 64 => Ok(Self(front(&bits.to_be_bytes()))),
-            Some(_) | None => Err(format!("{text:?} is no prefix like 2001:db8:1:2::/64")),
+            Some(_) | None => Err(format!("{text:?} is not a prefix like 2001:db8:1:2::/64")),
         }
     }
 }
 
-/// The address of a UE in a packet data network (TS 24.301 clause 9.9.4.9), of IPv6 its prefix.
+/// The address of a UE in a packet data network (TS 24.301 clause 9.9.4.9); for IPv6, its prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UeAddress {
     /// IPv4 only.
@@ -85,7 +85,7 @@ pub enum UeAddress {
 
 /// The type octet, the IPv4 address, the prefix; absent parts are zero.
 const UE_ADDRESS_BYTES: usize = 1 + 4 + 8;
-/// Of the type octet: 1 IPv4, 2 IPv6, 3 both.
+/// Values of the type octet: 1 IPv4, 2 IPv6, 3 both.
 const V4: u8 = 1;
 const V6: u8 = 2;
 
@@ -106,7 +106,7 @@ impl UeAddress {
         }
     }
 
-    /// The ranges of the IPv4 address and of the prefix in a slot, if present.
+    /// The bytes of the IPv4 address and of the prefix in a slot, if present.
     pub(crate) fn parts(slot: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
         let [kind] = front(slot);
         let v4 = slot.get(1..5).filter(|_| kind & V4 != 0);
@@ -156,7 +156,7 @@ impl Value for UeAddress {
         fill(slot, &bytes);
     }
 
-    /// IPv4 and a prefix of the documentation's (RFC 3849): what most UEs request.
+    /// IPv4 and a documentation prefix (RFC 3849). Most UEs request both types.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [a, b, c, d] = draw.part(1).bytes();

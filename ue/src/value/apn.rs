@@ -1,4 +1,4 @@
-//! Names of packet data networks: an APN of EPS, which 5GS calls a DNN.
+//! Names of packet data networks: APN in EPS, DNN in 5GS.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use super::composite::part;
 use super::{KeyText, Value, fill, front, is_zero, refused, string, text_impls};
 use crate::draw::Draw;
 
-/// The longest name that has a place, in bytes. TS 23.003 clause 9.1 allows 100 with the operator
-/// identifier; operators use ten to thirty, and two names of this size make a context as large as
-/// paper 2's. A longer one is refused.
+/// The longest name, in bytes. TS 23.003 clause 9.1 allows 100 with the operator identifier.
+/// Operators use ten to thirty, and with two names of this size a context is as large as paper 2's.
+/// A longer name is refused.
 pub const APN_BYTES_MAX: usize = 49;
 const APN_SLOT: usize = 1 + APN_BYTES_MAX;
 
-/// Labels of letters, digits and hyphens with dots between them; kept in one case as given.
+/// Labels of letters, digits and hyphens, separated by dots. The case is preserved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Apn([u8; APN_SLOT]);
 
-/// What networks of tests are called.
+/// Names of test networks.
 const DRAWN: [Apn; 4] = [
     literal("internet"),
     literal("ims"),
@@ -31,7 +31,7 @@ impl Apn {
     /// The name.
     ///
     /// # Errors
-    /// `BadArgument`: longer than [`APN_BYTES_MAX`], or no dotted labels.
+    /// `BadArgument`: longer than [`APN_BYTES_MAX`], or not dotted labels.
     pub fn new(name: &str) -> Result<Self> {
         Self::of(name).or_else(refused)
     }
@@ -46,8 +46,8 @@ impl Apn {
         match Self::check(&bytes) {
             Ok(()) if !name.is_empty() => Ok(Self(bytes)),
             Ok(()) | Err(_) => Err(format!(
-                "{name:?} is no APN: give labels of letters, digits and hyphens with dots between \
-                 them, at most {APN_BYTES_MAX} bytes"
+                "{name:?} is not an APN: give labels of letters, digits and hyphens, separated by \
+                 dots, at most {APN_BYTES_MAX} bytes"
             )),
         }
     }
@@ -60,14 +60,14 @@ impl Apn {
     }
 }
 
-/// The class of each byte in a name. A table, because a name is checked at each read.
+/// The class of each byte in a name. A table, because a name is checked with each context.
 const CLASSES: [u8; 256] = classes();
-const ALIEN: u8 = 4;
+const INVALID: u8 = 4;
 const DOT: u8 = 1;
 const WORD: u8 = 2;
 
 const fn classes() -> [u8; 256] {
-    let mut classes = [ALIEN; 256];
+    let mut classes = [INVALID; 256];
     let (mut rest, mut byte) = (classes.as_mut_slice(), 0_u8);
     while let [class, after @ ..] = rest {
         match byte {
@@ -81,17 +81,17 @@ const fn classes() -> [u8; 256] {
     classes
 }
 
-/// A dot after a dot, at the start or at the end leaves a label empty.
+/// True if all bytes are valid and no label is empty: a dot follows a dot, or is first or last.
 #[inline]
 fn is_legal(name: &[u8]) -> bool {
     let (mut seen, mut doubled, mut last) = (0, 0, DOT);
     for byte in name {
-        let class = CLASSES.get(usize::from(*byte)).copied().unwrap_or(ALIEN);
+        let class = CLASSES.get(usize::from(*byte)).copied().unwrap_or(INVALID);
         seen |= class;
         doubled |= class & last & DOT;
         last = class;
     }
-    seen < ALIEN && doubled == 0 && last == WORD
+    seen < INVALID && doubled == 0 && last == WORD
 }
 
 text_impls!(Apn);
@@ -104,7 +104,7 @@ impl Value for Apn {
         let (length, text) = part(slot, 1);
         let [length] = front(length);
         let Some((name, unused)) = text.split_at_checked(usize::from(length)) else {
-            return Err("is longer than its place");
+            return Err("is longer than its slot");
         };
         if is_legal(name) && is_zero(unused) { Ok(()) } else { Err("is not made of dotted labels") }
     }
@@ -143,7 +143,7 @@ impl Value for Apn {
     }
 }
 
-/// A name that is known when this is compiled.
+/// A name from a literal.
 const fn literal(name: &str) -> Apn {
     assert!(name.len() <= APN_BYTES_MAX, "a name fits into its slot");
     let mut bytes = [0; APN_SLOT];
@@ -172,7 +172,7 @@ mod tests {
             assert!(Apn::new(bad).is_err(), "{bad:?}");
         }
         let end = format!("{}.", "a".repeat(48));
-        assert!(Apn::new(&end).is_err(), "a dot at the very end");
+        assert!(Apn::new(&end).is_err(), "a dot at the end");
     }
 
     #[test]

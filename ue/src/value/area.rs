@@ -1,4 +1,4 @@
-//! Where a UE is: tracking areas and cells.
+//! Tracking areas and cells of EPS.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ number! {
     Eci(u32), 4 bytes, 0 to 0x0fff_ffff, Hex
 }
 
-/// The salt of the draws of a TAI and of the list that begins with it.
+/// The salt of the draws of a TAI and of the list that starts with it.
 const AREA_SALT: u64 = 0x0a7e_a001;
 
 composite! {
@@ -51,17 +51,17 @@ fn dashed_ecgi(ecgi: Ecgi, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Re
     write!(f, "{}-{}", ValueText(&ecgi.plmn, keys), ValueText(&ecgi.eci, keys))
 }
 
-/// The most areas of a list (TS 24.301 clause 9.9.3.33).
+/// The largest number of areas of a list (TS 24.301 clause 9.9.3.33).
 pub const TAIS_MAX: usize = 16;
-/// Areas of a list that is drawn: as many as paper 2's generator gives.
+/// The number of areas of a drawn list, as in paper 2's generator.
 const TAIS_DRAWN: u8 = 15;
 const TAI_LIST_BYTES: usize = 1 + AREAS_BYTES;
 const AREAS_BYTES: usize = TAIS_MAX * Tai::BYTES;
 
-/// For each byte of a list the lowest bits of the half bytes that are digits of a PLMN, so that all
-/// are checked alike, eight bytes at once.
+/// For each byte of a list, the lowest bits of the half bytes that are digits of a PLMN: a mask to
+/// check eight bytes at once.
 const DIGITS: [u8; AREAS_BYTES] = repeated([0x11, 0x11, 0x11, 0, 0]);
-/// The lowest bit of a half byte that is `f` where the MNC has no third digit.
+/// The lowest bit of the half byte that is `f` if the MNC has two digits.
 const OPTIONAL: [u8; AREAS_BYTES] = repeated([0, 0x10, 0, 0, 0]);
 
 const fn repeated(tai: [u8; 5]) -> [u8; AREAS_BYTES] {
@@ -79,8 +79,8 @@ fn words(bytes: &[u8; AREAS_BYTES]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|eight| u64::from_be_bytes(*eight))
 }
 
-/// The area in which a UE moves without an update: 1 to 16 TAIs. A count, then each as five bytes,
-/// so that every one has its place; TS 24.301's three kinds of partial lists are for the air.
+/// The area in which a UE moves without an update: 1 to 16 TAIs. A count, then five bytes for each
+/// TAI, at a fixed offset. The three kinds of partial lists of TS 24.301 are not used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaiList([u8; TAI_LIST_BYTES]);
 
@@ -95,7 +95,7 @@ impl TaiList {
 
     fn of(tais: &[Tai]) -> std::result::Result<Self, String> {
         if tais.is_empty() || tais.len() > TAIS_MAX {
-            return Err(format!("{} areas are no list: give 1 to {TAIS_MAX}", tais.len()));
+            return Err(format!("a list of {} areas: give 1 to {TAIS_MAX}", tais.len()));
         }
         let mut bytes = [0; TAI_LIST_BYTES];
         let (count, mut rest) = bytes.split_at_mut(1);
@@ -128,13 +128,13 @@ impl Value for TaiList {
             return Err("does not have 1 to 16 areas");
         }
         let Some((_, unused)) = areas.split_at_checked(usize::from(count) * Tai::BYTES) else {
-            return Err("is longer than its place");
+            return Err("is longer than its slot");
         };
         let mut no_digit = 0;
         for ((eight, digits), optional) in words(&areas).zip(words(&DIGITS)).zip(words(&OPTIONAL)) {
-            let is_more = (eight >> 3) & ((eight >> 2) | (eight >> 1)) & digits;
-            let is_filler = eight & (eight >> 1) & (eight >> 2) & (eight >> 3) & optional;
-            no_digit |= is_more & !is_filler;
+            let above_nine = (eight >> 3) & ((eight >> 2) | (eight >> 1)) & digits;
+            let filler = eight & (eight >> 1) & (eight >> 2) & (eight >> 3) & optional;
+            no_digit |= above_nine & !filler;
         }
         if no_digit != 0 {
             Err("has a PLMN with a nibble that is not a digit")
@@ -155,7 +155,7 @@ impl Value for TaiList {
         fill(slot, &self.0);
     }
 
-    /// The first area is the TAI of the same draw; the others follow it as neighbours do.
+    /// The first area is the TAI of the same draw; the others have the next area codes.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let first = Tai::drawn(draw);
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drawn_list_begins_with_the_tai_of_the_same_draw() {
+    fn a_drawn_list_starts_with_the_tai_of_the_same_draw() {
         for draw in 0..50 {
             let list = TaiList::drawn(Draw::new(draw, TaiList::SALT));
             let tai = Tai::drawn(Draw::new(draw, Tai::SALT));
@@ -218,7 +218,7 @@ mod tests {
         for (at, wrong) in [(0, 0), (0, 17), (0, 2), (1, 0xaa), (80, 1)] {
             let mut bytes = bytes;
             bytes[at] = wrong;
-            // Two areas of which the second is zeros are a legal list: 000-000 is a network.
+            // A list whose second area is zeros is valid: 000-000 is a network.
             assert_eq!(TaiList::check(&bytes).is_err(), (at, wrong) != (0, 2), "{at} {wrong}");
         }
     }

@@ -1,4 +1,4 @@
-//! Bearers: their identities, their tunnels, their quality.
+//! Bearers: identities, tunnels, quality of service.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -27,11 +27,11 @@ number! {
     Teid(u32), 4 bytes, 1 to 0xffff_ffff, Hex
 }
 number! {
-    /// Class of quality (TS 23.203 table 6.1.7): 1 to 127 standardised, 128 to 254 the operator's.
+    /// QoS class (TS 23.203 table 6.1.7): 1 to 127 standardised, 128 to 254 operator-specific.
     Qci(u8), 1 bytes, 1 to 254, Decimal, drawn 1 to 9
 }
 number! {
-    /// Bits per second, in thousands (TS 29.274 clause 8.7).
+    /// Bit rate in kbit/s (TS 29.274 clause 8.7).
     Kbps(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 64 to 10_000_000
 }
 number! {
@@ -40,12 +40,12 @@ number! {
 }
 
 composite! {
-    /// One end of a GTP-U tunnel (TS 29.274 clause 8.22): 64 bits; the interface type is not kept,
-    /// it is known by the variable. IPv4 only, as the interfaces of this model are.
+    /// One end of a GTP-U tunnel (TS 29.274 clause 8.22): 64 bits, IPv4 only. The interface type is
+    /// not stored, because it follows from the variable.
     FTeid, salt 0, text at_address, drawn each {
-        /// Number at that address.
+        /// Identifier at the address.
         teid: Teid = "teid",
-        /// Address of the node that gave it.
+        /// Address of the node that assigned it.
         address: Ipv4Addr = "ipv4Addr",
     }
 }
@@ -57,9 +57,9 @@ fn at_address(end: FTeid, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Res
 composite! {
     /// Both ends of a tunnel.
     TeidPair, salt 0, text listed, drawn each {
-        /// Where packets from the UE go.
+        /// The end for packets from the UE.
         uplink: FTeid = "uplink",
-        /// Where packets to the UE go.
+        /// The end for packets to the UE.
         downlink: FTeid = "downlink",
     }
 }
@@ -79,22 +79,22 @@ fn rates(ambr: Ambr, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "{} kbit/s up, {} down", ValueText(&uplink, keys), ValueText(&downlink, keys))
 }
 
-/// Allocation and retention priority (TS 23.401 clause 4.7.3) in one byte, as TS 29.274 clause 8.86
-/// writes it.
+/// Allocation and retention priority (TS 23.401 clause 4.7.3) in one byte, encoded as in TS 29.274
+/// clause 8.86.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arp {
     /// Priority.
     pub priority: PriorityLevel,
-    /// May take the place of others.
+    /// True if it may pre-empt other bearers.
     pub may_preempt: bool,
-    /// May lose its place to others.
+    /// True if other bearers may pre-empt it.
     pub is_preemptable: bool,
 }
 
 /// Set if it may *not* pre-empt.
 const CANNOT_PREEMPT: u8 = 0x40;
 /// Set if it may *not* be pre-empted.
-const CANNOT_LOSE: u8 = 0x01;
+const NOT_PREEMPTABLE: u8 = 0x01;
 const ARP_SPARE: u8 = 0x82;
 const ARP_NAMES: [&str; 3] = ["priorityLevel", "preemptCap", "preemptVuln"];
 
@@ -109,7 +109,7 @@ impl Value for Arp {
         if byte & ARP_SPARE == 0 && byte >> 2 & 15 != 0 {
             Ok(())
         } else {
-            Err("has a priority of 0, or spare bits")
+            Err("has a priority of 0, or a spare bit set")
         }
     }
 
@@ -119,15 +119,15 @@ impl Value for Arp {
         Self {
             priority: PriorityLevel::load(&[byte >> 2 & 15]),
             may_preempt: byte & CANNOT_PREEMPT == 0,
-            is_preemptable: byte & CANNOT_LOSE == 0,
+            is_preemptable: byte & NOT_PREEMPTABLE == 0,
         }
     }
 
     #[inline]
     fn store(&self, slot: &mut [u8]) {
         let cannot_preempt = if self.may_preempt { 0 } else { CANNOT_PREEMPT };
-        let cannot_lose = if self.is_preemptable { 0 } else { CANNOT_LOSE };
-        fill(slot, &[self.priority.get() << 2 | cannot_preempt | cannot_lose]);
+        let not_preemptable = if self.is_preemptable { 0 } else { NOT_PREEMPTABLE };
+        fill(slot, &[self.priority.get() << 2 | cannot_preempt | not_preemptable]);
     }
 
     #[inline]
@@ -162,15 +162,15 @@ impl Value for Arp {
     fn from_json(json: &Json) -> Result<Self, String> {
         let [level, cap, vuln] = ARP_NAMES;
         let object = object(json, &ARP_NAMES)?;
-        let claim = |json: &Json, yes: &str, no: &str| match string(json)? {
+        let flag = |json: &Json, yes: &str, no: &str| match string(json)? {
             text if text == yes => Ok(true),
             text if text == no => Ok(false),
             text => Err(format!("{text:?}: give {yes} or {no}")),
         };
         Ok(Self {
             priority: member(object, level, PriorityLevel::from_json)?,
-            may_preempt: member(object, cap, |json| claim(json, MAY, MAY_NOT))?,
-            is_preemptable: member(object, vuln, |json| claim(json, CAN, CANNOT))?,
+            may_preempt: member(object, cap, |json| flag(json, MAY, MAY_NOT))?,
+            is_preemptable: member(object, vuln, |json| flag(json, CAN, CANNOT))?,
         })
     }
 }

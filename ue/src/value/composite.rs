@@ -6,24 +6,24 @@ use serde_json::{Map, Value as Json};
 
 use super::kind_of;
 
-/// The next part of a slot, and what follows; both empty if the slot ends too early.
+/// The next part of a slot and the rest; both empty if the slot is too short.
 #[inline]
 pub(crate) fn part(slot: &[u8], bytes: usize) -> (&[u8], &[u8]) {
     slot.split_at_checked(bytes).unwrap_or((&[], &[]))
 }
 
-/// As [`part`], to be written.
+/// As [`part`], mutable.
 #[inline]
 pub(crate) fn part_mut(slot: &mut [u8], bytes: usize) -> (&mut [u8], &mut [u8]) {
     slot.split_at_mut_checked(bytes).unwrap_or((&mut [], &mut []))
 }
 
-/// The object that a composite is in JSON; each member must be one of `names`.
+/// The JSON object of a composite; each member must be one of `names`.
 pub(crate) fn object<'a>(json: &'a Json, names: &[&str]) -> Result<&'a Map<String, Json>, String> {
     let object =
         json.as_object().ok_or_else(|| format!("give an object, not {}", kind_of(json)))?;
     match object.keys().find(|name| !names.contains(&name.as_str())) {
-        Some(name) => Err(format!("{name:?} is unknown here: give {}", names.join(", "))),
+        Some(name) => Err(format!("unknown member {name:?}: give {}", names.join(", "))),
         None => Ok(object),
     }
 }
@@ -43,9 +43,9 @@ pub(crate) fn separate(is_first: &mut bool, f: &mut fmt::Formatter<'_>) -> fmt::
     if std::mem::take(is_first) { Ok(()) } else { f.write_str(", ") }
 }
 
-/// A struct of values. Its bytes are theirs, in the order of the fields; its JSON is an object; its
-/// text is `listed` (`kEnb 1a2b.., ncc 3`) or what the named function writes; its draw is `each`
-/// field's own, or what the named function gives.
+/// Defines a struct of values. Its bytes are those of its fields, in order; its JSON is an object.
+/// Its text is `listed` (`kEnb 1a2b.., ncc 3`) or written by the named function. Its draw consists
+/// of those of `each` field, or is returned by the named function.
 macro_rules! composite {
     (
         $(#[$doc:meta])*

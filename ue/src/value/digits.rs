@@ -1,20 +1,21 @@
 //! Strings of decimal digits: identities of subscribers and equipment.
 //!
-//! In half bytes, the first one low, `f` after the last (TS 24.008 clause 10.5.1.4).
+//! One digit per half byte, the first one in the low half, `f` after the last (TS 24.008 clause
+//! 10.5.1.4).
 
 use std::fmt;
 
 use super::number::are_digits;
 
-/// The error in bytes that must be this many digits.
+/// Checks the bytes of `min` to `max` digits.
 #[inline]
-pub(crate) fn check_digits(bytes: [u8; 8], least: u32, most: u32) -> Result<(), &'static str> {
-    let halves = u64::from_le_bytes(bytes); // the first digit lowest
+pub(crate) fn check_digits(bytes: [u8; 8], min: u32, max: u32) -> Result<(), &'static str> {
+    let halves = u64::from_le_bytes(bytes); // The first digit is the lowest half byte.
     let count = 16 - (!halves).leading_zeros() / 4;
     let digits = halves & u64::MAX.checked_shr(64 - 4 * count).unwrap_or(0);
     if !are_digits(digits) {
-        Err("has what is no digit")
-    } else if count < least || count > most {
+        Err("has a half byte that is not a digit")
+    } else if count < min || count > max {
         Err("has too few or too many digits")
     } else {
         Ok(())
@@ -46,30 +47,30 @@ pub(crate) fn write_digits(bytes: [u8; 8], f: &mut fmt::Formatter<'_>) -> fmt::R
     Ok(())
 }
 
-/// The bytes of a number's `count` last digits.
+/// The bytes of the last `count` digits of a number.
 #[inline]
 pub(crate) fn digits_of_number(mut number: u64, count: u32) -> [u8; 8] {
     let mut halves = u64::MAX.checked_shl(4 * count).unwrap_or(0);
-    for place in (0..count).rev() {
-        halves |= (number % 10) << (4 * place);
+    for position in (0..count).rev() {
+        halves |= (number % 10) << (4 * position);
         number /= 10;
     }
     halves.to_le_bytes()
 }
 
-/// A string of decimal digits: name, what stands before them in a text, the fewest and the most of
-/// them, and which number a draw gives (it is written with the most).
+/// Defines a string of decimal digits: name, prefix in texts, smallest and largest number of
+/// digits, and the number of a draw (written with the largest number of digits).
 macro_rules! digits {
     (
         $(#[$doc:meta])*
-        $name:ident, $prefix:literal, $least:literal to $most:literal, $drawn:expr
+        $name:ident, $prefix:literal, $min:literal to $max:literal, $drawn:expr
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name([u8; 8]);
 
         impl $name {
-            #[doc = concat!("From its text: `", $prefix, "`, ", $least, " to ", $most, " digits.")]
+            #[doc = concat!("From its text: `", $prefix, "`, ", $min, " to ", $max, " digits.")]
             ///
             /// # Errors
             /// `BadArgument`.
@@ -80,23 +81,23 @@ macro_rules! digits {
             fn of(text: &str) -> std::result::Result<Self, String> {
                 if let Some(digits) = text.strip_prefix($prefix)
                     && digits.bytes().all(|byte| byte.is_ascii_digit())
-                    && ($least..=$most).contains(&digits.len())
+                    && ($min..=$max).contains(&digits.len())
                 {
                     return Ok(Self($crate::value::digits::digits_of(digits)));
                 }
                 Err(format!(
-                    concat!("{:?} is no ", stringify!($name), ": give ", $prefix, " and ", $least,
-                        " to ", $most, " digits"),
+                    concat!("{:?} is not a valid ", stringify!($name), ": give ", $prefix, " and ",
+                        $min, " to ", $max, " digits"),
                     text
                 ))
             }
 
             #[inline]
             fn of_number(number: u64) -> Self {
-                Self($crate::value::digits::digits_of_number(number, $most))
+                Self($crate::value::digits::digits_of_number(number, $max))
             }
 
-            /// Its bytes: two digits in each, the first one low, `f` after the last.
+            /// Its bytes: two digits per byte, the first one in the low half, `f` after the last.
             pub const fn as_bytes(&self) -> &[u8; 8] {
                 &self.0
             }
@@ -109,7 +110,7 @@ macro_rules! digits {
 
             #[inline]
             fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
-                $crate::value::digits::check_digits($crate::value::front(slot), $least, $most)
+                $crate::value::digits::check_digits($crate::value::front(slot), $min, $max)
             }
 
             #[inline]

@@ -1,4 +1,4 @@
-//! Traffic flow templates: which packets a bearer carries.
+//! Traffic flow templates: the packets that a bearer carries.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,33 +10,34 @@ use super::composite::part;
 use super::{KeyText, Value, fill, front, is_zero, refused, string, text_impls};
 use crate::draw::Draw;
 
-/// The longest template that has a place, in bytes. TS 24.008 allows 255; one to three filters of
-/// IPv4, as default and voice bearers have them, take 10 to 31. A longer one is refused.
+/// The longest template, in bytes. TS 24.008 allows 255. One to three IPv4 filters, as default and
+/// voice bearers have, take 10 to 31. A longer template is refused.
 pub const TFT_BYTES_MAX: usize = 31;
 const TFT_SLOT: usize = 1 + TFT_BYTES_MAX;
 
-/// Operation 1, "create": the operation code of a stored template. The low bits count filters.
+/// Operation 1, "create": the operation code of a stored template. The low bits are the number of
+/// filters.
 const CREATE: u8 = 0b0010_0000;
 const COUNT_MASK: u8 = 0b0000_1111;
 const SPARE_MASK: u8 = 0b1100_0000;
 
-/// Packet filters as TS 24.008 clause 10.5.6.12 writes them: for each a direction and a number, a
-/// precedence, a length, components.
+/// Packet filters in the encoding of TS 24.008 clause 10.5.6.12: for each filter a direction and an
+/// identifier, a precedence, a length, components.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tft([u8; TFT_SLOT]);
 
 /// One filter of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketFilter<'a> {
-    /// Two bits of direction (1 down, 2 up, 3 both), four of the filter's number.
+    /// Two bits of direction (1 down, 2 up, 3 both), four bits of the filter's identifier.
     pub head: u8,
     /// Precedence: the filter with the lowest value is evaluated first.
     pub precedence: u8,
-    /// Type and value, type and value.
+    /// Types and values of the components.
     pub components: &'a [u8],
 }
 
-/// How many bytes the value of a component has, by its type.
+/// The size of a component's value, by its type.
 const fn component_bytes(kind: u8) -> Option<usize> {
     match kind {
         0x30 => Some(1),
@@ -50,7 +51,7 @@ const fn component_bytes(kind: u8) -> Option<usize> {
     }
 }
 
-/// Splits the first filter off. `None` if it is cut, or empty.
+/// Splits off the first filter. `None` if it is truncated or empty.
 fn split_filter(bytes: &[u8]) -> Option<(PacketFilter<'_>, &[u8])> {
     let ([head, precedence, length], rest) = bytes.split_first_chunk::<3>()?;
     let (components, rest) = rest.split_at_checked(usize::from(*length))?;
@@ -67,14 +68,14 @@ fn split_component(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 fn check_template(bytes: &[u8]) -> std::result::Result<(), &'static str> {
     let Some((first, mut rest)) = bytes.split_first() else { return Err("is empty") };
     if first & !COUNT_MASK != CREATE || first & COUNT_MASK == 0 {
-        return Err("does not begin with operation 1 and 1 to 15 filters");
+        return Err("does not start with operation 1 and 1 to 15 filters");
     }
     for _ in 0..first & COUNT_MASK {
-        let (filter, after) = split_filter(rest).ok_or("has a filter that is cut or empty")?;
+        let (filter, after) = split_filter(rest).ok_or("has a truncated or empty filter")?;
         let mut components = filter.components;
         while !components.is_empty() {
             (_, _, components) =
-                split_component(components).ok_or("has an unknown or cut component")?;
+                split_component(components).ok_or("has an unknown or truncated component")?;
         }
         rest = after;
     }
@@ -91,7 +92,7 @@ impl Tft {
     }
 
     fn of(bytes: &[u8]) -> std::result::Result<Self, String> {
-        check_template(bytes).map_err(|what| format!("this packet filter template {what}"))?;
+        check_template(bytes).map_err(|what| format!("the traffic flow template {what}"))?;
         let mut slot = [0; TFT_SLOT];
         let (length, body) = slot.split_at_mut(1);
         match (body.get_mut(..bytes.len()), u8::try_from(bytes.len())) {
@@ -101,7 +102,7 @@ impl Tft {
                 Ok(Self(slot))
             }
             (_, _) => Err(format!(
-                "a packet filter template of {} bytes: at most {TFT_BYTES_MAX} have a place",
+                "a traffic flow template of {} bytes: give at most {TFT_BYTES_MAX}",
                 bytes.len()
             )),
         }
@@ -134,7 +135,7 @@ impl Value for Tft {
         let (length, body) = part(slot, 1);
         let [length] = front(length);
         let (used, unused) =
-            body.split_at_checked(usize::from(length)).ok_or("is longer than its place")?;
+            body.split_at_checked(usize::from(length)).ok_or("is longer than its slot")?;
         check_template(used)?;
         if is_zero(unused) { Ok(()) } else { Err("has bytes after its end") }
     }
@@ -149,7 +150,7 @@ impl Value for Tft {
         fill(slot, &self.0);
     }
 
-    /// One filter: packets of UDP between the UE and a port of one host.
+    /// One filter: UDP packets between the UE and a port of one host.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         const COMPONENTS: u8 = 9 + 2 + 3;
@@ -183,7 +184,7 @@ impl Value for Tft {
     fn from_json(json: &Json) -> std::result::Result<Self, String> {
         let text = string(json)?;
         if text.len() > 2 * TFT_BYTES_MAX || text.len() % 2 != 0 || !text.is_ascii() {
-            return Err(format!("give pairs of hexadecimal digits, at most {TFT_BYTES_MAX}"));
+            return Err(format!("give at most {TFT_BYTES_MAX} bytes in hexadecimal digits"));
         }
         let pairs = text.as_bytes().chunks(2).map(|pair| {
             let [byte] = super::unhex::<1>(str::from_utf8(pair).unwrap_or_default())?;
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drawn_template_is_read_back() {
+    fn a_drawn_template_is_parsed() {
         for draw in 0..20 {
             let tft = Tft::drawn(Draw::new(draw, 3));
             assert_eq!(Tft::check(&tft.0), Ok(()));
@@ -241,8 +242,8 @@ mod tests {
             assert_eq!(Tft::from_json(&tft.json(KeyText::Whole)), Ok(tft));
             assert_eq!(Tft::new(tft.as_bytes()), Ok(tft));
         }
-        let text_impls = Tft::new(&[0x21, 0x31, 7, 5, 0x30, 6, 0x40, 0, 80]).unwrap().to_string();
-        assert_eq!(text_impls, "both ways, precedence 7, protocol 6, local port 80");
+        let text = Tft::new(&[0x21, 0x31, 7, 5, 0x30, 6, 0x40, 0, 80]).unwrap().to_string();
+        assert_eq!(text, "both ways, precedence 7, protocol 6, local port 80");
     }
 
     #[test]
@@ -269,6 +270,6 @@ mod tests {
         assert!(Tft::new(&long).is_ok());
         long[0] = 0x23;
         long.extend([0x31, 7, 2, 0x30, 6]);
-        assert!(Tft::new(&long).unwrap_err().to_string().contains("31"), "a place is 31 bytes");
+        assert!(Tft::new(&long).unwrap_err().to_string().contains("31"), "the limit is 31 bytes");
     }
 }

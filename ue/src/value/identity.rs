@@ -10,11 +10,11 @@ use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
-    /// Number of a UE in its cell (TS 36.321 clause 7.1: the values that name one UE).
+    /// Identifier of a UE in its cell (TS 36.321 clause 7.1: the values for one UE).
     CRnti(u16), 2 bytes, 0x003d to 0xfff3, Hex
 }
 number! {
-    /// Number that the eNB assigns to a UE on S1 (TS 36.413 clause 9.2.3.4): 24 bits.
+    /// Identifier that the eNB assigns to a UE on S1 (TS 36.413 clause 9.2.3.4): 24 bits.
     EnbUeS1apId(u32), 3 bytes, 0 to 0x00ff_ffff, Decimal
 }
 number! {
@@ -26,7 +26,7 @@ number! {
     MmeCode(u8), 1 bytes, 0 to 0xff, Hex
 }
 number! {
-    /// Temporary number of a UE in its MME (TS 23.003 clause 2.8.1).
+    /// Temporary identifier of a UE in its MME (TS 23.003 clause 2.8.1).
     MTmsi(u32), 4 bytes, 0 to 0xffff_ffff, Hex
 }
 
@@ -48,12 +48,12 @@ fn dashed_gummei(gummei: Gummei, keys: KeyText, f: &mut fmt::Formatter<'_>) -> f
 }
 
 composite! {
-    /// Globally unique temporary identity (TS 23.003 clause 2.8.1): 80 bits, the MME that gave it
-    /// and its M-TMSI. Draws that differ in their low 52 bits give different GUTIs.
+    /// Globally unique temporary identity (TS 23.003 clause 2.8.1): 80 bits. GUTIs differ if their
+    /// draws differ in the low 52 bits.
     Guti, salt 0, text dashed_guti, drawn reallocated_guti {
-        /// The MME that gave it.
+        /// The MME that assigned it.
         gummei: Gummei = "gummei",
-        /// Number in that MME.
+        /// Identifier in that MME.
         m_tmsi: MTmsi = "mTmsi",
     }
 }
@@ -66,18 +66,19 @@ fn reallocated_guti(draw: Draw) -> Guti {
     Guti::of_number(mix_identity(draw.whole()), REALLOCATED)
 }
 
-/// Set in the group of a GUTI that a procedure gave, clear in one that [`Guti::provisioned`] made:
-/// the two never meet.
+/// Set in the group of a GUTI that a procedure assigned, clear in one from [`Guti::provisioned`],
+/// so that these always differ.
 const REALLOCATED: u16 = 0x4000;
 
 impl Guti {
-    /// The GUTI that a UE has before its first attach: different for every UE below 2^52.
+    /// The GUTI of a UE before its first attach: different for every UE below 2^52.
     pub const fn provisioned(ue: u64) -> Self {
         Self::of_number(mix_identity(ue), 0)
     }
 
-    /// 14 bits of the group, 8 of the MME, 30 of the M-TMSI. The group's first bit and the M-TMSI's
-    /// first two are set, as TS 23.003 clause 2.8.2.1 wants of those that are mapped to GERAN.
+    /// The number fills 14 bits of the group, 8 of the MME and 30 of the M-TMSI. The first bit of
+    /// the group and the first two of the M-TMSI are set, as TS 23.003 clause 2.8.2.1 requires for
+    /// GUTIs that are mapped to GERAN.
     const fn of_number(number: u64, bits: u16) -> Self {
         Self {
             gummei: Gummei {
@@ -90,22 +91,22 @@ impl Guti {
     }
 }
 
-/// The ten digits of a subscriber in the network of tests.
+/// The number of subscribers of the test network: ten digits.
 const SUBSCRIBERS: u64 = 10_000_000_000;
-/// 00101 and ten digits.
+/// The first IMSI of the test network: 00101 and ten digits.
 const TEST_IMSI: u64 = 1_010_000_000_000;
 
-/// The digits of a subscriber's number in the network of tests.
+/// The IMSI of a subscriber of the test network.
 const fn subscriber(number: u64) -> u64 {
     TEST_IMSI + number % SUBSCRIBERS
 }
 
-/// A telephone number of no country (882 is for networks beyond countries).
+/// A telephone number with the code 882, which is not of a country but of international networks.
 const fn telephone(draw: Draw) -> u64 {
     882_000_000_000_000 + draw.word(0) % 1_000_000_000_000
 }
 
-/// A type allocation code of the range for tests, and what follows it.
+/// An equipment identity with a type allocation code for tests.
 const fn equipment(draw: Draw) -> u64 {
     10_100_000_000_000 + draw.word(0) % 1_000_000_000_000
 }
@@ -135,14 +136,14 @@ digits! {
 }
 
 impl Imsi {
-    /// The subscriber with this number in the network of tests: different for each below 10^10.
+    /// The subscriber with this number in the test network: different for each below 10^10.
     pub fn of_subscriber(number: u64) -> Self {
         Self::of_number(subscriber(number))
     }
 }
 
 impl Supi {
-    /// The subscriber with this number in the network of tests: different for each below 10^10.
+    /// The subscriber with this number in the test network: different for each below 10^10.
     pub fn of_subscriber(number: u64) -> Self {
         Self::of_number(subscriber(number))
     }

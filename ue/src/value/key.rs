@@ -66,24 +66,24 @@ macro_rules! key {
 }
 
 key! {
-    /// A key of 128 bits: what algorithms of EPS and 5GS use (TS 33.401 clause A.7 and TS 33.501
-    /// clause A.8: of the 256 bits that are derived, the 128 least significant ones).
+    /// A key of 128 bits, for the algorithms of EPS and 5GS: the 128 least significant bits of the
+    /// derived 256 (TS 33.401 clause A.7, TS 33.501 clause A.8).
     Key128, 16
 }
 key! {
-    /// A key of 256 bits: what keys are derived from (TS 33.401 clause 6.2, TS 33.501 clause 6.2).
+    /// A key of 256 bits, for the derivation of keys (TS 33.401 clause 6.2, TS 33.501 clause 6.2).
     Key256, 32
 }
 
 fn write_key(bytes: &[u8], keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let text_impls = match keys {
+    let shown = match keys {
         KeyText::Short => 2,
         KeyText::Whole => bytes.len(),
     };
-    for byte in bytes.iter().take(text_impls) {
+    for byte in bytes.iter().take(shown) {
         write!(f, "{byte:02x}")?;
     }
-    if text_impls < bytes.len() { f.write_str("..") } else { Ok(()) }
+    if shown < bytes.len() { f.write_str("..") } else { Ok(()) }
 }
 
 #[cfg(test)]

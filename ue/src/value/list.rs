@@ -1,4 +1,4 @@
-//! Bounded lists: a count, then room for the maximum number of items.
+//! Bounded lists: a count, then slots for the maximum number of items.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use serde_json::Value as Json;
 use super::composite::part;
 use super::{KeyText, Value, ValueText, front, is_zero, kind_of};
 
-/// The error of a list that can have `most` items.
+/// Checks a list with at most `max` items.
 #[inline]
-pub(crate) fn check<T: Value>(slot: &[u8], most: usize) -> Result<(), &'static str> {
+pub(crate) fn check<T: Value>(slot: &[u8], max: usize) -> Result<(), &'static str> {
     let (count, items) = part(slot, 1);
     let [count] = front(count);
     let count = usize::from(count);
-    if count == 0 || count > most {
-        return Err("has no item, or more than have a place");
+    if count == 0 || count > max {
+        return Err("has no items, or too many");
     }
     let (used, unused) = part(items, count * T::BYTES);
     for item in used.chunks_exact(T::BYTES) {
@@ -34,13 +34,13 @@ pub(crate) fn items(slot: &[u8], bytes: usize) -> impl Iterator<Item = &[u8]> {
 #[inline]
 pub(crate) fn write<T: Value>(list: impl ExactSizeIterator<Item = T>, slot: &mut [u8]) -> bool {
     let Some((count, items)) = slot.split_first_mut() else { return false };
-    let most = items.len() / T::BYTES;
+    let max = items.len() / T::BYTES;
     match u8::try_from(list.len()) {
-        Ok(length) if length > 0 && list.len() <= most => *count = length,
+        Ok(length) if length > 0 && list.len() <= max => *count = length,
         Ok(_) | Err(_) => return false,
     }
-    for (item, place) in list.zip(items.chunks_exact_mut(T::BYTES)) {
-        item.store(place);
+    for (item, slot) in list.zip(items.chunks_exact_mut(T::BYTES)) {
+        item.store(slot);
     }
     true
 }
@@ -57,33 +57,34 @@ pub(crate) fn text<T: Value>(
     Ok(())
 }
 
-/// The items of a JSON list; at most `most` of them are looked at.
-pub(crate) fn from_json<T: Value>(json: &Json, most: usize) -> Result<Vec<T>, String> {
+/// The items of a JSON list; at most `max`.
+pub(crate) fn from_json<T: Value>(json: &Json, max: usize) -> Result<Vec<T>, String> {
     let list = json.as_array().ok_or_else(|| format!("give a list, not {}", kind_of(json)))?;
-    if list.is_empty() || list.len() > most {
-        return Err(format!("{} items: give 1 to {most}", list.len()));
+    if list.is_empty() || list.len() > max {
+        return Err(format!("{} items: give 1 to {max}", list.len()));
     }
     list.iter().map(T::from_json).collect()
 }
 
-/// A list: its name, the type of its items, the most of them, how many a draw gives, its salt.
+/// A list: its name, the type of its items, their largest number, the number that a draw gives, its
+/// salt.
 macro_rules! list {
     (
         $(#[$doc:meta])*
-        $name:ident of $item:ty, at most $most:literal, drawn $drawn:literal, salt $salt:literal
+        $name:ident of $item:ty, at most $max:literal, drawn $drawn:literal, salt $salt:literal
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name([u8; 1 + $most * <$item as $crate::value::Value>::BYTES]);
+        pub struct $name([u8; 1 + $max * <$item as $crate::value::Value>::BYTES]);
 
         impl $name {
-            /// The most items.
-            pub const MOST: usize = $most;
+            /// The largest number of items.
+            pub const ITEMS_MAX: usize = $max;
 
-            #[doc = concat!("The list of these items, of which there are 1 to ", $most, ".")]
+            #[doc = concat!("A list of 1 to ", $max, " items.")]
             ///
             /// # Errors
-            /// `BadArgument`: none, or more than [`Self::MOST`].
+            /// `BadArgument`: none, or more than [`Self::ITEMS_MAX`].
             pub fn new(items: &[$item]) -> nearstate_model::Result<Self> {
                 Self::of(items).or_else($crate::value::refused)
             }
@@ -93,7 +94,7 @@ macro_rules! list {
                 if $crate::value::list::write(items.iter().copied(), &mut bytes) {
                     return Ok(Self(bytes));
                 }
-                Err(format!(concat!("{} items are no ", stringify!($name), ": give 1 to ", $most),
+                Err(format!(concat!("a ", stringify!($name), " of {} items: give 1 to ", $max),
                     items.len()))
             }
 
@@ -108,12 +109,12 @@ macro_rules! list {
         $crate::value::text_impls!($name);
 
         impl $crate::value::Value for $name {
-            const BYTES: usize = 1 + $most * <$item as $crate::value::Value>::BYTES;
+            const BYTES: usize = 1 + $max * <$item as $crate::value::Value>::BYTES;
             const SALT: u64 = $salt;
 
             #[inline]
             fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
-                $crate::value::list::check::<$item>(slot, $most)
+                $crate::value::list::check::<$item>(slot, $max)
             }
 
             #[inline]
@@ -126,7 +127,7 @@ macro_rules! list {
                 $crate::value::fill(slot, &self.0);
             }
 
-            /// The first item is what the same draw gives alone.
+            /// The first item is the value of the same draw.
             #[inline]
             fn drawn(draw: $crate::draw::Draw) -> Self {
                 let mut bytes = [0; <Self as $crate::value::Value>::BYTES];
@@ -151,7 +152,7 @@ macro_rules! list {
             }
 
             fn from_json(json: &serde_json::Value) -> std::result::Result<Self, String> {
-                Self::of(&$crate::value::list::from_json(json, $most)?)
+                Self::of(&$crate::value::list::from_json(json, $max)?)
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Names that services of the core assign: identifiers of instances, addresses of resources.
+//! Names that services of the core assign: identifiers of instances, URIs of resources.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use super::composite::part;
 use super::{KeyText, Value, fill, front, hex, is_zero, refused, string, text_impls, unhex};
 use crate::draw::Draw;
 
-/// A universally unique identifier (RFC 9562): of an instance of a network function (TS 29.571
-/// clause 5.3.2), of a context in a session management function.
+/// A universally unique identifier (RFC 9562) of an instance of a network function (TS 29.571
+/// clause 5.3.2), or of a context in an SMF.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid([u8; 16]);
 
@@ -46,7 +46,7 @@ impl Value for Uuid {
         fill(slot, &self.0);
     }
 
-    /// Version 4: random but for six bits.
+    /// Version 4: random except for six bits.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let bits = u128::from_be_bytes(draw.bytes());
@@ -68,7 +68,7 @@ impl Value for Uuid {
 
     fn from_json(json: &Json) -> std::result::Result<Self, String> {
         let text = string(json)?;
-        let bad = || format!("{text:?} is no UUID like 123e4567-e89b-42d3-a456-426614174000");
+        let bad = || format!("{text:?} is not a UUID like 123e4567-e89b-42d3-a456-426614174000");
         let lengths = text.split('-').map(str::len);
         if !lengths.eq([8, 4, 4, 4, 12]) {
             return Err(bad());
@@ -77,8 +77,8 @@ impl Value for Uuid {
     }
 }
 
-/// The radio capability identifier of a UE: hexadecimal digits, of the manufacturer (20) or of
-/// the network (13), `f` after the last (TS 23.003 clause 29.2).
+/// The radio capability identifier of a UE: hexadecimal digits, assigned by the manufacturer (20)
+/// or by the network (13), `f` after the last (TS 23.003 clause 29.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RadioCapabilityId {
     /// Its issuer, and the number of the capabilities.
@@ -86,8 +86,8 @@ pub struct RadioCapabilityId {
 }
 
 impl RadioCapabilityId {
-    /// The identifier that a maker gave.
-    pub const fn of_maker(digits: [u8; 10]) -> Self {
+    /// An identifier that a manufacturer assigned.
+    pub const fn of_manufacturer(digits: [u8; 10]) -> Self {
         Self { digits }
     }
 }
@@ -135,22 +135,21 @@ impl Value for RadioCapabilityId {
     }
 }
 
-/// The longest address of a resource that has a place, in bytes: with full domain names of a
-/// network function (TS 23.003 clause 28.3.2) and the path of its service they take 80 to 95. A
-/// longer one is refused.
+/// The longest URI, in bytes. With the full domain name of a network function (TS 23.003 clause
+/// 28.3.2) and the path of its service, URIs have 80 to 95. A longer URI is refused.
 pub const URI_BYTES_MAX: usize = 111;
 const URI_SLOT: usize = 1 + URI_BYTES_MAX;
 
-/// The address of a resource (RFC 3986) that a service gave: visible ASCII without blanks, quotes
+/// The URI of a resource (RFC 3986) that a service assigned: visible ASCII without spaces, quotes
 /// and backslashes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uri([u8; URI_SLOT]);
 
 impl Uri {
-    /// The address.
+    /// The URI.
     ///
     /// # Errors
-    /// `BadArgument`: longer than [`URI_BYTES_MAX`], or with what no address has.
+    /// `BadArgument`: longer than [`URI_BYTES_MAX`], or with invalid characters.
     pub fn new(text: &str) -> Result<Self> {
         Self::of(text).or_else(refused)
     }
@@ -159,13 +158,13 @@ impl Uri {
         match text.len() {
             1..=URI_BYTES_MAX if is_legal(text.as_bytes()) => Ok(Self::packed(text.as_bytes())),
             _ => Err(format!(
-                "{text:?} is no address of a resource: give 1 to {URI_BYTES_MAX} visible ASCII \
-                 characters without quotes and backslashes"
+                "{text:?} is not a URI: give 1 to {URI_BYTES_MAX} visible ASCII characters without \
+                 quotes and backslashes"
             )),
         }
     }
 
-    /// A prefix of the text that has a place.
+    /// The text, truncated to the slot.
     #[inline]
     fn packed(text: &[u8]) -> Self {
         let mut bytes = [0; URI_SLOT];
@@ -177,7 +176,7 @@ impl Uri {
         Self(bytes)
     }
 
-    /// The address.
+    /// The URI.
     pub fn as_str(&self) -> &str {
         let [length, text @ ..] = &self.0;
         str::from_utf8(text.get(..usize::from(*length)).unwrap_or_default()).unwrap_or_default()
@@ -203,12 +202,12 @@ impl Value for Uri {
         let (length, text) = part(slot, 1);
         let [length] = front(length);
         let Some((used, unused)) = text.split_at_checked(usize::from(length)) else {
-            return Err("is longer than its place");
+            return Err("is longer than its slot");
         };
         if length > 0 && is_legal(used) && is_zero(unused) {
             Ok(())
         } else {
-            Err("is not made of visible ASCII characters")
+            Err("is empty, or has invalid characters")
         }
     }
 
@@ -222,7 +221,7 @@ impl Value for Uri {
         fill(slot, &self.0);
     }
 
-    /// A resource in the network of tests.
+    /// A resource in the test network.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         const PATH: &[u8; 81] =
@@ -230,8 +229,8 @@ impl Value for Uri {
         let mut text = [0; PATH.len() + 16];
         let (path, number) = text.split_at_mut(PATH.len());
         path.copy_from_slice(PATH);
-        for (place, digit) in (0..).zip(number) {
-            let half = (draw.word(0) >> (60 - 4 * place) & 15) as u8;
+        for (position, digit) in (0..).zip(number) {
+            let half = (draw.word(0) >> (60 - 4 * position) & 15) as u8;
             *digit = if half < 10 { b'0' + half } else { b'a' - 10 + half };
         }
         Self::packed(&text)

@@ -1,4 +1,4 @@
-//! Identities and places of 5GS: what TS 23.003 clauses 2.10 and 19 and TS 38.413 define anew.
+//! Identities, areas and cells of 5GS (TS 23.003 clauses 2.10 and 19, TS 38.413).
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use super::{KeyText, ValueText};
 use crate::draw::{Draw, mix_identity};
 
 number! {
-    /// Number that the AMF assigns to a UE on NG (TS 38.413 clause 9.3.3.1): 40 bits.
+    /// Identifier that the AMF assigns to a UE on NG (TS 38.413 clause 9.3.3.1): 40 bits.
     AmfUeNgapId(u64), 5 bytes, 0 to 0xff_ffff_ffff, Decimal
 }
 number! {
-    /// Number that the gNB assigns to a UE on NG (TS 38.413 clause 9.3.3.2): 32 bits.
+    /// Identifier that the gNB assigns to a UE on NG (TS 38.413 clause 9.3.3.2): 32 bits.
     RanUeNgapId(u32), 4 bytes, 0 to 0xffff_ffff, Decimal
 }
 number! {
@@ -22,7 +22,7 @@ number! {
     AmfId(u32), 3 bytes, 0 to 0x00ff_ffff, Hex
 }
 number! {
-    /// Temporary number of a UE in its AMF (TS 23.003 clause 2.10.1).
+    /// Temporary identifier of a UE in its AMF (TS 23.003 clause 2.10.1).
     FiveGTmsi(u32), 4 bytes, 0 to 0xffff_ffff, Hex
 }
 number! {
@@ -42,7 +42,7 @@ number! {
     Seconds(u32), 4 bytes, 0 to 0xffff_ffff, Decimal, drawn 1_700_000_000 to 1_900_000_000
 }
 number! {
-    /// Why a UE requested a connection (TS 38.413 clause 9.3.1.111).
+    /// Cause of a connection (TS 38.413 clause 9.3.1.111).
     EstablishmentCause(u8), 1 bytes, 0 to 10, Decimal
 }
 
@@ -61,12 +61,12 @@ fn dashed_guami(guami: Guami, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt:
 }
 
 composite! {
-    /// 5G globally unique temporary identity (TS 23.003 clause 2.10.1): 80 bits. Draws that differ
-    /// in their low 52 bits give identities that differ.
+    /// 5G globally unique temporary identity (TS 23.003 clause 2.10.1): 80 bits. Identities differ
+    /// if their draws differ in the low 52 bits.
     FiveGGuti, salt 0, text dashed_guti, drawn allocated_guti {
-        /// The AMF that gave it.
+        /// The AMF that assigned it.
         guami: Guami = "guami",
-        /// Number in that AMF.
+        /// Identifier in that AMF.
         tmsi: FiveGTmsi = "5gTmsi",
     }
 }
@@ -100,7 +100,7 @@ fn dashed_tai(tai: Tai, keys: KeyText, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 
 list! {
     /// Registration area (TS 24.501 clause 9.11.3.9): the area in which a UE moves without an
-    /// update. The first area that is drawn is the TAI of the same draw.
+    /// update. The first area of a draw is the TAI of the same draw.
     TaiList of Tai, at most 16, drawn 3, salt 0x0a7e_a005
 }
 

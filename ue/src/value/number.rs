@@ -1,4 +1,4 @@
-//! Numbers with bounds: identifiers and counts, big-endian in as many bytes as they need.
+//! Bounded numbers: identifiers and counts, big-endian, in the smallest number of bytes.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use serde_json::Value as Json;
 
 use super::{kind_of, string};
 
-/// How a number is written.
+/// The notation of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Decimal,
-    /// With the number of digits of the largest value; a string in JSON, as 3GPP writes a TAC.
+    /// With the number of digits of the largest value; a string in JSON, as a TAC in 3GPP.
     Hex,
 }
 
-/// Hexadecimal digits of the numbers up to `most`.
-pub(crate) const fn digits(most: u64) -> usize {
-    let bits = 64 - most.leading_zeros();
+/// Hexadecimal digits of the numbers up to `max`.
+pub(crate) const fn digits(max: u64) -> usize {
+    let bits = 64 - max.leading_zeros();
     (bits.div_ceil(4)) as usize
 }
 
-/// Is each half byte a decimal digit? All sixteen at once: 10 to 15 have the bit of 8 and one of
-/// those of 4 and 2.
+/// True if each of the sixteen half bytes is a decimal digit: 10 to 15 have the bit of 8 and that
+/// of 4 or 2.
 #[inline]
 pub(crate) const fn are_digits(halves: u64) -> bool {
     (halves >> 3) & ((halves >> 2) | (halves >> 1)) & 0x1111_1111_1111_1111 == 0
@@ -41,37 +41,32 @@ pub(crate) fn store<const BYTES: usize>(number: u64, slot: &mut [u8]) {
     }
 }
 
-pub(crate) fn text(
-    number: u64,
-    most: u64,
-    style: Style,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
+pub(crate) fn text(number: u64, max: u64, style: Style, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match style {
         Style::Decimal => write!(f, "{number}"),
-        Style::Hex => write!(f, "{number:0width$x}", width = digits(most)),
+        Style::Hex => write!(f, "{number:0width$x}", width = digits(max)),
     }
 }
 
-pub(crate) fn json(number: u64, most: u64, style: Style) -> Json {
+pub(crate) fn json(number: u64, max: u64, style: Style) -> Json {
     match style {
         Style::Decimal => Json::from(number),
-        Style::Hex => Json::from(format!("{number:0width$x}", width = digits(most))),
+        Style::Hex => Json::from(format!("{number:0width$x}", width = digits(max))),
     }
 }
 
-pub(crate) fn from_json(json: &Json, most: u64, style: Style) -> Result<u64, String> {
+pub(crate) fn from_json(json: &Json, max: u64, style: Style) -> Result<u64, String> {
     match style {
         Style::Decimal => {
             json.as_u64().ok_or_else(|| format!("give a whole number, not {}", kind_of(json)))
         }
-        Style::Hex => from_hex(string(json)?, most),
+        Style::Hex => from_hex(string(json)?, max),
     }
 }
 
 /// A number with at most the digits of the largest value.
-pub(crate) fn from_hex(text: &str, most: u64) -> Result<u64, String> {
-    let width = digits(most);
+pub(crate) fn from_hex(text: &str, max: u64) -> Result<u64, String> {
+    let width = digits(max);
     let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match u64::from_str_radix(text, 16) {
         Ok(number) if is_hex && text.len() <= width => Ok(number),
@@ -84,28 +79,28 @@ macro_rules! bounds {
     ($low:literal, $high:literal) => {
         ($low, $high)
     };
-    ($low:literal, $high:literal, $least:literal, $most:literal) => {
-        ($least, $most)
+    ($low:literal, $high:literal, $min:literal, $max:literal) => {
+        ($min, $max)
     };
 }
 pub(crate) use bounds;
 
-/// A number type: name, integer, bytes, bounds, style; then, if not all that is legal is usual,
-/// what is drawn.
+/// Defines a number type: name, integer, bytes, bounds, notation; optionally the bounds of draws,
+/// if not all valid values are usual.
 macro_rules! number {
     (
         $(#[$doc:meta])*
         $name:ident($int:ty), $bytes:literal bytes, $low:literal to $high:literal, $style:ident
-        $(, drawn $least:literal to $most:literal)?
+        $(, drawn $min:literal to $max:literal)?
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name($int);
 
         impl $name {
-            /// The smallest one.
+            /// The smallest value.
             pub const MIN: Self = Self($low);
-            /// The largest one.
+            /// The largest value.
             pub const MAX: Self = Self($high);
 
             #[doc = concat!("The number, if it is from ", $low, " to ", $high, ".")]
@@ -126,7 +121,8 @@ macro_rules! number {
                 match <$int>::try_from(number) {
                     Ok(narrow) if ($low..=$high).contains(&number) => Ok(Self(narrow)),
                     Ok(_) | Err(_) => Err(format!(
-                        concat!("{} is no ", stringify!($name), ": give ", $low, " to ", $high),
+                        concat!("{} is not a valid ", stringify!($name), ": give ", $low, " to ",
+                            $high),
                         number
                     )),
                 }
@@ -160,7 +156,7 @@ macro_rules! number {
             #[inline]
             fn drawn(draw: $crate::draw::Draw) -> Self {
                 const BOUNDS: (u64, u64) =
-                    $crate::value::number::bounds!($low, $high $(, $least, $most)?);
+                    $crate::value::number::bounds!($low, $high $(, $min, $max)?);
                 Self(<$int>::try_from(draw.between(BOUNDS.0, BOUNDS.1)).unwrap_or($high))
             }
 

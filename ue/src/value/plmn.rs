@@ -1,4 +1,5 @@
-//! A public land mobile network: three decimal digits of a country, two or three of a network.
+//! The identity of a public land mobile network: three digits of the country, two or three of the
+//! network.
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ use super::number::are_digits;
 use super::{KeyText, Value, fill, front, refused, string, text_impls};
 use crate::draw::Draw;
 
-/// MCC and MNC as three bytes (TS 24.008 clause 10.5.1.13): half bytes, the third digit of the MNC
-/// is `f` if there is none.
+/// MCC and MNC in three bytes (TS 24.008 clause 10.5.1.13): one digit per half byte; the third
+/// digit of the MNC is `f` if it has two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Plmn([u8; 3]);
 
 impl Plmn {
-    /// The network of tests: MCC 001, MNC 01 (ITU-T E.212 annex E). Draws are of this network.
+    /// The test network: MCC 001, MNC 01 (ITU-T E.212 annex E). Draws use this network.
     pub const TEST: Self = Self([0x00, 0xf1, 0x10]);
 
     /// From its digits: three of the country, two or three of the network.
@@ -29,7 +30,7 @@ impl Plmn {
 
     fn from_digits(mcc: &str, mnc: &str) -> std::result::Result<Self, String> {
         let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        let bad = || format!("{mcc:?} and {mnc:?} are no PLMN: give 3 digits and 2 or 3 digits");
+        let bad = || format!("MCC {mcc:?} and MNC {mnc:?}: give 3 digits, and 2 or 3 digits");
         if !all_digits(mcc) || !all_digits(mnc) {
             return Err(bad());
         }
@@ -70,7 +71,7 @@ impl Value for Plmn {
     #[inline]
     fn check(slot: &[u8]) -> std::result::Result<(), &'static str> {
         let [one, two, three] = front::<3>(slot);
-        // Without a third digit the half byte is `f`, which is as good as a 0 here.
+        // Without a third digit the half byte is `f`, which is checked as a 0.
         let two = if two >> 4 == 15 { two & 15 } else { two };
         if are_digits(u64::from(u32::from_le_bytes([one, two, three, 0]))) {
             Ok(())

@@ -1,5 +1,5 @@
-//! Security contexts of EPS (TS 33.401 clause 7.2): the access security management entity's key,
-//! what non-access stratum and access stratum make of it.
+//! Security contexts of EPS (TS 33.401 clause 7.2): `K_ASME`, and the keys of the non-access
+//! stratum and of the access stratum. 5GS uses [`NasSecurity`] too.
 
 use std::fmt;
 
@@ -12,36 +12,36 @@ use super::{KeyText, Value, ValueText, fill, front, text_impls};
 use crate::draw::Draw;
 
 number! {
-    /// Which `K_ASME` is meant (TS 24.301 clause 9.9.3.21): three bits, 7 is "none".
+    /// Identifier of a `K_ASME` (TS 24.301 clause 9.9.3.21): three bits, 7 is "none".
     KeySetIdentifier(u8), 1 bytes, 0 to 6, Decimal
 }
 number! {
-    /// How many messages were secured (TS 24.301 clause 4.4.3): 24 bits.
+    /// Number of secured messages (TS 24.301 clause 4.4.3): 24 bits.
     NasCount(u32), 3 bytes, 0 to 0x00ff_ffff, Decimal
 }
 number! {
-    /// How often the next hop was derived (TS 33.401 clause 7.2.8): three bits.
+    /// Number of derivations of the next hop (TS 33.401 clause 7.2.8): three bits.
     NextHopCount(u8), 1 bytes, 0 to 7, Decimal
 }
 number! {
-    /// One algorithm (TS 24.301 clause 9.9.3.23): 0 none, 1 SNOW 3G, 2 AES, 3 ZUC, to 7 reserved.
+    /// Algorithm (TS 24.301 clause 9.9.3.23): 0 none, 1 SNOW 3G, 2 AES, 3 ZUC, 4 to 7 reserved.
     Algorithm(u8), 1 bytes, 0 to 7, Decimal, drawn 1 to 3
 }
 number! {
-    /// Algorithms that a UE has (TS 24.301 clause 9.9.3.36): EEA, EIA, UEA, UIA, a bit for each.
+    /// Algorithms of a UE (TS 24.301 clause 9.9.3.36): EEA, EIA, UEA, UIA, a bit for each.
     UeSecurityCapability(u32), 4 bytes, 0 to 0xffff_ffff, Hex
 }
 
 /// The two algorithms in use, in one byte (TS 24.301 clause 9.9.3.23, TS 24.501 clause 9.11.3.34).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Algorithms {
-    /// Against being read: EEA or NEA.
+    /// Ciphering: EEA or NEA.
     pub ciphering: Algorithm,
-    /// Against change: EIA or NIA.
+    /// Integrity protection: EIA or NIA.
     pub integrity: Algorithm,
 }
 
-/// The bits of a byte that no algorithm has.
+/// The spare bits.
 const SPARE: u8 = 0x88;
 const CIPHERING: &str = "ciphering";
 const INTEGRITY: &str = "integrity";
@@ -54,7 +54,7 @@ impl Value for Algorithms {
     #[inline]
     fn check(slot: &[u8]) -> Result<(), &'static str> {
         let [byte] = front(slot);
-        if byte & SPARE == 0 { Ok(()) } else { Err("has spare bits in its algorithms") }
+        if byte & SPARE == 0 { Ok(()) } else { Err("has a spare bit set in its algorithms") }
     }
 
     #[inline]
@@ -101,47 +101,47 @@ impl Value for Algorithms {
 composite! {
     /// The security context that a UE and its MME share after authentication.
     MasterKey, salt 0, text listed, drawn each {
-        /// Its name on the air.
+        /// Its identifier.
         ksi: KeySetIdentifier = "eKsi",
-        /// TS 33.401 clause 6.1.2.
+        /// `K_ASME` (TS 33.401 clause 6.1.2).
         k_asme: Key256 = "kAsme",
     }
 }
 
 composite! {
-    /// Between a UE and its MME (TS 33.401 clause 7.2.4.4).
+    /// Security between a UE and its MME or AMF (TS 33.401 clause 7.2.4.4, TS 33.501 clause 6.4).
     NasSecurity, salt 0, text listed, drawn each {
-        /// Against change.
+        /// Key for integrity protection.
         k_nas_int: Key128 = "kNasInt",
-        /// Against being read.
+        /// Key for ciphering.
         k_nas_enc: Key128 = "kNasEnc",
         /// Messages from the UE.
         uplink_count: NasCount = "uplinkCount",
         /// Messages to the UE.
         downlink_count: NasCount = "downlinkCount",
-        /// What was chosen.
+        /// Algorithms in use.
         algorithms: Algorithms = "algorithms",
-        /// What could have been.
+        /// Algorithms that the UE supports.
         capability: UeSecurityCapability = "ueSecurityCapability",
     }
 }
 
 composite! {
-    /// Between a UE and its eNB (TS 33.401 clause 7.2.1).
+    /// Security between a UE and its eNB (TS 33.401 clause 7.2.1).
     AsSecurity, salt 0, text listed, drawn each {
-        /// What the others are derived from.
+        /// Key from which the others are derived.
         k_enb: Key256 = "kEnb",
-        /// Signalling, against change.
+        /// Key for integrity protection of signalling.
         k_rrc_int: Key128 = "kRrcInt",
-        /// Signalling, against being read.
+        /// Key for ciphering of signalling.
         k_rrc_enc: Key128 = "kRrcEnc",
-        /// User plane, against being read.
+        /// Key for ciphering of the user plane.
         k_up_enc: Key128 = "kUpEnc",
-        /// What the next eNB will get (TS 33.401 clause 7.2.8).
+        /// Next hop: the key for the next eNB (TS 33.401 clause 7.2.8).
         next_hop: Key256 = "nh",
         /// Its number.
         ncc: NextHopCount = "ncc",
-        /// What was chosen.
+        /// Algorithms in use.
         algorithms: Algorithms = "algorithms",
     }
 }

@@ -1,4 +1,4 @@
-//! PDU sessions as an AMF stores them, with the values that set up the data plane.
+//! PDU sessions in an AMF, with the values that set up the user plane.
 
 use super::Value;
 use super::address::UeAddress;
@@ -19,49 +19,49 @@ number! {
     SscMode(u8), 1 bytes, 1 to 3, Decimal
 }
 number! {
-    /// 1 over 3GPP, 2 over others (TS 24.501 clause 9.11.2.1A).
+    /// Access: 1 3GPP, 2 non-3GPP (TS 24.501 clause 9.11.2.1A).
     AccessType(u8), 1 bytes, 1 to 2, Decimal
 }
 number! {
-    /// A flow of quality in its session (TS 38.413 clause 9.3.1.51): six bits.
+    /// QoS flow identifier within a session (TS 38.413 clause 9.3.1.51): six bits.
     Qfi(u8), 1 bytes, 0 to 63, Decimal
 }
 number! {
-    /// Class of quality, 5QI (TS 23.501 table 5.7.4-1): to 127 standardised, 128 to 254 the
-    /// operator's.
+    /// QoS class, 5QI (TS 23.501 table 5.7.4-1): 1 to 127 standardised, 128 to 254
+    /// operator-specific.
     FiveQi(u8), 1 bytes, 1 to 254, Decimal, drawn 1 to 9
 }
 number! {
-    /// Sessions, the bit of weight 2^n for identity n (TS 24.501 clause 9.11.3.44).
+    /// Set of sessions: bit n for the session with identity n (TS 24.501 clause 9.11.3.44).
     PduSessionStatus(u16), 2 bytes, 0 to 0xffff, Hex
 }
 
 composite! {
-    /// A PDU session: what stays constant during its life. The tunnel end of the gNB is not kept:
-    /// it passes through the AMF to the SMF.
+    /// The constant properties of a PDU session. The gNB's tunnel end is not stored: the AMF
+    /// forwards it to the SMF.
     PduSession, salt 0, text listed, drawn each {
-        /// Which of the UE's.
+        /// Its identity.
         id: PduSessionId = "pduSessionId",
         /// Its data network.
         dnn: Apn = "dnn",
         /// Its slice.
         snssai: Snssai = "sNssai",
-        /// Over which access.
+        /// Its access.
         access: AccessType = "accessType",
-        /// How its address may change.
+        /// Its session and service continuity mode.
         ssc_mode: SscMode = "sscMode",
         /// The SMF that manages it.
         smf: Uuid = "smfInstanceId",
-        /// Its context there.
+        /// Its context in the SMF.
         sm_context: Uuid = "smContextRef",
         /// Address of the UE.
         address: UeAddress = "ueIpAddress",
-        /// Where the gNB sends the UE's packets: at the UPF.
+        /// Tunnel end at the UPF, for packets from the UE.
         upf: FTeid = "upfTunnel",
     }
 }
 
-/// The bytes by which a session is found, in its slot.
+/// The parts of a session's slot by which the session is found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'a> {
     pub sm_context: &'a [u8],
@@ -82,9 +82,9 @@ impl PduSession {
 }
 
 composite! {
-    /// One flow of a session.
+    /// A QoS flow of a session.
     QosFlow, salt 0, text listed, drawn each {
-        /// Which one.
+        /// Its identifier.
         qfi: Qfi = "qfi",
         /// Its class.
         five_qi: FiveQi = "5qi",
@@ -94,14 +94,14 @@ composite! {
 }
 
 list! {
-    /// Flows of a session (TS 23.501 clause 5.7.1.1 allows 64; those of phones have one to four).
+    /// QoS flows of a session (TS 23.501 clause 5.7.1.1 allows 64; phones use one to four).
     QosFlows of QosFlow, at most 4, drawn 1, salt 0
 }
 
 composite! {
     /// The quality of service of a session, which a modification changes.
     SessionQos, salt 0, text listed, drawn each {
-        /// Most that the session may take.
+        /// Maximum bit rate of the session.
         ambr: Ambr = "sessionAmbr",
         /// Its flows, the default one first.
         flows: QosFlows = "qosFlows",

@@ -1,4 +1,4 @@
-//! Network slices: single ones, and lists of them.
+//! Network slices and lists of network slices.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use super::{KeyText, Value, ValueText, fill, front, string, text_impls};
 use crate::draw::Draw;
 
 number! {
-    /// Slice or service type (TS 23.501 clause 5.15.2.2): 1 broadband, 2 low latency,
-    /// 3 things, 4 vehicles, 5 machines, from 128 on the operator's.
+    /// Slice or service type (TS 23.501 clause 5.15.2.2): 1 eMBB, 2 URLLC, 3 MIoT, 4 V2X, 5 HMTC,
+    /// 128 to 255 operator-specific.
     SliceType(u8), 1 bytes, 0 to 255, Decimal
 }
 
 /// A slice: S-NSSAI (TS 23.003 clause 28.4.2), 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Snssai {
-    /// What kind of slice.
+    /// The slice or service type.
     pub slice_type: SliceType,
-    /// Which one of the kind: 24 bits; `ffffff` is "none", as on the wire.
+    /// The slice differentiator, 24 bits; `ffffff` is "none", as in 3GPP's encoding.
     differentiator: [u8; 3],
 }
 
@@ -29,7 +29,7 @@ pub struct Snssai {
 const NONE: [u8; 3] = [0xff; 3];
 
 impl Snssai {
-    /// A slice with a differentiator or without; of one that is given the low 24 bits count.
+    /// A slice with the low 24 bits of this differentiator, or without one.
     pub const fn new(slice_type: SliceType, differentiator: Option<u32>) -> Self {
         let differentiator = match differentiator {
             Some(number) => {
@@ -70,7 +70,7 @@ impl Value for Snssai {
         fill(slot, &[self.slice_type.get(), high, middle, low]);
     }
 
-    /// Of one of the first three types, with a differentiator.
+    /// A slice of one of the first three types, with a differentiator.
     #[inline]
     fn drawn(draw: Draw) -> Self {
         let [slice_type, high, middle, low] = draw.bytes();

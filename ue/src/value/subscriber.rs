@@ -1,5 +1,4 @@
-//! The subscription data of the home subscriber server (TS 29.272), as far as a context
-//! keeps while the UE is not attached.
+//! The subscription data of the HSS (TS 29.272) that a context keeps while the UE is not attached.
 
 use super::bearer::Ambr;
 use super::composite::composite;
@@ -15,11 +14,12 @@ number! {
     OperatorBarring(u32), 4 bytes, 0 to 0xffff_ffff, Hex
 }
 number! {
-    /// 0 packets and circuits, 1 reserved, 2 packets only (TS 29.272 clause 7.3.21).
+    /// Network access mode: 0 packet and circuit, 1 reserved, 2 packet only (TS 29.272 clause
+    /// 7.3.21).
     NetworkAccessMode(u8), 1 bytes, 0 to 2, Decimal
 }
 number! {
-    /// How the subscriber is charged (TS 32.251 annex A).
+    /// Charging characteristics (TS 32.251 annex A).
     ChargingCharacteristics(u16), 2 bytes, 0 to 0xffff, Hex
 }
 number! {
@@ -34,13 +34,13 @@ number! {
 }
 
 composite! {
-    /// How a subscriber may attach.
+    /// Restrictions of a subscriber's access.
     AccessProfile, salt 0, text listed, drawn each {
-        /// Radio technologies.
+        /// Restricted radio technologies.
         restriction: AccessRestriction = "accessRestrictionData",
-        /// Services.
+        /// Barred services.
         barring: OperatorBarring = "operatorDeterminedBarring",
-        /// Packets, circuits.
+        /// Network access mode.
         mode: NetworkAccessMode = "networkAccessMode",
         /// Charging.
         charging: ChargingCharacteristics = "chargingCharacteristics",
@@ -52,9 +52,9 @@ composite! {
     SubscriberProfile, salt 0, text listed, drawn each {
         /// Telephone number.
         msisdn: Msisdn = "msisdn",
-        /// For the choice of radio.
+        /// Profile for the choice of radio technology and frequency.
         profile_id: SubscriberProfileId = "subscriberProfileId",
-        /// At most, over all networks.
+        /// Maximum bit rate over all networks.
         ue_ambr: Ambr = "subscribedUeAmbr",
         /// Interval of periodic updates.
         update_s: UpdateSeconds = "subscribedPeriodicTauTimer",

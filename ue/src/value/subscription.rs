@@ -1,5 +1,5 @@
-//! What an AMF keeps of a subscription (TS 29.503 clause 6.1.6.2.4), of the policy for it and of
-//! the UE's abilities.
+//! Data of an AMF about a UE: its subscription (TS 29.503 clause 6.1.6.2.4), policy, security
+//! contexts and capabilities.
 
 use super::apn::Apn;
 use super::bearer::Ambr;
@@ -9,7 +9,7 @@ use super::list::list;
 use super::name::{Uri, Uuid};
 use super::nr::Tac;
 use super::number::number;
-use super::security::{Algorithms, KeySetIdentifier, NasCount, NextHopCount, UeSecurityCapability};
+use super::security::{KeySetIdentifier, NextHopCount};
 use super::slice::Snssai;
 use super::subscriber::{SubscriberProfileId, UpdateSeconds};
 
@@ -22,15 +22,16 @@ number! {
     CoreRestrictions(u8), 1 bytes, 0 to 3, Hex
 }
 number! {
-    /// 1: only in these areas; 2: not in these (TS 29.571 clause 5.4.3.4).
+    /// Type of an area restriction: 1 only in these areas, 2 not in these (TS 29.571 clause
+    /// 5.4.3.4).
     AreaRule(u8), 1 bytes, 1 to 2, Decimal
 }
 number! {
-    /// How a UE is used, for the choice of AMF (TS 23.501 clause 5.15.7).
+    /// Usage type of a UE, for the choice of AMF (TS 23.501 clause 5.15.7).
     UsageType(u8), 1 bytes, 0 to 255, Decimal
 }
 number! {
-    /// Abilities of a UE in 5GMM, a bit for each (TS 24.501 clause 9.11.3.1): the first 4 octets.
+    /// 5GMM capabilities of a UE, a bit for each (TS 24.501 clause 9.11.3.1): the first 4 octets.
     MmCapability(u32), 4 bytes, 0 to 0xffff_ffff, Hex
 }
 number! {
@@ -38,7 +39,7 @@ number! {
     DrxParameters(u8), 1 bytes, 0 to 4, Decimal
 }
 number! {
-    /// Against bidding down between architectures (TS 33.501 clause A.7.1).
+    /// Anti-bidding-down parameter between architectures (TS 33.501 clause A.7.1).
     Abba(u16), 2 bytes, 0 to 0xffff, Hex
 }
 
@@ -48,9 +49,9 @@ list! {
 }
 
 composite! {
-    /// Where a UE may be served (TS 23.501 clause 5.3.4.1).
+    /// Service area restriction (TS 23.501 clause 5.3.4.1).
     ServiceArea, salt 0, text listed, drawn each {
-        /// Only there, or not there.
+        /// The type of the restriction.
         rule: AreaRule = "restrictionType",
         /// The areas.
         areas: Tacs = "tacs",
@@ -60,11 +61,11 @@ composite! {
 composite! {
     /// Mobility restrictions (TS 23.501 clause 5.3.4.1).
     MobilityRestrictions, salt 0, text listed, drawn each {
-        /// Radio technologies.
+        /// Restricted radio technologies.
         rats: RatRestrictions = "ratRestrictions",
-        /// Core networks.
+        /// Restricted core networks.
         cores: CoreRestrictions = "coreNetworkTypeRestrictions",
-        /// Areas.
+        /// Restricted areas.
         service_area: ServiceArea = "serviceAreaRestriction",
     }
 }
@@ -72,13 +73,13 @@ composite! {
 composite! {
     /// Access and mobility subscription (TS 29.503 clause 6.1.6.2.4).
     AccessSubscription, salt 0, text listed, drawn each {
-        /// Most that the UE may take.
+        /// Maximum bit rate of the UE.
         ue_ambr: Ambr = "subscribedUeAmbr",
-        /// For the choice of radio.
+        /// Profile for the choice of radio technology and frequency.
         rfsp: SubscriberProfileId = "rfspIndex",
         /// Interval of periodic registration updates.
         update_s: UpdateSeconds = "subsRegTimer",
-        /// How it is used.
+        /// Usage type.
         usage: UsageType = "ueUsageType",
     }
 }
@@ -102,39 +103,22 @@ composite! {
     /// The security context that a UE and its AMF share after authentication (TS 33.501 clause
     /// 6.2).
     MasterKey, salt 0, text listed, drawn each {
-        /// Its name on the air.
+        /// Its identifier.
         ksi: KeySetIdentifier = "ngKsi",
         /// The key from which all other keys are derived.
         k_amf: Key256 = "kAmf",
-        /// Goes into the derivation.
+        /// Input of the derivation.
         abba: Abba = "abba",
     }
 }
 
 composite! {
-    /// Between a UE and its AMF (TS 33.501 clause 6.4).
-    NasSecurity, salt 0, text listed, drawn each {
-        /// Against change.
-        k_nas_int: Key128 = "kNasInt",
-        /// Against being read.
-        k_nas_enc: Key128 = "kNasEnc",
-        /// Messages from the UE.
-        uplink_count: NasCount = "uplinkCount",
-        /// Messages to the UE.
-        downlink_count: NasCount = "downlinkCount",
-        /// What was chosen.
-        algorithms: Algorithms = "algorithms",
-        /// What could have been.
-        capability: UeSecurityCapability = "ueSecurityCapability",
-    }
-}
-
-composite! {
-    /// What the AMF sent to the gNB, and will send to the next one (TS 33.501 clause 6.9.2).
+    /// The keys that the AMF has sent to the gNB, and will send to the next one (TS 33.501 clause
+    /// 6.9.2).
     AsSecurity, salt 0, text listed, drawn each {
-        /// Of this gNB.
+        /// Key of this gNB.
         k_gnb: Key256 = "kGnb",
-        /// Of the next.
+        /// Next hop: the key for the next gNB.
         next_hop: Key256 = "nh",
         /// Its number.
         ncc: NextHopCount = "ncc",
@@ -146,23 +130,23 @@ composite! {
     AuthenticationVector, salt 0, text listed, drawn each {
         /// The challenge.
         rand: Key128 = "rand",
-        /// Its proof.
+        /// The authentication token of the network.
         autn: Key128 = "autn",
-        /// The hash of the answer.
+        /// The hash of the expected response.
         hxres: Key128 = "hxresStar",
-        /// What `K_AMF` was derived from.
+        /// The key from which `K_AMF` was derived.
         k_seaf: Key256 = "kSeaf",
     }
 }
 
 composite! {
-    /// What the policy control function decided for a UE (TS 29.507 clause 5.6.2.2).
+    /// The decision of the PCF for a UE (TS 29.507 clause 5.6.2.2).
     PolicyDecision, salt 0, text listed, drawn each {
-        /// Most that the UE may take.
+        /// Maximum bit rate of the UE.
         ue_ambr: Ambr = "ueAmbr",
-        /// For the choice of radio.
+        /// Profile for the choice of radio technology and frequency.
         rfsp: SubscriberProfileId = "rfsp",
-        /// Where it may be served.
+        /// Service area restriction.
         service_area: ServiceArea = "servAreaRes",
     }
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use nearstate_ue::five_g;
-use nearstate_ue::five_g::procedure::SessionPlace;
+use nearstate_ue::five_g::procedure::SessionIndex;
 use nearstate_ue::value::address::UeAddress;
 use nearstate_ue::value::area::{Tac, Tai};
 use nearstate_ue::value::identity::Imsi;
@@ -69,10 +69,10 @@ fn hostile_json_of_5gs_is_rejected_with_the_name_of_the_variable() {
     for procedure in [
         Procedure::Registration,
         Procedure::ServiceRequest,
-        Procedure::SessionEstablishment(SessionPlace::First),
-        Procedure::SessionEstablishment(SessionPlace::Second),
-        Procedure::SessionEstablishment(SessionPlace::Third),
-        Procedure::SessionEstablishment(SessionPlace::Fourth),
+        Procedure::SessionEstablishment(SessionIndex::First),
+        Procedure::SessionEstablishment(SessionIndex::Second),
+        Procedure::SessionEstablishment(SessionIndex::Third),
+        Procedure::SessionEstablishment(SessionIndex::Fourth),
     ] {
         apply(procedure, &mut context, 42);
     }
@@ -93,7 +93,11 @@ fn hostile_json_of_5gs_is_rejected_with_the_name_of_the_variable() {
         ("/allowedNssai/1/sd", json!("1234567"), "allowedNssai: sd: "),
         ("/supi", json!("262011234567890"), "supi: "),
         ("/pei", json!("imeisv-123"), "pei: "),
-        ("/amfUeNgapId", json!(1_u64 << 40), "amfUeNgapId: 1099511627776 is no AmfUeNgapId"),
+        (
+            "/amfUeNgapId",
+            json!(1_u64 << 40),
+            "amfUeNgapId: 1099511627776 is not a valid AmfUeNgapId",
+        ),
     ];
     for (pointer, wrong, beginning) in deep {
         let mut json = good.clone();
@@ -122,7 +126,7 @@ fn hostile_json_is_rejected_with_the_name_of_the_variable() {
         ("/tai/tac", json!("12345"), "tai: tac: give 1 to 4 hexadecimal digits"),
         ("/guti/gummei/plmnId/mcc", json!("12"), "guti: gummei: plmnId: "),
         ("/s5Teid/uplink/teid", json!("0"), "s5Teid: uplink: teid: "),
-        ("/epsBearerId", json!(4), "epsBearerId: 4 is no EpsBearerId: give 5 to 15"),
+        ("/epsBearerId", json!(4), "epsBearerId: 4 is not a valid EpsBearerId: give 5 to 15"),
         ("/epsBearerId", json!(1e40), "epsBearerId: give a whole number"),
         ("/asSecurity/ncc", json!(256), "asSecurity: ncc: "),
         ("/asSecurity/algorithms/integrity", json!(8), "asSecurity: algorithms: integrity: 8 "),
@@ -141,8 +145,8 @@ fn hostile_json_is_rejected_with_the_name_of_the_variable() {
     }
     let mut extra = good.clone();
     extra["tai"]["colour"] = json!("red");
-    assert!(said(&extra).contains("tai: \"colour\" is unknown here: give plmnId, tac"));
-    assert!(said(&json!({"colour": "red"})).contains("\"colour\" is no variable of it"));
+    assert!(said(&extra).contains("tai: unknown member \"colour\": give plmnId, tac"));
+    assert!(said(&json!({"colour": "red"})).contains("\"colour\" is not one of its variables"));
     assert!(said(&json!([])).contains("give a JSON object, not a list"));
     let mut missing = good.clone();
     missing["tai"].as_object_mut().unwrap().remove("tac");
@@ -185,7 +189,7 @@ fn tags_of_5gs_identify_the_ue_and_each_session() {
     use five_g::procedure::{Procedure, apply};
     let mut context = five_g::Context::provisioned(7, 1);
     apply(Procedure::Registration, &mut context, 42);
-    apply(Procedure::SessionEstablishment(SessionPlace::Third), &mut context, 43);
+    apply(Procedure::SessionEstablishment(SessionIndex::Third), &mut context, 43);
     let view = context.view();
     let found: Vec<(&str, Vec<u8>)> =
         five_g::tags::tags(&view).map(|(name, value)| (name, value.to_vec())).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nearstate_ue::five_g::procedure::{Procedure, SessionPlace, apply, blocks_touched};
+use nearstate_ue::five_g::procedure::{Procedure, SessionIndex, apply, blocks_touched};
 use nearstate_ue::five_g::state::state_of;
 use nearstate_ue::five_g::{
     BLOCKS, Block, BlockSet, CONTEXT_BYTES, Context, ContextView, SESSIONS_MAX, Variable,
@@ -68,12 +68,12 @@ const COLUMNS: [Procedure; 13] = [
     Procedure::XnHandover,
     Procedure::N2Handover,
     Procedure::MobilityUpdate,
-    Procedure::SessionEstablishment(SessionPlace::First),
-    Procedure::SessionModification(SessionPlace::First),
-    Procedure::SessionRelease(SessionPlace::First),
-    Procedure::SessionEstablishment(SessionPlace::Second),
-    Procedure::SessionModification(SessionPlace::Second),
-    Procedure::SessionRelease(SessionPlace::Second),
+    Procedure::SessionEstablishment(SessionIndex::First),
+    Procedure::SessionModification(SessionIndex::First),
+    Procedure::SessionRelease(SessionIndex::First),
+    Procedure::SessionEstablishment(SessionIndex::Second),
+    Procedure::SessionModification(SessionIndex::Second),
+    Procedure::SessionRelease(SessionIndex::Second),
 ];
 
 /// Name of the variable, and the sign in each column.
@@ -103,8 +103,8 @@ fn full() -> Context {
     let mut context = Context::provisioned(99, 3);
     apply(Procedure::Registration, &mut context, 11);
     apply(Procedure::ServiceRequest, &mut context, 12);
-    for place in SessionPlace::ALL {
-        apply(Procedure::SessionEstablishment(place), &mut context, 13);
+    for session in SessionIndex::ALL {
+        apply(Procedure::SessionEstablishment(session), &mut context, 13);
     }
     assert!(Variable::ALL.iter().all(|variable| context.view().has(*variable)));
     context
@@ -114,9 +114,9 @@ fn full() -> Context {
 fn realistic() -> Context {
     let mut context = Context::provisioned(7, 1);
     apply(Procedure::Registration, &mut context, draw_for(1, 7, 0));
-    let sessions = [SessionPlace::First, SessionPlace::Second];
-    for (turn, place) in (1..).zip(sessions) {
-        apply(Procedure::SessionEstablishment(place), &mut context, draw_for(1, 7, turn));
+    let sessions = [SessionIndex::First, SessionIndex::Second];
+    for (number, session) in (1..).zip(sessions) {
+        apply(Procedure::SessionEstablishment(session), &mut context, draw_for(1, 7, number));
     }
     context
 }
@@ -169,18 +169,18 @@ fn the_touched_blocks_contain_the_changed_variables() {
 
 #[test]
 fn later_sessions_behave_like_the_first() {
-    let of = |make: fn(SessionPlace) -> Procedure, place: SessionPlace| {
-        let touched: Vec<Block> = blocks_touched(make(place)).iter().collect();
-        (touched == [place.block()], make(place).written_bytes())
+    let of = |make: fn(SessionIndex) -> Procedure, session: SessionIndex| {
+        let touched: Vec<Block> = blocks_touched(make(session)).iter().collect();
+        (touched == [session.block()], make(session).written_bytes())
     };
-    let makes: [fn(SessionPlace) -> Procedure; 3] = [
+    let makes: [fn(SessionIndex) -> Procedure; 3] = [
         Procedure::SessionEstablishment,
         Procedure::SessionModification,
         Procedure::SessionRelease,
     ];
     for make in makes {
-        for place in SessionPlace::ALL {
-            assert_eq!(of(make, place), (true, of(make, SessionPlace::First).1));
+        for session in SessionIndex::ALL {
+            assert_eq!(of(make, session), (true, of(make, SessionIndex::First).1));
         }
     }
     assert_eq!(Procedure::ALL.iter().collect::<BTreeSet<_>>().len(), 7 + 3 * SESSIONS_MAX);
@@ -223,7 +223,7 @@ fn session_procedures_need_their_session() {
             "PDU session establishment (session4)",
         ]
     );
-    apply(Procedure::SessionEstablishment(SessionPlace::Third), &mut context, 1);
+    apply(Procedure::SessionEstablishment(SessionIndex::Third), &mut context, 1);
     let now = legal(&context);
     assert!(!now.contains(&"PDU session establishment (session3)".to_owned()));
     assert!(now.contains(&"PDU session modification (session3)".to_owned()));

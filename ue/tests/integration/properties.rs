@@ -166,7 +166,7 @@ fn an_error_names_the_variable() {
         ContextView::new(&bytes).unwrap_err().to_string()
     };
     let at = |variable: Variable| variable.range().start;
-    assert!(said(at(Variable::Imsi), 0x0a).contains("IMSI has what is no digit"));
+    assert!(said(at(Variable::Imsi), 0x0a).contains("IMSI has a half byte that is not a digit"));
     assert!(said(at(Variable::EpsBearerId), 4).contains("EPS bearer ID is not from 5 to 15"));
     assert!(said(at(Variable::TaiList), 17).contains("TAI-list does not have 1 to 16 areas"));
     for block in BLOCKS {
@@ -176,7 +176,7 @@ fn an_error_names_the_variable() {
     }
     let present = good[Variable::CRnti.range().start - 1];
     let gone = said(Variable::CRnti.range().start - 1, present & !1);
-    assert!(gone.contains("C-RNTI is not there, and has bytes"), "{gone}");
+    assert!(gone.contains("C-RNTI is absent, but its bytes are not 0"), "{gone}");
     assert!(ContextView::new(&good[..10]).unwrap_err().to_string().contains("10 bytes"));
     assert!(context.set_block(BLOCKS[0], &good[..5]).unwrap_err().to_string().contains("profile"));
     assert_eq!(context.as_bytes(), &good);

@@ -56,7 +56,7 @@ fn the_tables_of_eps_in_the_spec_match_the_code() {
 
 #[test]
 fn the_tables_of_5gs_in_the_spec_match_the_code() {
-    use five_g::procedure::{Procedure, SessionPlace::First};
+    use five_g::procedure::{Procedure, SessionIndex::First};
     let procedures = [
         Procedure::Registration,
         Procedure::Deregistration,

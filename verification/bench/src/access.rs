@@ -1,8 +1,8 @@
 //! The interface between a workload and a store, with one contract for all stores.
 //!
-//! A workload sees tables of records. A record has a key, one or more parts (named blocks: what a
-//! procedure changes is a few of them) and tags by which it is found. A target turns these calls
-//! into what its store has, or says in [`crate::targets::Capabilities`] how it emulates it.
+//! A workload uses tables of records. A record has a key, one or more parts (named blocks, of which
+//! a procedure changes a few) and tags by which it is found. A target translates these calls to its
+//! store. [`crate::targets::Capabilities`] states what it emulates and what it declines.
 
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
@@ -13,7 +13,7 @@ pub const TAGS_MAX: usize = 8;
 /// The largest number of parts of a record: a set of them fits in [`PartSet`].
 pub const PARTS_MAX: usize = 16;
 
-/// A table of a workload, by its place in [`StoreSchema::tables`].
+/// A table of a workload: its index in [`StoreSchema::tables`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableId(pub usize);
 
@@ -31,7 +31,7 @@ impl StoreSchema {
 }
 
 impl TableId {
-    /// The error of a table that the workload's schema does not have.
+    /// The error for a table that the workload's schema does not have.
     #[cold]
     pub(crate) fn unknown(self) -> Error {
         declined(&format!("the workload's schema has no table {}", self.0))
@@ -41,13 +41,13 @@ impl TableId {
 /// One kind of record.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSchema {
-    /// Its name, from lower case letters, digits and `-`.
+    /// Its name: lower case letters, digits and `-`.
     pub name: &'static str,
-    /// Names of a record's parts. A table of one part holds plain values.
+    /// Names of a record's parts. A table with one part has plain values.
     pub parts: &'static [&'static str],
     /// The tags by which records are found.
     pub tags: &'static [TagRule],
-    /// True if the workload calls [`StoreAccess::scan`] on it.
+    /// True if the workload scans it: [`StoreAccess::scan`].
     pub is_scanned: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct TagRule {
     pub is_unique: bool,
 }
 
-/// Some parts of a record, as a set.
+/// A set of parts of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartSet(pub u16);
 
@@ -73,24 +73,21 @@ impl PartSet {
     /// All parts.
     pub const ALL: Self = Self(u16::MAX);
 
-    /// Only this part.
+    /// A set of one part.
     pub const fn one(part: usize) -> Self {
         Self(1 << part)
     }
 
-    /// True if it contains a part.
     #[inline]
-    pub const fn has(self, part: usize) -> bool {
+    pub const fn contains(self, part: usize) -> bool {
         self.0 & (1 << part) != 0
     }
 
-    /// Both.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// True if it is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -99,7 +96,7 @@ impl PartSet {
 /// A part and its bytes.
 pub type PartWrite<'a> = (usize, &'a [u8]);
 
-/// A tag, by its place in [`TableSchema::tags`], and one value.
+/// A tag, by its index in [`TableSchema::tags`], and one value.
 pub type RecordTag<'a> = (usize, &'a [u8]);
 
 /// A whole record.
@@ -108,8 +105,8 @@ pub struct RecordEntry<'a> {
     pub key: &'a [u8],
     pub parts: &'a [PartWrite<'a>],
     pub tags: &'a [RecordTag<'a>],
-    /// The tags of the record that it replaces, none if there is no such record: for stores without
-    /// indexes, where the user must remove the old tags.
+    /// The tags of the record that it replaces; none if there is no such record. For stores without
+    /// indexes, where the client removes the old tags.
     pub tags_before: &'a [RecordTag<'a>],
 }
 
@@ -120,18 +117,17 @@ impl<'a> RecordEntry<'a> {
     }
 }
 
-/// A change of some parts, and perhaps of the tags.
+/// A change of some parts, and optionally of the tags.
 #[derive(Clone, Copy, Debug)]
 pub struct PartsChange<'a> {
-    /// The record's key.
     pub key: &'a [u8],
     /// The parts that change.
     pub parts: &'a [PartWrite<'a>],
-    /// All tags before and after, where they change.
+    /// All tags before and after the change, if they change.
     pub tags: Option<(&'a [RecordTag<'a>], &'a [RecordTag<'a>])>,
 }
 
-/// Hears the parts of a record, one call each.
+/// Receives the parts of a record, one call each.
 pub type PartReceiver<'h> = dyn FnMut(usize, &[u8]) + 'h;
 
 /// Which parts of which record are read.
@@ -147,9 +143,9 @@ pub trait Work {
     /// Receives a wanted part.
     fn receive(&mut self, part: usize, bytes: &[u8]);
 
-    /// Is called after all wanted parts of an existing record were received. Changes the record by
-    /// one call of `write`, or leaves it. If another client has changed the record meanwhile, a
-    /// store may retry: it delivers the parts once more and calls this again.
+    /// Changes the record by one call of `write`, or leaves it unchanged. Called after all wanted
+    /// parts of an existing record were received. If another client has changed the record since
+    /// the read, a store may retry: it delivers the parts once more and calls this again.
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()>;
 }
 
@@ -167,7 +163,7 @@ pub struct ScanRange<'a> {
 /// Receives the records of a scan: key and first part.
 pub type ScanSink<'h> = dyn FnMut(&[u8], &[u8]) + 'h;
 
-/// A connection of a store, whichever it is.
+/// A connection to any store.
 pub type Connection<'s> = dyn StoreConnection + 's;
 
 /// Receives the replies to one request.
@@ -180,9 +176,9 @@ pub type BatchSink<'h> = dyn FnMut(usize, StoreReply<'_>) + 'h;
 ///
 /// A store implements [`StoreAccess::perform`]; the other operations on single records call it.
 pub trait StoreAccess {
-    /// Performs a request: delivers the parts and the key that it asks for to `receive`, and
-    /// returns what [`StoreReply::Done`] says. A store that can only read whole records may deliver
-    /// more parts than were asked for.
+    /// Performs a request: delivers the requested parts and the key to `receive`, and returns the
+    /// value of [`StoreReply::Done`]. A store that can only read whole records may deliver more
+    /// parts than requested.
     ///
     /// # Errors
     /// The store's error; `TagTaken` if another record has the value of a unique tag;
@@ -205,27 +201,27 @@ pub trait StoreAccess {
         })
     }
 
-    /// Puts a whole record, in the place of an existing one.
+    /// Puts a whole record. It replaces an existing one.
     #[inline]
     fn put(&mut self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
         self.perform(&Request::Put { table, entry: *entry }, &mut |_| {}).map(drop)
     }
 
-    /// Changes parts of a record; false if the record does not exist. Whether a change sends more
-    /// than these parts depends on the store, and is described by its capabilities.
+    /// Changes parts of a record; false if the record does not exist. The store's capabilities say
+    /// whether a change sends more than these parts.
     #[inline]
     fn change(&mut self, table: TableId, change: &PartsChange<'_>) -> Result<bool> {
         self.perform(&Request::Change { table, change: *change }, &mut |_| {})
     }
 
-    /// Deletes a record that has these tags; false if it does not exist.
+    /// Deletes a record, which has these tags; false if it does not exist.
     fn delete(&mut self, table: TableId, key: &[u8], tags: &[RecordTag<'_>]) -> Result<bool> {
         self.perform(&Request::Delete { table, key, tags }, &mut |_| {})
     }
 
     /// Finds the record with this value of a unique tag: writes its key to `key` and delivers its
     /// wanted parts; false if no record has it.
-    #[expect(clippy::too_many_arguments, reason = "what to find, and two places for the result")]
+    #[expect(clippy::too_many_arguments, reason = "what to find, and two outputs")]
     fn find(
         &mut self,
         table: TableId,
@@ -241,10 +237,9 @@ pub trait StoreAccess {
         })
     }
 
-    /// Reads wanted parts of a record and changes it by what they are: the work's one change.
-    /// False if the record does not exist; then the work is not asked for a change. It is
-    /// a transaction only if the store makes it one: clients that share records need
-    /// [`StoreConnection::transact`].
+    /// Reads wanted parts of a record, and makes the change that `work` derives from them. False if
+    /// the record does not exist; then `work` makes no change. This is not necessarily a
+    /// transaction: clients that share records need [`StoreConnection::transact`].
     #[inline]
     fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
         let RecordRead { table, key, wanted } = read;
@@ -266,7 +261,7 @@ pub trait StoreAccess {
     }
 }
 
-/// The error of an operation that a target does not have.
+/// The error for an operation that a target does not have.
 pub(crate) fn declined(why: &str) -> Error {
     Error::BadArgument { detail: why.to_owned() }
 }
@@ -283,7 +278,7 @@ pub(crate) fn parts(receive: &mut ReplySink<'_>) -> impl FnMut(usize, &[u8]) {
     move |part, bytes| receive(StoreReply::Part(part, bytes))
 }
 
-/// Performs requests one after the other.
+/// Performs requests in sequence.
 #[inline]
 pub fn perform_each(
     access: &mut (impl StoreAccess + ?Sized),
@@ -301,40 +296,18 @@ pub fn perform_each(
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'a> {
     /// [`StoreAccess::read`].
-    Read {
-        table: TableId,
-        /// The record's key.
-        key: &'a [u8],
-        /// Which parts.
-        wanted: PartSet,
-    },
+    Read { table: TableId, key: &'a [u8], wanted: PartSet },
     /// [`StoreAccess::put`].
-    Put {
-        table: TableId,
-        /// The record.
-        entry: RecordEntry<'a>,
-    },
+    Put { table: TableId, entry: RecordEntry<'a> },
     /// [`StoreAccess::change`].
     Change { table: TableId, change: PartsChange<'a> },
     /// [`StoreAccess::delete`].
-    Delete {
-        table: TableId,
-        /// The record's key.
-        key: &'a [u8],
-        tags: &'a [RecordTag<'a>],
-    },
+    Delete { table: TableId, key: &'a [u8], tags: &'a [RecordTag<'a>] },
     /// [`StoreAccess::find`].
-    Find {
-        table: TableId,
-        /// A value of a unique tag.
-        tag: RecordTag<'a>,
-        /// Which parts.
-        wanted: PartSet,
-    },
+    Find { table: TableId, tag: RecordTag<'a>, wanted: PartSet },
 }
 
 impl Request<'_> {
-    /// The table of the record.
     pub const fn table(&self) -> TableId {
         match self {
             Self::Read { table, .. }
@@ -351,7 +324,8 @@ impl Request<'_> {
 pub enum StoreReply<'a> {
     /// A requested part. It precedes the request's [`StoreReply::Done`].
     Part(usize, &'a [u8]),
-    /// The key of the record that was found. Comes between the parts and [`StoreReply::Done`].
+    /// The key of the record that was found. It follows the parts and precedes
+    /// [`StoreReply::Done`].
     Key(&'a [u8]),
     /// The request is done; true if the record existed.
     Done(bool),
@@ -376,7 +350,6 @@ impl From<StoreReply<'_>> for OwnedReply {
 }
 
 impl OwnedReply {
-    /// The reply.
     pub fn reply(&self) -> StoreReply<'_> {
         match self {
             Self::Part(part, bytes) => StoreReply::Part(*part, bytes),
@@ -386,86 +359,85 @@ impl OwnedReply {
     }
 }
 
-/// The body of a transaction. It may run several times, and must have the same result for the same
-/// records, and reads nothing that it wrote.
+/// The body of a transaction. It may run several times, has the same result for the same records,
+/// and does not read what it wrote.
 pub type Body<'b> = dyn FnMut(&mut dyn StoreAccess) -> Result<()> + 'b;
 
-/// One client's way to a store.
+/// One client's connection to a store.
 pub trait StoreConnection: StoreAccess {
-    /// True if it stores nothing by design: replies are then not compared with a model.
+    /// True if it stores nothing by design. Its replies are not compared with a model.
     fn is_null(&self) -> bool {
         false
     }
 
-    /// Whether the way to the store broke: it answers nothing any more, and what was on its way may
-    /// or may not have been done. Not after an answer that is an error, and not after a stall: such
-    /// a run does not count.
+    /// True if the connection broke: requests in flight may or may not have been executed. False
+    /// after an error reply and after a stall, with which a run is invalid.
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// Takes `fresh`, a new connection to the same database, for one that was lost: what stands
-    /// between the client and its store stays.
+    /// Replaces a lost connection by `fresh`, a new connection to the same database. A wrapper
+    /// (such as a planted fault) stays around it.
     fn renewed(&mut self, fresh: Box<dyn StoreConnection>) -> Box<dyn StoreConnection> {
         fresh
     }
 
     /// Runs `body` as one transaction: all of its writes or none, on records that no other client
-    /// changed between its reads and its commit. Runs it again after a conflict. An error that
-    /// `body` returns aborts it and comes back.
+    /// changed between its reads and its commit. Runs it again after a conflict. If `body` returns
+    /// an error, the transaction is aborted and the error returned.
     fn transact(&mut self, _: &mut Body<'_>) -> Result<()> {
         Err(declined("this target has no transactions"))
     }
 
     /// Runs a block of single operations on [`OPERATIONS`]; returns the number of records that
-    /// were met or written. A store in the client's process runs a loop of its own.
+    /// were read or written. A store in the client's process has its own loop.
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         operations::run(&mut ByCalls(self), operation, block)
     }
 
-    /// Walks over all records of a table once, in storage order; returns their number.
+    /// Visits all records of a table once, in storage order; returns their number.
     fn walk(&mut self, _: TableId) -> Result<u64> {
         Err(declined("this target has no walk over its records"))
     }
 
-    /// Adds 1 to a counter `times` times, one add after the other.
+    /// Adds 1 to a counter `times` times, in sequence.
     fn add(&mut self, _counter: &[u8], _times: u64) -> Result<()> {
         Err(declined("this target has no counters"))
     }
 
-    /// The value of a counter, 0 if nothing was added to it.
+    /// The value of a counter; 0 if it does not exist.
     fn counter(&mut self, _counter: &[u8]) -> Result<i64> {
         Err(declined("this target has no counters"))
     }
 
-    /// Does several requests on different records, as far as the store lets them travel together:
-    /// `receive` gets the request's number and its reply, in the order of the requests.
+    /// Performs requests on different records, in as few messages as the store allows. `receive`
+    /// gets the number of each request and its replies, in the order of the requests.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         perform_each(self, requests, receive)
     }
 
-    /// True if requests are sent by [`StoreConnection::send_ahead`].
+    /// True if [`StoreConnection::send_ahead`] sends requests.
     fn sends_ahead(&self) -> bool {
         false
     }
 
-    /// Sends requests whose answers are taken later, by [`StoreConnection::receive_ahead`] with the
-    /// same requests, in the order in which they were sent; so store and client work at the same
-    /// time. All requests in flight are on different records, and no other request is made until
-    /// all of them are answered. What cannot be sent without answers waits for its turn, and so
-    /// does what follows; where nothing leaves ahead, all waits.
+    /// Sends requests whose replies are read later by [`StoreConnection::receive_ahead`], with the
+    /// same requests in the same order, so that store and client work at the same time. All
+    /// requests in flight are on different records, and no other request is made until they are
+    /// answered. A request that must read first is not sent, nor are those after it: they are
+    /// performed by `receive_ahead`. This default sends nothing.
     fn send_ahead(&mut self, _: &[Request<'_>]) -> Result<()> {
         Ok(())
     }
 
-    /// Takes the answers to the oldest requests that were sent ahead. Requests that were not are
-    /// done now, as by [`StoreConnection::pipeline`].
+    /// Receives the replies to the oldest requests that were sent ahead. Requests that were not
+    /// sent are performed now, as by [`StoreConnection::pipeline`].
     fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
         self.pipeline(requests, sink)
     }
 }
 
-/// A store without loops of its own: each operation is a call of its connection.
+/// A store without its own loop: each operation is a call of its connection.
 #[derive(Debug)]
 struct ByCalls<'c, C: ?Sized>(&'c mut C);
 
@@ -480,10 +452,10 @@ impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
 
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let (mut look, mut seen) = (Some(look), None);
-        let is_there = self.0.read(OPERATIONS, key, PartSet::ALL, &mut |_, bytes| {
+        let exists = self.0.read(OPERATIONS, key, PartSet::ALL, &mut |_, bytes| {
             seen = look.take().map(|look| look(bytes));
         })?;
-        Ok(seen.filter(|_| is_there))
+        Ok(seen.filter(|_| exists))
     }
 
     fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_not_replaced_by_the_page_that_is_made_of_it() {
+    fn a_page_does_not_replace_its_run() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("a.json");
         saved::save(&sample::run(), &run).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_written_where_nobody_hears_the_tables() {
+    fn a_page_is_written_although_standard_output_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let (run, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
         saved::save(&sample::run(), &run).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_written_is_said() {
+    fn unreadable_and_unwritable_files_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let none = folder.path().join("none.json");
         let e = run_render(&render(none.clone()), &mut Vec::new()).unwrap_err().to_string();

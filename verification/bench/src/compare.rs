@@ -4,7 +4,7 @@
 //!
 //! | rounds of each run | by |
 //! |---|---|
-//! | four and more | Mann and Whitney's U test, two-sided, at 5 % |
+//! | four and more | the two-sided Mann-Whitney U test, at 5 % |
 //! | two or three | their means' 95 % confidence intervals (Student's t), which must not overlap |
 //! | one | nothing: the figure stays undecided |
 //!
@@ -96,7 +96,7 @@ pub enum Verdict {
 /// The ground of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ground {
-    /// Mann and Whitney's U test: the probability of such an order by chance.
+    /// The Mann-Whitney U test: the probability of such an order by chance.
     Ranks(f64),
     /// Confidence intervals, which overlap or are disjoint.
     Intervals,
@@ -130,15 +130,15 @@ pub fn compare<'r>(a: &'r Run, b: &'r Run) -> Comparison<'r> {
 fn conditions(run: &Run) -> Vec<(String, String)> {
     let (workload, drive) = (&run.workload, &run.drive);
     let parameters = &workload.parameters;
-    let rate = drive.rate.map_or("as fast as it goes".to_owned(), |rate| {
+    let rate = drive.rate.map_or("closed loop".to_owned(), |rate| {
         format!("{rate} op/s, {}", format!("{:?}", drive.arrivals).to_lowercase())
     });
-    let pinning = drive.pinning.as_ref().map_or("nothing".to_owned(), |(clients, servers)| {
+    let pinning = drive.pinning.as_ref().map_or("none".to_owned(), |(clients, servers)| {
         format!("clients on {clients:?}, servers on {servers:?}")
     });
     let own = || "the workload's own".to_owned();
     let mut out: Vec<(String, String)> = [
-        ("form of the file", run.format.to_string()),
+        ("file format", run.format.to_string()),
         ("workload", workload.name.clone()),
         ("variant", parameters.variant.clone()),
         ("records", parameters.records.to_string()),
@@ -147,14 +147,14 @@ fn conditions(run: &Run) -> Vec<(String, String)> {
         ("operations sent together", drive.depth.to_string()),
         ("offered rate", rate),
         ("microseconds between operations", drive.think_us.to_string()),
-        ("bound to processors", pinning),
-        ("layout", drive.layout.clone().unwrap_or_else(|| "each target's own".to_owned())),
+        ("processor pinning", pinning),
+        ("layout", drive.layout.clone().unwrap_or_else(|| "default".to_owned())),
         ("server killed", drive.kill.clone().unwrap_or_else(|| "none".to_owned())),
         ("bytes of a value", parameters.value_bytes.map_or_else(own, |bytes| bytes.to_string())),
-        ("records of its own for each client", parameters.has_own_records.to_string()),
-        ("connections of a client", drive.connections.max(1).to_string()),
+        ("own records for each client", parameters.has_own_records.to_string()),
+        ("connections per client", drive.connections.max(1).to_string()),
         ("busy polling", drive.is_busy_polling.to_string()),
-        ("fault planted", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
+        ("injected fault", drive.fault.map_or_else(|| "none".to_owned(), |f| f.to_string())),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into_iter()
@@ -175,7 +175,7 @@ fn obstacles(a: &Run, b: &Run) -> Vec<String> {
     }
     let value = |of: &[(String, String)], name: &str| {
         let found = of.iter().find(|(other, _)| other == name);
-        found.map_or("not told".to_owned(), |(_, value)| value.clone())
+        found.map_or("unknown".to_owned(), |(_, value)| value.clone())
     };
     let differs = |name: &String| {
         let (of_a, of_b) = (value(&of_a, name), value(&of_b, name));
@@ -208,7 +208,7 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
                 other.version.clone(),
             );
             differs(&format!("{} after loading", one.name), settled(one), settled(other));
-            differs(&format!("{} does it", one.name), ways(&one.ways), ways(&other.ways));
+            differs(&format!("features of {}", one.name), ways(&one.ways), ways(&other.ways));
         }
     }
     for one in &a.targets {
@@ -228,16 +228,16 @@ fn notes(a: &Run, b: &Run) -> Vec<String> {
 }
 
 fn round_time(drive: &Drive) -> String {
-    drive.round_time_s.map_or("by operations alone".to_owned(), |s| format!("at most {s} s"))
+    drive.round_time_s.map_or("unlimited".to_owned(), |s| format!("at most {s} s"))
 }
 
 fn settling(drive: &Drive) -> String {
-    let words = if drive.is_unsettled { "nothing (--no-settle)" } else { "what makers advise" };
+    let words = if drive.is_unsettled { "nothing (--no-settle)" } else { "what manuals advise" };
     words.to_owned()
 }
 
 fn settled(target: &TargetResult) -> String {
-    target.settled.clone().unwrap_or_else(|| "nothing told".to_owned())
+    target.settled.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// The reasons why a target's figures are not compared.
@@ -245,9 +245,9 @@ fn reasons(figures: &Figures<'_>, run_name: &str) -> Vec<String> {
     let name = &figures.target.name;
     let declined = figures.target.declined.iter();
     let declined = declined.map(|why| format!("{name} declined in the {run_name} run: {why}"));
-    let troubles = figures.troubles();
+    let errors = figures.errors();
     let invalid =
-        troubles.iter().map(|why| format!("{name} is invalid in the {run_name} run: {why}"));
+        errors.iter().map(|why| format!("{name} is invalid in the {run_name} run: {why}"));
     declined.chain(invalid).collect()
 }
 
@@ -341,7 +341,7 @@ fn not_comparable(a: &Figures<'_>, b: &Figures<'_>, obstacles: &[String]) -> Opt
         if figures.target.declined.is_some() {
             return Some(format!("declined in the {run_name} run"));
         }
-        if !figures.counts() {
+        if !figures.is_valid() {
             return Some(format!("invalid in the {run_name} run"));
         }
         if figures.rates.count() == 0 {
@@ -360,17 +360,17 @@ fn steps_differ(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<St
     let is_known = !a.1.rounds.is_empty() && !b.1.rounds.is_empty();
     (is_known && of_a != of_b).then(|| {
         format!(
-            "its steps travelled {} in the first run, {} in the second",
-            travelled(of_a),
-            travelled(of_b)
+            "its steps were {} in the first run, {} in the second",
+            steps_text(of_a),
+            steps_text(of_b)
         )
     })
 }
 
-fn travelled(steps: Option<usize>) -> String {
+fn steps_text(steps: Option<usize>) -> String {
     match steps {
-        None => "in a way that is not told (an older file: run it again)".to_owned(),
-        Some(1) => "one after the other".to_owned(),
+        None => "unknown (an older file: run it again)".to_owned(),
+        Some(1) => "sequential".to_owned(),
         Some(steps) => format!("{steps} at once"),
     }
 }
@@ -384,8 +384,8 @@ fn note_of_steps(a: (&Run, &TargetResult), b: (&Run, &TargetResult)) -> Option<S
     let has_rounds = !a.1.rounds.is_empty() && !b.1.rounds.is_empty();
     (has_rounds && a.0.steps_of(a.1).is_none()).then(|| {
         format!(
-            "{name}: neither run tells whether its steps overlapped, and versions differ in it; if \
-             two versions made these files, run them again"
+            "{name}: neither file says whether its steps overlapped, and versions differ in it; if \
+             two versions wrote these files, run them again"
         )
     })
 }
@@ -406,8 +406,8 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
         return Verdict::Undecided;
     }
     let (differs, ground) = if fewest >= RANKS_MIN {
-        let chance = mann_whitney(a, b);
-        (chance < SIGNIFICANCE, Ground::Ranks(chance))
+        let p = mann_whitney(a, b);
+        (p < SIGNIFICANCE, Ground::Ranks(p))
     } else {
         let apart = a.interval_95().zip(b.interval_95());
         let apart = apart.is_some_and(|(a, b)| a.1 < b.0 || b.1 < a.0);
@@ -415,8 +415,8 @@ fn verdict(figure: Figure, a: &Spread, b: &Spread) -> Verdict {
     };
     let ratio = b.median() / a.median();
     if !differs {
-        let (least, most) = (a.least().min(b.least()), a.most().max(b.most()));
-        let is_close = most <= CLOSE * least;
+        let (min, max) = (a.min().min(b.min()), a.max().max(b.max()));
+        let is_close = max <= CLOSE * min;
         return if is_close { Verdict::Same(Ground::Close) } else { Verdict::Inconclusive(ground) };
     }
     if !(ratio >= RATIO_MIN || ratio <= 1.0 / RATIO_MIN) {

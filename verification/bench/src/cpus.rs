@@ -3,8 +3,7 @@
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors on which this process may run, in ascending order; `None` if the kernel does not
-/// tell.
+/// The processors on which this process may run, in ascending order; `None` if they are unknown.
 pub fn allowed() -> Option<Vec<usize>> {
     let set = sched_getaffinity(None).ok()?;
     Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_which_nobody_took_part_ends_with_an_error() {
+    fn a_run_in_which_all_targets_declined_ends_with_an_error() {
         let mut run = sample::run();
         run.invalid.clear();
         assert!(judge(&run).is_ok(), "some took part");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_finds_no_room_on_the_disk_is_still_told() {
+    fn a_run_is_reported_although_the_disk_is_full() {
         let mut out = Vec::new();
         let failures = deliver(&sample::run(), &options(&["--save", "/dev/full"]), &mut out);
         assert!(matches!(failures.as_slice(), [Error::Full { .. }]), "{failures:?}");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn page_and_run_are_kept_where_nobody_hears_the_tables() {
+    fn page_and_run_are_saved_although_standard_output_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let (save, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
         let words = ["--save", save.to_str().unwrap(), "--report", page.to_str().unwrap()];
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_that_could_not_be_written_is_told() {
+    fn each_file_that_could_not_be_written_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("nowhere/a.html");
         let words = ["--save", "/dev/full", "--report", page.to_str().unwrap()];

@@ -1,4 +1,4 @@
-//! The figures of a target, for tables, page and comparison.
+//! The figures of a target, for tables, the page and comparisons.
 
 use crate::result::{Round, Run, Slice, TargetResult, Verdict};
 use crate::spread::Spread;
@@ -30,14 +30,15 @@ pub struct Figures<'r> {
     pub latencies: Latencies,
     /// Its classes, in the order of their first operation.
     pub classes: Vec<LatencyClass>,
-    /// Operations of all rounds, without those that a reconnect cut.
+    /// Operations of all rounds, without those that a reconnect interrupted.
     pub ops: u64,
+    /// Operations that a reconnect interrupted.
     pub cut: u64,
     /// Unsuccessful operations of all rounds.
     pub unsuccessful: u64,
     /// The cost of one operation, over all rounds; `None` without operations.
     pub cost: Option<Cost>,
-    /// Records at the end: those that were compared and exist, otherwise those loaded.
+    /// Records at the end: those that the comparison found, otherwise those loaded.
     pub records: u64,
 }
 
@@ -48,9 +49,9 @@ pub struct Cost {
     pub client_ns: f64,
     /// Time of the target's own processes, in nanoseconds.
     pub server_ns: f64,
-    /// Bytes sent.
+    /// Bytes sent by the client.
     pub bytes_out: f64,
-    /// Bytes answered.
+    /// Bytes received by the client.
     pub bytes_in: f64,
 }
 
@@ -58,7 +59,7 @@ pub struct Cost {
 #[derive(Clone, Debug)]
 pub struct LatencyClass {
     pub name: String,
-    /// Operations per second of each round in which it was met.
+    /// Operations per second of each round that has operations of this class.
     pub rates: Spread,
     /// Median latency of each of these rounds, in nanoseconds.
     pub p50s: Spread,
@@ -68,18 +69,18 @@ pub struct LatencyClass {
     pub latencies: Latencies,
 }
 
-/// Every target of a run, summed up.
+/// The figures of every target of a run.
 pub fn of(run: &Run) -> Vec<Figures<'_>> {
     run.targets.iter().map(Figures::new).collect()
 }
 
-/// The target with which the others are compared: the first one that was measured.
+/// The target that the others are compared with: the first one that was measured.
 pub fn reference<'f, 'r>(all: &'f [Figures<'r>]) -> Option<&'f Figures<'r>> {
     all.iter().find(|figures| figures.rates.count() > 0)
 }
 
-/// The cheapest other target, and the null target's time as a share of its time per operation.
-/// `None` without a null target, or with a given rate.
+/// The fastest target except the null target, and the generator's share of its time per operation.
+/// `None` without a null target, with a given rate, or with pauses.
 pub fn generator_share(run: &Run, all: &[Figures<'_>]) -> Option<(String, f64)> {
     if run.drive.rate.is_some() || run.drive.think_us > 0 {
         return None;
@@ -93,7 +94,6 @@ pub fn generator_share(run: &Run, all: &[Figures<'_>]) -> Option<(String, f64)> 
 }
 
 impl<'r> Figures<'r> {
-    /// Sums up a target.
     pub fn new(target: &'r TargetResult) -> Self {
         let rounds = || target.rounds.iter().filter(|round| round.ops > 0);
         let sum = |of: fn(&Round) -> u64| rounds().map(of).fold(0, u64::saturating_add);
@@ -107,8 +107,8 @@ impl<'r> Figures<'r> {
         });
         let mut latencies = Latencies::new();
         rounds().for_each(|round| latencies.add(&round.latencies()));
-        let there = |verdict: &Verdict| verdict.records.saturating_sub(verdict.absent);
-        let compared = target.verdict.as_ref().map_or(0, there);
+        let existing = |verdict: &Verdict| verdict.records.saturating_sub(verdict.absent);
+        let compared = target.verdict.as_ref().map_or(0, existing);
         Self {
             target,
             rates: Spread::new(rounds().map(Round::rate)),
@@ -122,7 +122,7 @@ impl<'r> Figures<'r> {
         }
     }
 
-    /// All classes together, as if they were one.
+    /// All classes as one.
     pub fn all_classes(&self) -> LatencyClass {
         let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(|round| {
             let latencies = round.latencies();
@@ -144,13 +144,13 @@ impl<'r> Figures<'r> {
         Some(as_f64(bytes) / as_f64(self.records))
     }
 
-    /// True if its figures are valid: it was measured, without an error.
-    pub fn counts(&self) -> bool {
-        self.target.declined.is_none() && self.troubles().is_empty()
+    /// True if the target was measured without an error.
+    pub fn is_valid(&self) -> bool {
+        self.target.declined.is_none() && self.errors().is_empty()
     }
 
-    /// Why its figures are invalid.
-    pub fn troubles(&self) -> Vec<String> {
+    /// The reasons why the figures are invalid.
+    pub fn errors(&self) -> Vec<String> {
         let target = self.target;
         if !target.invalid.is_empty() {
             return target.invalid.clone();
@@ -159,8 +159,8 @@ impl<'r> Figures<'r> {
         if let Some(verdict) = target.verdict.as_ref().filter(|v| v.wrong > 0) {
             let (wrong, records) = (verdict.wrong, verdict.records);
             let of = format!("{} of {}", count_text(wrong), counted(records, "record"));
-            let are = if wrong == 1 { "is not what it" } else { "are not what they" };
-            out.push(format!("{of} {are} must be"));
+            let are = if wrong == 1 { "is" } else { "are" };
+            out.push(format!("{of} {are} wrong"));
         }
         let failed = target.checks.iter().filter(|check| !check.holds());
         out.extend(failed.map(|check| format!("the generator was off: {}", check.name)));
@@ -231,7 +231,7 @@ pub fn timeline(target: &TargetResult) -> (Vec<Moment>, Vec<f64>) {
         for group in round.slices.chunks(together) {
             let Some(first) = group.first() else { continue };
             if first.at_ms > end_ms {
-                moments.extend([silence(before, end_ms), silence(before, first.at_ms)]);
+                moments.extend([idle_moment(before, end_ms), idle_moment(before, first.at_ms)]);
             }
             moments.push(merged(before, group, as_f64(round.wall_ns)));
             end_ms = group.last().map_or(end_ms, |last| last.at_ms + last.ms);
@@ -241,13 +241,12 @@ pub fn timeline(target: &TargetResult) -> (Vec<Moment>, Vec<f64>) {
     (moments, borders)
 }
 
-fn silence(before: f64, at_ms: u64) -> Moment {
-    let begins = before + as_f64(at_ms) * 1e6;
-    Moment { at_ns: begins, rate: 0.0, p50_ns: 0.0, p99_ns: 0.0, max_ns: 0.0 }
+fn idle_moment(before: f64, at_ms: u64) -> Moment {
+    Moment { at_ns: before + as_f64(at_ms) * 1e6, rate: 0.0, p50_ns: 0.0, p99_ns: 0.0, max_ns: 0.0 }
 }
 
-/// Merges neighbours: the largest p99, so that a stall stays visible, and the mean of the medians.
-/// The last slice of a round ends with the round, `wall_ns` after its start.
+/// Merges neighbouring slices: takes the largest p99, so that a stall stays visible, and the mean
+/// of the medians. The last slice of a round ends with the round, `wall_ns` after its start.
 fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     let start = group.first().map_or(0, |slice| slice.at_ms);
     let ops: f64 = group.iter().map(|slice| as_f64(slice.ops)).sum();
@@ -257,28 +256,28 @@ fn merged(before: f64, group: &[Slice], wall_ns: f64) -> Moment {
     };
     let length: f64 = group.iter().map(ns).sum();
     let weighted: f64 = group.iter().map(|s| as_f64(s.p50_ns) * as_f64(s.ops)).sum();
-    let most = |of: fn(&Slice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
+    let max = |of: fn(&Slice) -> u64| as_f64(group.iter().map(of).max().unwrap_or(0));
     Moment {
         at_ns: before + as_f64(start) * 1e6,
         rate: ops * 1e9 / length,
         p50_ns: weighted / ops.max(1.0),
-        p99_ns: most(|s| s.p99_ns),
-        max_ns: most(|s| s.max_ns),
+        p99_ns: max(|s| s.p99_ns),
+        max_ns: max(|s| s.max_ns),
     }
 }
 
-/// The highest rate of a ramp at which the bound was kept, in operations per second.
+/// The highest rate of a ramp that met the latency bound, in operations per second.
 pub fn sustained(target: &TargetResult) -> Option<f64> {
     target.ramp.iter().filter(|point| point.is_sustained).map(|p| p.done).max_by(f64::total_cmp)
 }
 
-/// Points of the distribution of latencies, of equal weight, ascending.
+/// `count` points of equal weight of the distribution of latencies, ascending.
 pub fn quantiles(latencies: &Latencies, count: u32) -> Vec<f64> {
     let at = |i: u32| f64::from(2 * i + 1) * 50.0 / f64::from(count.max(1));
     (0..count).map(|i| as_f64(latencies.percentile(at(i)))).collect()
 }
 
-/// Latency over percentile: one in how many operations took longer, and how long that was.
+/// The tail of the distribution: pairs of `n` and the latency that one in `n` operations exceeded.
 pub fn tail(latencies: &Latencies) -> Vec<(f64, f64)> {
     let count = as_f64(latencies.count());
     (0..200)
@@ -300,12 +299,12 @@ mod tests {
         let figures = Figures::new(&run.targets[0]);
         // Five rounds of 20,000 operations in 10 to 10.4 ms.
         assert_eq!((figures.rates.count(), figures.ops), (5, 100_000));
-        assert!((figures.rates.most() - 2e6).abs() < 1.0);
-        assert!((figures.rates.least() - 20_000.0 / 0.0104).abs() < 1.0);
+        assert!((figures.rates.max() - 2e6).abs() < 1.0);
+        assert!((figures.rates.min() - 20_000.0 / 0.0104).abs() < 1.0);
         assert_eq!(figures.latencies.count(), 100_000);
         let names: Vec<&str> = figures.classes.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["service-request", "attach"]);
-        let share = figures.classes[1].rates.most() / figures.rates.most();
+        let share = figures.classes[1].rates.max() / figures.rates.max();
         assert!((share - 0.1).abs() < 1e-6, "{share}");
         let cost = figures.cost.unwrap();
         assert!((cost.client_ns - 480.0).abs() < 1e-6 && (cost.bytes_out - 200.0).abs() < 1e-6);
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rightly_not_there_takes_no_share_of_the_memory() {
+    fn deleted_records_take_no_share_of_the_memory() {
         let mut run = run();
         let verdict = run.targets[0].verdict.as_mut().unwrap();
         (verdict.records, verdict.absent) = (40_000, 30_000);
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reconnect_cut_is_in_the_latencies_and_in_no_rate() {
+    fn interrupted_operations_count_in_the_latencies_and_in_no_rate() {
         let (whole, mut run) = (run(), run());
         let rounds = &mut run.targets[0].rounds;
         let latencies = vec![(2_000_000_000, 10_000)];
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_stand_behind_each_other_and_a_stall_is_silence() {
+    fn rounds_follow_each_other_and_a_stall_has_a_rate_of_zero() {
         let mut run = run();
         let rounds = &mut run.targets[0].rounds;
         rounds.truncate(2);
@@ -358,16 +357,16 @@ mod tests {
         let (moments, borders) = timeline(&run.targets[0]);
         assert_eq!(borders.len(), 1);
         assert!(moments.windows(2).all(|w| w[0].at_ns <= w[1].at_ns));
-        let silent: Vec<f64> =
+        let idle: Vec<f64> =
             moments.iter().filter(|m| m.rate < 0.5).map(|m| m.at_ns - borders[0]).collect();
-        assert_eq!(silent, [2e6, 6e6]);
+        assert_eq!(idle, [2e6, 6e6]);
     }
 
     #[test]
-    fn the_last_slice_ends_with_its_turn() {
+    fn the_last_slice_ends_with_its_round() {
         let mut run = run();
         let round = &mut run.targets[0].rounds[0];
-        // Ten slices of a millisecond; the turn ended in the middle of the last.
+        // Ten slices of a millisecond; the round ended in the middle of the last.
         round.wall_ns = 9_500_000;
         round.slices[9].ops /= 2;
         let (moments, _) = timeline(&run.targets[0]);
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rounds_are_no_figures_and_no_panic() {
+    fn a_target_without_rounds_has_no_figures() {
         let mut run = run();
         run.targets[0].rounds.clear();
         let figures = Figures::new(&run.targets[0]);

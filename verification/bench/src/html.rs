@@ -1,5 +1,5 @@
-//! One page of HTML that opens without a network: text, tables, and charts as inline SVG. What is
-//! on it is the caller's; how it looks is decided here, for a light and a dark screen.
+//! An HTML page in one file that loads nothing from a network: text, tables, and charts as inline
+//! SVG. Callers supply the content. The style is defined here, for light and dark colour schemes.
 
 pub mod chart;
 
@@ -10,72 +10,68 @@ const STYLE: &str = include_str!("html/style.css");
 
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// What the browser shows in its title.
     pub title: String,
-    /// What it is about, below the title.
+    /// The summary below the title.
     pub lead: String,
-    /// The content, from the top.
+    /// The content, in order.
     pub blocks: Vec<HtmlBlock>,
 }
 
 /// A part of a page.
 #[derive(Clone, Debug)]
 pub enum HtmlBlock {
-    /// A heading; the first kind also makes an entry at the top of the page.
+    /// A heading, which also gets a link at the top of the page.
     Heading(String),
-    /// A smaller heading.
+    /// A heading without a link.
     Subheading(String),
     /// A paragraph.
     Text(String),
-    /// Sentences below each other.
+    /// A bulleted list.
     List(Vec<String>),
-    /// What must not be overlooked: a heading and why.
+    /// A warning: a heading and its reasons.
     Alarm(String, Vec<String>),
-    /// Something that was typed.
+    /// Preformatted text.
     Code(String),
     /// Names and their values.
     Facts(Vec<(String, String)>),
     Table(ReportTable),
-    /// Bars with a scale for each group, which may count different things. It starts at zero, or
-    /// is logarithmic, and says so, where amounts differ too much for that.
+    /// Groups of bars. Each group has its own scale: linear from zero, or logarithmic if its
+    /// amounts differ too much. The title of a logarithmic group says so.
     Bars(Vec<BarGroup>),
-    /// Charts beside each other as far as there is room.
+    /// Charts, side by side as the width allows.
     Charts(Vec<Chart>),
-    /// Blocks that are shown on demand, below a summary.
+    /// A summary that expands to blocks.
     Details(String, Vec<HtmlBlock>),
 }
 
-/// A chart with a line about it.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
     pub caption: String,
     /// The picture; see [`chart`].
     pub svg: String,
-    /// What each colour stands for, where there are several. A first word that is no ASCII (a
+    /// The series and their colours, if there are several. A first word that is not ASCII (a
     /// marker of [`chart::lines`]) is shown in the colour itself.
     pub legend: Vec<(String, chart::Colour)>,
 }
 
-/// Bars that belong together.
+/// Bars with a common scale.
 #[derive(Clone, Debug)]
 pub struct BarGroup {
-    /// What they are about.
     pub title: String,
     pub bars: Vec<Bar>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What stands before it.
+    /// The text before the bar.
     pub label: String,
-    /// How long it is, on a logarithmic scale over all bars of the block.
+    /// Its length, in the unit of its group.
     pub amount: f64,
-    /// What stands behind it.
+    /// The text after the bar.
     pub text: String,
     /// Its colour, from [`chart::colour`].
     pub colour: chart::Colour,
-    /// Whether it is a figure of others, shown beside ours.
+    /// True for a published figure, which is shown for comparison.
     pub is_foreign: bool,
 }
 
@@ -139,7 +135,7 @@ impl HtmlBlock {
                 let chart = |c: &Chart| {
                     let caption = escaped(&c.caption);
                     let legend = joined(&c.legend, legend_html);
-                    // A chart of several takes the room of two.
+                    // A chart with a legend is as wide as two others.
                     let class = if c.legend.is_empty() { "" } else { " class=\"wide\"" };
                     format!(
                         "<figure{class}>{}<figcaption><span>{legend}</span>{caption}</figcaption>\
@@ -158,23 +154,25 @@ impl HtmlBlock {
     }
 }
 
-/// A name with its colour; one that begins with a sign (a marker, a stroke) shows that in colour.
+/// A legend entry: the name's marker in its colour, or a patch of the colour if it has none.
 fn legend_html((name, colour): &(String, chart::Colour)) -> String {
     let colour = chart::css(*colour);
-    let sign = name.split_once(' ').filter(|(sign, _)| !sign.is_ascii());
-    let (mark, name) = match sign {
-        Some((sign, name)) => (format!("<b style=\"color:{colour}\">{}</b>", escaped(sign)), name),
+    let marker = name.split_once(' ').filter(|(marker, _)| !marker.is_ascii());
+    let (patch, name) = match marker {
+        Some((marker, name)) => {
+            (format!("<b style=\"color:{colour}\">{}</b>", escaped(marker)), name)
+        }
         None => (format!("<s style=\"background:{colour}\"></s>"), name.as_str()),
     };
-    format!("<u>{mark}{}</u> ", escaped(name))
+    format!("<u>{patch}{}</u> ", escaped(name))
 }
 
 fn joined<T>(parts: &[T], html: impl Fn(&T) -> String) -> String {
     parts.iter().map(html).collect::<Vec<_>>().concat()
 }
 
-/// A longer cell is broken into lines: it is a sentence, and would make the table too wide.
-const SENTENCE_BYTES: usize = 60;
+/// A longer cell wraps; it would make the table too wide.
+const CELL_BYTES_MAX: usize = 60;
 
 fn table_html(table: &ReportTable) -> String {
     let class = |i: usize| match table.columns.get(i) {
@@ -187,12 +185,11 @@ fn table_html(table: &ReportTable) -> String {
     }
     out.push_str("</tr></thead><tbody>");
     for row in table.rows.iter().filter(|r| !r.is_empty()) {
-        // A row that names its group begins a new one.
-        let begins = row.first().is_some_and(|c| !c.is_empty());
-        out.push_str(if begins { "<tr class=\"group\">" } else { "<tr>" });
+        let is_group_start = row.first().is_some_and(|c| !c.is_empty());
+        out.push_str(if is_group_start { "<tr class=\"group\">" } else { "<tr>" });
         for (i, cell) in row.iter().enumerate() {
-            let is_sentence = cell.len() > SENTENCE_BYTES;
-            let class = if is_sentence { " class=\"sentence\"" } else { class(i) };
+            let is_long = cell.len() > CELL_BYTES_MAX;
+            let class = if is_long { " class=\"sentence\"" } else { class(i) };
             let _ = write!(out, "<td{class}>{}</td>", escaped(cell));
         }
         out.push_str("</tr>");
@@ -201,76 +198,66 @@ fn table_html(table: &ReportTable) -> String {
     out
 }
 
-/// Amounts of one group that differ by more than this factor are shown on a logarithmic scale: on a
-/// plain one, the shortest bar would not be seen.
-const PLAIN_FACTOR_MAX: f64 = 30.0;
+/// A group whose amounts differ by more than this factor gets a logarithmic scale: on a linear one,
+/// its shortest bar would be invisible.
+const LINEAR_FACTOR_MAX: f64 = 30.0;
 
 fn bars_html(groups: &[BarGroup]) -> String {
     let mut out = String::from("<div class=\"bars\">");
     for group in groups {
-        let alone = std::slice::from_ref(group);
-        let (least, most) = extremes(alone);
-        if most <= least * PLAIN_FACTOR_MAX {
-            out.push_str(&group_html(group, &Scale::FromNothing { most }));
+        let (min, max) = extremes(group);
+        if max <= min * LINEAR_FACTOR_MAX {
+            out.push_str(&group_html(group, &Scale::Linear { max }));
         } else {
-            let title = format!("{}; logarithmic, ten times more at each line", group.title);
+            let title = format!("{}; logarithmic, a factor of ten per line", group.title);
             let titled = BarGroup { title, bars: group.bars.clone() };
-            out.push_str(&group_html(&titled, &Scale::of_decades(alone)));
+            out.push_str(&group_html(&titled, &Scale::logarithmic(group)));
         }
     }
     out.push_str("</div>\n");
     out
 }
 
-fn extremes(groups: &[BarGroup]) -> (f64, f64) {
-    let amounts = || groups.iter().flat_map(|g| &g.bars).map(|b| b.amount.max(f64::MIN_POSITIVE));
+fn extremes(group: &BarGroup) -> (f64, f64) {
+    let amounts = || group.bars.iter().map(|b| b.amount.max(f64::MIN_POSITIVE));
     (amounts().fold(f64::INFINITY, f64::min), amounts().fold(0.0_f64, f64::max))
 }
 
-/// How long bars are.
+/// The scale of a group of bars. Its longest bar fills the row.
 enum Scale {
-    /// The longest fills its row.
-    FromNothing {
-        /// What it stands for.
-        most: f64,
-    },
-    /// Whole powers of ten from one end of the row to the other.
-    Decades {
-        /// The power below the shortest bar.
-        first: f64,
-        /// How many powers there are.
-        count: f64,
-    },
+    /// From 0 to `max`.
+    Linear { max: f64 },
+    /// Whole powers of ten: `decades` of them, from `10^first`.
+    Logarithmic { first: f64, decades: f64 },
 }
 
-/// Percent of its row that a bar fills at the least: it is seen.
-const BAR_MIN: f64 = 1.0;
+/// The shortest length of a bar, in percent of its row, so that it is visible.
+const BAR_PERCENT_MIN: f64 = 1.0;
 
 impl Scale {
-    /// Over all bars of these groups.
-    fn of_decades(groups: &[BarGroup]) -> Self {
-        let (least, most) = extremes(groups);
-        let first = least.log10().floor();
-        Self::Decades { first, count: (most.log10().ceil() - first).max(1.0) }
+    fn logarithmic(group: &BarGroup) -> Self {
+        let (min, max) = extremes(group);
+        let first = min.log10().floor();
+        Self::Logarithmic { first, decades: (max.log10().ceil() - first).max(1.0) }
     }
 
-    /// How many percent of its row a bar fills.
+    /// The length of a bar, in percent of its row.
     fn percent(&self, amount: f64) -> f64 {
         let share = match self {
-            Self::FromNothing { most } => amount / most,
-            Self::Decades { first, count } => {
-                (amount.max(f64::MIN_POSITIVE).log10() - first) / count
+            Self::Linear { max } => amount / max,
+            Self::Logarithmic { first, decades } => {
+                (amount.max(f64::MIN_POSITIVE).log10() - first) / decades
             }
         };
-        (100.0 * share).clamp(BAR_MIN, 100.0)
+        (100.0 * share).clamp(BAR_PERCENT_MIN, 100.0)
     }
 
-    /// Lines across the bars of a row, one for each power.
-    fn lines(&self) -> String {
+    /// The attributes that draw a line for each power of ten across the bars.
+    fn grid_attributes(&self) -> String {
         match self {
-            Self::FromNothing { .. } => String::new(),
-            Self::Decades { count, .. } => {
-                format!(" class=\"decades\" style=\"--decade:{:.3}%\"", 100.0 / count)
+            Self::Linear { .. } => String::new(),
+            Self::Logarithmic { decades, .. } => {
+                format!(" class=\"decades\" style=\"--decade:{:.3}%\"", 100.0 / decades)
             }
         }
     }
@@ -289,7 +276,7 @@ fn group_html(group: &BarGroup, scale: &Scale) -> String {
         )
     };
     let (title, bars) = (escaped(&group.title), joined(&group.bars, bar));
-    format!("<section{}><h4>{title}</h4>{bars}</section>", scale.lines())
+    format!("<section{}><h4>{title}</h4>{bars}</section>", scale.grid_attributes())
 }
 
 fn escaped(text: &str) -> String {
@@ -301,11 +288,11 @@ fn anchor(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// Panics if a page needs anything from outside.
+/// Panics if a page loads anything.
 #[cfg(test)]
 pub(crate) fn assert_offline(html: &str) {
-    for outside in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
-        assert!(!html.contains(outside), "the page contains {outside}");
+    for reference in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
+        assert!(!html.contains(reference), "the page contains {reference}");
     }
 }
 
@@ -345,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_needs_nothing_from_outside() {
+    fn a_page_loads_nothing() {
         let html = page().html();
         assert_offline(&html);
         assert!(!html.contains("//"));
     }
 
     #[test]
-    fn what_is_shown_cannot_become_markup() {
+    fn text_is_escaped() {
         let html = page().html();
         assert!(html.contains("&lt;region&gt;") && !html.contains("<region>"));
         assert!(html.contains("<a href=\"#one---all\">One &amp; all</a>"));
@@ -360,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_of_one_order_begin_at_nothing_and_others_say_that_their_scale_is_logarithmic() {
+    fn bars_have_a_linear_scale_or_a_title_that_says_logarithmic() {
         let group = |amounts: [f64; 2]| BarGroup {
             title: "b".to_owned(),
             bars: amounts.map(bar).into_iter().collect(),
@@ -371,12 +358,11 @@ mod tests {
         assert!(far.contains("b; logarithmic") && far.contains("--decade:25.000%"), "{far}");
     }
 
-    /// How long two bars are says by how many powers of ten they differ, whatever else is there.
     #[test]
-    fn as_many_powers_of_ten_are_as_long_everywhere() {
+    fn every_power_of_ten_has_the_same_length_on_a_logarithmic_scale() {
         let scale = |amounts: [f64; 2]| {
             let bars = amounts.map(bar).into_iter().collect();
-            Scale::of_decades(&[BarGroup { title: String::new(), bars }])
+            Scale::logarithmic(&BarGroup { title: String::new(), bars })
         };
         let near = scale([250.0, 8_100.0]);
         let step = near.percent(2_500.0) - near.percent(250.0);
@@ -384,13 +370,14 @@ mod tests {
         let far = scale([250.0, 810_000.0]);
         let step = far.percent(2_500.0) - far.percent(250.0);
         assert!((step - 25.0).abs() < 1e-9, "four, 100 to 1,000,000");
-        assert!(scale([1.0, 1.0]).percent(1.0) >= BAR_MIN, "one bar at the scale's begin is seen");
-        let odd = scale([f64::NAN, f64::INFINITY]);
-        assert!((BAR_MIN..=100.0).contains(&odd.percent(1.0)) || odd.percent(1.0).is_nan());
+        let shortest = scale([1.0, 1.0]).percent(1.0);
+        assert!(shortest >= BAR_PERCENT_MIN, "a bar at the start of the scale is visible");
+        let odd = scale([f64::NAN, f64::INFINITY]).percent(1.0);
+        assert!((BAR_PERCENT_MIN..=100.0).contains(&odd) || odd.is_nan());
     }
 
     #[test]
-    fn a_legend_shows_a_marker_in_its_colour_and_a_name_beside_a_patch() {
+    fn a_legend_shows_a_marker_or_a_patch_in_the_colour_of_its_series() {
         let red = chart::colour("redis");
         let marked = legend_html(&("● re<dis".to_owned(), red));
         assert!(marked.contains("<b style=\"color:#d55e00\">●</b>re&lt;dis"), "{marked}");
@@ -401,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_cannot_become_markup() {
+    fn the_text_of_an_alarm_is_escaped() {
         let html = HtmlBlock::Alarm("<b>".to_owned(), vec!["<i>".to_owned()]).html();
         assert!(html.contains("&lt;b&gt;") && html.contains("&lt;i&gt;"));
     }
 
     #[test]
-    fn the_longest_bar_fills_its_row_and_the_shortest_is_seen() {
+    fn the_longest_bar_fills_its_row_and_the_shortest_is_visible() {
         let html = page().html();
         assert!(html.contains("width:100.0%") && html.contains("width:1.0%"));
     }

@@ -1,8 +1,8 @@
-//! The machine that a figure was measured on: a figure without it says nothing.
+//! The machine on which a figure was measured: without it the figure says nothing.
 
 use std::fs;
 
-/// What `/proc` and `/sys` say about this machine.
+/// Properties of this machine from `/proc` and `/sys`.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     /// Name of the processor.
@@ -16,14 +16,14 @@ pub struct Machine {
     pub caches: Vec<String>,
     /// Kernel release.
     pub kernel: String,
-    /// Frequency governor, or why there is none to see.
+    /// Frequency governor, or why it is unknown.
     pub governor: String,
     /// Host name of the operating system's release file, such as `Debian GNU/Linux 12`.
     pub system: String,
 }
 
 impl Machine {
-    /// Looks at this machine. What cannot be read is said to be unknown.
+    /// Detects the properties. Those that cannot be read are "unknown".
     pub fn detect() -> Self {
         let cpuinfo = text("/proc/cpuinfo");
         let meminfo = text("/proc/meminfo");
@@ -67,7 +67,7 @@ impl Machine {
     }
 }
 
-/// A number of bytes in words, with one digit after the point where it helps.
+/// A number of bytes with a unit, and one decimal for small numbers.
 pub fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut amount = crate::stat::as_f64(bytes);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_said_in_words() {
+    fn bytes_have_units() {
         assert_eq!(bytes_text(0), "0 B");
         assert_eq!(bytes_text(1024), "1 KiB");
         assert_eq!(bytes_text(1536), "1.5 KiB");

@@ -17,7 +17,7 @@ pub struct Meter {
     slices: Slices,
     /// Sums over the steps.
     pub bytes_out: u64,
-    /// Bytes answered.
+    /// Bytes received.
     pub bytes_in: u64,
     /// Unsuccessful operations.
     pub unsuccessful: u64,
@@ -107,7 +107,7 @@ impl Meter {
 #[derive(Debug)]
 struct Slices {
     began_ns: u64,
-    /// When the open one ends.
+    /// The end of the current slice.
     ends_ns: u64,
     length_ns: u64,
     done: Vec<Slice>,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_turn_takes_no_more_memory() {
+    fn a_long_trial_takes_no_more_memory() {
         let mut meter = Meter::new(0);
         let mut now_ns = 0;
         for _ in 0..20_000 {

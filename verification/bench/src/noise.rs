@@ -1,17 +1,17 @@
-//! The noise of the machine before a run: the same work is done many times. Longer times are caused
-//! by other guests of the host, interrupts, or frequency changes.
+//! The noise of the machine before a run: the same work is executed many times. Longer times are
+//! caused by other guests of the host, interrupts, or frequency changes.
 
 use crate::result::Noise;
 use crate::stat::as_f64;
 use std::hint::black_box;
 
-/// Times that the work is done: with some 20 us each, half a second.
+/// Measured executions of the work: with some 20 us each, half a second.
 pub const LOOPS: u64 = 25_000;
 
 /// Dependent steps of the work, about five cycles each: 20 us at 3 GHz.
 const STEPS: u32 = 12_000;
 
-/// Times that the work is done before it is measured, for caches and frequency: some 20 ms.
+/// Executions before the measurement, for caches and frequency: some 20 ms.
 const WARM_UP: u64 = 1_000;
 
 /// Does the work [`LOOPS`] times. Time comes from `now_ns`, a monotonic clock.
@@ -49,7 +49,7 @@ fn work(seed: u64) -> u64 {
 /// The odd factor of Knuth's generator.
 const FACTOR: u64 = 6_364_136_223_846_793_005;
 
-/// The first number of `/proc/loadavg`; no number if it says nothing.
+/// The first number of `/proc/loadavg`; NaN if it has none.
 fn load(loadavg: &str) -> f64 {
     loadavg.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
 }
@@ -71,7 +71,7 @@ pub fn warning(noise: &Noise, processors: usize) -> Option<String> {
     if noise.max_ns > PAUSE_NS_MAX {
         words.push(format!("once it was held up for {:.1} ms", as_f64(noise.max_ns) / 1e6));
     }
-    // A benchmark that shares its processors measures the scheduler. NaN is no load that is known.
+    // A benchmark that shares its processors measures the scheduler. NaN is an unknown load.
     if noise.load > as_f64(processors as u64) * 0.5 {
         words.push(format!("{:.1} processes wanted to run in the minute before", noise.load));
     }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_the_longest_and_not_the_median() {
+    fn a_pause_changes_the_maximum_and_not_the_median() {
         let noise = measure_loops(200, clock(), "2.50 1.00 0.50 1/99 1\n");
         assert_eq!(noise.loops, 200);
         assert!((19_900..=20_100).contains(&noise.p50_ns), "{noise:?}");
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn no_loop_and_no_load_are_no_panic() {
+    fn no_loops_and_an_unknown_load_do_not_panic() {
         let noise = measure_loops(0, clock(), "");
         assert_eq!((noise.loops, noise.p50_ns), (0, 0));
         assert!(noise.load.is_nan() && warning(&noise, 2).is_none());
     }
 
     #[test]
-    fn the_work_is_done_and_not_left_out_by_the_compiler() {
+    fn the_compiler_does_not_remove_the_work() {
         // The same chain, each step out of the compiler's sight.
         let mut state = 7_u64;
         for _ in 0..STEPS {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsteady_or_busy_machine_is_told() {
+    fn a_noisy_or_busy_machine_is_reported() {
         let quiet = Noise { loops: 9, p50_ns: 20_000, p99_ns: 21_000, max_ns: 90_000, load: 0.1 };
         assert_eq!(warning(&quiet, 2), None);
         let unsteady = Noise { p99_ns: 60_000, ..quiet.clone() };

@@ -1,8 +1,8 @@
 //! Single operations in blocks: loops with one clock reading around many operations.
 //!
 //! An operation of some nanoseconds cannot be measured alone, since reading the clock costs as
-//! much. The loops are compiled once for each store, so that nothing stands between the operation
-//! and its caller. Each loop counts the records that it meets, and the caller checks the count.
+//! much. The loops are compiled once for each store, so that the compiler can inline the operation.
+//! Each loop counts the records that it finds, and the caller checks the count.
 
 use nearstate_model::Result;
 use std::hint::black_box;
@@ -30,7 +30,7 @@ pub enum Operation {
     Chain,
     /// By key; another value of the same size.
     Put,
-    /// Through all records in storage order; neither key nor value is looked at.
+    /// Through all records in storage order; neither key nor value is read.
     Walk,
 }
 
@@ -48,7 +48,7 @@ pub trait Store {
     /// Puts a record.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Looks at a value in place; `None` if the key does not exist.
+    /// Reads a value in place; `None` if the key does not exist.
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
 
     /// Copies a value into `out`, which is cleared first; false if the key does not exist.
@@ -72,7 +72,7 @@ pub trait Store {
     fn walk(&mut self) -> Result<u64>;
 }
 
-/// Runs one block; returns the number of records that were met or written.
+/// Runs one block; returns the number of records that were found or written.
 pub fn run<S: Store>(store: &mut S, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
     match operation {
         Operation::View => views(store, block.keys),
@@ -225,7 +225,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_loop_counts_the_records_that_it_meets() {
+    fn each_loop_counts_the_records_that_it_finds() {
         let mut store = Map::default();
         let keys: Vec<RecordKey> = (0..37).map(|at| [at; KEY_BYTES]).collect();
         let values = [b"one".to_vec(), b"two".to_vec()];

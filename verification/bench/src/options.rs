@@ -6,7 +6,7 @@ use crate::workloads::Spread;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 
-/// Ten seconds: after a minute of silence a target is taken for one that is stuck.
+/// Ten seconds: after a minute of silence a target counts as stuck.
 const THINK_US_MAX: u64 = 10_000_000;
 
 /// Run a workload of the papers against one or more stores, verify what each kept, and compare

@@ -1,5 +1,5 @@
-//! The files that a command writes beside what it prints: looked at before anything is started, so
-//! that hours of measuring do not end at a folder that is not there.
+//! The output files of a command. They are checked before anything is started, so that hours of
+//! measuring do not end at a missing directory.
 
 use crate::protocol::error_text;
 use crate::reaper::system;
@@ -62,7 +62,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn one_file_is_not_written_twice_and_nothing_that_is_read_is_replaced() {
+    fn an_output_may_replace_neither_another_nor_an_input() {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         fs::write(&a, "what is there").unwrap();
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_known_before() {
+    fn unwritable_outputs_are_rejected_early() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
         for (path, why) in [("nowhere/a", "nowhere/a"), ("file/a", "file/a"), ("", "is a folder")] {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_is_told_once() {
+    fn every_failure_is_reported_once() {
         let full = |what: &str| Error::Full { detail: what.to_owned(), heap: None };
         assert_eq!(together(Vec::new()), Ok(()));
         assert_eq!(together(vec![full("a")]), Err(full("a")));

@@ -1,52 +1,52 @@
-//! What can be set of a run and is saved with it.
+//! The parameters of a run, which are saved with it.
 
 use crate::random::Spread;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What can be set of a workload; the same for every client and target of a run.
+/// Parameters of a workload; the same for every client and target of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// UEs, subscribers, sessions or records, over all clients.
     pub records: u64,
-    /// Which variant: one of those that the workload offers.
+    /// One of the workload's variants.
     pub variant: String,
-    /// How often each record is asked for.
+    /// Distribution of the accesses over the records.
     pub spread: Spread,
-    /// Where all chance comes from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Bytes of a value, for workloads without a size of their own. Missing in older files.
+    /// Bytes of a value, if the workload defines no size. Missing in older files.
     #[serde(default)]
     pub value_bytes: Option<u64>,
-    /// Whether each client reads and replaces records of its own only, where clients of the
-    /// workload otherwise share all records. Missing in older files.
+    /// Each client reads and replaces only its own records, instead of sharing them. Missing in
+    /// older files.
     #[serde(default)]
     pub has_own_records: bool,
 }
 
-/// How the intended starts of an open loop follow each other: the mean rate is the same.
+/// Distribution of the intended starts of an open loop, with the same mean rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// One every so many nanoseconds.
+    /// Equal gaps.
     #[default]
     Constant,
-    /// Independent of each other: gaps are exponential.
+    /// Independent arrivals: exponential gaps.
     Poisson,
-    /// In bursts: now and then many at once, as when a train reaches a new tracking area. The
-    /// signalling of real networks is not Poisson (arXiv 2212.13248); the parameters are ours.
+    /// Occasional bursts, as when a train reaches a new tracking area. The signalling of real
+    /// networks is not Poisson (arXiv 2212.13248); the parameters are ours.
     Bursts,
 }
 
-/// A fault of a store, planted between client and target.
+/// A fault of a store, injected between client and target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// One write is answered as done but is not.
+    /// One write is acknowledged but not done.
     LostUpdate,
-    /// One read is answered with the bytes of another record.
+    /// One read returns the bytes of another record.
     WrongAnswer,
-    /// One write is answered late.
+    /// One write is acknowledged late.
     Stall,
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use clap::ValueEnum as _;
 
     #[test]
-    fn a_fault_is_told_by_the_word_that_plants_it() {
+    fn a_fault_is_printed_as_its_option() {
         for fault in Fault::value_variants() {
             assert_eq!(Fault::from_str(&fault.to_string(), false), Ok(*fault));
         }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_the_one_listed_is_not_kept() {
+    fn a_file_with_another_digest_is_not_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to.jar"));
         fs::write(&from, b"abc").unwrap();
@@ -338,14 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_nobody_knows_is_refused_with_those_that_there_are() {
+    fn an_unknown_peer_is_refused_with_the_known_ones() {
         let error = named(&["oracle".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("redis, valkey, memcached, geode"), "{error}");
         assert_eq!(named(&[]).unwrap().len(), ALL.len());
     }
 
     #[test]
-    fn a_program_that_is_missing_is_named_with_what_brings_it() {
+    fn a_missing_program_is_named_with_its_package() {
         let error = installed("a-program-that-is-missing", "redis").unwrap_err().to_string();
         assert!(error.contains("peers install redis"), "{error}");
         assert!(program("sh").is_some());

@@ -50,7 +50,7 @@ impl Display {
     }
 }
 
-/// Something that is under way.
+/// A step in progress.
 #[derive(Debug)]
 pub struct ProgressStep<'a> {
     display: &'a Display,
@@ -60,7 +60,7 @@ pub struct ProgressStep<'a> {
 }
 
 impl ProgressStep<'_> {
-    /// So many parts more are done.
+    /// Adds completed parts.
     pub fn done(&self, parts: u64) {
         self.bar.inc(parts);
     }

@@ -23,7 +23,7 @@ pub enum ClientCommand {
     Plan(Plan),
     /// Load your records; [`ClientReport::Loaded`].
     Load,
-    /// Do so many operations, so many of them together, without measuring them. The reply is
+    /// Do a number of operations at a depth, without measuring them. The reply is
     /// [`ClientReport::Ready`].
     WarmUp(u64, usize),
     /// Run; [`ClientReport::Finished`]. A background client runs until [`ClientCommand::Stop`].
@@ -34,7 +34,7 @@ pub enum ClientCommand {
     Verify,
 }
 
-/// Who a client is.
+/// The plan of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The workload's name.
@@ -47,7 +47,7 @@ pub struct Plan {
     /// This client's number, from 0.
     pub client: usize,
     pub clients: usize,
-    /// How many of them are not measured: the last ones, see
+    /// The number of background clients, the last ones, which are not measured; see
     /// [`crate::workloads::WorkloadKind::background_clients`].
     #[serde(default)]
     pub background: usize,
@@ -62,7 +62,7 @@ pub struct Plan {
     pub fault: Option<Fault>,
 }
 
-/// One turn of a client.
+/// One trial of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// Operations.
@@ -75,11 +75,11 @@ pub struct Trial {
     pub arrivals: Arrivals,
     /// The seed, which is combined with the numbers of the client and of the trial.
     pub seed: u64,
-    /// Which turn of the target this is, from 0: rounds first, then what a ramp tries.
+    /// The number of this trial of the target, from 0: first the rounds, then the points of a ramp.
     pub number: u64,
     /// Pause between operations of a closed loop, in microseconds.
     pub think_us: u64,
-    /// When all clients begin, on the machine's monotonic clock, in nanoseconds; 0: at once. In an
+    /// The start of all clients on the machine's monotonic clock, in nanoseconds; 0: at once. In an
     /// open loop intervals are counted from it, and each client has its own phase.
     pub at_ns: u64,
 }
@@ -92,22 +92,22 @@ pub enum ClientReport {
     Unbound(String),
     /// Connected.
     Ready,
-    /// So much has been done since the last word, with this p99 in nanoseconds.
+    /// Operations or records since the last report, and their p99 in nanoseconds.
     Progress(u64, u64),
-    /// All records are in: how many, and nanoseconds.
+    /// All records are loaded: their number, and the nanoseconds.
     Loaded(u64, u64),
-    /// The turn is over.
+    /// The trial has ended.
     Finished(Box<ClientResult>),
     /// The result of the comparison, and the figures of the generator.
     Verified(Verdict, Vec<Check>),
-    /// It cannot go on.
+    /// The client cannot continue.
     Failed(String),
 }
 
 /// A client's results in a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientResult {
-    /// Its part of the round. The times of the wall and of the servers are 0.
+    /// Its part of the round. Wall time and server time are 0.
     pub round: Round,
     /// When the measured operations began, on the monotonic clock.
     pub began_ns: u64,
@@ -134,8 +134,7 @@ pub fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T
     serde_json::from_slice(&line).map(Some).map_err(|e| garbled(&e))
 }
 
-/// The text of an error in a report. That a target is a back-end of the bench is told by where it
-/// stands, once and not at each process that it passed.
+/// The text of an error in a report, without the prefix that each process on its way would add.
 pub fn error_text(e: &Error) -> String {
     if let Error::Backend { detail } = e { detail.clone() } else { e.to_string() }
 }

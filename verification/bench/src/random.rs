@@ -1,5 +1,5 @@
-//! Random numbers: everything follows from a seed, so that two runs, two clients of one target and
-//! two targets receive the same draws. The generator is that of `fastrand`, at a fixed version.
+//! Random numbers: everything derives from a seed, so that two runs, and two targets, receive the
+//! same draws. The generator is that of `fastrand`, at a fixed version.
 //!
 //! A draw of Zipf's law computes a power, which costs as much as a cheap operation of the region.
 //! [`RecordSequence`] therefore draws a million records in advance and repeats them. On each pass
@@ -36,7 +36,7 @@ pub const fn whole(ns: f64) -> u64 {
 /// 2^64 divided by the golden ratio: the step of splitmix64.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Odd, and unlike [`GOLDEN`].
+/// Odd, and different from [`GOLDEN`].
 const OTHER: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// A word that depends on every bit of `x`: the finalizer of splitmix64.
@@ -48,7 +48,7 @@ pub const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// One number that depends on all bits of three: the seed of a record's contents.
+/// A number that depends on all bits of three others: the seed of a record's contents.
 #[inline]
 pub fn draw(seed: u64, record: u64, number: u64) -> u64 {
     mix(seed ^ record.wrapping_mul(GOLDEN) ^ number.wrapping_mul(OTHER).rotate_left(32))
@@ -71,7 +71,7 @@ pub trait Distributions {
     /// 0 to `count` - 1, each with the same probability; 0 if `count` is 0.
     fn below(&mut self, count: u64) -> u64;
 
-    /// Above 0, up to 1: has a logarithm.
+    /// Above 0, up to 1, so that it has a logarithm.
     fn above_zero(&mut self) -> f64;
 
     /// Exponential: the time until the next of independent events, with this mean.
@@ -112,7 +112,7 @@ impl Distributions for Rng {
 }
 
 /// Zipf's law by the algorithm of Gray and others, "Quickly generating billion-record synthetic
-/// databases" (1994), as YCSB has it.
+/// databases" (1994), as in YCSB.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     items: f64,
@@ -143,7 +143,7 @@ fn zeta(items: u64) -> f64 {
 }
 
 impl Zipf {
-    /// The law over `items` items, at least one.
+    /// The distribution over `items` items, at least one.
     pub fn new(items: u64) -> Self {
         let items = items.max(1);
         let zeta = zeta(items);
@@ -179,8 +179,7 @@ impl Zipf {
     }
 }
 
-/// YCSB's hash of a rank (FNV-1 over its eight bytes, the sign taken off): where it lies among the
-/// records.
+/// YCSB's hash of a rank (FNV-1a over its eight bytes, absolute value), which selects the record.
 #[inline]
 pub fn scatter(rank: u64) -> u64 {
     let hash = rank.to_le_bytes().iter().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
@@ -273,11 +272,11 @@ impl RecordSequence {
 
     /// Replaces `picked` by `count` different records, or by all if there are fewer.
     pub fn pick(&mut self, count: usize, picked: &mut Vec<u64>) {
-        self.pick_beside(count, &[], picked);
+        self.pick_except(count, &[], picked);
     }
 
-    /// The same, but none of those that are taken, which are different ones.
-    pub fn pick_beside(&mut self, count: usize, taken: &[u64], picked: &mut Vec<u64>) {
+    /// The same, without the records in `taken`, which differ from each other.
+    pub fn pick_except(&mut self, count: usize, taken: &[u64], picked: &mut Vec<u64>) {
         let records = usize::try_from(self.records).unwrap_or(usize::MAX);
         picked.clear();
         for _ in 0..count.min(records.saturating_sub(taken.len())) {
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_lognormal_draws_are_below_their_median_and_no_pareto_draw_below_its_least() {
+    fn lognormal_draws_have_their_median_and_pareto_draws_their_minimum() {
         let mut rng = rng(3);
         let below = (0..100_000).filter(|_| rng.lognormal(10.0, 1.3) < 10.0).count();
         assert!(below.abs_diff(50_000) < 800, "{below}");
@@ -352,9 +351,9 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_over_ten_thousand_million_items_is_the_one_that_ycsb_has_written_down() {
+    fn the_zeta_sum_is_the_constant_of_ycsb() {
         assert!((zeta(SCATTERED_ITEMS) - 26.469_028_201_783_02).abs() < 1e-6);
-        // And where terms are added one by one and where they are integrated, it is the same law.
+        // Adding terms and integrating them give the same sum.
         let added: f64 = (1..=TERMS * 2).map(|i| as_f64(i).powf(-THETA)).sum();
         assert!((zeta(TERMS * 2) - added).abs() < 1e-9);
     }
@@ -407,14 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn a_uniform_ring_meets_more_records_than_it_has_places() {
+    fn a_uniform_ring_draws_more_records_than_it_has_entries() {
         const RECORDS: u64 = 4 * DRAWN as u64;
         let mut sequence = RecordSequence::new(Spread::Uniform, RECORDS, 6).unwrap();
         let mut seen = vec![false; 4 * DRAWN];
         for _ in 0..8 * DRAWN {
             seen[usize::try_from(sequence.next()).unwrap()] = true;
         }
-        // 1 - e^-2 of them, were every draw a new one: one sequence alone would give 22 %.
+        // 1 - e^-2 of them if every draw were new: one pass alone would give 22 %.
         let met = seen.iter().filter(|s| **s).count();
         assert!(met > 3 * DRAWN, "{met}");
         assert!(RecordSequence::new(Spread::Uniform, 0, 1).is_err());
@@ -443,11 +442,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_not_picked() {
+    fn taken_records_are_not_picked() {
         let mut sequence = RecordSequence::new(Spread::Zipfian, 20, 8).unwrap();
         let (mut taken, mut picked) = (Vec::new(), Vec::new());
         for count in [5, 5, 9, 9] {
-            sequence.pick_beside(count, &taken, &mut picked);
+            sequence.pick_except(count, &taken, &mut picked);
             assert_eq!(picked.len(), count.min(20 - taken.len()));
             taken.extend(&picked);
         }
@@ -456,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_clients_and_turns_share_a_stream_of_draws() {
+    fn no_two_clients_or_trials_share_a_sequence_of_draws() {
         const CLIENTS: u64 = 512;
         const TURNS: u64 = 40;
         let mut seen = std::collections::BTreeSet::new();

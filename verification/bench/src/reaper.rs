@@ -1,9 +1,9 @@
-//! A small process that cleans up after the orchestrator, however the orchestrator ends.
+//! A process that cleans up after the orchestrator, however the orchestrator ends.
 //!
-//! The orchestrator may be interrupted or killed; then no process would stop the Redis that it
-//! started or remove the gigabyte that it left in memory. So a reaper owns them. It is this same
-//! program started again, in a process group of its own that a terminal's Ctrl-C does not reach,
-//! and it cleans up when its standard input ends: on request, or because the orchestrator is gone.
+//! An interrupted or killed orchestrator cannot stop the servers that it started or remove the
+//! files that it left in memory. A reaper owns them instead. It is the same program, started again
+//! in its own process group, which a terminal's Ctrl-C does not reach. It cleans up when its
+//! standard input ends: on request, or because the orchestrator has exited.
 
 use nearstate_model::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,15 +25,16 @@ use std::{env, fs};
 /// The last bytes of a server's output that are kept for an error: a dozen lines.
 const LOG_BYTES_MAX: usize = 1024;
 
-/// The line of a reaper: bytes that are no text become three each.
+/// The longest line of a reaper. A byte that is not UTF-8 becomes three.
 const LINE_BYTES_MAX: u64 = 16 << 10;
 
-/// The wait of a reaper for the end of its server's output, and of the caller for the reaper's
-/// message.
+/// The time that a reaper waits for the end of its server's output.
 const CLOSE_WAIT: Duration = Duration::from_millis(500);
+
+/// The time that the orchestrator waits for the reaper's message.
 const MESSAGE_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// The program to start, if it is not this one.
+/// The program to start instead of this one.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// A folder in memory, with or without a server, that is removed when this is dropped.
@@ -46,7 +47,7 @@ pub struct Reaper {
 }
 
 impl Reaper {
-    /// Creates a folder below `parent` and starts `server` with `arguments(folder)`.
+    /// Creates a folder in `parent` and starts `server` with `arguments(folder)`.
     pub fn start(
         parent: &Path,
         server: Option<&str>,
@@ -67,7 +68,8 @@ impl Reaper {
         Ok(Self { process, folder, message })
     }
 
-    /// How the server ended, and its last output, if the reaper reports it in time. Returned once.
+    /// How the server ended, and its last output, if the reaper reports it in time. `None` after
+    /// the first call.
     pub fn exit_message(&mut self) -> Option<String> {
         let message = self.message.take()?;
         let mut ready = [PollFd::new(&message, PollFlags::IN)];
@@ -78,17 +80,16 @@ impl Reaper {
         (!line.is_empty()).then_some(line)
     }
 
-    /// The folder that is kept.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The process that is the reaper; the server is its child.
+    /// The process id of the reaper. The server is its child.
     pub fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// True if the reaper, and with it the server, has ended by itself.
+    /// True if the reaper, and with it the server, has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
@@ -103,8 +104,8 @@ impl Drop for Reaper {
     }
 }
 
-/// The life of a reaper process: starts `server`, waits until its input ends, stops the server by
-/// its process id and removes the folder.
+/// The main function of a reaper process: starts `server`, waits until the standard input ends,
+/// kills the server and removes the folder.
 pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
     let outcome = run_server(server);
     let _ = fs::remove_dir_all(folder);
@@ -112,12 +113,11 @@ pub fn serve(folder: &Path, server: &[OsString]) -> Result<()> {
 }
 
 fn run_server(server: &[OsString]) -> Result<()> {
-    // A reaper ignores these signals: it acts when the orchestrator ends, and without it no process
-    // would stop the server. `killall` with the program's name must not end it. The server gets the
-    // default signal actions again once it runs.
+    // These signals must not end a reaper, not even from `killall` with the program's name: no
+    // other process would stop the server. The server starts with the default signal actions.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::default())
-            .map_err(|e| system("taking the signals that end programs", &e))?;
+            .map_err(|e| system("installing signal handlers", &e))?;
     }
     let mut child = match server.split_first() {
         None => None,
@@ -128,7 +128,7 @@ fn run_server(server: &[OsString]) -> Result<()> {
             let mut child = command
                 .spawn()
                 .map_err(|e| system(&format!("starting {}", program.display()), &e))?;
-            listen(&mut child);
+            report_exit(&mut child);
             Some(child)
         }
     };
@@ -141,9 +141,9 @@ fn run_server(server: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Reads a server's output. When the server ends, writes to our standard output how it ended and
-/// its last lines. The server stays a child that was not waited for, so its number is not reused.
-fn listen(child: &mut Child) {
+/// Reads a server's output. When the server ends, writes how it ended and its last lines to our
+/// standard output. The server remains a zombie until then, so that its process id is not reused.
+fn report_exit(child: &mut Child) {
     let last: Arc<Mutex<Vec<u8>>> = Arc::default();
     let (open, closed) = channel::<()>();
     if let Some(stdout) = child.stdout.take() {
@@ -159,7 +159,7 @@ fn listen(child: &mut Child) {
     std::thread::spawn(move || {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let Ok(Some(status)) = waitid(WaitId::Pid(process), options) else { return };
-        // Who inherited its output may keep it open.
+        // A process that inherited the output may keep it open.
         let _ = closed.recv_timeout(CLOSE_WAIT);
         let mut line = exit_text(status.exit_status(), status.terminating_signal());
         let output = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -175,7 +175,7 @@ fn listen(child: &mut Child) {
     });
 }
 
-/// Forwards an output and keeps its last bytes. `_open` is dropped at the end.
+/// Forwards an output and keeps its last bytes. Drops `_open` at the end of the output.
 fn read_input(mut from: impl Read, last: &Mutex<Vec<u8>>, mut to: impl Write, _open: Sender<()>) {
     let mut piece = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut piece) {
@@ -205,8 +205,8 @@ pub fn exit_text(code: Option<i32>, signal: Option<i32>) -> String {
     let name = signal_name(number).unwrap_or("a signal without a name");
     let why = match number {
         SIGBUS => {
-            ": a file in memory had no room for a page more, so give a --dir with more room (a \
-             container's /dev/shm has 64 MiB unless it was started with --shm-size)"
+            ": a file in memory could not grow; give a --dir with more space (a container's \
+             /dev/shm has 64 MiB unless it was started with --shm-size)"
         }
         SIGKILL => ": another process killed it, or the kernel did because memory ran out",
         _ => "",
@@ -214,7 +214,7 @@ pub fn exit_text(code: Option<i32>, signal: Option<i32>) -> String {
     format!("signal {number} ended it ({name}{why})")
 }
 
-/// The program that is running, to be started again in another role.
+/// The path of this program, to start it again in another role.
 pub fn own_program() -> Result<PathBuf> {
     if let Some(program) = PROGRAM.get() {
         return Ok(program.clone());
@@ -222,8 +222,8 @@ pub fn own_program() -> Result<PathBuf> {
     env::current_exe().map_err(|e| system("finding this program's own file", &e))
 }
 
-/// Sets the program that is started in the roles of this one. For tests, whose own program has no
-/// roles. Only the first call has an effect.
+/// Sets the program that is started in other roles. For tests, whose own program has no roles. Only
+/// the first call has an effect.
 pub fn set_role_program(program: &Path) {
     let _ = PROGRAM.set(program.to_owned());
 }
@@ -236,7 +236,7 @@ fn fresh_folder(parent: &Path) -> Result<PathBuf> {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => {
                 let detail =
-                    format!("making a folder in {}: give another with --dir", parent.display());
+                    format!("creating a folder in {}: give another with --dir", parent.display());
                 return Err(system(&detail, &e));
             }
         }
@@ -244,7 +244,7 @@ fn fresh_folder(parent: &Path) -> Result<PathBuf> {
     Err(Error::AlreadyExists { path: parent.join("nearstate-bench-*") })
 }
 
-/// An operating system's refusal, with what was being done.
+/// The error of a system call, with the operation that failed.
 pub fn system(detail: &str, e: &std::io::Error) -> Error {
     Error::System { detail: detail.to_owned(), errno: e.raw_os_error().unwrap_or(0) }
 }
@@ -257,15 +257,15 @@ mod tests {
     fn only_the_end_of_an_output_is_kept_and_reported_in_one_line() {
         let (open, closed) = channel();
         let last = Mutex::default();
-        let output = "much\n".repeat(1000) + "\x1b[31mno room\r\n\nport 7\n";
+        let output = "much\n".repeat(1000) + "\x1b[31mdisk full\r\n\nport 7\n";
         let mut passed_on = Vec::new();
         read_input(output.as_bytes(), &last, &mut passed_on, open);
-        assert!(closed.recv().is_err(), "it is over");
+        assert!(closed.recv().is_err(), "the output has ended");
         assert_eq!(passed_on, output.as_bytes());
         let last = last.into_inner().unwrap();
         assert_eq!(last.len(), LOG_BYTES_MAX);
         let line = single_line(&last);
-        assert!(line.ends_with("much |  [31mno room | port 7"), "{line}");
+        assert!(line.ends_with("much |  [31mdisk full | port 7"), "{line}");
         assert_eq!(single_line(b""), "");
     }
 

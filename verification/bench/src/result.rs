@@ -5,19 +5,19 @@ use crate::parameters::{Arrivals, Fault, Parameters};
 use crate::stat::{Latencies, as_f64};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The form of a saved run. A file of another form is refused.
+/// The format version of a saved run. A file of another version is refused.
 pub const FORMAT: u32 = 1;
 
-/// Operations travelling together below which no program that left [`Round::steps`] out of its
-/// files let steps overlap. Above it, those of before they did so at all and the first that did
-/// cannot be told from each other.
-const TOOK_TURNS_BELOW: usize = 4;
+/// Files without [`Round::steps`] come from versions whose steps overlapped at a depth of at least
+/// this, or never.
+const OVERLAP_DEPTH_MIN: usize = 4;
 
-/// The variant whose UEs were found by a message each in older files, whatever travelled together.
-const FOUND_APART: &str = "tagged";
+/// The variant whose lookups were sent one by one, at any depth, by versions that wrote no
+/// [`Round::steps`].
+const LOOKUPS_ONE_BY_ONE: &str = "tagged";
 
-/// The class of operations that were on their way when a connection was lost and found again. They
-/// are none of the workload's: which of them were done is known, but their time is the reconnect's.
+/// The class of operations that were in flight when a connection was lost. They belong to no class
+/// of the workload, because their latency is that of the reconnect.
 pub const CUT: &str = "cut by a reconnect";
 
 /// A whole run: one workload on several targets.
@@ -111,10 +111,10 @@ pub struct Drive {
     pub is_busy_polling: bool,
 }
 
-/// The machine's own unsteadiness: a loop of fixed work, done many times.
+/// The noise of the machine: a loop of fixed work, executed many times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// Times that the loop was done.
+    /// Executions of the loop.
     pub loops: u64,
     /// Median time of the loop, in nanoseconds.
     pub p50_ns: u64,
@@ -138,11 +138,11 @@ pub struct TargetResult {
     pub settled: Option<String>,
     /// Ability and how it is provided, for those that the workload needs.
     pub ways: Vec<(String, String)>,
-    /// Why it does not take part.
+    /// Why it declined.
     pub declined: Option<String>,
     /// The number of loaded records, and the duration of loading in nanoseconds.
     pub loaded: (u64, u64),
-    /// Its turns.
+    /// Its trials.
     pub rounds: Vec<Round>,
     /// Rate against latency, if a ramp was requested, in ascending order of the offered rate.
     pub ramp: Vec<RampPoint>,
@@ -152,7 +152,7 @@ pub struct TargetResult {
     pub verdict: Option<Verdict>,
     /// Figures of the generator, with their expected values.
     pub checks: Vec<Check>,
-    /// Times that a client lost its connection and got it back.
+    /// How often a client lost its connection and reconnected.
     pub reconnects: u64,
     /// Why its results do not count.
     pub invalid: Vec<String>,
@@ -161,9 +161,9 @@ pub struct TargetResult {
 /// One trial: the part of a round in which one target runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// Operations of all clients, those among them that a reconnect cut.
+    /// Operations of all clients, including those that a reconnect cut.
     pub ops: u64,
-    /// From the first client's begin to the last one's end, in nanoseconds.
+    /// From the first client's start to the last one's end, in nanoseconds.
     pub wall_ns: u64,
     /// Time of the clients' threads, without waits for intended starts and pauses, in nanoseconds.
     pub client_cpu_ns: u64,
@@ -171,7 +171,7 @@ pub struct Round {
     pub server_cpu_ns: u64,
     /// Bytes of keys and parts that clients sent.
     pub bytes_out: u64,
-    /// Bytes of keys and parts that they were answered with.
+    /// Bytes of keys and parts that they received.
     pub bytes_in: u64,
     /// Operations without effect, as the workload allows.
     pub unsuccessful: u64,
@@ -181,7 +181,7 @@ pub struct Round {
     pub steps: Option<usize>,
     /// Latencies of each class.
     pub classes: Vec<ClassResult>,
-    /// The turn in slices of time.
+    /// The trial in slices of time.
     pub slices: Vec<Slice>,
 }
 
@@ -189,14 +189,14 @@ pub struct Round {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassResult {
     pub name: String,
-    /// Latency in nanoseconds and how often it was met, ascending.
+    /// Latency in nanoseconds and its count, ascending.
     pub latencies: Vec<(u64, u64)>,
 }
 
-/// A short time within a turn.
+/// A short period of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
-    /// Where it begins, in milliseconds from the begin of the turn.
+    /// Its start, in milliseconds from the start of the trial.
     pub at_ms: u64,
     /// Its length, in milliseconds.
     pub ms: u64,
@@ -216,7 +216,7 @@ pub struct RampPoint {
     /// Operations per second that were offered.
     #[serde(deserialize_with = "number")]
     pub offered: f64,
-    /// Operations per second that were done.
+    /// Operations per second that were achieved.
     #[serde(deserialize_with = "number")]
     pub done: f64,
     /// Median latency from the intended start, in nanoseconds.
@@ -229,8 +229,8 @@ pub struct RampPoint {
     pub is_sustained: bool,
 }
 
-/// JSON has no word for what is no number: it is written as `null`, and must come back as what it
-/// was, or a run whose generator divided by nothing could not be looked at.
+/// JSON has no NaN: it is written as `null`. Read back as NaN, so that a run whose generator
+/// divided by zero can be opened.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::NAN))
 }
@@ -254,9 +254,9 @@ const EXAMPLES_MAX: usize = 8;
 
 impl Verdict {
     /// Counts a correct record, which exists or not.
-    pub fn right(&mut self, is_there: bool) {
+    pub fn right(&mut self, exists: bool) {
         self.records += 1;
-        self.absent += u64::from(!is_there);
+        self.absent += u64::from(!exists);
     }
 
     /// Counts a wrong record.
@@ -307,7 +307,7 @@ impl Check {
 /// A figure of a paper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Foreign {
-    /// Paper and place in it.
+    /// The paper and the section or table.
     pub source: String,
     /// What was measured, on which machine.
     pub what: String,
@@ -320,12 +320,12 @@ impl Run {
     /// an older file it is known only for options with which no version overlapped batches.
     pub fn steps_of(&self, target: &TargetResult) -> Option<usize> {
         let Drive { depth, rate, think_us, .. } = self.drive;
-        let found_apart = depth > 1 && self.workload.parameters.variant == FOUND_APART;
-        let took_turns = depth < TOOK_TURNS_BELOW || rate.is_some() || think_us > 0;
-        let took_turns = took_turns && !found_apart;
-        let first = target.rounds.first()?.steps;
-        let are_alike = target.rounds.iter().all(|round| round.steps == first);
-        first.filter(|_| are_alike).or((took_turns && first.is_none()).then_some(1))
+        let Some(first) = target.rounds.first()?.steps else {
+            let may_overlap = depth >= OVERLAP_DEPTH_MIN && rate.is_none() && think_us == 0;
+            let is_other = depth > 1 && self.workload.parameters.variant == LOOKUPS_ONE_BY_ONE;
+            return (!may_overlap && !is_other).then_some(1);
+        };
+        target.rounds.iter().all(|round| round.steps == Some(first)).then_some(first)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The orchestrator: starts targets and clients, lets each target have its turn in every round, has
-//! everything verified, and gathers what was measured.
+//! The orchestrator: starts targets and clients, runs one trial of each target in every round, has
+//! all records verified, and collects the results.
 
 mod target_run;
 mod ramp;
@@ -33,7 +33,7 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let kind = workloads::named(options.workload.as_deref().unwrap_or_default())?;
     let parameters = parameters(options, kind.as_ref())?;
     let options = &with_background(options, kind.as_ref(), &parameters);
-    offers_enough(options)?;
+    check_rate(options)?;
     let (chosen, missing) = choose(options, kind.as_ref())?;
     if let Some(name) = &options.kill {
         let victim = chosen.iter().find(|one| one.target.name() == name);
@@ -96,7 +96,7 @@ struct BenchContext<'a> {
     options: &'a Options,
     kind: &'a dyn WorkloadKind,
     parameters: Parameters,
-    /// The folder of targets' files, by its full name.
+    /// The absolute path of the directory for targets' files.
     dir: PathBuf,
     /// Processors of clients, and of servers.
     pinning: Option<(Vec<usize>, Vec<usize>)>,
@@ -117,8 +117,7 @@ impl BenchContext<'_> {
         space::fits(&self.dir, &sizes, need.records, space::free_bytes(&self.dir)?)
     }
 
-    /// What each target did and what of it is not shown, and which clients ran elsewhere than they
-    /// were to.
+    /// The outcome of each target, and the clients that could not be bound to their processors.
     fn measure(&self, chosen: &[Chosen], drive: &Drive) -> (Vec<TargetOutcome>, Vec<String>) {
         let mut target_runs: Vec<TargetRun<'_>> =
             chosen.iter().map(|one| self.set_up(one)).collect();
@@ -172,7 +171,7 @@ impl BenchContext<'_> {
         }
     }
 
-    /// How many clients are not measured.
+    /// Number of clients that are not measured.
     fn background(&self) -> usize {
         let clients = usize::try_from(self.options.clients).unwrap_or(1);
         self.kind.background_clients(&self.parameters, clients)
@@ -265,8 +264,8 @@ struct Chosen {
     version: String,
 }
 
-/// The targets that were asked for; without a wish those of the default list that are here, and
-/// why others are not.
+/// The targets of `--targets`, otherwise the installed ones of the default list; and why others
+/// were left out.
 fn choose(options: &Options, kind: &dyn WorkloadKind) -> Result<(Vec<Chosen>, Vec<String>)> {
     let names: Vec<&str> = options.targets.iter().map(String::as_str).collect();
     let of_workload = kind.default_targets();
@@ -316,11 +315,10 @@ fn parameters(options: &Options, kind: &dyn WorkloadKind) -> Result<Parameters> 
         (None, Some((name, _))) => (*name).to_owned(),
         (None, None) => String::new(),
     };
-    if options.depth > 1 && !kind.travels_together() {
+    if options.depth > 1 && !kind.is_pipelined() {
         return Err(Error::BadArgument {
             detail: format!(
-                "the transactions of {} go one after the other: --depth {} would count each with \
-                 the time of all of them; leave it out",
+                "operations of {} cannot be sent together: omit --depth {}",
                 kind.name(),
                 options.depth
             ),
@@ -341,24 +339,23 @@ fn parameters(options: &Options, kind: &dyn WorkloadKind) -> Result<Parameters> 
     Ok(Parameters { records, variant, spread, seed, value_bytes, has_own_records })
 }
 
-/// The options with a second client, where a variant needs one in the background.
+/// The options, with an additional client if the variant needs one in the background.
 fn with_background(options: &Options, kind: &dyn WorkloadKind, parameters: &Parameters) -> Options {
     let clients = usize::try_from(options.clients).unwrap_or(usize::MAX);
     let background = kind.background_clients(parameters, clients) as u64;
     Options { clients: options.clients.max(background + 1), ..options.clone() }
 }
 
-/// Whether each client is offered enough: one that waits for long is taken for one whose target is
-/// stuck.
-fn offers_enough(options: &Options) -> Result<()> {
+/// Rejects a rate that leaves a client idle for so long that its target would count as stuck.
+fn check_rate(options: &Options) -> Result<()> {
     let clients = options.clients;
     if options.rate.is_none_or(|rate| rate >= as_f64(clients)) {
         return Ok(());
     }
     Err(Error::BadArgument {
         detail: format!(
-            "--rate: {clients} clients share it, and one that waits long for its next operation \
-             measures nothing: give at least one operation a second for each"
+            "--rate: {clients} clients share the rate: give at least one operation per second for \
+             each"
         ),
     })
 }
@@ -390,11 +387,11 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
 fn pinning(options: &Options) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
     let cpus = cpus::allowed().filter(|_| !options.unpinned);
     let Some(cpus) = cpus else { return Ok(None) };
-    shared_out(&cpus, usize::try_from(options.server_cpus).unwrap_or(usize::MAX))
+    divide_cpus(&cpus, usize::try_from(options.server_cpus).unwrap_or(usize::MAX))
 }
 
-/// The first ones for servers, the others for clients.
-fn shared_out(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+/// Divides the processors: the first ones for servers, the others for clients.
+fn divide_cpus(cpus: &[usize], servers: usize) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
     if servers < cpus.len()
         && let Some((first, others)) = cpus.split_at_checked(servers)
     {
@@ -426,7 +423,7 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn a_depth_that_nothing_travels_at_is_refused() {
+    fn a_workload_without_pipelines_refuses_a_depth() {
         for (workload, is_refused) in [("micro-tx", true), ("tatp", false)] {
             let given = RunCommand::try_parse_from(["run", workload, "--depth", "16"]).unwrap();
             let kind = workloads::named(workload).unwrap();
@@ -436,16 +433,16 @@ mod tests {
     }
 
     #[test]
-    fn servers_get_as_many_processors_as_leave_one_for_clients() {
-        let out = |servers| shared_out(&[2, 3, 5, 7], servers);
+    fn clients_keep_at_least_one_processor() {
+        let out = |servers| divide_cpus(&[2, 3, 5, 7], servers);
         assert_eq!(out(1), Ok(Some((vec![3, 5, 7], vec![2]))));
         assert_eq!(out(3), Ok(Some((vec![7], vec![2, 3, 5]))));
         assert!(out(4).unwrap_err().to_string().contains("give fewer"));
-        assert_eq!(shared_out(&[0], 1), Ok(None));
+        assert_eq!(divide_cpus(&[0], 1), Ok(None));
     }
 
     #[test]
-    fn what_being_bound_does_to_a_target_is_said_of_those_that_took_part() {
+    fn caveats_of_pinning_name_only_targets_that_took_part() {
         let mut run = crate::sample::run();
         run.targets[1].name = "node-ring".to_owned();
         let before = run.caveats.len();
@@ -467,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_was_not_bound_is_told_and_the_run_is_no_bound_one() {
+    fn a_run_with_an_unbound_client_does_not_count_as_pinned() {
         let bound = crate::sample::run();
         let mut run = bound.clone();
         note_unbound(&mut run, Vec::new());
@@ -477,6 +474,6 @@ mod tests {
         let caveats = text.split_once("Keep in mind").expect("there are caveats").1;
         assert!(caveats.contains("redis: client 1: not bound to processor 7"), "{text}");
         let obstacles = crate::compare::compare(&bound, &run).obstacles;
-        assert!(obstacles.iter().any(|why| why.starts_with("bound to processors")));
+        assert!(obstacles.iter().any(|why| why.starts_with("processor pinning")));
     }
 }

@@ -1,4 +1,4 @@
-//! A run made up for tests: five targets, each with something that a report has to tell.
+//! A sample run for tests: five targets that exercise the parts of a report.
 
 use crate::parameters::Parameters;
 use crate::random::Spread;
@@ -138,7 +138,7 @@ fn slice(number: u64, wall_ns: u64, ns: u64) -> Slice {
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "figures that are made up"
+    reason = "invented figures"
 )]
 fn ramp_point(step: f64, wall_ns: u64, ns: u64) -> RampPoint {
     let limit = OPS as f64 * 1e9 / wall_ns as f64;

@@ -1,4 +1,4 @@
-//! A run as a file: written whole or not at all, and read as untrusted input.
+//! Files of runs: written completely or not at all, and read as untrusted input.
 
 use crate::reaper::system;
 use crate::result::{ClassResult, FORMAT, Round, Run};
@@ -13,13 +13,14 @@ use std::path::{Path, PathBuf};
 /// histograms each take about 60 MB, and three times that in memory.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Targets of a run at the most: more than there are stores to compare.
+/// The largest number of targets of a run. All targets and their layouts are fewer.
 const TARGETS_MAX: usize = 64;
 
-/// Rounds of a target, points of its ramp, checks: more rows make a table unreadable.
+/// The largest number of rounds, ramp points or checks of a target: more rows make a table
+/// unreadable.
 const ROWS_MAX: usize = 10_000;
 
-/// Slices of a turn: the driver keeps some hundred.
+/// The largest number of slices of a round. The driver writes some hundred.
 const SLICES_MAX: usize = 100_000;
 
 /// The largest operations, nanoseconds and bytes of one round: sums of all rounds fit into 64 bits,
@@ -29,19 +30,18 @@ const AMOUNT_MAX: u64 = 1 << 50;
 /// The largest number of operations of a target: a histogram has 64-bit counts.
 const OPS_MAX: u64 = 1 << 62;
 
-/// Saves a run at `path`. An older file stays until all of the new one is on the disk.
+/// Saves a run at `path`. An older file stays until the new one is completely on the disk.
 pub fn save(run: &Run, path: &Path) -> Result<()> {
     check(run).map_err(|detail| Error::BadArgument {
-        detail: format!("this run could not be loaded again, so it is not saved: {detail}"),
+        detail: format!("the run is not saved, because it could not be loaded again: {detail}"),
     })?;
     let json = serde_json::to_vec(run).map_err(|e| Error::BadArgument {
-        detail: format!("this run cannot be written as JSON: {e}"),
+        detail: format!("the run cannot be written as JSON: {e}"),
     })?;
     if json.len() as u64 > FILE_BYTES_MAX {
         return Err(Error::BadArgument {
             detail: format!(
-                "this run takes {} MiB, more than the {} MiB that are read again: give fewer \
-                 rounds or targets",
+                "the run takes {} MiB, more than the limit of {} MiB: give fewer rounds or targets",
                 json.len() >> 20,
                 FILE_BYTES_MAX >> 20
             ),
@@ -65,16 +65,15 @@ fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Resul
         let file = OpenOptions::new().write(true).open(&resolved).map_err(|e| failed(&e))?;
         return write(&file).map_err(|e| failed(&e));
     }
-    let beside = beside(path, &resolved)?;
+    let part = part_file(path, &resolved)?;
     let outcome = (|| {
-        let file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
+        let file = OpenOptions::new().write(true).create_new(true).open(&part)?;
         write(&file)?;
         file.sync_all()?;
-        fs::rename(&beside, &resolved)
+        fs::rename(&part, &resolved)
     })();
     if let Err(e) = outcome {
-        // If even this fails, there is nothing more that could be done about it.
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&part);
         return Err(failed(&e));
     }
     // Makes the name durable. Not all file systems support this for a folder.
@@ -82,22 +81,22 @@ fn write_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Resul
     Ok(())
 }
 
-/// Checks that [`write_file`] can write here: creates and removes a file in the folder. Not for
-/// pipes, which would wait for a reader.
+/// Checks that [`write_file`] can write here: creates and removes a file in the folder. A pipe is
+/// not opened, because that would wait for a reader.
 pub fn can_write(path: &Path) -> Result<()> {
     let resolved = resolved(path);
     if is_device(&resolved) {
         return Ok(());
     }
-    let beside = beside(path, &resolved)?;
-    // One that a killed process of this number has left, of another container perhaps.
-    let _ = fs::remove_file(&beside);
-    let tried = OpenOptions::new().write(true).create_new(true).open(&beside);
-    let _ = fs::remove_file(&beside);
-    tried.map(drop).map_err(|e| refusal(path, &e))
+    let part = part_file(path, &resolved)?;
+    // A killed process with the same process id, perhaps of another container, may have left one.
+    let _ = fs::remove_file(&part);
+    let created = OpenOptions::new().write(true).create_new(true).open(&part);
+    let _ = fs::remove_file(&part);
+    created.map(drop).map_err(|e| refusal(path, &e))
 }
 
-/// The file of a path. A link stays, and its target is replaced.
+/// The file that a path leads to: a link stays, and its target is replaced.
 pub fn resolved(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| {
         match (fs::canonicalize(folder(path)), path.file_name()) {
@@ -115,15 +114,16 @@ fn folder(resolved: &Path) -> &Path {
     resolved.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A name in the same folder, and so on the same file system, that no other process writes to.
-fn beside(path: &Path, resolved: &Path) -> Result<PathBuf> {
+/// The temporary file that is renamed to `resolved`: in the same folder, therefore on the same file
+/// system, with a name that no other process uses.
+fn part_file(path: &Path, resolved: &Path) -> Result<PathBuf> {
     if resolved.is_dir() {
         return Err(Error::BadArgument {
             detail: format!("{} is a folder: give the name of a file in it", path.display()),
         });
     }
     let name = resolved.file_name().ok_or_else(|| Error::BadArgument {
-        detail: format!("{} names no file: give one", path.display()),
+        detail: format!("{:?} is not the name of a file: give one", path.display()),
     })?;
     let name = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
     Ok(folder(resolved).join(name))
@@ -134,8 +134,8 @@ fn refusal(path: &Path, e: &io::Error) -> Error {
     if full.contains(&e.kind()) {
         return Error::Full {
             detail: format!(
-                "no room on the disk for {}; nothing of it was kept: make room, or give a file on \
-                 another disk",
+                "the disk is too full to write {}; no part of it was kept: free space, or give a \
+                 file on another disk",
                 path.display()
             ),
             heap: None,
@@ -147,9 +147,9 @@ fn refusal(path: &Path, e: &io::Error) -> Error {
     )
 }
 
-/// The first thing that is looked for in a file: other forms may differ in all the rest.
+/// The format number of a file. It is read first: other formats may differ in everything else.
 #[derive(Deserialize)]
-struct SavedForm {
+struct SavedFormat {
     format: u32,
 }
 
@@ -163,31 +163,30 @@ pub fn load(path: &Path) -> Result<Run> {
         .map_err(|detail| Error::BadArgument { detail: format!("{}: {detail}", path.display()) })
 }
 
-/// What to give instead.
+/// The advice of an error.
 const GIVE: &str = "give a file that `nearstate bench run --save FILE` wrote";
 
 fn parse(bytes: &[u8]) -> Result<Run, String> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("larger than any run ({} MiB): {GIVE}", FILE_BYTES_MAX >> 20));
     }
-    let no_run = |e: &serde_json::Error| {
-        let cause = if e.is_eof() { "it ends in the middle" } else { "it is no saved run" };
+    let not_a_run = |e: &serde_json::Error| {
+        let cause = if e.is_eof() { "the file is truncated" } else { "not a saved run" };
         format!("{cause} ({e}): {GIVE}")
     };
-    let form: SavedForm = serde_json::from_slice(bytes).map_err(|e| no_run(&e))?;
-    if form.format != FORMAT {
+    let SavedFormat { format } = serde_json::from_slice(bytes).map_err(|e| not_a_run(&e))?;
+    if format != FORMAT {
         return Err(format!(
-            "a run of form {}; this program knows form {FORMAT}: render it with the version that \
-             saved it, or run it again",
-            form.format
+            "a run of format {format}; this program reads format {FORMAT}: use the version that \
+             saved it, or run the benchmark again"
         ));
     }
-    let run: Run = serde_json::from_slice(bytes).map_err(|e| no_run(&e))?;
-    check(&run).map_err(|what| format!("it is damaged, {what}: {GIVE}"))?;
+    let run: Run = serde_json::from_slice(bytes).map_err(|e| not_a_run(&e))?;
+    check(&run).map_err(|what| format!("the file is damaged: {what}: {GIVE}"))?;
     Ok(run)
 }
 
-/// Checks what all users of a run rely on.
+/// Checks the limits and orders that all users of a run rely on.
 fn check(run: &Run) -> Result<(), String> {
     at_most("targets", run.targets.len(), TARGETS_MAX)?;
     for target in &run.targets {
@@ -201,7 +200,7 @@ fn check(run: &Run) -> Result<(), String> {
         if let Some(verdict) = &target.verdict {
             amount_fits(&of("records"), verdict.records)?;
             if verdict.wrong.saturating_add(verdict.absent) > verdict.records {
-                return Err(format!("more wrong or absent records than {}", of("records")));
+                return Err(format!("more wrong and missing records than {}", of("records")));
             }
         }
         let mut counted = 0_u64;
@@ -209,21 +208,21 @@ fn check(run: &Run) -> Result<(), String> {
             counted = counted.saturating_add(check_round(round).map_err(|what| of(&what))?);
         }
         if counted > OPS_MAX {
-            return Err(format!("{counted} as {}", of("operations")));
+            return Err(format!("{counted} {}", of("operations")));
         }
     }
     Ok(())
 }
 
-/// Returns how many operations its classes have.
+/// Checks a round; returns the number of operations of its classes.
 fn check_round(round: &Round) -> Result<u64, String> {
     at_most("classes of a round", round.classes.len(), CLASSES_MAX)?;
     at_most("slices of a round", round.slices.len(), SLICES_MAX)?;
     let Round { ops, wall_ns, client_cpu_ns, server_cpu_ns, bytes_out, bytes_in, .. } = *round;
     for amount in [ops, wall_ns, client_cpu_ns, server_cpu_ns, bytes_out, bytes_in] {
-        amount_fits("a sum in a round", amount)?;
+        amount_fits("a sum of a round", amount)?;
     }
-    amount_fits("a sum in a round", round.unsuccessful)?;
+    amount_fits("a sum of a round", round.unsuccessful)?;
     let mut counted = 0;
     for class in &round.classes {
         counted += check_class(class)?;
@@ -238,7 +237,7 @@ fn check_round(round: &Round) -> Result<u64, String> {
         _ => true,
     };
     if !round.slices.windows(2).all(rising) {
-        return Err("slices in no order of time".to_owned());
+        return Err("slices that are not in order of time".to_owned());
     }
     Ok(counted)
 }
@@ -249,19 +248,23 @@ fn check_class(class: &ClassResult) -> Result<u64, String> {
         _ => true,
     };
     if !class.latencies.windows(2).all(rising) {
-        return Err(format!("latencies of class {:?} in no order", class.name));
+        return Err(format!("latencies of class {:?} that are not in order", class.name));
     }
     let counted = class.latencies.iter().fold(0_u64, |sum, (_, n)| sum.saturating_add(*n));
     amount_fits(&format!("operations of class {:?}", class.name), counted)?;
     Ok(counted)
 }
 
-fn at_most(what: &str, count: usize, most: usize) -> Result<(), String> {
-    if count <= most { Ok(()) } else { Err(format!("{count} {what} where {most} are the most")) }
+fn at_most(what: &str, count: usize, max: usize) -> Result<(), String> {
+    if count <= max { Ok(()) } else { Err(format!("{count} {what}, more than {max}")) }
 }
 
 fn amount_fits(what: &str, amount: u64) -> Result<(), String> {
-    if amount <= AMOUNT_MAX { Ok(()) } else { Err(format!("{amount} as {what}")) }
+    if amount <= AMOUNT_MAX {
+        Ok(())
+    } else {
+        Err(format!("{amount} as {what}, more than {AMOUNT_MAX}"))
+    }
 }
 
 #[cfg(test)]
@@ -287,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_comes_back_as_it_was_saved() {
+    fn a_loaded_run_equals_the_saved_one() {
         let folder = folder();
         let path = folder.path().join("run.json");
         fs::write(&path, "an older one").unwrap();
         let mut run = run();
-        // What is no number stays none.
+        // NaN survives, although JSON has none.
         run.targets[0].checks[0].found = f64::NAN;
         save(&run, &path).unwrap();
         let back = load(&path).unwrap();
@@ -301,10 +304,9 @@ mod tests {
         assert_eq!(names(folder.path()), ["run.json"]);
     }
 
-    /// What was saved before a run knew its layout, what was killed, what was planted, what was
-    /// done after loading, and how steps travelled.
+    /// A run without the fields that were added later.
     #[test]
-    fn an_older_run_is_loaded_and_shown() {
+    fn an_older_run_is_loaded_and_rendered() {
         let mut value = serde_json::to_value(run()).unwrap();
         let drive = value["drive"].as_object_mut().unwrap();
         for field in ["layout", "kill", "fault", "round_time_s", "ramp_p99_ns", "is_unsettled"] {
@@ -322,13 +324,13 @@ mod tests {
         let new = run();
         let comparison = crate::compare::compare(&old, &new);
         assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
-        // One operation at a time: no version has ever let those overlap.
+        // With one operation in flight, steps overlap in no version.
         assert!(!comparison.notes.iter().any(|note| note.contains("steps")));
         assert!(crate::compare::text(&comparison).contains("27 the same"));
     }
 
     #[test]
-    fn a_full_disk_leaves_the_old_file_and_nothing_half_written() {
+    fn a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one() {
         let folder = folder();
         let path = folder.path().join("run.json");
         fs::write(&path, "the old one").unwrap();
@@ -337,7 +339,7 @@ mod tests {
             file.write_all(b"{\"format\":1,")?;
             (&full).write_all(b"the rest")
         });
-        let Err(e) = outcome else { panic!("it was written to a full disk") };
+        let Err(e) = outcome else { panic!("the write to a full disk succeeded") };
         assert!(matches!(&e, Error::Full { .. }) && e.to_string().contains("run.json"), "{e}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "the old one");
         assert_eq!(names(folder.path()), ["run.json"]);
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_the_new_file() {
+    fn a_link_stays_and_leads_to_the_new_file() {
         let folder = folder();
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::write(&real, "old").unwrap();
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
+    fn an_error_names_the_missing_folder() {
         let folder = folder();
         let e = save(&run(), &folder.path().join("nowhere/run.json")).unwrap_err().to_string();
         assert!(e.contains("nowhere/run.json") && e.contains("give a file"), "{e}");
@@ -376,20 +378,20 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_file_is_refused() {
+    fn every_truncation_of_a_file_is_refused() {
         let json = serde_json::to_vec(&run()).unwrap();
         for end in (0..json.len()).step_by(97) {
             let e = parse(&json[..end]).unwrap_err();
-            // Within a number, the parser minds the number first.
-            let is_told = e.contains("ends in the middle") || e.contains("invalid number");
-            assert!(is_told && e.contains(GIVE), "{end}: {e}");
+            // A number that is cut is reported as invalid.
+            let is_reported = e.contains("truncated") || e.contains("invalid number");
+            assert!(is_reported && e.contains(GIVE), "{end}: {e}");
         }
         let e = parse(&json[..json.len() - 1]).unwrap_err();
-        assert!(e.contains("ends in the middle"), "{e}");
+        assert!(e.contains("truncated"), "{e}");
     }
 
     #[test]
-    fn what_is_no_run_is_refused_in_words() {
+    fn a_file_that_is_not_a_run_is_refused_with_advice() {
         let deep = "[".repeat(100_000);
         let deep_field = format!("{{\"format\":1,\"x\":{}", "[".repeat(100_000));
         let hostile =
@@ -402,19 +404,19 @@ mod tests {
     }
 
     #[test]
-    fn another_form_is_told_whatever_else_is_in_the_file() {
+    fn another_format_is_named_whatever_else_is_in_the_file() {
         let e = parse(b"{\"format\":7,\"wholly\":\"different\"}").unwrap_err();
-        assert!(e.contains("form 7") && e.contains("form 1"), "{e}");
+        assert!(e.contains("format 7") && e.contains("format 1"), "{e}");
     }
 
     #[test]
-    fn figures_that_cannot_be_are_refused() {
+    fn impossible_figures_are_refused() {
         let wall = format!("\"wall_ns\":{}", run().targets[0].rounds[0].wall_ns);
         let e = changed(&wall, "\"wall_ns\":18446744073709551615");
         assert!(e.contains("18446744073709551615"), "{e}");
         let latencies = "\"latencies\":[[";
         let e = changed(latencies, "\"latencies\":[[9,1],[8,1],[");
-        assert!(e.contains("in no order"), "{e}");
+        assert!(e.contains("not in order"), "{e}");
         let e = changed(latencies, "\"latencies\":[[0,18446744073709551615],[");
         assert!(e.contains("operations of class"), "{e}");
         let e = changed("\"wrong\":0", "\"wrong\":18446744073709551615");
@@ -426,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_no_histogram_can_add_up_are_refused() {
+    fn more_operations_than_a_histogram_can_count_are_refused() {
         let mut run = run();
         let target = &mut run.targets[0];
         let mut round = target.rounds[0].clone();
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_end_is_not_read_to_its_end() {
+    fn an_endless_file_is_read_up_to_the_limit() {
         let e = load(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(e.contains("larger than any run"), "{e}");
     }

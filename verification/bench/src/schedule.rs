@@ -5,18 +5,18 @@ use crate::random::whole;
 use crate::random::{self, Distributions as _, Rng};
 use crate::stat::as_f64;
 
-/// Of all arrivals so many come in bursts.
+/// Share of the arrivals that belong to bursts.
 const BURST_SHARE: f64 = 0.3;
 
-/// Arrivals of a burst: Pareto from this number on, with this shape, at most [`BURST_MAX`].
+/// Arrivals of a burst: a Pareto distribution with this minimum and shape, at most [`BURST_MAX`].
 const BURST_LEAST: f64 = 8.0;
 const BURST_SHAPE: f64 = 1.5;
 const BURST_MAX: f64 = 2_000.0;
 
-/// Within a burst arrivals follow each other so many times faster than on average.
+/// Arrival rate within a burst, as a multiple of the average rate.
 const BURST_SPEED: f64 = 20.0;
 
-/// The largest delay after the common start, unless another process had the processor.
+/// The largest delay after the common start of a client that was not preempted.
 const LATE_NS: f64 = 1e5;
 
 /// The phase of a client: without it, all clients would start operations at the same time.
@@ -41,11 +41,11 @@ pub struct Schedule {
     interval_ns: f64,
     rng: Rng,
     start_ns: u64,
-    /// Nanoseconds from the start to the next one, with fractions, which would add up.
+    /// Nanoseconds from the start to the next one, with fractions: rounding errors would add up.
     at: f64,
     /// Arrivals left in the current burst.
     burst: f64,
-    /// Debts of time: a burst comes early, so gaps after it are longer.
+    /// Time by which a burst was early: later gaps are longer.
     early: f64,
 }
 
@@ -67,7 +67,7 @@ impl Schedule {
         self
     }
 
-    /// When the next operation is to begin, in nanoseconds of the monotonic clock.
+    /// The intended start of the next operation, in nanoseconds of the monotonic clock.
     pub fn next_ns(&self) -> u64 {
         self.start_ns.saturating_add(whole(self.at))
     }
@@ -100,7 +100,7 @@ impl Schedule {
         if self.rng.f64() < BURST_SHARE / (mean * (1.0 - BURST_SHARE)) {
             self.burst = self.rng.pareto(BURST_LEAST, BURST_SHAPE).min(BURST_MAX);
         }
-        // What bursts came early is given back a little with each gap.
+        // Each gap repays a part of the time by which bursts were early.
         let back = self.early.min(self.interval_ns * 2.0);
         self.early -= back;
         self.rng.exponential(self.interval_ns) + back
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_share_the_rate_evenly_whoever_comes_first() {
+    fn clients_share_the_rate_evenly_in_any_order_of_their_starts() {
         for (late_ns, first_ns) in [(0, 5_000_000), (70_000, 5_000_000), (3_100_000, 8_100_000)] {
             let mut all: Vec<u64> = of_four(Arrivals::Constant, late_ns).concat();
             all.sort_unstable();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_clients_begin_at_the_same_instants() {
+    fn no_two_clients_have_the_same_starts() {
         for arrivals in [Arrivals::Constant, Arrivals::Poisson, Arrivals::Bursts] {
             let all = of_four(arrivals, 0).concat();
             let different: std::collections::BTreeSet<&u64> = all.iter().collect();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_due_is_taken_but_always_one() {
+    fn due_starts_are_taken_and_at_least_one() {
         let mut schedule = Schedule::new(Arrivals::Constant, 1e6, 0, 0);
         let mut due = Vec::new();
         schedule.take_due(0, 16, &mut due);

@@ -12,18 +12,18 @@ const STUDENT_95: [f64; 30] = [
 /// 100,000 additions. Beyond, the normal distribution replaces the count; it is close by then.
 const EXACT_MAX: usize = 40;
 
-/// Measurements of each group below which the rank test cannot reach 5 %, whatever they are: three
-/// beside three are in perfect order by chance in one of ten cases.
+/// The smallest number of measurements of each group with which the rank test can reach 5 %: three
+/// against three are in perfect order by chance in one of ten cases.
 pub const RANKS_MIN: usize = 4;
 
-/// What several rounds measured of one thing.
+/// The measurements of one figure in several rounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
     sorted: Vec<f64>,
 }
 
 impl Spread {
-    /// Of these measurements; those that are no number are left out.
+    /// Measurements that are not finite are left out.
     pub fn new(measured: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = measured.into_iter().filter(|x| x.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -34,28 +34,28 @@ impl Spread {
         self.sorted.len()
     }
 
-    /// The smallest; 0 of none.
-    pub fn least(&self) -> f64 {
+    /// The smallest; 0 if there is none.
+    pub fn min(&self) -> f64 {
         self.sorted.first().copied().unwrap_or(0.0)
     }
 
-    /// The largest; 0 of none.
-    pub fn most(&self) -> f64 {
+    /// The largest; 0 if there is none.
+    pub fn max(&self) -> f64 {
         self.sorted.last().copied().unwrap_or(0.0)
     }
 
-    /// The one in the middle; 0 of none.
+    /// The median; 0 if there is none.
     pub fn median(&self) -> f64 {
         crate::stat::median(&self.sorted)
     }
 
-    /// Their mean; 0 of none.
+    /// The mean; 0 if there is none.
     pub fn mean(&self) -> f64 {
         crate::stat::mean(&self.sorted)
     }
 
-    /// In which the mean of endlessly many rounds would lie in 95 of 100 such runs, if rounds are
-    /// spread normally (Student's t). `None` of fewer than two rounds.
+    /// The 95 % confidence interval of the mean, for normally distributed rounds (Student's t).
+    /// `None` for fewer than two rounds.
     pub fn interval_95(&self) -> Option<(f64, f64)> {
         let count = self.sorted.len();
         let freedom = count.checked_sub(1).filter(|f| *f > 0)?;
@@ -67,14 +67,15 @@ impl Spread {
     }
 }
 
-/// Cornish and Fisher's expansion beyond the table: off by less than a thousandth there.
+/// The 97.5 % quantile of Student's t: from a table, then by Cornish and Fisher's expansion, whose
+/// error is below a thousandth there.
 fn student_95(freedom: usize) -> f64 {
     let tabled = STUDENT_95.get(freedom.saturating_sub(1)).copied();
     tabled.unwrap_or_else(|| 1.960 + 2.372 / as_f64(freedom) + 2.823 / as_f64(freedom).powi(2))
 }
 
-/// How likely two groups from one and the same source lie at least so far apart in the order of all
-/// their measurements (Mann and Whitney's U, two-sided, ties share their ranks).
+/// The two-sided p-value of the Mann-Whitney U test: the probability that two groups from one
+/// distribution are at least as far apart in rank. Ties share their ranks.
 pub fn mann_whitney(a: &Spread, b: &Spread) -> f64 {
     let (ranks, in_a) = doubled_ranks(a, b);
     let total: usize = ranks.iter().sum();
@@ -83,7 +84,7 @@ pub fn mann_whitney(a: &Spread, b: &Spread) -> f64 {
     if of_a == 0 || of_a == all {
         return 1.0;
     }
-    // Twice the sum of ranks that is expected, as all ranks are doubled already.
+    // Twice the expected sum of ranks, because all ranks are doubled.
     let expected = as_f64(total) * as_f64(of_a) / as_f64(all);
     let distance = (as_f64(chosen) - expected).abs();
     if all <= EXACT_MAX {
@@ -93,7 +94,7 @@ pub fn mann_whitney(a: &Spread, b: &Spread) -> f64 {
     }
 }
 
-/// The rank of every measurement of both groups, doubled so that shared ranks are whole; and
+/// The rank of every measurement of both groups, doubled so that shared ranks are integers; and
 /// whether it belongs to the first group.
 fn doubled_ranks(a: &Spread, b: &Spread) -> (Vec<usize>, Vec<bool>) {
     let of = |spread: &Spread, is_a: bool| -> Vec<(f64, bool)> {
@@ -105,13 +106,13 @@ fn doubled_ranks(a: &Spread, b: &Spread) -> (Vec<usize>, Vec<bool>) {
     let mut ranks = Vec::with_capacity(all.len());
     for same in all.chunk_by(|x, y| x.0.total_cmp(&y.0).is_eq()) {
         let before = ranks.len();
-        // Ranks before + 1 to before + len, whose mean doubled is this.
+        // Twice the mean of the ranks before + 1 to before + len.
         ranks.extend(std::iter::repeat_n(2 * before + same.len() + 1, same.len()));
     }
     (ranks, all.into_iter().map(|(_, is_a)| is_a).collect())
 }
 
-/// Counts the ways to choose the first group's ranks, by how many and by their sum.
+/// The p-value by counting: the ways to choose the first group's ranks, by number and sum.
 fn exact(ranks: &[usize], of_a: usize, expected: f64, distance: f64) -> f64 {
     let sums = ranks.iter().sum::<usize>() + 1;
     let mut ways = vec![vec![0.0_f64; sums]; of_a + 1];
@@ -128,12 +129,13 @@ fn exact(ranks: &[usize], of_a: usize, expected: f64, distance: f64) -> f64 {
         }
     }
     let Some(row) = ways.last() else { return 1.0 };
-    // A hair below the distance: sums are whole, but the expected one need not be.
+    // The tolerance is for rounding errors: sums are integers, but the expected one may not be.
     let is_far = |sum: usize| (as_f64(sum) - expected).abs() >= distance - 1e-9;
     let far: f64 = row.iter().enumerate().filter(|(sum, _)| is_far(*sum)).map(|(_, w)| w).sum();
     far / row.iter().sum::<f64>().max(1.0)
 }
 
+/// The p-value by the normal approximation.
 fn normal(ranks: &[usize], of_a: usize, distance: f64) -> f64 {
     let all = as_f64(ranks.len());
     let mean = as_f64(ranks.iter().sum()) / all;
@@ -142,7 +144,7 @@ fn normal(ranks: &[usize], of_a: usize, distance: f64) -> f64 {
     if variance <= 0.0 {
         return 1.0;
     }
-    // Half a rank, which is one when doubled, corrects that sums are whole.
+    // The continuity correction: half a rank, which is 1 in doubled ranks.
     both_tails((distance - 1.0).max(0.0) / variance.sqrt())
 }
 
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_is_students() {
+    fn the_interval_is_that_of_students_t() {
         // Mean 20, deviation sqrt(12.5), 5 rounds: 20 ± 2.776 x sqrt(12.5 / 5).
         let (low, high) = Spread::new([15.0, 25.0, 20.0, 18.0, 22.0]).interval_95().unwrap();
         let half = 2.776 * (58.0_f64 / 4.0 / 5.0).sqrt();
@@ -181,20 +183,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_does_not_spoil_the_rest() {
+    fn measurements_that_are_not_finite_are_left_out() {
         let spread = Spread::new([f64::NAN, 3.0, f64::INFINITY, 1.0]);
-        assert_eq!((spread.count(), spread.least(), spread.most()), (2, 1.0, 3.0));
+        assert_eq!((spread.count(), spread.min(), spread.max()), (2, 1.0, 3.0));
         assert!(near(spread.median(), 2.0));
     }
 
     #[test]
     fn the_rank_test_counts_every_order() {
         let of = |from: f64, n: u32| Spread::new((0..n).map(|i| from + f64::from(i)));
-        // Perfect order of n beside n: two of C(2n, n) choices.
+        // Perfect order of n against n: two of C(2n, n) choices.
         assert!(near(mann_whitney(&of(0.0, 3), &of(10.0, 3)), 2.0 / 20.0));
         assert!(near(mann_whitney(&of(0.0, 4), &of(10.0, 4)), 2.0 / 70.0));
         assert!(near(mann_whitney(&of(10.0, 5), &of(0.0, 5)), 2.0 / 252.0));
-        // A textbook's: U = 1 of 4 x 4 has two-sided p = 4/70.
+        // A textbook example: U = 1 of 4 x 4 has two-sided p = 4/70.
         let a = Spread::new([1.0, 2.0, 3.0, 5.0]);
         let b = Spread::new([4.0, 6.0, 7.0, 8.0]);
         assert!(near(mann_whitney(&a, &b), 4.0 / 70.0));
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_count_the_normal_distribution_says_nearly_the_same() {
+    fn the_normal_approximation_agrees_with_the_exact_count() {
         assert!(near(both_tails(1.959_964), 0.05) && near(both_tails(0.0), 1.0));
         let a = Spread::new((0..20).map(f64::from));
         let b = Spread::new((0..20).map(|i| f64::from(i) + 5.5));

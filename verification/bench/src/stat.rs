@@ -1,8 +1,8 @@
-//! The numbers that sum up a measurement: means, medians, and percentiles over single operations.
+//! Means, medians, and percentiles over single operations.
 
 use hdrhistogram::Histogram;
 
-/// The longest latency that is told apart, in nanoseconds: one hour.
+/// The longest latency that is recorded exactly, in nanoseconds: one hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// A count as a floating-point number; exact below 2^53.
@@ -57,7 +57,7 @@ impl Latencies {
 
     /// Adds what another process measured.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so that nothing can be out of range.
+        // Both histograms have the same bounds.
         let _ = self.0.add(&other.0);
     }
 
@@ -66,7 +66,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The latency that `percent` of the operations did not pass, in nanoseconds.
+    /// The latency that `percent` of the operations did not exceed, in nanoseconds.
     pub fn percentile(&self, percent: f64) -> u64 {
         if self.0.is_empty() { 0 } else { self.0.value_at_percentile(percent).min(self.0.max()) }
     }
@@ -76,7 +76,7 @@ impl Latencies {
         self.0.max()
     }
 
-    /// What was recorded as pairs of latency in nanoseconds and count, for a wire or a file.
+    /// Pairs of latency in nanoseconds and count, for a file or a message.
     pub fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value()))
     }

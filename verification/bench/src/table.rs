@@ -1,17 +1,16 @@
-//! A table of text for a terminal: columns as wide as they need, numbers to the right.
+//! Text tables for terminals: columns as wide as their contents, numbers aligned to the right.
 
 use std::fmt::Write as _;
 
-/// How a column is aligned.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Rows under one heading.
 #[derive(Clone, Debug, Default)]
 pub struct ReportTable {
     /// Name and alignment of each column.
@@ -21,8 +20,8 @@ pub struct ReportTable {
 }
 
 impl ReportTable {
-    /// A table without rows. `columns` has the names, separated by `|`; a name after `>` is that of
-    /// a column of numbers.
+    /// A table without rows. `columns` has the column names, separated by `|`. `>` before a name
+    /// aligns the column to the right.
     pub fn new(columns: &str) -> Self {
         let column = |name: &str| match name.strip_prefix('>') {
             Some(name) => (name.to_owned(), Align::Right),
@@ -36,23 +35,23 @@ impl ReportTable {
         self.rows.push(cells);
     }
 
-    /// Adds a rule between two groups of rows, never two in a row nor one at the top.
+    /// Adds a rule between two groups of rows. Has no effect at the top and after another rule.
     pub fn rule(&mut self) {
         if self.rows.last().is_some_and(|r| !r.is_empty()) {
             self.rows.push(Vec::new());
         }
     }
 
-    /// The same without the columns of these names.
+    /// The table without the columns of these names.
     #[must_use]
     pub fn without(mut self, names: &[&str]) -> Self {
-        let kept: Vec<bool> =
+        let is_kept: Vec<bool> =
             self.columns.iter().map(|(name, _)| !names.contains(&name.as_str())).collect();
-        let mut of_columns = kept.iter();
-        self.columns.retain(|_| of_columns.next().is_some_and(|is_kept| *is_kept));
+        let mut flags = is_kept.iter();
+        self.columns.retain(|_| flags.next() == Some(&true));
         for row in &mut self.rows {
-            let mut of_row = kept.iter();
-            row.retain(|_| of_row.next().is_none_or(|is_kept| *is_kept));
+            let mut flags = is_kept.iter();
+            row.retain(|_| flags.next() != Some(&false));
         }
         self
     }
@@ -103,45 +102,44 @@ impl ReportTable {
     }
 }
 
-/// Text from a file or another program as a terminal may show it: control characters, which could
-/// move the cursor and overwrite what was said before, are replaced.
+/// Text from a file or another program, made safe for a terminal: control characters are replaced,
+/// because they could move the cursor and overwrite earlier output.
 pub fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()
 }
 
-/// Columns of a terminal that text is made for: a page of paper has as many, and so has a window
-/// beside another.
+/// The width of output in columns: fits a printed page and half of a wide screen.
 pub const WIDTH: usize = 100;
 
-/// Text in lines of [`WIDTH`]: `first` begins the first line and `next` all others. A word that is
-/// longer stays whole, so that it can be copied.
+/// Wraps text to lines of [`WIDTH`], with the prefix `first` on the first line and `next` on all
+/// others. A longer word is not split, so that it can be copied.
 pub fn wrapped(text: &str, first: &str, next: &str) -> String {
-    let (mut out, mut line, mut is_begun) = (String::new(), first.to_owned(), false);
+    let (mut out, mut line, mut has_word) = (String::new(), first.to_owned(), false);
     for word in text.split(' ') {
-        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+        if has_word && line.chars().count() + 1 + word.chars().count() > WIDTH {
             out.push_str(&line);
             out.push('\n');
             next.clone_into(&mut line);
-            is_begun = false;
+            has_word = false;
         }
-        if is_begun {
+        if has_word {
             line.push(' ');
         }
         line.push_str(word);
-        is_begun = true;
+        has_word = true;
     }
     out.push_str(&line);
     out.push('\n');
     out
 }
 
-/// A count with its thousands apart, such as `1,234,567`.
+/// A count with separators of thousands, such as `1,234,567`.
 pub fn count_text(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -149,29 +147,29 @@ pub fn count_text(count: u64) -> String {
     out
 }
 
-/// So many of something in words, such as `1 record` and `2,000 records`.
+/// A count with its noun, such as `1 record` and `2,000 records`.
 pub fn counted(count: u64, what: &str) -> String {
     format!("{} {what}{}", count_text(count), if count == 1 { "" } else { "s" })
 }
 
-/// A latency in words: three significant digits and the unit that fits.
+/// A latency with three significant digits, in the unit that suits it.
 pub fn latency_text(ns: f64) -> String {
     let (amount, unit) = scaled(ns, ["ns", "us", "ms", "s"]);
     format!("{} {unit}", three_digits(amount))
 }
 
-/// Operations per second in words.
+/// A rate with three significant digits and k, M or G.
 pub fn rate_text(per_s: f64) -> String {
     let (amount, unit) = scaled(per_s, ["", " k", " M", " G"]);
     format!("{}{unit}", three_digits(amount))
 }
 
-/// How many times longer, such as `1.00 x` or `310 x`.
+/// A ratio, such as `1.00 x` or `310 x`.
 pub fn ratio_text(ratio: f64) -> String {
     if ratio.is_finite() { format!("{} x", three_digits(ratio)) } else { "-".to_owned() }
 }
 
-/// An amount in the unit of four that suits it; each is 1000 times the one before.
+/// An amount in the one of four units that suits it. Each unit is 1,000 times the previous one.
 pub fn scaled(amount: f64, [one, kilo, mega, giga]: [&str; 4]) -> (f64, &str) {
     match amount {
         n if n < 999.5 => (n, one),
@@ -195,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_to_the_right_and_rules_between_groups() {
+    fn numbers_are_aligned_to_the_right_and_rules_are_between_groups() {
         let mut table = ReportTable::new("target|>mean");
         table.row(vec!["region".to_owned(), "12.0 ns".to_owned()]);
         table.rule();
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_broken_between_words_and_loses_none() {
+    fn text_is_wrapped_between_words_and_loses_none() {
         let text = "word ".repeat(50) + &"long".repeat(40) + " end";
         let lines = wrapped(&text, "- ", "  ");
         assert!(lines.lines().filter(|line| line.chars().count() > WIDTH).count() == 1);
@@ -228,25 +226,25 @@ mod tests {
     }
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated() {
         let all = [0, 7, 999, 1_000, 54_321, 1_234_567, u64::MAX].map(count_text);
         assert_eq!(all[..6], ["0", "7", "999", "1,000", "54,321", "1,234,567"]);
         assert_eq!(all[6], "18,446,744,073,709,551,615");
     }
 
     #[test]
-    fn one_thing_is_not_several() {
+    fn the_noun_of_one_is_singular() {
         let texts = [0, 1, 2, 1000].map(|count| counted(count, "record"));
         assert_eq!(texts, ["0 records", "1 record", "2 records", "1,000 records"]);
     }
 
     #[test]
-    fn a_terminal_is_not_steered_by_what_is_shown() {
+    fn control_characters_are_replaced() {
         assert_eq!(printable("a\u{1b}[2Jb\tc\nd"), "a\u{fffd}[2Jb\u{fffd}c\nd");
     }
 
     #[test]
-    fn latencies_take_the_unit_that_fits() {
+    fn figures_have_three_digits_and_a_suitable_unit() {
         assert_eq!(latency_text(7.614), "7.61 ns");
         assert_eq!(latency_text(999.0), "999 ns");
         assert_eq!(latency_text(36_770.0), "36.8 us");

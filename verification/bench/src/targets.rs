@@ -49,14 +49,14 @@ pub struct Need {
 }
 
 impl Need {
-    /// The size of all records: `percent` of their bytes, plus `beside` bytes for each record and
+    /// The size of all records: `percent` of their bytes, plus `overhead` bytes for each record and
     /// each tag.
-    pub(crate) fn all_bytes(&self, percent: u64, beside: u64) -> u64 {
+    pub(crate) fn all_bytes(&self, percent: u64, overhead: u64) -> u64 {
         let tables = self.schema.tables;
         let tags: usize = tables.iter().map(|table| table.tags.len()).sum();
         let tags = tags.div_ceil(tables.len().max(1)) as u64;
         let bytes = self.record_bytes.saturating_mul(percent) / 100;
-        self.records.saturating_mul(bytes.saturating_add(beside.saturating_mul(1 + tags)))
+        self.records.saturating_mul(bytes.saturating_add(overhead.saturating_mul(1 + tags)))
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
         };
         assert_eq!(refusal(None, &["region"]), "");
         assert_eq!(refusal(Some("zones:3"), &["region", "geode"]), "");
-        assert!(refusal(Some("foo"), &["region", "geode"]).contains("no layout of geode"));
+        assert!(refusal(Some("foo"), &["region", "geode"]).contains("not a layout of geode"));
         assert!(refusal(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
     }
 

@@ -1,18 +1,18 @@
-//! Waiting for the intended start of an operation without being late, and without what that costs
-//! in processor time being taken for the operation's.
+//! Waiting for the intended start of an operation without being late, and without counting the
+//! processor time of the wait as the operation's.
 
 use crate::clock::monotonic_ns;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Below this the wait is spun: waking from a sleep takes some tens of microseconds.
+/// Shorter waits busy-poll: waking from a sleep takes some tens of microseconds.
 const SPIN_NS: u64 = 150_000;
 
-/// The processor's time is read so long before the wait ends: a reading is a call of the kernel,
+/// The processor time is read this long before the end of the wait: a reading is a system call of
 /// some hundred nanoseconds, which would make the operation late.
 const READ_NS: u64 = 2_000;
 
-/// Waits, and what they took of the processor.
+/// Waits, and the processor time that they used.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     /// Time of the thread.
@@ -20,8 +20,8 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Waits for a moment of the monotonic clock: sleeps while it is far, spins when it is near.
-    /// Who is late already does not wait at all.
+    /// Waits for a time of the monotonic clock: first sleeps, then busy-polls. Returns at once if
+    /// it has passed.
     #[inline]
     pub(crate) fn until(&mut self, at_ns: u64) {
         if monotonic_ns() < at_ns {
@@ -42,8 +42,8 @@ impl Waits {
                 std::hint::spin_loop();
             }
         }
-        // What is left is spun to its end, so it is as long as it takes; but no longer than was
-        // meant, if another process has the processor meanwhile.
+        // The rest is busy-polled, so it counts fully; but not more than intended, in case another
+        // process had the processor meanwhile.
         let left_ns = at_ns.saturating_sub(monotonic_ns()).min(READ_NS);
         self.cpu_ns += thread_ns().saturating_sub(began_ns) + left_ns;
         while monotonic_ns() < at_ns {
@@ -51,7 +51,7 @@ impl Waits {
         }
     }
 
-    /// Pauses for so long.
+    /// Sleeps for a duration.
     pub(crate) fn pause(&mut self, pause: Duration) {
         let began_ns = thread_ns();
         std::thread::sleep(pause);
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_when_it_must_and_its_time_is_told_apart() {
+    fn a_wait_ends_on_time_and_its_processor_time_is_counted() {
         let (mut waits, began_ns) = (Waits::default(), thread_ns());
         // Short enough that all of each is spun.
         for _ in 0..200 {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_waits_for_nothing() {
+    fn a_late_wait_returns_at_once() {
         let mut waits = Waits::default();
         waits.until(monotonic_ns());
         waits.until(0);

@@ -26,15 +26,14 @@ use crate::result::{Check, Foreign, Verdict};
 use nearstate_model::{Error, Result};
 use std::fmt;
 
-/// Classes of operations that are told apart at the most: a workload's, and one of the driver's
-/// ([`crate::result::CUT`]).
+/// Maximum number of classes of operations: those of a workload, and [`crate::result::CUT`].
 pub const CLASSES_MAX: usize = 16;
 
-/// What a store must be able to do for a workload, beside reading and writing.
+/// What a workload requires of a store besides reading and writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "requirements that exclude none of each other")]
+#[expect(clippy::struct_excessive_bools, reason = "independent requirements")]
 pub struct Requirements {
-    /// Parts of records change alone, and that this is cheaper is what is measured.
+    /// Partial updates of records, whose lower cost the workload measures.
     pub delta: bool,
     pub unique_tag: bool,
     pub transaction: bool,
@@ -102,12 +101,11 @@ pub trait WorkloadKind: fmt::Debug {
         self.spec().schema
     }
 
-    /// Records over all tables and the bytes of the largest, at any time: what a database needs
-    /// room for.
+    /// The largest number of records of all tables, and the bytes of the largest record.
     fn size(&self, parameters: &Parameters) -> (u64, u64);
 
-    /// True if some store executes operations of a step faster when they are sent together.
-    fn travels_together(&self) -> bool {
+    /// True if operations can be sent together.
+    fn is_pipelined(&self) -> bool {
         true
     }
 
@@ -257,8 +255,8 @@ pub trait Overlapped {
 /// The start of the text of a [`wrong_answer`].
 pub const ANSWERED_WRONGLY: &str = "the target answered wrongly";
 
-/// What a target answered is not what it must be. It is not `Damaged`: that speaks of a region of
-/// ours and tells what to do about it, and the target may be any store.
+/// A target gave a wrong answer. The error is not `Damaged`, whose text is about regions: the
+/// target may be any store.
 #[cold]
 pub fn wrong_answer(what: impl fmt::Display) -> Error {
     Error::Backend { detail: format!("{ANSWERED_WRONGLY}: {what}") }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::histories::process;
 use crate::node_kills::{embedded, node_process};
 use crate::reader;
+use crate::removals;
 use crate::rng::seeded;
 use crate::scenario;
 use crate::step;
@@ -58,6 +59,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "served-embedded" => embedded::write(folder, number, &mut rng),
         "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
+        "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),
         other => Err(format!("unknown role {other:?}")),
     }

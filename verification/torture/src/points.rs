@@ -8,8 +8,10 @@ use nearstate_store::Region;
 use nearstate_store::crash::POINTS;
 
 use crate::oracle::Oracle;
+use crate::removals::RemovalCase;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
 use crate::spawn::ChildCommand;
+use crate::verify::check_clean;
 
 #[derive(Clone, Debug, Default)]
 pub struct ReachedPoints {
@@ -211,6 +213,49 @@ fn adopt(
         return Err(context("the third process was killed".to_owned()));
     }
     verify(folder, scenario, &mut oracle).map_err(context)
+}
+
+/// Kills a process at every point that the removal of namespaces reaches. The next process
+/// completes what was begun. In every second case this process is attached the whole time, with
+/// handles of the namespaces that are removed.
+///
+/// # Errors
+/// The violation that was found, with the point.
+pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let prefixes = ["removal.", "namespace.", "flags.", "txn.", "publish.", "lock."];
+    let is_passed = |point: &&str| prefixes.iter().any(|prefix| point.starts_with(prefix));
+    for point in POINTS.iter().copied().filter(is_passed) {
+        let mut occurrence = 1_u32;
+        for number in 0..2 * test.occurrences {
+            let plan = format!("{point}:{occurrence}");
+            let is_attached = number % 2 == 0;
+            let killed = killed_removal(test, &plan, is_attached);
+            if !killed.map_err(|e| format!("a removal killed at {plan}: {e}"))? {
+                break;
+            }
+            reached.count(point);
+            occurrence += 1 + 2 * number;
+        }
+    }
+    Ok(reached)
+}
+
+/// False if the child was not killed.
+fn killed_removal(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<bool, String> {
+    let CrashTest { folder, starter, .. } = *test;
+    let path = folder.join("region");
+    let case = RemovalCase::new(folder)?;
+    let case = is_attached.then_some(case);
+    let end = child(starter, folder, ["remove-namespaces", ""], Some(plan))?;
+    match &case {
+        Some(case) => case.verify()?,
+        None => drop(check_clean(&path)?),
+    }
+    child(starter, folder, ["remove-namespaces", ""], None).map_err(|e| format!("again: {e}"))?;
+    case.map_or(Ok(()), RemovalCase::verify_end)?;
+    check_clean(&path)?;
+    Ok(end == ChildEnd::Killed)
 }
 
 /// Kills a process that drops a region: before the file is removed, the region is as it was; after

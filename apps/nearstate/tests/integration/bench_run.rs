@@ -365,10 +365,10 @@ fn impossible_options_are_rejected_with_advice() {
         (&["--targets", "region", "--save", "same.x", "--report", "./same.x"], "--save"),
         (&["--targets", "region,redis", "--layout", "foo"], "none of the targets region, redis"),
         (&["--layout", "zones"], "none of the targets region, node, redis"),
-        (&["--targets", "region,geode", "--layout", "foo"], "is no layout of geode"),
+        (&["--targets", "region,geode", "--layout", "foo"], "is not a layout of geode"),
         (&["--targets", "region,null,region"], "region is named twice"),
         (&["--targets", "region", "--think-us", "70000000"], "10000000"),
-        (&["--targets", "region", "--clients", "3", "--rate", "2"], "one operation a second"),
+        (&["--targets", "region", "--clients", "3", "--rate", "2"], "one operation per second"),
         // Some terabytes.
         (
             &["--targets", "region,node,lmdb", "--variant", "tagged", "--records", "100000000"],

@@ -4,9 +4,11 @@
 //! The word *retired* of a cell that is not in use says so, and its units come free in the bitmap.
 //! A complete record that both call in use, and that has no entry, was published and never removed,
 //! if every killed member was recovered. The number of its namespace and the hash of its key, whose
-//! seed no client knows, are under its checksum.
+//! seed is random unless the creator chose it, are under its checksum.
 
 use std::collections::{HashMap, HashSet};
+
+use nearstate_model::limits::KEY_BYTES_MAX;
 
 use super::{BIRTH, DamagedWord, LINE_HEAD, Walk};
 use crate::atomic::Ordering;
@@ -15,10 +17,11 @@ use crate::heap::bitmap::BITMAP_WORDS;
 use crate::heap::cell::{
     self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_NEXT, WORD_RETIRED,
 };
-use crate::heap::chunk::chunks_with_tables;
+use crate::heap::chunk::{ChunkIndex, chunks_with_tables};
 use crate::index::bucket::{WORDS, at_of, entry, hash_tag, is_link, link};
 use crate::index::lookup::{CHAIN_MAX, hash_of};
 use crate::layout::{Corruption, LINE};
+use crate::member::pin::NEVER_READ;
 use crate::namespace::NamespaceEntry;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::bucket_of;
@@ -60,15 +63,15 @@ impl Walk<'_, '_> {
         validate: RecordCheck<'_>,
         is_recovered: bool,
     ) -> Result<(), Corruption> {
-        if !is_recovered {
-            self.report_lost(namespaces, Restored::default());
-            return Ok(());
-        }
         // All of them are marked first: an overflow line takes a unit that nothing uses.
         let mut orphans = Vec::new();
         for at in self.orphan_cells()? {
-            if let Some(orphan) = self.keep_orphan(at, namespaces, validate)? {
-                orphans.push(orphan);
+            let kept =
+                if is_recovered { self.keep_orphan(at, namespaces, validate)? } else { None };
+            match kept {
+                Some(orphan) => orphans.push(orphan),
+                // It becomes free, and no later repair takes it for a record in use.
+                None => drop(set(self.map, at + WORD_RETIRED, NEVER_READ)?),
             }
         }
         let mut restored = Restored::default();
@@ -127,7 +130,12 @@ impl Walk<'_, '_> {
             return Ok(None);
         }
         let record = Cell::new(self.map, at)?;
-        let is_record = record.kind()? == CellKind::Record && record.is_whole()?;
+        if record.kind()? != CellKind::Record || record.key()?.len() > KEY_BYTES_MAX {
+            return Ok(None);
+        }
+        // The hash first: bytes of a value that look like a header need not be read as a record.
+        let is_record =
+            hash_of(self.map, record.key()?)? as u32 == record.hash_low() && record.is_whole()?;
         Ok(is_record.then(|| record.version()))
     }
 
@@ -141,7 +149,7 @@ impl Walk<'_, '_> {
     ) -> Result<Option<Orphan>, Corruption> {
         let record = Cell::new(self.map, at)?;
         let namespace = record.namespace()?;
-        if namespaces.iter().all(|entry| entry.index != namespace) {
+        if namespaces.iter().all(|entry| entry.entry() != namespace) {
             return Ok(None);
         }
         let key = record.key()?.to_vec();
@@ -158,6 +166,11 @@ impl Walk<'_, '_> {
             return Ok(None);
         }
         self.keep(word, &mut place)?;
+        self.allocate(at, cell::bytes_at(self.map, at)?)?;
+        for index in 0..record.children() {
+            let child = record.child(index)?;
+            self.allocate(child, cell::bytes_at(self.map, child)?)?;
+        }
         self.orphan_keys.entry((namespace, bucket)).or_default().push(key.clone());
         Ok(Some(Orphan { at, word, namespace, bucket, key }))
     }
@@ -199,8 +212,22 @@ impl Walk<'_, '_> {
             set(self.map, line + LINE_FIRST + 8 * index, value)?;
         }
         self.reach(line, LINE);
+        // A session that opens after a kill of this process does not allocate it.
+        self.allocate(line, LINE)?;
         set(self.map, last, link(line))?;
         Ok(true)
+    }
+
+    /// Sets the bits of some units.
+    fn allocate(&self, at: u64, bytes: u64) -> Result<(), Corruption> {
+        for at in (at..at + bytes).step_by(LINE as usize) {
+            let chunk = ChunkIndex::of(self.map, at)?;
+            let unit = (at - chunk.start()) / LINE;
+            let word = chunk.bitmap(self.map)?.get((unit / u64::from(u64::BITS)) as usize);
+            let word = word.ok_or(Corruption("a unit lies outside its chunk"))?;
+            word.fetch_or(1 << (unit % u64::from(u64::BITS)), Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// A unit that nothing uses, in a chunk that has pages.
@@ -217,6 +244,7 @@ impl Walk<'_, '_> {
 
     /// Undoes the marks of a record for which there is no entry: its memory becomes free.
     fn unreach(&mut self, at: u64) -> Result<(), Corruption> {
+        set(self.map, at + WORD_RETIRED, NEVER_READ)?;
         let record = Cell::new(self.map, at)?;
         let mut cells = vec![at];
         for index in 0..record.children() {
@@ -256,6 +284,6 @@ impl Walk<'_, '_> {
 }
 
 fn name_of(namespaces: &[NamespaceEntry], namespace: u32) -> String {
-    let entry = namespaces.iter().find(|entry| entry.index == namespace);
+    let entry = namespaces.iter().find(|entry| entry.entry() == namespace);
     entry.map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).unwrap_or_default()
 }

@@ -112,7 +112,7 @@ fn counted_end(args: Args<'_>, count: u8, first: u8, step: u8) -> Option<usize> 
     (end <= args.len()).then_some(end)
 }
 
-/// What of the records a command looks at beside those that its keys name.
+/// The records that a command accesses in addition to those of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyspaceScope {
     /// Nothing.

@@ -9,7 +9,7 @@ use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::{REDIS_VERSION, RespServer};
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_node::process;
-use nearstate_store::{Counted, Inspection, Kind, Namespace, now_ms_coarse};
+use nearstate_store::{Inspection, Kind, Namespace, RecordCounts, now_ms_coarse};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
@@ -56,8 +56,12 @@ pub(crate) fn info(
     let mut namespaces = ctx.records.namespaces()?;
     namespaces.retain(|(_, namespace)| namespace.kind() != Kind::Counters);
     let namespaces = namespaces.into_iter().map(|(_, namespace)| namespace).collect();
-    ctx.connection.task =
-        Some(Box::new(KeyspaceSection { text, namespaces, from: 0, counted: Counted::default() }));
+    ctx.connection.task = Some(Box::new(KeyspaceSection {
+        text,
+        namespaces,
+        from: 0,
+        counts: RecordCounts::default(),
+    }));
     Ok(())
 }
 
@@ -233,7 +237,7 @@ struct KeyspaceSection {
     /// Namespaces to be counted, the current one last.
     namespaces: Vec<Namespace>,
     from: u64,
-    counted: Counted,
+    counts: RecordCounts,
 }
 
 impl SlicedTask for KeyspaceSection {
@@ -244,10 +248,14 @@ impl SlicedTask for KeyspaceSection {
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
         if let Some(namespace) = self.namespaces.last() {
-            let (more, next) =
-                records.session().count_part(*namespace, self.from, COUNTED_BUCKETS)?;
-            self.counted.records += more.records;
-            self.counted.ending += more.ending;
+            let session = records.session();
+            let (more, next) = match session.count_part(*namespace, self.from, COUNTED_BUCKETS) {
+                // It was removed meanwhile, and has no keys.
+                Err(_) if !session.has_namespace(*namespace) => (Default::default(), None),
+                part => part?,
+            };
+            self.counts.records += more.records;
+            self.counts.expiring += more.expiring;
             self.from = next.unwrap_or_default();
             if next.is_none() {
                 self.namespaces.pop();
@@ -255,9 +263,9 @@ impl SlicedTask for KeyspaceSection {
             return Ok(TaskProgress::More);
         }
         begin(&mut self.text, "keyspace");
-        let Counted { records: keys, ending } = self.counted;
+        let RecordCounts { records: keys, expiring } = self.counts;
         if keys > 0 {
-            let line = format_args!("keys={keys},expires={ending},avg_ttl=0");
+            let line = format_args!("keys={keys},expires={expiring},avg_ttl=0");
             InfoText(&mut self.text).field("db0", line);
         }
         reply.verbatim(&self.text);

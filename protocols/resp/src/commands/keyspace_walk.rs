@@ -91,6 +91,10 @@ impl KeyspaceWalk {
         &mut self,
         session: &Session,
     ) -> Result<Option<(&NamespaceKeys, &mut Buckets)>, ErrorReply> {
+        // A namespace that was removed meanwhile has no keys.
+        while self.namespaces.front().is_some_and(|keys| !session.has_namespace(keys.namespace)) {
+            self.next_namespace();
+        }
         let Some(namespace_keys) = self.namespaces.front() else { return Ok(None) };
         if self.buckets.is_none() {
             self.buckets = Some(session.buckets(namespace_keys.namespace)?);
@@ -116,12 +120,16 @@ impl KeyspaceWalk {
         while left > 0 {
             let Some((namespace_keys, buckets)) = self.current(session)? else { return Ok(false) };
             let part = left.min(BUCKETS_PER_PART);
-            let has_more =
-                session.walk_buckets(namespace_keys.namespace, buckets, part, |view| {
-                    each(namespace_keys, view);
-                    Ok(())
-                })?;
+            let namespace = namespace_keys.namespace;
+            let walked = session.walk_buckets(namespace, buckets, part, |view| {
+                each(namespace_keys, view);
+                Ok(())
+            });
             left -= part;
+            let has_more = match walked {
+                Err(_) if !session.has_namespace(namespace) => false,
+                walked => walked?,
+            };
             if !has_more {
                 self.next_namespace();
                 break;

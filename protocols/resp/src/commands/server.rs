@@ -159,7 +159,7 @@ pub(crate) fn slowlog_reset(
     Ok(())
 }
 
-/// Overhead of a record beside key and value, and allocation granularity, in bytes
+/// Overhead of a record in addition to key and value, and allocation granularity, in bytes
 /// (`spec/region.md`).
 const RECORD_HEAD: usize = 44;
 const LINE: usize = 64;

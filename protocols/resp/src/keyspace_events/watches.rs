@@ -134,7 +134,11 @@ impl KeyspaceWatches {
         if !self.is_watching() || state.numbers.contains(&number) {
             return Ok(());
         }
-        let watch = session.watch(namespace, Filter::Namespace)?;
+        let watch = match session.watch(namespace, Filter::Namespace) {
+            // It was removed meanwhile, and has no events.
+            Err(_) if !session.has_namespace(namespace) => return Ok(()),
+            watch => watch?,
+        };
         state.numbers.insert(number);
         state.new_watches.push(WatchedNamespace { number, prefix, watch });
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
@@ -148,6 +152,13 @@ impl KeyspaceWatches {
         state.numbers.remove(&number);
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A namespace was removed. Its number never occurs again.
+    pub(crate) fn unwatch_removed(&self, number: u32) {
+        let mut state = self.lock();
+        state.numbers.remove(&number);
+        self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
     }
 
     /// All watches of a generation ended: their namespaces may be watched again.

@@ -153,7 +153,7 @@ impl Delivery {
     }
 }
 
-/// Memory of a delivery beside its bytes.
+/// Memory overhead of a delivery.
 const DELIVERY_BYTES: usize = 64;
 
 /// Capacity that an empty mailbox keeps: some kilobytes.

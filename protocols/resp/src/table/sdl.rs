@@ -135,7 +135,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         channels: ArgPositions::span(4, -2, 2),
         summary: "Sets a key if its value equals the specified value, and publishes messages.",
         complexity: "O(N), N bytes of the values",
-        differs: "Compares whole values. At most 1024 messages; refused if sending them \
+        differs: "Compares whole values. At most 1024 messages; rejected if sending them \
                   would take longer than `resp.exec_max`.",
         run: sdl::setiempub,
         ..ROW
@@ -199,7 +199,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         channels: ArgPositions::span(3, -2, 2),
         summary: "Deletes a key if its value equals the specified value, and publishes messages.",
         complexity: "O(N), N bytes of the value",
-        differs: "Compares whole values. At most 1024 messages; refused if sending them \
+        differs: "Compares whole values. At most 1024 messages; rejected if sending them \
                   would take longer than `resp.exec_max`.",
         run: sdl::deliempub,
         ..ROW

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::fixture::{TestClient, TestNode, node, request};
+use crate::fixture::{TestClient, TestNode, node, node_in, request};
+use nearstate_store::limits::NAMESPACES_MAX;
 use nearstate_store::{
-    BlockChange, Condition, Kind, Metadata, Schema, TagSchema, WhenFull, now_ms_coarse,
+    BlockChange, Condition, CreateOptions, Kind, Metadata, Schema, TagSchema, WhenFull,
+    now_ms_coarse,
 };
 
 /// The bulk strings of a reply, in any aggregates.
@@ -540,4 +542,31 @@ fn namespaces_with_a_common_prefix_are_distinguished_in_any_order() {
             assert_eq!(client.ask(&format!("EXISTS {before} {key} {before}x")), ":2|");
         }
     }
+}
+
+/// Namespaces that `FLUSHALL` has emptied give their places to new ones.
+#[test]
+fn a_flush_makes_room_for_new_namespaces_in_a_full_catalog() {
+    let node = node_in(&CreateOptions { bytes_max: 256 << 20, ..CreateOptions::default() });
+    let mut client = node.client();
+    let session = node.region.session().unwrap();
+    let mixed = Schema { kind: Kind::Mixed, ..Schema::default() };
+    for number in session.namespace_count().unwrap()..NAMESPACES_MAX {
+        let namespace = session.namespace(&format!("n{number}"), &mixed).unwrap();
+        session.put(namespace, b"k", b"v").unwrap();
+    }
+    let last = format!("{{n{}}},k", NAMESPACES_MAX - 1);
+    assert_eq!(client.ask(&format!("GET {last}")), "$1|v|");
+    let refused = client.ask("SET {new},k v");
+    assert!(refused.starts_with("-OOM "), "{refused}");
+    assert_eq!(client.ask("FLUSHALL"), "+OK|");
+    assert_eq!(client.ask("SET {new},k v"), "+OK|");
+    assert_eq!(client.ask("GET {new},k"), "$1|v|");
+    // The client's last namespace may have been removed meanwhile: it is created again.
+    assert_eq!(client.ask(&format!("SET {last} again")), "+OK|");
+    assert_eq!(client.ask(&format!("GET {last}")), "$5|again|");
+    for number in 0..600 {
+        assert_eq!(client.ask(&format!("SET {{other{number}}},k v")), "+OK|");
+    }
+    assert_eq!(client.ask("DBSIZE"), ":602|");
 }

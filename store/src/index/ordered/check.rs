@@ -9,20 +9,19 @@ use super::node::{IndexNode, LEVEL_MAX};
 /// The size of a tree: keys, nodes and height.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys.
     pub keys: u64,
-    /// Nodes, the root too.
+    /// Nodes, including the root.
     pub nodes: u64,
     /// Levels above the leaves.
     pub height: u8,
 }
 
-/// Looks at every node of a tree that no session changes in the meantime: each is of this tree and
-/// of its level, the fences of children meet and fill those of their branch, keys ascend within
-/// them, and only a root is empty. Calls `each` with every key in ascending order.
+/// Checks every node of a tree that no session changes: each belongs to this tree and level, the
+/// ranges of children fill the range of their branch without gaps, keys are in order and within
+/// the fences, and only a root is empty. Calls `each` with every key in ascending order.
 ///
 /// # Errors
-/// `Damaged`, with what contradicts what; what the nodes and `each` answer.
+/// `Damaged`, with the contradiction; what the nodes and `each` return.
 pub fn check<N: Nodes>(
     nodes: &mut N,
     root: u64,
@@ -38,13 +37,13 @@ pub fn check<N: Nodes>(
     if top.count() == 0 {
         return Ok(Counts { nodes: 1, ..counts });
     }
-    let place = NodePlace { root, level: top.header.level, low: Vec::new(), high: Vec::new() };
-    visit(nodes, root, &place, &mut Visit { counts: &mut counts, each })?;
+    let bounds = NodeBounds { root, level: top.header.level, low: Vec::new(), high: Vec::new() };
+    visit(nodes, root, &bounds, &mut Visit { counts: &mut counts, each })?;
     Ok(counts)
 }
 
 /// The bounds of a node according to its parent.
-struct NodePlace {
+struct NodeBounds {
     root: u64,
     level: u8,
     low: Vec<u8>,
@@ -56,21 +55,21 @@ struct Visit<'v> {
     each: &'v mut dyn FnMut(&[u8]) -> Result<()>,
 }
 
-/// Visits a subtree. As deep as a tree is high at most: levels fall by one.
+/// Visits a subtree. The recursion is limited by the height of a tree: levels fall by one.
 fn visit<N: Nodes>(
     nodes: &mut N,
     name: u64,
-    place: &NodePlace,
+    bounds: &NodeBounds,
     seen: &mut Visit<'_>,
 ) -> Result<()> {
     let bytes = nodes.peek(name, <[u8]>::to_vec)?;
-    let bytes = bytes.ok_or(Corruption("an index branch leads to a node that is not there"))?;
+    let bytes = bytes.ok_or(Corruption("an index branch leads to a node that does not exist"))?;
     let node = IndexNode::parse(&bytes)?;
     let header = &node.header;
-    if header.root != place.root || header.level != place.level || header.level > LEVEL_MAX {
+    if header.root != bounds.root || header.level != bounds.level || header.level > LEVEL_MAX {
         return Err(Corruption("an index node is of another tree or level than its branch").into());
     }
-    if header.low != place.low || header.high != place.high {
+    if header.low != bounds.low || header.high != bounds.high {
         return Err(Corruption("an index node has other fences than its branch gives it").into());
     }
     if node.count() == 0 {
@@ -95,7 +94,7 @@ fn visit<N: Nodes>(
         let low = if is_first_child { header.low } else { key };
         let high = if entry + 1 < node.count() { node.key(entry + 1)? } else { header.high };
         let level = header.level.saturating_sub(1);
-        let below = NodePlace { root: place.root, level, low: low.to_vec(), high: high.to_vec() };
+        let below = NodeBounds { root: bounds.root, level, low: low.to_vec(), high: high.to_vec() };
         visit(nodes, node.child(entry)?, &below, seen)?;
     }
     Ok(())

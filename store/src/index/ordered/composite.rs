@@ -1,13 +1,13 @@
-//! Composite keys: a tag's value and a record's key as one string of bytes. Composite keys sort by
-//! value first and by record key second, and no two pairs have the same one:
+//! Composite keys: a tag's value and a record's key as one byte string. Composite keys sort by
+//! value, then by record key, and are unique:
 //!
 //! ```text
 //! value, each 00 written as 00 FF | 00 00 | record key
 //! ```
 //!
-//! After a 00 comes FF inside a value and 00 at its end, so a value that is the beginning of
-//! another sorts before it, as it should. All keys of one value lie from `value | 00 00` on and
-//! below `value | 00 01`.
+//! 00 is followed by FF within a value and by 00 at its end, so a value that is a prefix of another
+//! one sorts before it. All keys of one value are at least `value | 00 00` and below
+//! `value | 00 01`.
 
 use std::ops::Bound;
 
@@ -33,10 +33,10 @@ fn escape(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The reverse of [`composite`]: appends the value, returns the record key.
+/// Splits a composite key: appends the value to `value`, returns the record key.
 ///
 /// # Errors
-/// Damage: bytes that no composite key has; a part of a value may be appended then.
+/// Damage: the bytes are not a composite key. A part of the value may have been appended.
 pub fn split_composite<'a>(key: &'a [u8], value: &mut Vec<u8>) -> Result<&'a [u8], Corruption> {
     let mut rest = key;
     loop {
@@ -58,7 +58,7 @@ pub fn split_composite<'a>(key: &'a [u8], value: &mut Vec<u8>) -> Result<&'a [u8
 /// The bounds of all composite keys whose values are in a range, for
 /// [`Ordered::walk`](super::Ordered::walk).
 pub fn composite_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    // The keys of a value lie between its two edges.
+    // The keys of a value are between its two edges.
     let edge = |value: &[u8], mark| {
         let mut edge = Vec::new();
         escape(value, &mut edge);
@@ -117,7 +117,7 @@ mod tests {
         }
 
         #[test]
-        fn a_composite_key_splits_into_what_it_was_made_of(value in bytes(), record in bytes()) {
+        fn a_composite_key_splits_into_its_parts(value in bytes(), record in bytes()) {
             let key = key(&value, &record);
             let mut found = Vec::new();
             prop_assert_eq!(split_composite(&key, &mut found), Ok(record.as_slice()));

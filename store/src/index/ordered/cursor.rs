@@ -1,9 +1,9 @@
-//! A walk over the keys of a range, leaf by leaf.
+//! An iterator over the keys of a range, leaf by leaf.
 //!
-//! The cursor copies each leaf that it comes to, so its caller may work on records, and even on the
-//! same tree, between two keys. It goes on from where a leaf ended, by its fence: keys that are
-//! inserted or removed behind it make no key come twice. A leaf that is changed after it was copied
-//! is given out as it was; in a tracked walk such a change by another session is a conflict.
+//! The cursor copies each leaf, so its caller may change records, and even the same tree, between
+//! two keys. It continues at the high fence of a leaf, so no key is returned twice, whatever is
+//! inserted or removed. Changes of a leaf after it was copied are not returned; in a tracked walk,
+//! such a change by another session is a conflict.
 
 use std::ops::Bound;
 
@@ -13,14 +13,15 @@ use nearstate_model::Result;
 use super::descent::{Descent, Nodes, ReadMode, as_leaf, descent_failed, read_node, tries};
 use super::node::IndexNode;
 
-/// Gives out the keys of a range in ascending order.
+/// Returns the keys of a range in ascending order.
 #[derive(Debug, Default)]
 pub struct Cursor {
     root: u64,
     mode: ReadMode,
     state: State,
-    /// The walk goes on from this key, or only after it.
+    /// The next leaf is the one that covers this key.
     from: Vec<u8>,
+    /// True if `from` itself is not in the range.
     is_after: bool,
     to: End,
     descent: Descent,
@@ -29,7 +30,7 @@ pub struct Cursor {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// A leaf must be looked at.
+    /// The next leaf must be copied.
     Before,
     /// The next key is this entry of the leaf.
     At(usize),
@@ -37,18 +38,18 @@ enum State {
     Done,
 }
 
-/// Where the range ends.
+/// The end of the range.
 #[derive(Debug, Default)]
 struct End {
     key: Vec<u8>,
-    is_bound: bool,
-    is_within: bool,
+    is_bounded: bool,
+    is_inclusive: bool,
 }
 
 impl End {
-    /// Is a key beyond the range?
+    /// True if a key is beyond the range.
     fn is_before(&self, key: &[u8]) -> bool {
-        self.is_bound && (self.key.as_slice() < key || (!self.is_within && self.key == key))
+        self.is_bounded && (self.key.as_slice() < key || (!self.is_inclusive && self.key == key))
     }
 }
 
@@ -64,18 +65,18 @@ impl Cursor {
     pub fn begin(&mut self, root: u64, (from, to): (Bound<&[u8]>, Bound<&[u8]>), mode: ReadMode) {
         (self.root, self.mode, self.state) = (root, mode, State::Before);
         self.is_after = matches!(from, Bound::Excluded(_));
-        self.to.is_within = matches!(to, Bound::Included(_));
-        self.to.is_bound = !matches!(to, Bound::Unbounded);
-        for (place, bound) in [(&mut self.from, from), (&mut self.to.key, to)] {
-            place.clear();
+        self.to.is_inclusive = matches!(to, Bound::Included(_));
+        self.to.is_bounded = !matches!(to, Bound::Unbounded);
+        for (buffer, bound) in [(&mut self.from, from), (&mut self.to.key, to)] {
+            buffer.clear();
             match bound {
-                Bound::Included(key) | Bound::Excluded(key) => place.extend_from_slice(key),
+                Bound::Included(key) | Bound::Excluded(key) => buffer.extend_from_slice(key),
                 Bound::Unbounded => {}
             }
         }
     }
 
-    /// The next key. After `None`, or an error, there is none.
+    /// The next key. `None` at the end, and after an error.
     ///
     /// # Errors
     /// As [`Ordered::walk`](super::Ordered::walk).
@@ -91,7 +92,7 @@ impl Cursor {
         Ok(Some(key))
     }
 
-    /// The entry of the leaf that has the next key, after going on to the leaf that has it.
+    /// The entry of the next key, after a move to its leaf if needed.
     fn advance<N: Nodes>(&mut self, nodes: &mut N, mut state: State) -> Result<Option<usize>> {
         loop {
             let entry = match state {
@@ -106,8 +107,8 @@ impl Cursor {
             if entry < node.count() {
                 return Ok(Some(entry));
             }
-            // The leaf's high fence is where the next one begins. If the range ends there, the next
-            // one need not be looked at, and others may change it.
+            // The next leaf starts at this leaf's high fence. If the range ends there, the next
+            // leaf is not read, so that a change of it is no conflict.
             let high = node.header.high;
             if high.is_empty() || self.to.is_before(high) {
                 return Ok(None);
@@ -123,7 +124,7 @@ impl Cursor {
         }
     }
 
-    /// Copies the leaf that is responsible for `from`: its first entry that is not before it.
+    /// Copies the leaf that covers `from`. Returns its first entry in the range.
     fn fetch<N: Nodes>(&mut self, nodes: &mut N) -> Result<Option<usize>> {
         for mode in tries(self.mode) {
             if !self.descent.seek_leaf(nodes, self.root, &self.from, mode)? {

@@ -1,4 +1,4 @@
-//! The descent from the root to a leaf, and its guarantees.
+//! The descent from the root to a leaf, and the access to nodes.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
@@ -6,40 +6,40 @@ use nearstate_model::{Error, Result, invariant};
 
 use super::node::{IndexNode, LEVEL_MAX};
 
-/// Storage of the nodes. An implementation returns the bytes of a node whole, never torn.
+/// The nodes of a transaction. An implementation never returns a torn node.
 ///
 /// A transaction sees its own writes, whether it peeks or reads.
 pub trait Nodes {
-    /// Untracked: the node may change afterwards, and the transaction does not depend on it.
-    /// `None`: there is no such node now.
+    /// Reads a node untracked: it may change afterwards, and the transaction does not depend on it.
+    /// `None` if the node does not exist.
     ///
     /// # Errors
-    /// What the transaction answers.
+    /// What the transaction returns.
     fn peek<R>(&mut self, node: u64, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>>;
 
-    /// Tracked: what is seen (also that there is nothing) must still be so when the transaction
-    /// commits, and agrees with all that was read before it in this transaction.
+    /// Reads a node tracked: it is consistent with all earlier tracked reads, and the commit
+    /// succeeds only if the node has not changed. This includes that it does not exist.
     ///
     /// # Errors
-    /// `Conflict` if it no longer agrees; what the transaction answers.
+    /// `Conflict` if the reads are inconsistent; what the transaction returns.
     fn read<R>(&mut self, node: u64, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>>;
 
     /// Replaces a node's bytes; the node need not exist.
     ///
     /// # Errors
-    /// What the transaction answers.
+    /// What the transaction returns.
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Makes a node, and names it as no node is named now.
+    /// Creates a node with an unused name.
     ///
     /// # Errors
-    /// What the transaction answers.
+    /// What the transaction returns.
     fn create(&mut self, bytes: &[u8]) -> Result<u64>;
 
-    /// Gives a node up.
+    /// Deletes a node.
     ///
     /// # Errors
-    /// What the transaction answers.
+    /// What the transaction returns.
     fn free(&mut self, node: u64) -> Result<()>;
 }
 
@@ -49,15 +49,16 @@ pub enum ReadMode {
     /// Nodes become part of the read set: a later change is a conflict.
     #[default]
     Tracked,
-    /// What is read may change before the commit.
+    /// Nodes may change before the commit.
     Untracked,
 }
 
-/// Ways down that only peek before one is tracked whole. A way goes wrong when a node on it is
-/// split or taken out within the microsecond between two looks; eight times in a row means that
-/// the branches are in constant motion, and then resting on them as well is what ends.
+/// Descents that only peek, before one that tracks all branches. A descent fails if a node on its
+/// path is split or removed within the microsecond between two reads. After eight failures in a
+/// row the branches change constantly, and only a tracked descent is sure to end.
 const PEEKED_MAX: usize = 8;
-/// Ways down of a walk that tracks nothing, before it gives up.
+
+/// The largest number of descents of an untracked walk.
 const UNTRACKED_MAX: usize = 64;
 
 /// The modes in which the branches are read, attempt by attempt, for an operation that reads its
@@ -68,8 +69,8 @@ pub(super) fn tries(leaf: ReadMode) -> impl Iterator<Item = ReadMode> {
     std::iter::repeat_n(ReadMode::Untracked, peeked).chain(is_tracked.then_some(ReadMode::Tracked))
 }
 
-/// The error after every descent has failed. Tracked nodes agree with each other: if a descent over
-/// them fails, the tree contradicts itself.
+/// The error after every descent has failed. Tracked nodes are consistent: if a descent over them
+/// fails, the tree is damaged.
 #[cold]
 pub(super) fn descent_failed(mode: ReadMode) -> Error {
     match mode {
@@ -77,7 +78,7 @@ pub(super) fn descent_failed(mode: ReadMode) -> Error {
             Corruption("an index branch leads to a node that does not know it").into()
         }
         ReadMode::Untracked => {
-            Error::Conflict { detail: "an ordered index changed all through a walk".to_owned() }
+            Error::Conflict { detail: "an ordered index changed during each attempt".to_owned() }
         }
     }
 }
@@ -124,7 +125,7 @@ impl Descent {
         loop {
             invariant!(
                 self.path.len() <= usize::from(LEVEL_MAX) + 1,
-                "a way down of {} nodes",
+                "a descent over {} nodes",
                 self.path.len()
             );
             match read_node(nodes, mode, at.0, |bytes| step(bytes, root, at.1, key))?.transpose()? {
@@ -133,7 +134,7 @@ impl Descent {
                 Some(DescentStep::Stale) => return Ok(false),
                 Some(DescentStep::Arrived) => return Ok(true),
                 Some(DescentStep::Down { child, level }) => {
-                    invariant!(at.1.is_none_or(|above| level < above), "levels fall on a way down");
+                    invariant!(at.1.is_none_or(|above| level < above), "levels fall on a descent");
                     self.path.push(child);
                     if level == 0 {
                         return Ok(true);
@@ -145,11 +146,11 @@ impl Descent {
     }
 
     pub(super) fn root(&self) -> u64 {
-        *guaranteed(self.path.first(), "a way down begins at the root")
+        *guaranteed(self.path.first(), "a descent starts at the root")
     }
 
     pub(super) fn leaf(&self) -> u64 {
-        *guaranteed(self.path.last(), "a way down ends at a leaf")
+        *guaranteed(self.path.last(), "a descent ends at a leaf")
     }
 
     /// The link of the branch at a level to the child on the path.
@@ -167,7 +168,7 @@ impl Descent {
     }
 }
 
-/// One step down. Levels fall by one with each, so a way ends whatever the bytes say.
+/// One step down. Each step lowers the level by one, so a descent ends whatever the bytes are.
 #[inline]
 fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<DescentStep, Corruption> {
     let node = IndexNode::parse(bytes)?;
@@ -179,7 +180,7 @@ fn step(bytes: &[u8], root: u64, level: Option<u8>, key: &[u8]) -> Result<Descen
     Ok(DescentStep::Down { child: node.child(node.child_of(key)?)?, level })
 }
 
-/// The node of a leaf's bytes, if it is a leaf of this tree and responsible for the key.
+/// The node, if it is a leaf of this tree that covers the key.
 #[inline]
 pub(super) fn as_leaf<'a>(
     bytes: &'a [u8],
@@ -187,12 +188,12 @@ pub(super) fn as_leaf<'a>(
     key: &[u8],
 ) -> Result<Option<IndexNode<'a>>, Corruption> {
     let node = IndexNode::parse(bytes)?;
-    let is_it = node.header.root == root && node.header.level == 0 && node.covers(key);
-    Ok(is_it.then_some(node))
+    let is_right = node.header.root == root && node.header.level == 0 && node.covers(key);
+    Ok(is_right.then_some(node))
 }
 
-/// The entry of a branch that led a descent to a child. It is verified again on the tracked branch
-/// before that is changed.
+/// The entry of a branch that led a descent to a child. It is verified on the tracked branch before
+/// the branch is changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParentLink<'k> {
     root: u64,
@@ -203,7 +204,7 @@ pub(super) struct ParentLink<'k> {
 }
 
 impl ParentLink<'_> {
-    /// The branch, and its entry that leads to the child; `None` if it does not.
+    /// The branch and its entry that leads to the child; `None` if it no longer does.
     pub(super) fn verify<'a>(
         &self,
         bytes: &'a [u8],

@@ -1,7 +1,7 @@
 //! Inserting a key: into its leaf, or by splitting nodes from the leaf upwards.
 //!
 //! Everything that a split depends on is read and checked before the first write, so a stale
-//! descent leaves nothing behind.
+//! descent changes nothing.
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;
@@ -13,20 +13,21 @@ use super::node::{IndexNode, LEVEL_MAX, NodeHeader, Piece, compose, name_child};
 enum Insertion {
     Stale,
     Present,
-    /// The new content is whole.
+    /// The new content fits into the node.
     Fits,
-    /// The new content is too much for one node; this entry of it is the new one.
+    /// The new content is too large for one node; the new entry has this index.
     Overfull(usize),
 }
 
-/// A node that is split: its content with the new entry, and where it is cut.
+/// The split of a node: its content with the new entry, whose index is `new`, and the first entry
+/// of the right part.
 struct NodeSplit {
     content: Vec<u8>,
     new: usize,
     at: usize,
 }
 
-/// Inserts a key into the leaf of a descent. True if it was not there. `None`: the descent was
+/// Inserts a key into the leaf of a descent. False if it exists already. `None`: the descent was
 /// stale.
 pub(super) fn insert<N: Nodes>(
     nodes: &mut N,
@@ -76,7 +77,7 @@ fn insert_entry(
     Ok(if IndexNode::parse(next)?.is_crowded() { Insertion::Overfull(at) } else { Insertion::Fits })
 }
 
-/// A branch with a further child behind the one that is split. The child has no name yet.
+/// A branch with a new child after the one that is split. The child has no name yet.
 fn add_child(
     bytes: &[u8],
     link: &ParentLink<'_>,
@@ -88,7 +89,7 @@ fn add_child(
     Ok(Some((added, entry + 1)))
 }
 
-/// Splits the leaf, and every branch that becomes too large by it. False: the descent was stale.
+/// Splits the leaf, and every branch that becomes too large. False: the descent was stale.
 fn split<N: Nodes>(nodes: &mut N, descent: &Descent, key: &[u8], leaf: NodeSplit) -> Result<bool> {
     let mut cuts = vec![leaf];
     let mut top = None;
@@ -142,8 +143,8 @@ impl NodeSplit {
         IndexNode::parse(&self.content)?.separator(self.at)
     }
 
-    /// Writes the two parts: the left one keeps the name, the right one gets a new one, which is
-    /// returned. The root's parts both get new names, and become its children.
+    /// Writes the two parts. The left part keeps the name; the right one gets a new name, which is
+    /// returned. Both parts of a root get new names and become its children.
     fn make<N: Nodes>(&self, nodes: &mut N, name: u64) -> Result<Option<u64>> {
         let node = IndexNode::parse(&self.content)?;
         let (header, separator) = (node.header, node.separator(self.at)?);
@@ -157,7 +158,7 @@ impl NodeSplit {
             compose(&mut part, &right, &[first, Piece::Run(&node, self.at + 1..node.count())])?;
         }
         let right = nodes.create(&part)?;
-        invariant!(right != name, "a new node has a name of its own");
+        invariant!(right != name, "a new node has an unused name");
         let left = NodeHeader { high: separator, ..header };
         compose(&mut part, &left, &[Piece::Run(&node, 0..self.at)])?;
         if name != header.root {
@@ -166,12 +167,12 @@ impl NodeSplit {
         }
         if header.level >= LEVEL_MAX {
             return Err(Error::Full {
-                detail: "an ordered index is as high as one may be: remove keys".to_owned(),
+                detail: "an ordered index has reached its largest height: remove keys".to_owned(),
                 heap: None,
             });
         }
         let left = nodes.create(&part)?;
-        invariant!(left != right && left != name, "a new node has a name of its own");
+        invariant!(left != right && left != name, "a new node has an unused name");
         let above = NodeHeader { level: header.level + 1, ..header };
         let children = [Piece::Child(left, b""), Piece::Child(right, separator)];
         compose(&mut part, &above, &children)?;

@@ -1,4 +1,4 @@
-//! The bytes of a node, and how new ones are composed of old ones.
+//! The encoding of a node, and the composition of new nodes from old ones.
 //!
 //! ```text
 //! root u64 | format u8 | level u8 | entries u16 | low bytes u16 | high bytes u16
@@ -7,12 +7,12 @@
 //! entry of a leaf (level 0): a key          entry of a branch: child u64 | separator
 //! ```
 //!
-//! - `root` is the tree's name, in every node of it: a name that was given up and serves another
-//!   tree now is found out.
-//! - A node is responsible for the keys from `low` on and below `high`; an empty `low` is below
-//!   every key, an empty `high` above every one (no key is below the empty key).
-//! - The ends count from the first entry's begin. The first separator of a branch is empty: the
-//!   child is responsible from the branch's own low fence on.
+//! - `root` is the name of the tree, in each of its nodes. It shows if the name of a freed node was
+//!   reused by another tree.
+//! - A node covers the keys from `low` up to, not including, `high`. An empty `low` is below every
+//!   key, an empty `high` above every key.
+//! - The ends are offsets from the start of the first entry. The first separator of a branch is
+//!   empty: the first child covers the keys from the branch's low fence.
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{INDEX_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// What the entries of a node may take together before it is split. A change copies its leaf once,
-/// and two changes of one leaf conflict: both speak for small nodes. The height and the bytes
-/// around each entry (a cell's header, fences) speak for large ones. At 1 KiB a leaf has some 25
-/// identities, a branch some 50 children, and a node is copied in less than the time of two misses.
+/// The size of the entries at which a node is split. Small nodes are cheaper to copy, which each
+/// change does, and have fewer conflicts. Large nodes make the tree lower and waste less on headers
+/// and fences. At 1 KiB a leaf has about 25 identities and a branch about 50 children, and copying
+/// a node takes less time than two cache misses.
 pub(super) const NODE_BYTES: usize = 1024;
 
-/// The highest level of a root. A branch has two children at least when it is made, so this is
-/// more leaves than a region has room for; what claims to be higher is damaged.
+/// The highest level of a root. A new branch has at least two children, so such a tree would have
+/// more leaves than fit into a region. A node with a higher level is damaged.
 pub(super) const LEVEL_MAX: u8 = 31;
 
 const HEAD: usize = 16;
@@ -58,8 +58,8 @@ pub(super) struct NodeHeader<'a> {
     pub(super) high: &'a [u8],
 }
 
-/// A node as its bytes have it. Total: any bytes are a node or damage, here or when an entry is
-/// looked at.
+/// A parsed node. Total: any bytes are a node or damage, which is found here or when an entry is
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexNode<'a> {
     pub(super) header: NodeHeader<'a>,
@@ -96,15 +96,15 @@ impl<'a> IndexNode<'a> {
         self.ends.len()
     }
 
-    /// Is the node responsible for this key?
+    /// True if the key is between the fences.
     #[inline]
     pub(super) fn covers(&self, key: &[u8]) -> bool {
         self.header.low <= key && (self.header.high.is_empty() || key < self.header.high)
     }
 
-    /// Where an entry begins: where the one before it ends.
+    /// The start of an entry, which is the end of the one before it.
     #[inline]
-    fn begin(&self, entry: usize) -> usize {
+    fn start(&self, entry: usize) -> usize {
         match entry.checked_sub(1).and_then(|before| self.ends.get(before)) {
             Some(end) => u16::from_le_bytes(*end).into(),
             None => 0,
@@ -114,7 +114,7 @@ impl<'a> IndexNode<'a> {
     /// The bytes of some entries.
     #[inline]
     fn bytes(&self, entries: &Range<usize>) -> Result<&'a [u8], Corruption> {
-        self.entries.get(self.begin(entries.start)..self.begin(entries.end)).ok_or(CUT)
+        self.entries.get(self.start(entries.start)..self.start(entries.end)).ok_or(CUT)
     }
 
     /// A leaf's key, or a branch's separator.
@@ -137,7 +137,7 @@ impl<'a> IndexNode<'a> {
         Ok(u64::from_le_bytes(*child))
     }
 
-    /// The first entry whose key is not below this one, and whether it is this one.
+    /// The first entry whose key is not below this one, and true if it is equal.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Result<(usize, bool), Corruption> {
         let (mut from, mut to) = (0, self.count());
@@ -153,22 +153,21 @@ impl<'a> IndexNode<'a> {
         Ok((from, false))
     }
 
-    /// The entry of the child that is responsible for a key: the last one whose separator is not
-    /// above it.
+    /// The entry of the child that covers a key: the last one whose separator is not above it.
     #[inline]
     pub(super) fn child_of(&self, key: &[u8]) -> Result<usize, Corruption> {
         let (entry, is_there) = self.find(key)?;
         Ok(if is_there { entry } else { entry.saturating_sub(1) })
     }
 
-    /// Bytes of all entries and of their ends: what [`NODE_BYTES`] bounds. Fences do not count:
-    /// a node between two long ones would be split until nothing is left to split.
+    /// Bytes of all entries and of their ends, which [`NODE_BYTES`] bounds. Fences do not count:
+    /// otherwise a node with two long fences would be split again and again.
     #[inline]
     fn weight(&self) -> usize {
         self.entries.len() + 2 * self.count()
     }
 
-    /// Must it be split? Only what leaves both parts a key, or two children, can be.
+    /// True if the node must be split. Each part must keep at least a key, or two children.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.weight() > NODE_BYTES && self.count() >= 2 * self.part_min()
@@ -178,9 +177,9 @@ impl<'a> IndexNode<'a> {
         if self.header.level == 0 { 1 } else { 2 }
     }
 
-    /// Where to split a crowded node, given the entry that made it so: the first entry of the right
-    /// part. In the middle of the bytes; but at an end of the tree that grows there (times, rising
-    /// numbers), the old part is left full and the new entry begins a part of its own.
+    /// Chooses the first entry of the right part for the split of a crowded node, whose entry `new`
+    /// was just added: in the middle of the bytes. If the tree grows at an end (times, rising
+    /// numbers), the old part stays full and the new entry gets its own part.
     pub(super) fn choose_cut(&self, new: usize) -> usize {
         invariant!(self.count() >= 2 * self.part_min(), "{} entries are split", self.count());
         invariant!(new < self.count(), "entry {new} of {} is new", self.count());
@@ -192,14 +191,14 @@ impl<'a> IndexNode<'a> {
             return first;
         }
         let heavier = |cut: usize| {
-            let left = self.begin(cut) + 2 * cut;
+            let left = self.start(cut) + 2 * cut;
             left.max(self.weight().saturating_sub(left))
         };
         let cut = (first..=last).min_by_key(|cut| heavier(*cut));
         guaranteed(cut, "a crowded node has a cut between its parts")
     }
 
-    /// The shortest bytes that are above all before an entry and not above it.
+    /// The shortest byte string that is above all earlier keys and not above the key of an entry.
     pub(super) fn separator(&self, entry: usize) -> Result<&'a [u8], Corruption> {
         let key = self.key(entry)?;
         if self.header.level > 0 {
@@ -214,7 +213,7 @@ impl<'a> IndexNode<'a> {
 /// A piece of a new node.
 #[derive(Clone, Debug)]
 pub(super) enum Piece<'a> {
-    /// Entries of a node, as they are.
+    /// Entries of an old node.
     Run(&'a IndexNode<'a>, Range<usize>),
     /// A key of a leaf.
     Key(&'a [u8]),
@@ -239,8 +238,8 @@ impl Piece<'_> {
     }
 }
 
-/// Composes a node of whole pieces, replacing what is in `out`. Cost: a few copies, however many
-/// entries there are.
+/// Composes a node of pieces into `out`, cleared first. Cost: a copy for each piece, whatever the
+/// number of entries.
 pub(super) fn compose(
     out: &mut Vec<u8>,
     header: &NodeHeader<'_>,
@@ -274,8 +273,8 @@ pub(super) fn compose(
         let bytes = piece.bytes()?;
         narrow(end + bytes)?;
         if let Piece::Run(node, entries) = piece {
-            // What every entry of the run moves by; the sum was just found to fit.
-            let moved = narrow(end)?.wrapping_sub(narrow(node.begin(entries.start))?);
+            // The shift of all ends of the run. The last end was just checked.
+            let moved = narrow(end)?.wrapping_sub(narrow(node.start(entries.start))?);
             let ends = node.ends.get(entries.clone()).ok_or(CUT)?;
             let moved = ends.iter().map(|end| u16::from_le_bytes(*end).wrapping_add(moved));
             out.extend(moved.flat_map(u16::to_le_bytes));
@@ -302,12 +301,12 @@ pub(super) fn compose(
     if out.len() - entries_at == end { Ok(()) } else { Err(CUT) }
 }
 
-/// Names the child of a branch's entry, which was composed before its child had a name.
+/// Sets the child of a branch's entry, which was composed before the child had a name.
 pub(super) fn name_child(bytes: &mut [u8], entry: usize, child: u64) -> Result<(), Corruption> {
     let node = IndexNode::parse(bytes)?;
-    let at = bytes.len() - node.entries.len() + node.begin(entry);
-    let place = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<CHILD>).ok_or(CUT)?;
-    *place = child.to_le_bytes();
+    let at = bytes.len() - node.entries.len() + node.start(entry);
+    let field = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<CHILD>).ok_or(CUT)?;
+    *field = child.to_le_bytes();
     Ok(())
 }
 
@@ -338,8 +337,8 @@ mod tests {
             level in 0_u8..3,
         ) {
             for (at, byte) in [(8, FORMAT), (9, level), (10, count), (11, 0), (13, 0), (15, 0)] {
-                if let Some(place) = bytes.get_mut(at) {
-                    *place = byte;
+                if let Some(to) = bytes.get_mut(at) {
+                    *to = byte;
                 }
             }
             if let Ok(node) = IndexNode::parse(&bytes) {
@@ -358,7 +357,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_compose_what_they_name(
+        fn a_composed_node_has_the_entries_of_its_pieces(
             keys in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..9), 1..30),
             new in prop::collection::vec(any::<u8>(), 0..9),
         ) {
@@ -383,7 +382,7 @@ mod tests {
         }
 
         #[test]
-        fn a_separator_parts_two_keys_and_is_short(
+        fn a_separator_is_the_shortest_between_two_keys(
             left in prop::collection::vec(0_u8..3, 0..9),
             right in prop::collection::vec(0_u8..3, 0..9),
         ) {
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_responsible_from_its_separator_on() {
+    fn a_child_covers_the_keys_from_its_separator() {
         let mut bytes = Vec::new();
         let header = NodeHeader { root: 1, level: 1, low: b"b", high: b"x" };
         let pieces = [Piece::Child(7, b""), Piece::Child(0, b"m"), Piece::Child(9, b"p")];
@@ -412,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_halves_the_bytes_and_lets_an_end_grow() {
+    fn a_split_halves_the_bytes_except_at_an_end_of_the_tree() {
         let keys: Vec<Vec<u8>> =
             (0..40_u8).map(|key| vec![key; if key < 10 { 90 } else { 10 }]).collect();
         let bytes = leaf(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
@@ -420,7 +419,7 @@ mod tests {
         assert!(node.is_crowded());
         assert_eq!(node.choose_cut(20), 7, "7 x 92 of 1280 bytes");
         assert_eq!(node.choose_cut(39), 39, "the tree grows at its end");
-        assert_eq!(node.choose_cut(0), 1, "the tree grows at its begin");
+        assert_eq!(node.choose_cut(0), 1, "the tree grows at its start");
         let inner =
             IndexNode { header: NodeHeader { low: b"\0", high: b"\xff", ..node.header }, ..node };
         assert_eq!((inner.choose_cut(39), inner.choose_cut(0)), (7, 7));

@@ -21,13 +21,14 @@ use super::node::{IndexNode, LEVEL_MAX, NodeHeader, Piece, compose};
 enum KeyRemoval {
     Stale,
     Absent,
-    /// The new content is whole.
+    /// The leaf has other keys.
     Remaining,
     /// It was the last key of the leaf.
     Last,
 }
 
-/// Removes a key from the leaf of a descent. True if it was there. `None`: the descent was stale.
+/// Removes a key from the leaf of a descent. False if it does not exist. `None`: the descent was
+/// stale.
 pub(super) fn remove<N: Nodes>(
     nodes: &mut N,
     descent: &Descent,
@@ -87,7 +88,7 @@ enum ChildRemoval {
     Stale,
     /// The branch has no other child.
     LastChild,
-    /// The new content is whole.
+    /// The branch without the child is composed.
     MergeInto(MergeTarget),
 }
 
@@ -177,7 +178,7 @@ fn extend_fences<N: Nodes>(
     invariant!(target.level < LEVEL_MAX, "a child of level {}", target.level);
     for level in (0..=target.level).rev() {
         let moved = nodes.read(from, |bytes| move_fence(bytes, root, (level, target), next))?;
-        // What was read of the branch above still holds, so this child must be there.
+        // The branch above was read tracked, so its child exists.
         let below =
             moved.transpose()?.flatten().ok_or_else(|| descent_failed(ReadMode::Tracked))?;
         nodes.write(name, next)?;
@@ -186,7 +187,8 @@ fn extend_fences<N: Nodes>(
     Ok(())
 }
 
-/// A node with the fence of the merge target, and its child along that edge (for a leaf, anything).
+/// Composes a node with the fence of the merge target. Returns its child along that edge (unused
+/// for a leaf).
 fn move_fence(
     bytes: &[u8],
     root: u64,

@@ -52,7 +52,7 @@ fn walked(
     keys
 }
 
-/// Few different keys, so that they are met again; some long, most alike at their begin.
+/// Few different keys, so that they repeat; some are long, most have a common prefix.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let tail = prop::collection::vec(prop::sample::select(vec![0, 1, 0xff]), 0..4);
     let head = prop::sample::select(vec![0, 1, 7, 40, 300, 3000]);

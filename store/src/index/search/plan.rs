@@ -1,18 +1,19 @@
-//! Choosing where a search gets its candidates from.
+//! The plan of a search: the sources of its candidates.
 //!
-//! A source is *sound* for an expression if all matching records come from it:
+//! Sources are *complete* for an expression if they contain all matching records:
 //!
-//! | expression | sources that are sound |
+//! | expression | complete sources |
 //! |---|---|
-//! | comparison | what an index of its tag gives; for `Neq` all records with the tag |
+//! | comparison | the result of an index of its tag; for `Neq`, all records with the tag |
 //! | `Records` | these keys |
-//! | `And` | that of any one of its units: the one with the fewest records is taken |
-//! | `Or` | those of all its units together |
-//! | `Not` | of `Not`: the inner one; of `And` and `Or`: as the other one of their opposites |
-//! | opposite of a comparison or of `Records` | all records: those without the tag match too |
+//! | `And` | those of any unit: the unit with the fewest records is chosen |
+//! | `Or` | those of all units |
+//! | `Not` of `Not` | those of the inner expression |
+//! | `Not` of `And`, of `Or` | those of `Or`, of `And`, of the negated units |
+//! | `Not` of a comparison or of `Records` | all records, because records without the tag match |
 //!
-//! The comparisons of an `And` are not joined to one range: with several values in a tag, `Gt 1`
-//! and `Lt 5` may hold by different ones.
+//! The comparisons of an `And` are not merged into one range: `Gt 1` and `Lt 5` may hold because of
+//! different values of the tag.
 
 use std::ops::Bound;
 
@@ -21,18 +22,18 @@ use nearstate_model::{Result, invariant};
 
 use super::{Candidates, Lookup, Op, Search};
 
-/// How far a lookup is counted when two are compared. Beyond this many records, looking at them
-/// costs so much that the choice between two such lookups is not worth more counting.
+/// The limit for counting the records of a lookup, when lookups are compared. The choice between
+/// two lookups with more records is not worth more counting.
 const WEIGHED_MAX: u64 = 256;
 
-/// Where candidates come from.
+/// A source of candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source<'s> {
     Lookup(Lookup<'s>),
     Records(&'s [Vec<u8>]),
 }
 
-/// The sources of a search, whose depth was checked.
+/// The sources of a search. Its depth was checked, so the recursion is limited.
 pub(super) fn plan<'s, C: Candidates>(
     search: &'s Search,
     candidates: &mut C,
@@ -41,7 +42,7 @@ pub(super) fn plan<'s, C: Candidates>(
     Ok(sources.unwrap_or_else(|| vec![Source::Lookup(Lookup::All)]))
 }
 
-/// May a record come from these more than once?
+/// True if the sources may return a record more than once.
 pub(super) fn may_repeat(sources: &[Source<'_>]) -> bool {
     match sources {
         [Source::Lookup(Lookup::All | Lookup::Posting { .. })] => false,
@@ -53,25 +54,25 @@ pub(super) fn may_repeat(sources: &[Source<'_>]) -> bool {
     }
 }
 
-/// Sound sources of an expression or of its opposite; `None`: only all records are.
+/// Complete sources of an expression, or of its negation; `None`: only all records are complete.
 fn sources<'s, C: Candidates>(
     search: &'s Search,
-    is_opposite: bool,
+    is_negated: bool,
     candidates: &mut C,
 ) -> Result<Option<Vec<Source<'s>>>> {
-    match (search, is_opposite) {
-        (Search::Not(within), _) => sources(within, !is_opposite, candidates),
+    match (search, is_negated) {
+        (Search::Not(within), _) => sources(within, !is_negated, candidates),
         (Search::And(within), false) | (Search::Or(within), true) => {
-            let mut best = Vec::new();
+            let mut choices = Vec::new();
             for unit in within {
-                best.extend(sources(unit, is_opposite, candidates)?);
+                choices.extend(sources(unit, is_negated, candidates)?);
             }
-            lightest(best, candidates)
+            lightest(choices, candidates)
         }
         (Search::Or(within), false) | (Search::And(within), true) => {
             let mut all = Vec::new();
             for unit in within {
-                match sources(unit, is_opposite, candidates)? {
+                match sources(unit, is_negated, candidates)? {
                     Some(more) => all.extend(more),
                     None => return Ok(None),
                 }
@@ -86,7 +87,7 @@ fn sources<'s, C: Candidates>(
     }
 }
 
-/// What an index gives for a comparison.
+/// The lookup for a comparison, if the tag's index supports one.
 fn lookup<'s, C: Candidates>(
     op: Op,
     tag: &'s str,
@@ -105,11 +106,11 @@ fn lookup<'s, C: Candidates>(
         Op::Lt => (Bound::Unbounded, Bound::Excluded(value)),
         Op::Lte => (Bound::Unbounded, Bound::Included(value)),
     };
-    let is_answered = access.by_order || (op == Op::Eq && access.by_value);
-    is_answered.then_some(Lookup::Range { tag, from, to })
+    let is_supported = access.by_order || (op == Op::Eq && access.by_value);
+    is_supported.then_some(Lookup::Range { tag, from, to })
 }
 
-/// The sources with the fewest records. With no choice nothing is weighed.
+/// The choice with the fewest records. A single choice is not counted.
 fn lightest<'s, C: Candidates>(
     mut choices: Vec<Vec<Source<'s>>>,
     candidates: &mut C,
@@ -118,27 +119,27 @@ fn lightest<'s, C: Candidates>(
         return Ok(choices.pop());
     }
     let mut best = None;
-    let mut least = WEIGHED_MAX;
-    // Those that are known without counting first: they bound the counting of the others.
+    let mut fewest = WEIGHED_MAX;
+    // Choices with a known bound come first: they limit the counting of the others.
     choices.sort_by_key(|sources| known(sources).unwrap_or(u64::MAX));
     for sources in choices {
-        let weight = match known(&sources) {
-            Some(weight) => weight,
-            None => estimate(&sources, least, candidates)?,
+        let records = match known(&sources) {
+            Some(records) => records,
+            None => estimate(&sources, fewest, candidates)?,
         };
-        if best.is_none() || weight < least {
-            (best, least) = (Some(sources), weight.min(WEIGHED_MAX));
+        if best.is_none() || records < fewest {
+            (best, fewest) = (Some(sources), records.min(WEIGHED_MAX));
         }
-        if least <= 1 {
+        if fewest <= 1 {
             break;
         }
     }
     invariant!(best.is_some(), "one of several choices is the lightest");
-    invariant!(least <= WEIGHED_MAX, "a weight of {least} was counted");
+    invariant!(fewest <= WEIGHED_MAX, "{fewest} records were counted");
     Ok(best)
 }
 
-/// How many records these give at most, if no index must be asked.
+/// The largest number of records of these sources, if it is known without access to an index.
 fn known(sources: &[Source<'_>]) -> Option<u64> {
     sources.iter().try_fold(0_u64, |sum, source| match source {
         Source::Lookup(Lookup::Posting { .. }) => Some(sum + 1),

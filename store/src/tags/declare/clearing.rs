@@ -1,42 +1,42 @@
-//! Taking away the indexes of tags that were given up.
+//! Removal of the indexes of abandoned tags.
 
 use nearstate_model::{Error, Result, invariant};
 
 use super::walk::BucketWalk;
-use super::{LOCKS_FOR_EACH, PendingTagDeclaration, TrackedTags};
+use super::{LOCKS_PER_BUCKET, PendingTagDeclaration, TrackedTags};
 use crate::index::internal::{count_key, list_prefix, posting_key, schema_key, tag_root};
 use crate::index::schema::{Tag, TagSet, TagState};
 use crate::record::Kind;
 use crate::session::{Namespace, Session};
 use crate::txn::write_set::WriteSet;
 
-/// Keys that one transaction takes out of an index that is being emptied.
-const KEYS_TAKEN: usize = 32;
+/// The number of keys that one transaction removes from an ordered index.
+const KEYS_REMOVED: usize = 32;
 
-/// Buckets of the internal index that are looked through for each bucket whose records would be
-/// entered: few of their keys are an emptied tag's.
-const LOOKS_FOR_EACH: u64 = 4;
+/// Buckets of the internal namespace that a part searches, per bucket whose records it would add to
+/// an index: few of their keys belong to an abandoned tag.
+const SEARCHED_PER_BUCKET: u64 = 4;
 
-/// The indexes of tags that were given up, while they are emptied.
+/// The removal of the indexes of abandoned tags.
 #[derive(Debug)]
 pub(super) struct Clearing {
     leaving: Vec<Tag>,
-    /// Locks are passed first: a writer may still keep them.
+    /// Every lock is waited for first: a writer may still maintain the tags.
     locks: BucketWalk,
-    /// Which of the tags is being emptied.
+    /// The index in `leaving` of the current tag.
     tag: usize,
-    /// Where the internal index is looked through for its postings; `None`: its ordered index, if
-    /// it has one, is emptied before.
+    /// The search for the tag's postings in the internal namespace; `None` while its ordered index,
+    /// if it has one, is emptied.
     postings: Option<BucketWalk>,
-    /// Their numbers.
+    /// The numbers of the tags.
     tracked: TrackedTags,
-    /// Why they were given up just now; `None`: they were found so.
+    /// Why this declaration has abandoned them; `None` if they were abandoned before.
     pub(super) why: Option<Error>,
 }
 
 impl Session {
-    /// Where to start emptying the indexes of abandoned tags, of any declaration; `None` if there
-    /// are none.
+    /// Starts the removal of the indexes of abandoned tags, of any declaration; `None` if there are
+    /// none.
     pub(super) fn clearing(
         &self,
         namespace: Namespace,
@@ -55,8 +55,9 @@ impl Session {
         Ok(Some(Clearing { leaving, locks, tag: 0, postings: None, tracked, why }))
     }
 
-    /// Empties a part of those indexes, and frees the tags' numbers at the end: false then. By the
-    /// indexes themselves: records may have changed since they were entered.
+    /// Removes a part of the indexes. At the end it frees the tags' numbers and returns false.
+    ///
+    /// It reads the indexes, not the records, which may have changed since they were indexed.
     pub(super) fn clear_some(
         &self,
         declaring: &mut PendingTagDeclaration,
@@ -65,10 +66,10 @@ impl Session {
     ) -> Result<bool> {
         let namespace = declaring.namespace;
         if !self.is_unchanged(declaring, &mut clearing.tracked, TagState::Leaving)? {
-            return self.clear_anew(namespace, clearing);
+            return self.restart_clearing(namespace, clearing);
         }
         if !clearing.locks.is_done() {
-            let part = clearing.locks.take(buckets.saturating_mul(LOCKS_FOR_EACH));
+            let part = clearing.locks.take(buckets.saturating_mul(LOCKS_PER_BUCKET));
             self.member.drain_buckets(self.table(namespace)?, part)?;
             return Ok(true);
         }
@@ -82,7 +83,7 @@ impl Session {
             return self.end_clearing(declaring, clearing);
         };
         let Some(postings) = &mut clearing.postings else {
-            let has_more = tag.is_ordered && self.take_some_keys(declaring, tag)?;
+            let has_more = tag.is_ordered && self.remove_some_keys(declaring, tag)?;
             if !has_more {
                 let internal = Namespace { index: self.internal_table()?, kind: Kind::Value };
                 clearing.postings = Some(self.part_of(internal)?);
@@ -93,17 +94,17 @@ impl Session {
             Namespace { index: self.internal_table()?, kind: Kind::Value },
             postings,
         )?;
-        let looks = buckets.saturating_mul(LOOKS_FOR_EACH);
-        self.take_some_postings(declaring, tag, (postings, looks))?;
+        let searched = buckets.saturating_mul(SEARCHED_PER_BUCKET);
+        self.remove_some_postings(declaring, tag, (postings, searched))?;
         if postings.is_done() {
-            invariant!(clearing.locks.is_done(), "the locks are passed before an index is emptied");
+            invariant!(clearing.locks.is_done(), "locks are waited for before an index is emptied");
             (clearing.tag, clearing.postings) = (clearing.tag + 1, None);
         }
         Ok(true)
     }
 
-    /// The indexes are empty: the numbers of their tags are free. True if there is something to be
-    /// emptied all the same.
+    /// Frees the numbers of the tags, whose indexes are empty. True if other tags have been
+    /// abandoned since.
     fn end_clearing(
         &self,
         declaring: &PendingTagDeclaration,
@@ -113,18 +114,18 @@ impl Session {
         if self.move_tags(declaring, states, &clearing.tracked)? {
             return Ok(false);
         }
-        self.clear_anew(declaring.namespace, clearing)
+        self.restart_clearing(declaring.namespace, clearing)
     }
 
-    /// Another session has emptied those indexes. True if there are others to be emptied by now.
-    fn clear_anew(&self, namespace: Namespace, clearing: &mut Clearing) -> Result<bool> {
+    /// Restarts after another session has changed the abandoned tags. False if there are none.
+    fn restart_clearing(&self, namespace: Namespace, clearing: &mut Clearing) -> Result<bool> {
         let Some(again) = self.clearing(namespace, None)? else { return Ok(false) };
         *clearing = Clearing { why: clearing.why.take(), ..again };
         Ok(true)
     }
 
-    /// Takes the first keys out of a tag's ordered index. False if it is empty.
-    fn take_some_keys(&self, declaring: &PendingTagDeclaration, tag: &Tag) -> Result<bool> {
+    /// Removes the first keys of a tag's ordered index. False if it is empty.
+    fn remove_some_keys(&self, declaring: &PendingTagDeclaration, tag: &Tag) -> Result<bool> {
         let namespace = declaring.namespace;
         let root = tag_root(namespace.index, tag.id);
         self.run(declaring, |txn| {
@@ -135,11 +136,11 @@ impl Session {
             let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
             let mut key = Vec::new();
             let mut step = |set: &mut WriteSet<'_>| {
-                let is_there = ordered.first(set, root, &mut key)?;
-                Ok(is_there && ordered.remove(set, root, &key)?)
+                let has_key = ordered.first(set, root, &mut key)?;
+                Ok(has_key && ordered.remove(set, root, &key)?)
             };
             let mut has_more = Ok(true);
-            for _ in 0..KEYS_TAKEN {
+            for _ in 0..KEYS_REMOVED {
                 has_more = step(&mut set);
                 if !matches!(has_more, Ok(true)) {
                     break;
@@ -150,8 +151,8 @@ impl Session {
         })
     }
 
-    /// Takes a tag's postings and counts away, of some buckets of the internal index.
-    fn take_some_postings(
+    /// Removes a tag's postings and counts from some buckets of the internal namespace.
+    fn remove_some_postings(
         &self,
         declaring: &PendingTagDeclaration,
         tag: &Tag,
@@ -163,12 +164,12 @@ impl Session {
         let [postings, lists, counts] = &mut prefixes;
         posting_key(namespace.index, tag.id, &[], postings);
         list_prefix(namespace.index, tag.id, lists);
-        // A count's key has its stripe behind the tag.
+        // In the key of a count, the stripe follows the tag.
         count_key(namespace.index, tag.id, 0, &[], counts);
         let stripe = counts.pop();
         invariant!(stripe == Some(0), "the stripe ends the prefix of a count");
-        let is_its = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
-        self.each_key(internal, part, is_its, |key| {
+        let is_of_tag = |key: &[u8]| prefixes.iter().any(|prefix| key.starts_with(prefix));
+        self.each_key(internal, part, is_of_tag, |key| {
             self.run(declaring, |txn| {
                 let mut set = txn.set.borrow_mut();
                 if set.is_in(namespace, tag.id, TagState::Leaving)? {
@@ -181,11 +182,11 @@ impl Session {
 }
 
 impl WriteSet<'_> {
-    /// True if a tag is in this state, and still is when the transaction commits.
+    /// True if a tag is in this state. The state is part of the read set.
     fn is_in(&mut self, namespace: Namespace, id: u8, state: TagState) -> Result<bool> {
         let tags =
             self.internal_value(&schema_key(namespace.index), TagSet::decode)?.transpose()?;
-        let is_it = |tag: &Tag| tag.id == id && tag.state == state;
-        Ok(tags.is_some_and(|tags| tags.tags().any(is_it)))
+        let is_in = |tag: &Tag| tag.id == id && tag.state == state;
+        Ok(tags.is_some_and(|tags| tags.tags().any(is_in)))
     }
 }

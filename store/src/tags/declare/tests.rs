@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::entering::EntryRequest;
+use super::indexing::IndexRequest;
 use super::*;
 use crate::session::buffers::Metadata;
 
@@ -33,8 +33,8 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
         .unwrap();
     // One that was half way with a tag of this number.
     let contradiction = Cell::new(None);
-    let wanted_now = EntryRequest { ids: &[0], only: None, contradiction: &contradiction };
-    session.transact(|txn| txn.enter(ns, b"ue", &wanted_now)).unwrap();
+    let wanted_now = IndexRequest { ids: &[0], only: None, contradiction: &contradiction };
+    session.transact(|txn| txn.index_record(ns, b"ue", &wanted_now)).unwrap();
     put(b"new");
     session.add_tags(ns, &wanted).unwrap();
     let found = |id: &[u8]| session.find(ns, "id", id).map(|found| found.is_some());
@@ -79,7 +79,7 @@ struct TestRegion {
     ns: Namespace,
 }
 
-fn place(records: u16) -> TestRegion {
+fn test_region(records: u16) -> TestRegion {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("region");
     let region = crate::Region::create(&path, &crate::CreateOptions::default()).unwrap();
@@ -97,8 +97,8 @@ fn put(session: &Session, ns: Namespace, key: &[u8], ids: &[&[u8]]) {
     session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
 }
 
-fn end(place: TestRegion) {
-    let TestRegion { _dir, path, region, session, ns: _ } = place;
+fn end(test: TestRegion) {
+    let TestRegion { _dir, path, region, session, ns: _ } = test;
     drop((session, region));
     let report = crate::check(&path).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
@@ -109,9 +109,9 @@ fn end(place: TestRegion) {
 /// tag is looked for before; but one may come just then.
 #[test]
 fn a_tag_that_was_declared_again_is_entered_again() {
-    let place = place(500);
-    let (session, ns) = (&place.session, place.ns);
-    let other = place.region.session().unwrap();
+    let test = test_region(500);
+    let (session, ns) = (&test.session, test.ns);
+    let other = test.region.session().unwrap();
     let mut slow = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     for _ in 0..session.buckets(ns).unwrap().count() / 2 {
         assert!(session.continue_tag_declaration(&mut slow, 1).unwrap());
@@ -132,7 +132,7 @@ fn a_tag_that_was_declared_again_is_entered_again() {
     }
     while other.continue_tag_declaration(&mut anew, 1).unwrap() {}
     drop(other);
-    end(place);
+    end(test);
 }
 
 /// What a declaration forgets of its own tags it does not take away.
@@ -143,21 +143,21 @@ fn a_tag_that_may_have_left_its_state_is_not_owned() {
     tags.declare(&[tag("one"), tag("two")]).unwrap();
     tags.generation = 1;
     let mut begun = TrackedTags { ids: vec![0, 1], generation: 1 };
-    tags.generation += CHANGES_AROUND - 1;
+    tags.generation += CHANGES_OF_CYCLE - 1;
     tags.move_on(TagState::Building, TagState::Ready, &[1]);
     begun.keep(&tags, TagState::Building);
     assert_eq!((begun.ids.as_slice(), begun.generation), (&[0][..], tags.generation));
-    tags.generation += CHANGES_AROUND;
+    tags.generation += CHANGES_OF_CYCLE;
     begun.keep(&tags, TagState::Building);
-    assert!(begun.ids.is_empty(), "it may have been gone in between");
+    assert!(begun.ids.is_empty(), "the tag may have been removed in between");
 }
 
 /// A part retried each record for up to 100 ms, and its thread did no other work meanwhile.
 #[test]
 fn a_conflict_ends_a_part_at_once_and_only_a_part() {
-    let place = place(1);
-    let (session, ns) = (&place.session, place.ns);
-    let other = place.region.session().unwrap();
+    let test = test_region(1);
+    let (session, ns) = (&test.session, test.ns);
+    let other = test.region.session().unwrap();
     let key = 0_u16.to_be_bytes();
     let mut part = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default()).unwrap();
     let runs = Cell::new(0_u32);
@@ -187,14 +187,14 @@ fn a_conflict_ends_a_part_at_once_and_only_a_part() {
     assert_eq!(done, Err(Error::Deadline { tries: 50 }));
     assert_eq!(whole.end_part(Stage::Announcing, done), Err(Error::Deadline { tries: 50 }));
     drop(other);
-    end(place);
+    end(test);
 }
 
 /// What met a conflict comes first in the next part; what was done before it does not come again.
 #[test]
 fn a_walk_goes_on_with_the_key_that_met_an_error() {
-    let place = place(300);
-    let (session, ns) = (&place.session, place.ns);
+    let test = test_region(300);
+    let (session, ns) = (&test.session, test.ns);
     let mut part = session.part_of(ns).unwrap();
     let (mut seen, mut parts) = (Vec::new(), 0);
     while !part.is_done() {
@@ -221,7 +221,7 @@ fn a_walk_goes_on_with_the_key_that_met_an_error() {
     seen.sort();
     seen.dedup();
     assert_eq!((all, seen.len()), (300, 300));
-    end(place);
+    end(test);
 }
 
 /// A record that others change all the time is entered value by value, and whatever they change
@@ -229,9 +229,9 @@ fn a_walk_goes_on_with_the_key_that_met_an_error() {
 #[test]
 fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_them() {
     for is_ordered in [false, true] {
-        let place = place(0);
-        let (session, ns) = (&place.session, place.ns);
-        let other = place.region.session().unwrap();
+        let test = test_region(0);
+        let (session, ns) = (&test.session, test.ns);
+        let other = test.region.session().unwrap();
         put(session, ns, b"ue", &[b"c", b"a", b"e", b"g"]);
         let tag = TagSchema { is_ordered, is_counted: true, ..TagSchema::default() };
         let wanted = [TagSchema { name: "id".to_owned(), ..tag }];
@@ -242,12 +242,12 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
         let left = session.values_of(ns, b"ue", &tracked.ids).unwrap();
         assert_eq!(left, [b"a", b"c", b"e", b"g"].map(|value| (0, value.to_vec())));
         let enter = |value| {
-            let wanted = EntryRequest {
+            let wanted = IndexRequest {
                 ids: &tracked.ids,
                 only: Some(value),
                 contradiction: &contradiction,
             };
-            session.transact(|txn| txn.enter(ns, b"ue", &wanted)).unwrap();
+            session.transact(|txn| txn.index_record(ns, b"ue", &wanted)).unwrap();
         };
         let (some, others) = left.split_at(2);
         some.chunks(1).for_each(enter);
@@ -261,7 +261,7 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
             assert_eq!(session.count_tagged(ns, "id", value).unwrap(), count, "{value:?}");
         }
         drop(other);
-        end(place);
+        end(test);
     }
 }
 
@@ -269,9 +269,9 @@ fn values_that_are_entered_one_by_one_are_all_there_whatever_changes_between_the
 /// that, and it never came to an end. Only what it had at first can be missing.
 #[test]
 fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_had_values() {
-    let place = place(0);
-    let (session, ns) = (&place.session, place.ns);
-    let other = place.region.session().unwrap();
+    let test = test_region(0);
+    let (session, ns) = (&test.session, test.ns);
+    let other = test.region.session().unwrap();
     put(session, ns, b"ue", &[b"a", b"b"]);
     let wanted = [TagSchema { name: "id".to_owned(), is_counted: true, ..TagSchema::default() }];
     let mut declaring = session.begin_tag_declaration(ns, &wanted, RetryPolicy::default()).unwrap();
@@ -283,8 +283,8 @@ fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_
         count += 1;
         put(&other, ns, b"ue", &[b"a", b"b", &[b'c', count]]);
         let wanted =
-            EntryRequest { ids: &tracked.ids, only: Some(value), contradiction: &contradiction };
-        session.transact(|txn| txn.enter(ns, b"ue", &wanted)).unwrap();
+            IndexRequest { ids: &tracked.ids, only: Some(value), contradiction: &contradiction };
+        session.transact(|txn| txn.index_record(ns, b"ue", &wanted)).unwrap();
     }
     assert_eq!(count, 2);
     assert!(
@@ -294,5 +294,5 @@ fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_
         assert_eq!(session.count_tagged(ns, "id", value).unwrap(), count, "{value:?}");
     }
     drop(other);
-    end(place);
+    end(test);
 }

@@ -216,8 +216,8 @@ fn operations_that_a_reconnect_cuts_are_a_class_of_their_own() {
     }
 }
 
-/// Few UEs for so many requests in flight: one that had two procedures at once would answer with a
-/// context that its model does not know.
+/// More requests in flight than UEs: a UE with two procedures at once would return a context that
+/// its model does not know.
 #[test]
 fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
     let drives = [(4_000, 4), (4_001, 10), (4_003, 32), (3, 64)];

@@ -15,18 +15,18 @@ const INSTALL: &str = "strace is not installed: apt-get install -y strace";
 /// Records of the region.
 const RECORDS: u64 = 1000;
 
-/// Runs of which the least is taken: the allocator makes a call or two more if the kernel places a
-/// mapping elsewhere.
+/// Runs of which the minimum is taken: the allocator makes a call or two more if the kernel maps
+/// memory elsewhere.
 const TRIES: u32 = 3;
 
-/// System calls of a process that makes so many reads, and of one that makes twice as many.
+/// System calls of a process that makes a number of reads, and of one that makes twice as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SyscallCounts {
     pub(super) once: u64,
     pub(super) twice: u64,
 }
 
-/// `SyscallCounts` them; the region is made below `dir`, and files of `strace` in `folder`.
+/// Counts system calls. The region is created in `dir`, the files of `strace` in `folder`.
 pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCounts> {
     let workload = workloads::named("micro")?;
     let variant = "view".to_owned();
@@ -59,7 +59,7 @@ pub(super) fn count(dir: &Path, folder: &Path, reads: u64) -> Result<SyscallCoun
     Ok(SyscallCounts { once: least(reads)?, twice: least(2 * reads)? })
 }
 
-/// System calls of one client that makes so many reads.
+/// System calls of one client that makes `ops` reads.
 fn traced(plan: &Plan, summary: &Path, ops: u64) -> Result<u64> {
     let run = Trial { ops, depth: 1, ..Trial::default() };
     let mut script = Vec::new();

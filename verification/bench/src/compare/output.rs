@@ -76,12 +76,12 @@ fn title(comparison: &Comparison<'_>) -> String {
 
 fn how() -> String {
     format!(
-        "Medians of the rounds; the ratio is the second's to the first's. With four rounds and \
-         more of each run, Mann and Whitney's U test (two-sided, 5 %) decides whether they differ; \
-         with two or three, the 95 % confidence intervals of the means (Student's t) must not \
-         overlap; one round decides nothing. Below {:.0} % a difference is called none. The same \
-         is what has no round further than {:.0} % from any other; what was inconclusive may \
-         differ as far as its rounds do.",
+        "Medians of the rounds; the ratio is that of the second run to the first. With four or \
+         more rounds of each run, the two-sided Mann-Whitney U test (5 %) decides whether they \
+         differ; with two or three, the 95 % confidence intervals of the means (Student's t) must \
+         not overlap; one round decides nothing. Differences below {:.0} % are ignored. Figures \
+         are the same if no two rounds differ by more than {:.0} %; inconclusive ones may differ \
+         as much as their rounds do.",
         100.0 * (RATIO_MIN - 1.0),
         100.0 * (CLOSE - 1.0)
     )
@@ -157,7 +157,7 @@ fn spread_text(figure: Figure, spread: &Spread) -> String {
         return "-".to_owned();
     }
     let of = |of| figure_text(figure, spread, of);
-    format!("{} .. {}", of(Spread::least), of(Spread::most))
+    format!("{} .. {}", of(Spread::min), of(Spread::max))
 }
 
 fn verdict_text(verdict: &Verdict) -> String {
@@ -236,11 +236,11 @@ mod tests {
         let is_wide = |line: &&str| line.chars().count() > WIDTH && !line.contains("nearstate");
         assert_eq!(text.lines().find(is_wide), None, "{text}");
         assert!(page(&compare(&a, &b)).html().contains(SPREAD));
-        assert!(text.contains("Mann and Whitney's U test"));
+        assert!(text.contains("Mann-Whitney U test"));
     }
 
     #[test]
-    fn what_is_missing_has_no_ratio_and_what_is_not_told_apart_says_so() {
+    fn missing_figures_have_no_ratio_and_inconclusive_ones_are_marked() {
         let (mut a, mut b) = (run(), run());
         b.targets[0].rounds.clear();
         for (at, round) in a.targets[1].rounds.iter_mut().enumerate() {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_obstacle_is_shouted() {
+    fn an_obstacle_is_shown_as_an_alarm() {
         let (a, mut b) = (run(), run());
         b.machine[0].1 = "Other 1".to_owned();
         let comparison = compare(&a, &b);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_bars_tables_and_nothing_from_outside() {
+    fn the_page_is_self_contained_and_has_bars_and_tables() {
         let run = run();
         let html = page(&compare(&run, &run)).html();
         assert!(html.contains("region, op/s: the same") && html.contains("By class of operations"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_targets_are_no_panic() {
+    fn runs_without_targets_do_not_panic() {
         let (mut a, b) = (run(), run());
         a.targets.clear();
         let text = text(&compare(&a, &b));

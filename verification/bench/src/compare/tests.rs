@@ -36,9 +36,9 @@ fn runs_with_different_settings_are_not_compared_and_the_difference_is_named() {
     let drive = || run().drive;
     let (layout, kill) = (Some("zones".to_owned()), Some("node".to_owned()));
     let changes = [
-        (Drive { layout, ..drive() }, "layout: each target's own in the first, zones in"),
+        (Drive { layout, ..drive() }, "layout: default in the first, zones in"),
         (Drive { kill, ..drive() }, "server killed: none in the first, node in the second"),
-        (Drive { fault: Some(Fault::Stall), ..drive() }, "fault planted: none in the first"),
+        (Drive { fault: Some(Fault::Stall), ..drive() }, "injected fault: none in the first"),
     ];
     for (drive, words) in changes {
         let (a, b) = (run(), Run { drive, ..run() });
@@ -52,7 +52,7 @@ fn runs_with_different_settings_are_not_compared_and_the_difference_is_named() {
     b.drive.round_time_s = Some(2.5);
     let comparison = compare(&a, &b);
     assert!(comparison.obstacles.is_empty());
-    let words = "length of a round: by operations alone in the first, at most 2.5 s in the";
+    let words = "length of a round: unlimited in the first, at most 2.5 s in the";
     assert!(comparison.notes.iter().any(|note| note.contains(words)));
 }
 
@@ -68,29 +68,19 @@ fn with_steps(depth: usize, steps: Option<usize>) -> Run {
 
 #[test]
 fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
-    let told = |comparison: &Comparison<'_>, words: &str| {
+    let has_note = |comparison: &Comparison<'_>, words: &str| {
         comparison.notes.iter().any(|note| note.starts_with(words))
     };
-    for (steps, words) in [
-        (
-            Some(4),
-            "redis is not compared: its steps travelled one after the other in the first \
-                   run, 4 at once in the second",
-        ),
-        (
-            Some(8),
-            "redis is not compared: its steps travelled one after the other in the first \
-                   run, 8 at once in the second",
-        ),
-        (
-            None,
-            "redis is not compared: its steps travelled one after the other in the first run, in \
-                a way that is not told (an older file: run it again) in the second",
-        ),
+    for (steps, text) in [
+        (Some(4), "4 at once"),
+        (Some(8), "8 at once"),
+        (None, "unknown (an older file: run it again)"),
     ] {
         let (a, b) = (with_steps(16, Some(1)), with_steps(16, steps));
         let comparison = compare(&a, &b);
-        assert!(told(&comparison, words), "{:?}", comparison.notes);
+        let words = "redis is not compared: its steps were sequential in the first run,";
+        let words = format!("{words} {text} in the second");
+        assert!(has_note(&comparison, &words), "{:?}", comparison.notes);
         let redis = of(&comparison, "redis", Figure::Rate);
         assert!(matches!(redis, Verdict::NotComparable(_)), "{redis:?}");
         // The region's steps never overlap.
@@ -98,7 +88,7 @@ fn a_target_whose_steps_overlapped_in_only_one_run_is_not_compared() {
         assert!(matches!(of(&compare(&b, &b), "redis", Figure::Rate), Verdict::Same(_)));
     }
     let (a, b) = (with_steps(16, None), with_steps(16, None));
-    assert!(told(&compare(&a, &b), "redis: neither run tells whether its steps overlapped"));
+    assert!(has_note(&compare(&a, &b), "redis: neither file says whether its steps overlapped"));
 }
 
 #[test]
@@ -140,14 +130,12 @@ fn a_difference_in_the_work_after_loading_is_named() {
     b.drive.is_unsettled = true;
     let comparison = compare(&a, &b);
     assert!(comparison.obstacles.is_empty(), "{:?}", comparison.obstacles);
-    let is_told = |words: &str| comparison.notes.iter().any(|note| note == words);
-    assert!(is_told(
-        "after loading: what makers advise in the first, nothing (--no-settle) in the second"
-    ));
-    assert!(is_told(
-        "region after loading: 2 MiB pages after collapse() in the first, nothing told in the \
-         second"
-    ));
+    for note in [
+        "after loading: what manuals advise in the first, nothing (--no-settle) in the second",
+        "region after loading: 2 MiB pages after collapse() in the first, unknown in the second",
+    ] {
+        assert!(comparison.notes.iter().any(|other| other == note), "{note}");
+    }
     assert!(!comparison.notes.iter().any(|note| note.contains("version of")));
 }
 
@@ -239,7 +227,7 @@ fn runs_with_other_parameters_machines_or_formats_are_not_compared() {
         ("client processes", |run| run.drive.clients = 4),
         ("offered rate", |run| run.drive.rate = Some(1e3)),
         ("machine, processor", |run| run.machine[0].1 = "Other 1".to_owned()),
-        ("form of the file", |run| run.format += 1),
+        ("file format", |run| run.format += 1),
     ];
     for (what, change) in changes {
         let mut b = run();

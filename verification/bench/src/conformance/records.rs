@@ -24,7 +24,7 @@ pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> CheckResult {
     let mut one = tested.connect()?;
     one.put(BLOCKS, &entry(b"w1", &[(0, b"a"), (1, b"b"), (2, b"c")]))?;
     let sets =
-        [PartSet::one(0), PartSet::one(2), PartSet::one(0).and(PartSet::one(1)), PartSet(0b111)];
+        [PartSet::one(0), PartSet::one(2), PartSet::one(0).union(PartSet::one(1)), PartSet(0b111)];
     for wanted in sets.into_iter().chain([PartSet::ALL, PartSet(0)]) {
         let mut times = [0; 3];
         let is_there = one.read(BLOCKS, b"w1", wanted, &mut |part, bytes| {
@@ -35,7 +35,7 @@ pub(super) fn wanted_parts(tested: &TargetUnderTest<'_>) -> CheckResult {
         })?;
         ensure!(is_there, "{wanted:?}: no record")?;
         for (part, count) in times.into_iter().enumerate() {
-            let is_wanted = wanted.has(part);
+            let is_wanted = wanted.contains(part);
             ensure!(
                 count == 1 || (count == 0 && !is_wanted),
                 "{wanted:?}: part {part} was received {count} times (100: wrong bytes)"

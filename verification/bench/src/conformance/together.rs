@@ -174,8 +174,8 @@ pub(super) fn finds(tested: &TargetUnderTest<'_>) -> CheckResult {
     Ok(())
 }
 
-/// Who is found while others get another tag is found by the tag of before, and afterwards by the
-/// new one: writes and finds of different records travel together.
+/// Finds and changes of tags of different records in one pipeline: a record is found by its old tag
+/// before the change, and by the new one after it.
 pub(super) fn finds_and_changes(tested: &TargetUnderTest<'_>) -> CheckResult {
     for (of, send) in [(b'3', together as SendFn), (b'4', sent_ahead)] {
         let mut one = tested.connect()?;

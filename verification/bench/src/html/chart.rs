@@ -1,9 +1,9 @@
 //! Charts as SVG: histograms like paper 1's Figures 11 to 16, and empirical cumulative distribution
-//! functions like its Figures 17 and 18. Both show percent on the vertical axis. [`lines`] has the
-//! rest.
+//! functions like its Figures 17 and 18. Both show percent on the vertical axis. [`lines`] draws
+//! line charts.
 //!
-//! Ink and grid are drawn in two colours that the page's style replaces, so that one picture fits a
-//! light and a dark screen.
+//! Text and grid are drawn in two colours that the page's style replaces, so that one picture fits
+//! light and dark colour schemes.
 
 pub mod lines;
 
@@ -16,7 +16,6 @@ use plotters::prelude::{
 };
 use plotters::style::{Color as _, FontTransform};
 
-/// A colour of a series.
 pub type Colour = RGBColor;
 
 /// Samples of one target: its name, its colour, and latencies in nanoseconds.
@@ -27,8 +26,8 @@ const GRID: RGBColor = RGBColor(0x65, 0x43, 0x21);
 const SIZE: (u32, u32) = (300, 220);
 const BINS: usize = 24;
 
-/// The colour of a target, the same in all charts: those most often compared are from the palette
-/// of Okabe and Ito, which stays apart for eyes that see few colours.
+/// The colour of a target, the same in all charts. The targets most often compared have colours of
+/// the palette of Okabe and Ito, which colour-blind readers can distinguish.
 pub fn colour(target: &str) -> Colour {
     match target {
         "region" => RGBColor(0x00, 0x9E, 0x73),
@@ -47,14 +46,13 @@ pub fn colour(target: &str) -> Colour {
     }
 }
 
-/// A colour for a style sheet.
+/// A colour in CSS notation.
 pub fn css(colour: Colour) -> String {
     format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
 }
 
-/// How often latencies fell into each of some ranges of equal width, in percent of all. Samples
-/// beyond the 99.5th percentile go into the last range, so that one outlier does not squeeze the
-/// rest into one column.
+/// A histogram of latencies, in percent of all samples. Samples above the 99.5th percentile count
+/// in the last bin, so that one outlier does not compress the others into one bin.
 pub fn histogram((_, colour, samples): &Series) -> String {
     let Some(bins) = Bins::of(samples) else { return String::new() };
     picture(SIZE, |area| {
@@ -63,7 +61,7 @@ pub fn histogram((_, colour, samples): &Series) -> String {
             .margin(10)
             .x_label_area_size(44)
             .y_label_area_size(52)
-            .build_cartesian_2d(bins.least..bins.most, 0.0..highest)
+            .build_cartesian_2d(bins.min..bins.max, 0.0..highest)
             .ok()?;
         let format = |x: &f64| tick(*x, bins.width);
         chart
@@ -85,7 +83,7 @@ pub fn histogram((_, colour, samples): &Series) -> String {
         let columns = bins.percent.iter().enumerate().filter(|(_, p)| **p > 0.0);
         chart
             .draw_series(columns.map(|(i, percent)| {
-                let left = bins.least + bins.width * as_f64(i as u64);
+                let left = bins.min + bins.width * as_f64(i as u64);
                 Rectangle::new([(left, 0.0), (left + bins.width * 0.93, *percent)], style)
             }))
             .ok()?;
@@ -93,15 +91,15 @@ pub fn histogram((_, colour, samples): &Series) -> String {
     })
 }
 
-/// For each target, the share of samples that took at most so long; the axis of latencies is
-/// logarithmic, because targets differ by orders of magnitude.
+/// The distribution function of each target's latencies. The axis of latencies is logarithmic,
+/// because targets differ by orders of magnitude.
 pub fn ecdf(description: &str, series: &[Series]) -> String {
-    let most = series.iter().flat_map(|(_, _, s)| s).copied().fold(0.0, f64::max) * 1.25;
+    let max = series.iter().flat_map(|(_, _, s)| s).copied().fold(0.0, f64::max) * 1.25;
     let line = |(_, colour, samples): &Series| Line {
         colour: *colour,
         stroke: Stroke::Plain,
         marker: None,
-        points: steps(samples, most),
+        points: steps(samples, max),
     };
     let axis = |title: &str, unit, is_log| Axis { title: title.to_owned(), unit, is_log };
     lines::lines(&Lines {
@@ -114,7 +112,8 @@ pub fn ecdf(description: &str, series: &[Series]) -> String {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-/// Draws into a fresh picture; an empty string if it cannot be drawn.
+
+/// Draws a picture; an empty string if that fails.
 fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Option<()>) -> String {
     let mut svg = String::new();
     let drawn = {
@@ -124,7 +123,7 @@ fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Option<()>) -> Stri
     if drawn.is_none() {
         return String::new();
     }
-    // Inside a page an SVG needs no name space, and with a view box alone it scales.
+    // SVG within HTML needs no namespace. Without a width and height it scales to its container.
     let (width, height) = size;
     svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
         .replace(&format!("width=\"{width}\" height=\"{height}\" viewBox"), "viewBox")
@@ -134,10 +133,10 @@ fn font(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().transform(FontTransform::None).color(&INK)
 }
 
-/// Samples counted by range, in the unit that fits them.
+/// The bins of a histogram. `min`, `max` and `width` are in `unit`, which suits the samples.
 struct Bins {
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
     width: f64,
     percent: Vec<f64>,
     unit: &'static str,
@@ -154,31 +153,31 @@ impl Bins {
             _ => ("ms", 1e6),
         };
         let spread = (longest - shortest).max(longest * 0.02).max(0.1);
-        let least = ((shortest - spread * 0.04) / scale).max(0.0);
-        let width = (longest + spread * 0.04 - least * scale) / scale / as_f64(BINS as u64);
+        let min = ((shortest - spread * 0.04) / scale).max(0.0);
+        let width = (longest + spread * 0.04 - min * scale) / scale / as_f64(BINS as u64);
         let mut counts = [0_u64; BINS];
         for ns in &sorted {
-            if let Some(count) = counts.get_mut(bin((ns / scale - least) / width)) {
+            if let Some(count) = counts.get_mut(bin((ns / scale - min) / width)) {
                 *count += 1;
             }
         }
         let share = 100.0 / as_f64(sorted.len() as u64);
         let percent = counts.iter().map(|count| as_f64(*count) * share).collect();
-        Some(Self { least, most: least + width * as_f64(BINS as u64), width, percent, unit })
+        Some(Self { min, max: min + width * as_f64(BINS as u64), width, percent, unit })
     }
 }
 
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "clamped to the bins there are"
+    reason = "clamped to the number of bins"
 )]
 fn bin(at: f64) -> usize {
     at.clamp(0.0, as_f64(BINS as u64 - 1)) as usize
 }
 
-/// The corners of the distribution's stairs, at most a few hundred of them.
-fn steps(samples: &[f64], most: f64) -> Vec<(f64, f64)> {
+/// The corners of a step function, up to `max`; at most about 800, so that the page stays small.
+fn steps(samples: &[f64], max: f64) -> Vec<(f64, f64)> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let every = sorted.len().div_ceil(400).max(1);
@@ -192,7 +191,7 @@ fn steps(samples: &[f64], most: f64) -> Vec<(f64, f64)> {
             below = percent;
         }
     }
-    out.push((most, below));
+    out.push((max, below));
     out
 }
 
@@ -211,7 +210,7 @@ fn two_digits(amount: f64, units: [&str; 4]) -> String {
     format!("{amount:.digits$}{unit}")
 }
 
-/// As many digits as neighbours need to differ.
+/// A tick with as many digits as bins of this width need.
 fn tick(amount: f64, width: f64) -> String {
     match width {
         w if w >= 0.25 => format!("{amount:.0}"),
@@ -225,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_columns_of_a_histogram_add_up_to_all_samples() {
+    fn the_bins_of_a_histogram_add_up_to_all_samples() {
         let samples: Vec<f64> = (0..1000).map(|i| 4000.0 + f64::from(i % 37)).collect();
         let bins = Bins::of(&samples).unwrap();
         assert!((bins.percent.iter().sum::<f64>() - 100.0).abs() < 1e-9);
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlier_does_not_squeeze_the_rest_into_one_column() {
+    fn an_outlier_does_not_compress_the_others_into_one_bin() {
         let mut samples: Vec<f64> = (0..1000).map(|i| 20.0 + f64::from(i % 10)).collect();
         samples.push(1e6);
         let bins = Bins::of(&samples).unwrap();
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_rises_from_nothing_to_all() {
+    fn a_distribution_rises_from_0_to_100_percent() {
         let corners = steps(&[3.0, 1.0, 2.0, 2.0], 9.0);
         assert_eq!(corners.first(), Some(&(1.0, 0.0)));
         assert_eq!(corners.last(), Some(&(9.0, 100.0)));
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_or_none_is_no_panic() {
+    fn one_sample_and_no_sample_do_not_panic() {
         let one = ("x".to_owned(), colour("x"), vec![5.0]);
         assert!(histogram(&one).starts_with("<svg") && ecdf("d", &[one]).starts_with("<svg"));
         let none = ("x".to_owned(), colour("x"), vec![]);

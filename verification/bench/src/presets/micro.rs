@@ -12,7 +12,7 @@ macro_rules! stores {
     };
 }
 
-/// Options of one measured client beside another process.
+/// Options of one measured client while another process runs.
 macro_rules! beside {
     ($words:literal) => {
         concat!(

@@ -71,13 +71,13 @@ fn row(title: String, measured: &Measured, one: &Figures<'_>, first: f64) -> Vec
     let server = one.cost.filter(|cost| cost.server_ns > 0.0);
     let server = server.map_or_else(none, |cost| latency_text(cost.server_ns));
     let bytes = one.memory_per_record().map_or_else(none, |bytes| format!("{bytes:.0} B"));
-    let state = if one.counts() { "" } else { "INVALID" };
+    let state = if one.is_valid() { "" } else { "INVALID" };
     vec![
         title,
         name,
         rate_text(rate),
-        rate_text(one.rates.least()),
-        rate_text(one.rates.most()),
+        rate_text(one.rates.min()),
+        rate_text(one.rates.max()),
         latency_text(Spread::new(times).median()),
         latency_text(figures::as_f64(one.latencies.percentile(99.0))),
         server,

@@ -1,4 +1,4 @@
-//! Presets of servers: the node beside Redis and Valkey.
+//! Presets of servers: the node, Redis and Valkey.
 
 use super::{Case, Goal, Preset, case};
 
@@ -36,8 +36,8 @@ pub(super) const PRESETS: [Preset; 2] = [
     Preset {
         name: "server",
         workload: "kv",
-        about: "the node beside Redis and Valkey: 50 connections, pipelines of 16, idle \
-                connections, one client, and reads beside SCAN",
+        about: "the node, Redis and Valkey: 50 connections, pipelines of 16, idle connections, \
+                one client, and reads during a SCAN",
         cases: &[
             case(
                 "get-tcp",

@@ -1,4 +1,4 @@
-//! Transactions beside plain operations, writers of the same record, and shared counters.
+//! Transactions and plain operations, writers of the same record, and shared counters.
 
 use super::{Goal, Preset, case};
 
@@ -9,7 +9,7 @@ const COUNTER: &[Goal] = &[Goal::RateAtLeast("region", 20e6 / 256.0)];
 pub(super) const PRESETS: [Preset; 1] = [Preset {
     name: "transactions",
     workload: "txn",
-    about: "transactions beside plain operations, writers of the same record, shared counters",
+    about: "transactions and plain operations, writers of the same record, shared counters",
     cases: &[
         case("put", "--variant put --rounds 7 --targets region", &[]),
         case("update", "--variant update --rounds 7 --targets region", UPDATE),

@@ -87,7 +87,7 @@ fn steps(run: &Run) -> Option<String> {
     }
     let each = groups.iter().map(|(steps, names)| {
         let how = match steps {
-            None => "not told".to_owned(),
+            None => "unknown".to_owned(),
             Some(1) => "one after the other".to_owned(),
             Some(steps) => format!("{steps} at once, overlapping"),
         };
@@ -102,23 +102,23 @@ fn processors(all: &[usize]) -> String {
     format!("processor{} {}", if all.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }
 
-/// The date and time when the run began (H. Hinnant's `civil_from_days`).
-pub(super) fn began(began_s: u64) -> String {
+/// The date and time of a Unix timestamp (H. Hinnant's `civil_from_days`).
+pub(super) fn date_text(unix_s: u64) -> String {
     // Days since March 1 of the year 0, so that the leap day is the last day of a year.
-    let days = began_s / 86_400 + 719_468;
+    let days = unix_s / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let (year, minutes) = (era * 400 + year + next, began_s % 86_400 / 60);
+    let (year, minutes) = (era * 400 + year + next, unix_s % 86_400 / 60);
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
 }
 
 const fn arrivals(arrivals: Arrivals) -> &'static str {
     match arrivals {
-        Arrivals::Constant => "at equal distances",
+        Arrivals::Constant => "at equal intervals",
         Arrivals::Poisson => "at random (Poisson)",
         Arrivals::Bursts => "in bursts",
     }
@@ -130,13 +130,13 @@ fn further(drive: &Drive) -> Vec<String> {
         let bound = latency_text(as_f64(bound_ns));
         format!("then a ramp {}, for a p99 below {bound}", arrivals(drive.arrivals))
     });
-    let round = drive.round_time_s.map(|seconds| format!("rounds of {seconds} s at the most"));
+    let round = drive.round_time_s.map(|seconds| format!("rounds of at most {seconds} s"));
     let layout = drive.layout.as_ref().map(|layout| format!("layout {layout}"));
     let kill = drive.kill.as_ref().map(|name| format!("{name} killed in the middle round"));
-    let fault = drive.fault.map(|fault| format!("fault planted: {fault}"));
+    let fault = drive.fault.map(|fault| format!("injected fault: {fault}"));
     let unsettled = drive.is_unsettled.then(|| "targets left as they were loaded".to_owned());
     let connections =
-        (drive.connections > 1).then(|| format!("{} connections of each", drive.connections));
+        (drive.connections > 1).then(|| format!("{} connections per client", drive.connections));
     let background = (drive.background > 0)
         .then(|| format!("{} in the background", counted(drive.background as u64, "client")));
     let polling = drive.is_busy_polling.then(|| "nodes and rings busy-poll".to_owned());
@@ -151,10 +151,10 @@ pub(super) fn alarms(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let mut out = run.invalid.clone();
     for figures in all {
         let name = &figures.target.name;
-        for trouble in figures.troubles() {
+        for error in figures.errors() {
             // The reasons of the run include those of its targets.
-            if !out.iter().any(|line| line.contains(name) && line.contains(&trouble)) {
-                out.push(format!("{name}: {trouble}"));
+            if !out.iter().any(|line| line.contains(name) && line.contains(&error)) {
+                out.push(format!("{name}: {error}"));
             }
         }
     }
@@ -168,7 +168,7 @@ pub(super) fn noise(noise: &Noise) -> String {
     }
     let load = if noise.load.is_finite() { format!("{:.2}", noise.load) } else { NONE.to_owned() };
     format!(
-        "fixed work, done {} times, took {} (median), {} (p99), {} (longest); load average {load}",
+        "fixed work, {} times: {} (median), {} (p99), {} (longest); load average {load}",
         count_text(noise.loops),
         latency_text(as_f64(noise.p50_ns)),
         latency_text(as_f64(noise.p99_ns)),
@@ -184,8 +184,8 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out.extend(noise::warning(&run.noise, processors));
     if let Some((target, share)) = generator_share(run, all) {
         out.push(format!(
-            "generator and driver alone, measured with a target that keeps nothing, take {:.1} % \
-             of the time of an operation on the fastest target ({target})",
+            "generator and driver alone, measured with the target null, take {:.1} % of the time \
+             of an operation on the fastest target ({target})",
             100.0 * share
         ));
     }
@@ -194,14 +194,13 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     out.extend(all.iter().filter_map(cut));
     if run.drive.depth > 1 && run.drive.rate.is_none() {
         out.push(
-            "operations that are sent together count with the time of all of them: from the \
-             begin of their step to its end"
+            "each of the operations that are sent together has the latency of the whole step"
                 .to_owned(),
         );
     }
     if all.iter().any(|figures| figures.unsuccessful > 0) {
         out.push(
-            "operations without effect are no errors: they found nothing to do, as the workload \
+            "operations without effect are not errors: they found nothing to do, as the workload \
              allows"
                 .to_owned(),
         );
@@ -209,7 +208,7 @@ pub(super) fn caveats(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     let few = all.iter().filter(|f| f.ops > 0).map(|f| f.latencies.count()).min();
     if let Some(few) = few.filter(|few| *few < OPS_FOR_P9999) {
         out.push(format!(
-            "p99.99 rests on {:.0} of {} where there are fewest: read it as an example",
+            "p99.99 rests on {:.0} of {} in the target with the fewest: do not rely on it",
             (as_f64(few) / 1e4).max(1.0),
             counted(few, "operation")
         ));
@@ -228,8 +227,8 @@ pub(super) fn about(target: &TargetResult) -> String {
 /// What was done to targets after loading. Targets with the same text share one sentence.
 fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     if run.drive.is_unsettled {
-        let all = "targets were left as they were loaded (--no-settle), also where their makers \
-                   advise something after a bulk load";
+        let all = "steps after loading were skipped for all targets (--no-settle), also where \
+                   their manuals advise them";
         return vec![all.to_owned()];
     }
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -242,15 +241,15 @@ fn settled(run: &Run, all: &[Figures<'_>]) -> Vec<String> {
     }
     let line = |(settled, names): (&str, Vec<&str>)| {
         format!(
-            "done after loading to {}, as makers advise: {settled}; not done to others \
-             (--no-settle: to none)",
+            "after loading, {} did as their manuals advise: {settled}; other targets have no such \
+             step (--no-settle skips it)",
             names.join(", ")
         )
     };
     groups.into_iter().map(line).collect()
 }
 
-/// The least share of an offered rate that counts as keeping up. The last operations of a round
+/// The smallest share of an offered rate that counts as keeping up. The last operations of a round
 /// end after it, and random starts vary by a few per cent.
 const KEPT_UP: f64 = 0.9;
 
@@ -259,9 +258,8 @@ fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
     let share = figures.rates.median() / run.drive.rate.filter(|_| figures.ops > 0)?;
     (share < KEPT_UP).then(|| {
         format!(
-            "{}: it did {:.0} % of the offered rate; the others waited, and ever longer, so its \
-             latencies say how long a round was, and not how fast it is: offer less (--ramp \
-             finds how much)",
+            "{}: reached {:.0} % of the offered rate, so its queue grew and its latencies depend \
+             on the length of the round: offer a lower rate (--ramp finds it)",
             figures.target.name,
             100.0 * share
         )
@@ -272,10 +270,9 @@ fn behind(run: &Run, figures: &Figures<'_>) -> Option<String> {
 fn cut(figures: &Figures<'_>) -> Option<String> {
     let class = figures.classes.iter().find(|class| class.name == CUT)?;
     Some(format!(
-        "{}: what was on its way when a connection was lost, {} in all, is a class of its own \
-         ({CUT}), whatever it was, and took until the connection was back and known what had been \
-         done, {} at the most; nothing of it is in a rate or a cost, whether it was done or given \
-         up",
+        "{}: {} in flight when a connection was lost count as a class of their own ({CUT}) and in \
+         no rate or cost; the longest took {}, until the client had reconnected and knew what had \
+         been done",
         figures.target.name,
         counted(class.latencies.count(), "operation"),
         latency_text(as_f64(class.latencies.max()))
@@ -301,7 +298,7 @@ mod tests {
 
     /// The report of the smallest possible run.
     #[test]
-    fn one_operation_is_not_several() {
+    fn a_single_operation_is_written_in_the_singular() {
         let mut run = crate::sample::run();
         (run.drive.ops, run.drive.rounds, run.workload.parameters.records) = (1, 1, 1);
         run.targets.truncate(1);
@@ -312,18 +309,18 @@ mod tests {
         let all = figures::of(&run);
         let text = [heading(&run), drive(&run)].into_iter().chain(cut(&all[0])).collect::<Vec<_>>();
         let text = text.join("\n");
-        for words in ["; 1 record, ", "1 round of 1 operation for", "lost, 1 operation in all, is"]
+        for words in ["; 1 record, ", "1 round of 1 operation for", ": 1 operation in flight when"]
         {
             assert!(text.contains(words), "{words:?} is not in {text}");
         }
         run.targets[0].rounds[0].classes = vec![class("attach")];
         let all = figures::of(&run);
         let text = caveats(&run, &all).join("\n");
-        assert!(text.contains("rests on 1 of 1 operation where"), "{text}");
+        assert!(text.contains("rests on 1 of 1 operation in"), "{text}");
     }
 
     #[test]
-    fn how_steps_travelled_is_told_where_operations_travel_together() {
+    fn overlapping_steps_are_reported_for_pipelined_runs() {
         let mut run = crate::sample::run();
         assert!(!drive(&run).contains("steps of a client"), "one operation at a time");
         run.drive.depth = 16;
@@ -334,17 +331,17 @@ mod tests {
             round.steps = None;
         }
         let words = "steps of a client: one after the other (region, null); 4 at once, overlapping \
-                     (redis); not told (geode)";
+                     (redis); unknown (geode)";
         assert!(drive(&run).contains(words), "{}", drive(&run));
     }
 
     #[test]
-    fn seconds_become_the_calendar_s_day_and_no_number_is_a_panic() {
-        assert_eq!(began(0), "1970-01-01 00:00 UTC");
-        assert_eq!(began(951_782_399), "2000-02-28 23:59 UTC");
-        assert_eq!(began(951_782_400), "2000-02-29 00:00 UTC");
-        assert_eq!(began(1_700_000_000), "2023-11-14 22:13 UTC");
-        assert_eq!(began(1_735_689_599), "2024-12-31 23:59 UTC");
-        assert!(began(u64::MAX).ends_with("UTC"));
+    fn seconds_are_converted_to_a_date_without_a_panic() {
+        assert_eq!(date_text(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date_text(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(date_text(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date_text(1_700_000_000), "2023-11-14 22:13 UTC");
+        assert_eq!(date_text(1_735_689_599), "2024-12-31 23:59 UTC");
+        assert!(date_text(u64::MAX).ends_with("UTC"));
     }
 }

@@ -54,8 +54,8 @@ fn drawn<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = (usize, &'f Fig
 }
 
 fn legend(all: &[Figures<'_>]) -> Vec<(String, Colour)> {
-    let entry = |(place, figures): (usize, &Figures<'_>)| {
-        let marker = marker_text(place);
+    let entry = |(index, figures): (usize, &Figures<'_>)| {
+        let marker = marker_text(index);
         (format!("{marker} {}", tables::name(figures)), colour(&figures.target.name))
     };
     drawn(all).map(entry).collect()
@@ -70,7 +70,7 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
                 amount,
                 text,
                 colour: colour(&figures.target.name),
-                is_foreign: !figures.counts(),
+                is_foreign: !figures.is_valid(),
             })
         };
         // The null target stores nothing and would stretch every scale.
@@ -122,8 +122,8 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 
 fn bars_note(all: &[Figures<'_>]) -> String {
     let mut out = String::from("Bars start at zero unless a title says otherwise.");
-    if drawn(all).any(|(_, figures)| !figures.counts()) {
-        out.push_str(" Pale ones are of targets whose figures do not count.");
+    if drawn(all).any(|(_, figures)| !figures.is_valid()) {
+        out.push_str(" Pale bars are of targets whose figures do not count.");
     }
     if drawn(all).any(|(_, figures)| figures.target.name == NULL) {
         out.push_str(" The null target has none: it stores nothing.");
@@ -138,10 +138,10 @@ fn latency(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         (name, colour, quantiles(&figures.latencies, count))
     };
     let series: Vec<chart::Series> = drawn(all).map(|(_, f)| samples(f, QUANTILES)).collect();
-    let tails = drawn(all).map(|(place, figures)| Line {
+    let tails = drawn(all).map(|(index, figures)| Line {
         colour: colour(&figures.target.name),
         stroke: Stroke::Plain,
-        marker: Some(place),
+        marker: Some(index),
         points: tail(&figures.latencies),
     });
     let tails = Lines {
@@ -155,7 +155,7 @@ fn latency(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         let (name, colour, mut fast) = samples(figures, HISTOGRAM_SAMPLES);
         fast.truncate(HISTOGRAM_SHOWN);
         Chart {
-            caption: format!("{}: the fastest 95 of 100", tables::name(figures)),
+            caption: format!("{}: the fastest 95 %", tables::name(figures)),
             svg: histogram(&(name, colour, fast)),
             legend: Vec::new(),
         }
@@ -169,12 +169,12 @@ fn latency(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         HtmlBlock::Table(tables::latencies(all)),
         HtmlBlock::Charts(vec![
             Chart {
-                caption: "Share of operations that took at most so long (ECDF)".to_owned(),
+                caption: "Share of operations that took at most this time (ECDF)".to_owned(),
                 svg: ecdf("latency of one operation, at most", &series),
                 legend: legend(all),
             },
             Chart {
-                caption: "The same by percentile, each step ten times rarer: the tail".to_owned(),
+                caption: "Tail: latency by percentile, each step ten times rarer".to_owned(),
                 svg: lines(&tails),
                 legend: legend(all),
             },
@@ -195,10 +195,10 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
         return Vec::new();
     }
     let seconds = || axis("measured time", Unit::Nanoseconds, false);
-    let rate = timed().map(|(place, figures)| Line {
+    let rate = timed().map(|(index, figures)| Line {
         colour: colour(&figures.target.name),
         stroke: Stroke::Plain,
-        marker: Some(place),
+        marker: Some(index),
         points: timeline(figures.target).0.iter().map(|m| (m.at_ns, m.rate)).collect(),
     });
     let rates: Vec<Line> = rate.collect();
@@ -245,11 +245,10 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     vec![
         HtmlBlock::Heading("Over time".to_owned()),
         HtmlBlock::Text(
-            "All rounds of a target put one behind the other, upright lines between them; the \
-             other targets' turns and the warm-ups lie in between and are left out. A stall or a \
-             killed server shows as a peak of the longest latency and as a gap in the rate. Where \
-             neighbouring slices had to be drawn as one, the highest of their 99th percentiles \
-             stands."
+            "All rounds of a target, one after the other, with vertical lines between them. The \
+             trials of other targets and the warm-ups are left out. A stall or a killed server \
+             shows as a peak of the longest latency and as a gap in the rate. Where neighbouring \
+             slices are drawn as one, the chart shows the highest of their 99th percentiles."
                 .to_owned(),
         ),
         HtmlBlock::Charts(apart.collect()),
@@ -260,14 +259,14 @@ fn over_time(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 const GREY: Colour = Colour { 0: 0x8A, 1: 0x93, 2: 0x9C };
 
 fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
-    let climbed = || drawn(all).filter(|(_, figures)| !figures.target.ramp.is_empty());
-    if climbed().next().is_none() {
+    let ramped = || drawn(all).filter(|(_, figures)| !figures.target.ramp.is_empty());
+    if ramped().next().is_none() {
         return Vec::new();
     }
-    let line = |(place, figures): (usize, &Figures<'_>), is_p99: bool| Line {
+    let line = |(index, figures): (usize, &Figures<'_>), is_p99: bool| Line {
         colour: colour(&figures.target.name),
         stroke: if is_p99 { Stroke::Plain } else { Stroke::Dashed },
-        marker: Some(place),
+        marker: Some(index),
         points: figures
             .target
             .ramp
@@ -276,23 +275,23 @@ fn ramp(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
             .collect(),
     };
     let chart = |is_p99: bool| Lines {
-        x: axis("operations per second done", Unit::Number, true),
+        x: axis("achieved operations per second", Unit::Number, true),
         y: axis("latency", Unit::Nanoseconds, true),
-        lines: climbed().map(|one| line(one, is_p99)).collect(),
+        lines: ramped().map(|one| line(one, is_p99)).collect(),
         rules: Vec::new(),
         y_range: None,
     };
     let picture = |what: &str, is_p99| Chart {
-        caption: format!("{what} against the rate that was done"),
+        caption: format!("{what} against the achieved rate"),
         svg: lines(&chart(is_p99)),
         legend: legend(all),
     };
     vec![
         HtmlBlock::Heading("Throughput against latency".to_owned()),
         HtmlBlock::Text(
-            "Operations were offered at a fixed rate, and their latency counts from the intended \
-             start: what waits for a store that cannot follow counts as waiting. Where a curve \
-             turns upwards, the target is at its limit."
+            "Operations were offered at a fixed rate, and latency counts from the intended start, \
+             so that it includes the time in the queue of a slow store. Where a curve turns \
+             upwards, the target is at its limit."
                 .to_owned(),
         ),
         HtmlBlock::Charts(vec![picture("99th percentile", true), picture("Median", false)]),
@@ -304,10 +303,10 @@ fn costs(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     vec![
         HtmlBlock::Heading("What it costs".to_owned()),
         HtmlBlock::Text(
-            "Processor time is that of the clients' threads and of the target's own processes, \
-             divided by operations; a target inside the client has no processes of its own. Bytes \
-             are those of keys and parts, without a protocol's own. Memory is what the target \
-             says of itself, or what its processes hold."
+            "Processor time is that of the clients' threads and of the target's processes, divided \
+             by operations; a target inside the client has no processes. Bytes are those of keys \
+             and parts, without the overhead of a protocol. Memory is what the target reports, or \
+             the memory of its processes."
                 .to_owned(),
         ),
         HtmlBlock::Table(tables::costs(all)),
@@ -316,7 +315,7 @@ fn costs(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
 
 /// States of which targets the records were compared with the model.
 fn verified(all: &[Figures<'_>]) -> String {
-    const MODEL: &str = "compared with the model of what it must hold";
+    const MODEL: &str = "compared with the model";
     let keeps = |figures: &&Figures<'_>| figures.target.name != NULL;
     let (compared, not): (Vec<_>, Vec<_>) = drawn(all)
         .map(|(_, figures)| figures)
@@ -354,12 +353,12 @@ fn trust(all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     }
     let declined = tables::declined(all);
     if !declined.is_empty() {
-        let title = HtmlBlock::Subheading("What did not take part".to_owned());
+        let title = HtmlBlock::Subheading("Declined".to_owned());
         out.extend([title, HtmlBlock::List(declined)]);
     }
     let ways = tables::ways(all);
     if !ways.rows.is_empty() {
-        out.push(HtmlBlock::Subheading("How each target does it".to_owned()));
+        out.push(HtmlBlock::Subheading("Native and emulated features".to_owned()));
         out.push(HtmlBlock::Table(ways));
     }
     let checks = tables::checks(all);
@@ -377,7 +376,7 @@ fn foreign(run: &Run) -> Vec<HtmlBlock> {
     vec![
         HtmlBlock::Heading("The papers' own figures".to_owned()),
         HtmlBlock::Text(format!(
-            "{}. They stand here for orientation: other hardware, other software, another time.",
+            "{}. They are shown for orientation only: other hardware, software and dates.",
             tables::FOREIGN_TITLE
         )),
         HtmlBlock::Table(tables::foreign(run)),
@@ -387,7 +386,7 @@ fn foreign(run: &Run) -> Vec<HtmlBlock> {
 fn circumstances(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     let mut machine = run.machine.clone();
     machine.push(("noise before the run".to_owned(), notes::noise(&run.noise)));
-    machine.push(("began".to_owned(), notes::began(run.began_s)));
+    machine.push(("start".to_owned(), notes::date_text(run.began_s)));
     let versions = all.iter().map(|f| (f.target.name.clone(), notes::about(f.target)));
     vec![
         HtmlBlock::Heading("How it was measured".to_owned()),
@@ -409,12 +408,12 @@ mod tests {
     use crate::sample::run;
 
     #[test]
-    fn a_page_needs_nothing_from_outside() {
+    fn a_page_is_self_contained() {
         crate::html::assert_offline(&page(&run()).html());
     }
 
     #[test]
-    fn every_section_is_there_with_its_charts() {
+    fn every_section_has_its_charts() {
         let html = page(&run()).html();
         for heading in [
             "At a glance",
@@ -430,7 +429,7 @@ mod tests {
             let heading = heading.replace("&#39;", "'");
             assert!(html.contains(&format!(">{heading}</h2>")), "{heading} is missing");
         }
-        // Two distributions; a histogram and two courses for each of four targets; two curves.
+        // Two distributions; a histogram and two timelines for each of four targets; two curves.
         assert_eq!(html.matches("<svg").count(), 2 + 4 * 3 + 2);
         assert!(html.contains("region by class of operations") && html.contains(">1.96 M<"));
         assert!(html.contains("region 1.2; after loading: 2 MiB pages after collapse()"));
@@ -438,18 +437,18 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_nothing_of_has_no_table_and_no_sentence() {
+    fn empty_sections_are_omitted() {
         let mut run = run();
-        assert!(page(&run).html().contains("How each target does it"));
+        assert!(page(&run).html().contains("Native and emulated features"));
         assert!(page(&run).html().contains("The null target has none"));
         run.targets.iter_mut().for_each(|target| target.ways.clear());
         run.targets.retain(|target| target.name != NULL);
         let html = page(&run).html();
-        assert!(!html.contains("How each target does it") && !html.contains("The null target"));
+        assert!(!html.contains("Native and emulated") && !html.contains("The null target"));
     }
 
     #[test]
-    fn whose_records_were_compared_is_said_as_it_was() {
+    fn targets_whose_records_were_not_compared_are_named() {
         let mut run = run();
         let all = "every record of every target was compared";
         assert!(page(&run).html().contains(all));
@@ -459,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_run_is_shouted_at_the_top() {
+    fn an_invalid_run_has_an_alarm_at_the_top() {
         let html = page(&run()).html();
         let alarm = html.find("class=\"alarm\"").unwrap();
         assert!(alarm < html.find("At a glance</h2>").unwrap());
@@ -471,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_curve_time_papers_or_targets_has_a_page() {
+    fn a_run_without_ramp_slices_papers_or_targets_has_a_page() {
         let mut run = run();
         run.workload.foreign.clear();
         for target in &mut run.targets {
@@ -483,11 +482,11 @@ mod tests {
         run.targets.clear();
         let html = page(&run).html();
         assert!(html.contains("No record was compared") && !html.contains("<svg"));
-        assert!(!html.contains("Bars begin") && html.contains("no round was measured"));
+        assert!(!html.contains("Bars start") && html.contains("no round was measured"));
     }
 
     #[test]
-    fn hostile_figures_and_names_are_no_panic_and_no_markup() {
+    fn hostile_figures_and_names_cause_neither_panic_nor_markup() {
         let mut run = run();
         let target = &mut run.targets[0];
         target.name = "<script>".to_owned();

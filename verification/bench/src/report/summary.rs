@@ -45,8 +45,8 @@ fn target(run: &Run, figures: &Figures<'_>, first: Option<f64>) -> Value {
         "ways": target.ways,
         "steps_on_the_way": run.steps_of(target),
         "declined": target.declined,
-        "invalid": figures.troubles(),
-        "counts": figures.counts(),
+        "invalid": figures.errors(),
+        "counts": figures.is_valid(),
         "operations": figures.ops,
         "operations_cut": figures.cut,
         "unsuccessful": figures.unsuccessful,
@@ -77,8 +77,8 @@ fn class(class: &LatencyClass) -> Value {
 fn spread(spread: &Spread) -> Value {
     json!({
         "median": spread.median(),
-        "least": spread.least(),
-        "most": spread.most(),
+        "least": spread.min(),
+        "most": spread.max(),
         "mean": spread.mean(),
         "mean_95": spread.interval_95(),
         "rounds": spread.count(),

@@ -17,7 +17,7 @@ pub(super) const FOREIGN_TITLE: &str =
 /// A target's name, marked if its figures do not count.
 pub(super) fn name(figures: &Figures<'_>) -> String {
     let name = &figures.target.name;
-    if figures.counts() { name.clone() } else { format!("{name} (INVALID)") }
+    if figures.is_valid() { name.clone() } else { format!("{name} (INVALID)") }
 }
 
 /// The targets that took part. The others have only a reason.
@@ -29,10 +29,10 @@ fn measured<'f, 'r>(all: &'f [Figures<'r>]) -> impl Iterator<Item = &'f Figures<
 pub(super) fn rates_note(all: &[Figures<'_>]) -> String {
     match all.iter().map(|figures| figures.rates.count()).max().unwrap_or(0) {
         0 => "no round was measured".to_owned(),
-        1 => "one round, so nothing is known about the spread".to_owned(),
+        1 => "one round, so the spread is unknown".to_owned(),
         rounds => format!(
-            "median, least and most of {rounds} rounds, and the interval in which their mean is \
-             with 95 % confidence (Student's t)"
+            "median, least and most of {rounds} rounds, and the 95 % confidence interval of their \
+             mean (Student's t)"
         ),
     }
 }
@@ -63,8 +63,8 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
         row.extend(per_op.then(|| some(latency_text(clients * 1e9 / rates.median()))));
         row.extend([
             some(rate_text(rates.median())),
-            some(rate_text(rates.least())),
-            some(rate_text(rates.most())),
+            some(rate_text(rates.min())),
+            some(rate_text(rates.max())),
             interval_text(rates),
             rates.count().to_string(),
             some(ratio.unwrap_or_else(|| NONE.to_owned())),
@@ -137,9 +137,9 @@ pub(super) fn classes_of(figures: &Figures<'_>) -> ReportTable {
 }
 
 /// The heading of [`costs`].
-pub(super) const COSTS_TITLE: &str = "What it costs: processor time, and bytes of keys and parts, \
-                                      of each operation; memory, in all and of a record; records \
-                                      loaded";
+pub(super) const COSTS_TITLE: &str = "What it costs: processor time and bytes of keys and parts \
+                                      per operation; memory, in total and per record; records \
+                                      loaded per second";
 
 /// Processor time, bytes and memory of every target.
 pub(super) fn costs(all: &[Figures<'_>]) -> ReportTable {
@@ -209,10 +209,10 @@ const CUT_BY_THEM: &str = "cut by them";
 
 /// The records that were found, and the keys that were verified to be absent.
 fn verified_text(verdict: &Verdict) -> String {
-    let there = count_text(verdict.records.saturating_sub(verdict.absent));
+    let found = count_text(verdict.records.saturating_sub(verdict.absent));
     match verdict.absent {
-        0 => there,
-        absent => format!("{there} + {} absent", count_text(absent)),
+        0 => found,
+        absent => format!("{found} + {} absent", count_text(absent)),
     }
 }
 
@@ -232,7 +232,7 @@ fn outcome(figures: &Figures<'_>) -> &'static str {
         return "declined";
     }
     match target.verdict {
-        _ if !figures.counts() => "INVALID",
+        _ if !figures.is_valid() => "INVALID",
         _ if figures.ops == 0 => "not measured",
         None if target.name == NULL => "keeps nothing",
         None => "not verified",
@@ -257,9 +257,9 @@ pub(super) const CHECKS_TITLE: &str = "What the generator drew, and what its sou
 pub(super) fn checks(all: &[Figures<'_>]) -> ReportTable {
     let mut table = ReportTable::new("target|figure|>expected|>found|>may be off|>draws|ok");
     let with_checks = all.iter().map(|f| f.target).filter(|target| !target.checks.is_empty());
-    for (place, target) in with_checks.enumerate() {
+    for (index, target) in with_checks.enumerate() {
         let mut name = target.name.as_str();
-        for check in target.checks.iter().filter(|check| place == 0 || !check.holds()) {
+        for check in target.checks.iter().filter(|check| index == 0 || !check.holds()) {
             table.row(check_cells(std::mem::take(&mut name), check));
         }
         if !name.is_empty() {
@@ -308,7 +308,7 @@ fn number_text(number: f64) -> String {
 
 /// The curve of every target.
 pub(super) fn ramp(all: &[Figures<'_>]) -> ReportTable {
-    let mut table = ReportTable::new("target|>offered op/s|>done op/s|>p50|>p99|>p99.9|sustained");
+    let mut table = ReportTable::new("target|>offered op/s|>achieved|>p50|>p99|>p99.9|sustained");
     for figures in all.iter().filter(|figures| !figures.target.ramp.is_empty()) {
         table.rule();
         let mut label = name(figures);

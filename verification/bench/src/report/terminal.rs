@@ -17,7 +17,7 @@ pub fn text(run: &Run) -> String {
         format!("Operations per second, all clients together: {}", tables::rates_note(&all));
     for (title, table) in [
         (rates_title.as_str(), tables::rates(run, &all)),
-        ("Latency of one operation, all rounds", tables::latencies(&all)),
+        ("Latency of an operation, all rounds", tables::latencies(&all)),
         (tables::COSTS_TITLE, tables::costs(&all)),
         ("Whether the figures count", tables::trust(&all)),
         (tables::CHECKS_TITLE, tables::checks(&all)),
@@ -90,7 +90,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
     let versions = all.iter().map(|f| format!("{}: {}", f.target.name, notes::about(f.target)));
     let mut out = String::new();
     for (title, lines) in [
-        ("What did not take part", tables::declined(all)),
+        ("Declined", tables::declined(all)),
         ("How missing features are emulated", notes::emulations(all)),
         ("Targets", versions.collect()),
         ("Machine", machine(run)),
@@ -112,7 +112,7 @@ fn notes(run: &Run, all: &[Figures<'_>]) -> String {
 fn machine(run: &Run) -> Vec<String> {
     let known = run.machine.iter().map(|(name, value)| format!("{name}: {value}"));
     let noise = format!("noise before the run: {}", notes::noise(&run.noise));
-    known.chain([noise, format!("began: {}", notes::began(run.began_s))]).collect()
+    known.chain([noise, format!("start: {}", notes::date_text(run.began_s))]).collect()
 }
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
     fn row<'t>(text: &'t str, title: &str, target: &str) -> &'t str {
         let section = text.split_once(title).expect(title).1;
         let is_it = |line: &&str| line.starts_with(target);
-        section.lines().find(is_it).expect("the target stands below the title")
+        section.lines().find(is_it).expect("the target has a row below the title")
     }
 
     /// The text without line breaks.
@@ -137,7 +137,7 @@ mod tests {
 
     /// Any workload, with the longest names of targets that did not count.
     #[test]
-    fn nothing_but_the_command_is_wider_than_a_terminal() {
+    fn only_the_command_may_be_wider_than_a_terminal() {
         for kind in workloads::all() {
             let mut run = run();
             (run.workload.name, run.workload.title) =
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_what_did_not_happen_are_left_out() {
+    fn empty_columns_are_omitted() {
         let mut run = run();
         let trust = |run: &Run| row(&text(run), "Whether the figures", "target").to_owned();
         assert!(trust(&run).contains("reconnects") && !trust(&run).contains("without effect"));
         run.targets[1].reconnects = 0;
         run.targets[0].rounds[0].unsuccessful = 7;
         assert!(!trust(&run).contains("reconnects") && trust(&run).contains("without effect"));
-        assert!(flat(&text(&run)).contains("operations without effect are no errors"));
+        assert!(flat(&text(&run)).contains("operations without effect are not errors"));
     }
 
     #[test]
@@ -188,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn latencies_and_costs_are_told_with_their_units() {
+    fn latencies_and_costs_have_units() {
         let text = text(&run());
-        let region = row(&text, "Latency of one", "region");
+        let region = row(&text, "Latency of an", "region");
         assert!(region.contains("100,000") && region.contains("us"), "{region}");
         for name in ["p50", "p90", "p99", "p99.9", "p99.99", "max"] {
-            assert!(row(&text, "Latency of one", "target").contains(name));
+            assert!(row(&text, "Latency of an", "target").contains(name));
         }
         let redis = row(&text, "What it costs", "redis");
         for cell in ["480 ns", "200 B", "900 B", "9.8 MiB", "1024 B"] {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_run_is_shouted_first_and_last() {
+    fn an_invalid_run_has_an_alarm_first_and_last() {
         let text = text(&run());
         assert_eq!(text.matches(INVALID).count(), 2);
         assert_eq!(text.matches("!!! geode: its process ended in round 3").count(), 2);
@@ -216,20 +216,17 @@ mod tests {
     }
 
     #[test]
-    fn wrong_records_are_shouted_even_if_the_run_says_nothing() {
+    fn wrong_records_raise_an_alarm_even_if_the_run_is_not_marked_invalid() {
         let mut run = run();
         run.invalid.clear();
         run.targets[2].invalid.clear();
         let text = text(&run);
-        assert!(
-            text.contains("!!! geode: 3 of 10,000 records are not what they must be"),
-            "{text}"
-        );
+        assert!(text.contains("!!! geode: 3 of 10,000 records are wrong"), "{text}");
         assert!(text.contains("geode (INVALID)"));
     }
 
     #[test]
-    fn who_declined_says_why_and_has_no_figures() {
+    fn a_target_that_declined_has_a_reason_and_no_figures() {
         let text = text(&run());
         assert!(row(&text, "Whether the figures", "memcached").contains("declined"));
         assert!(text.contains("\n  memcached declined: it has no unique tag\n"), "{text}");
@@ -242,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generator_that_is_off_is_told() {
+    fn a_generator_that_is_off_is_reported() {
         let mut run = run();
         let off = Check {
             name: "share of attaches".to_owned(),
@@ -261,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ramp_names_the_highest_rate_that_held() {
+    fn the_ramp_names_the_highest_sustained_rate() {
         let text = text(&run());
         let ramp = text.split_once("Rate against latency").unwrap().1;
         // 0.2 + 3 x 0.2 of two million.
@@ -270,19 +267,19 @@ mod tests {
     }
 
     #[test]
-    fn papers_emulations_machine_noise_and_caveats_are_there() {
+    fn papers_emulations_machine_noise_and_caveats_are_shown() {
         let text = flat(&text(&run()));
         for line in [
             "The papers' own figures: from their machines, not measured here",
             "1.4 ms",
             "redis, unique tag: emulated: as redis has it",
             "processor: Example 3000",
-            "fixed work, done 25,000 times, took 18.0 us (median), 19.5 us (p99), 210 us (longest)",
+            "fixed work, 25,000 times: 18.0 us (median), 19.5 us (p99), 210 us (longest)",
             "clients and servers share two processors",
             "take 10.0 % of the time of an operation on the fastest target (region)",
             "p99.99 rests on 4 of 40,000 operations",
             "noise before the run: fixed work",
-            "began: 2023-11-14 22:13 UTC",
+            "start: 2023-11-14 22:13 UTC",
             "nearstate bench run ue-signalling --targets",
         ] {
             assert!(text.contains(line), "{line:?} is not in {text}");
@@ -290,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_run_was_driven_is_said_in_its_second_line() {
+    fn the_second_line_says_how_a_run_was_driven() {
         let mut run = run();
         run.drive.layout = Some("zones".to_owned());
         run.drive.kill = Some("node".to_owned());
@@ -298,8 +295,8 @@ mod tests {
         let text = text(&run);
         let line = flat(text.split("\n\n").next().unwrap());
         for words in [
-            "; rounds of 2.5 s at the most",
-            "; then a ramp at equal distances, for a p99 below 1.00 ms",
+            "; rounds of at most 2.5 s",
+            "; then a ramp at equal intervals, for a p99 below 1.00 ms",
             "; layout zones",
             "; node killed in the middle round",
         ] {
@@ -308,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_after_loading_is_told_beside_the_version_and_to_be_kept_in_mind() {
+    fn steps_after_loading_are_in_the_version_and_in_the_caveats() {
         let mut run = run();
         let (targets, settled) = (&mut run.targets, Some("2 MiB pages after collapse()"));
         targets[1].settled = settled.map(str::to_owned);
         let shown = flat(&text(&run));
         assert!(shown.contains("region: region 1.2; after loading: 2 MiB pages"), "{shown}");
         let notes = shown.split_once("Keep in mind").unwrap().1;
-        assert!(notes.contains("done after loading to region, redis, as makers advise: 2 MiB"));
+        assert!(notes.contains("after loading, region, redis did as their manuals advise: 2 MiB"));
         run.drive.is_unsettled = true;
         run.targets.iter_mut().for_each(|target| target.settled = None);
         let shown = flat(&text(&run));
@@ -323,37 +320,34 @@ mod tests {
             !shown.contains("after loading: ") && shown.contains("; targets left as they were")
         );
         let notes = shown.split_once("Keep in mind").unwrap().1;
-        assert!(notes.contains("targets were left as they were loaded (--no-settle)"), "{notes}");
+        assert!(notes.contains("skipped for all targets (--no-settle)"), "{notes}");
     }
 
     #[test]
-    fn what_a_reconnect_cut_is_said() {
+    fn operations_that_a_reconnect_cut_are_reported() {
         let mut run = run();
         let latencies = vec![(2_000_000_000, 3)];
         run.targets[1].rounds[2].classes.push(ClassResult { name: CUT.to_owned(), latencies });
-        let line =
-            "redis: what was on its way when a connection was lost, 3 operations in all, is a";
+        let line = "redis: 3 operations in flight when a connection was lost count as a class";
         let shown = text(&run);
-        let words = flat(&shown);
-        assert!(words.contains(line) && words.contains("nothing of it is in a rate"), "{shown}");
+        assert!(flat(&shown).contains(line), "{shown}");
         let trust = row(&shown, "Whether the figures", "redis");
         assert!(trust.split('│').any(|cell| cell.trim() == "3"), "{trust}");
         assert!(row(&classes(&run), "redis by class", CUT).contains('3'));
     }
 
-    /// A target below the offered rate has the latencies of a queue. Reaching it does not make a
-    /// target
-    /// faster.
+    /// A target below the offered rate has the latencies of a queue. Reaching the rate does not
+    /// make a target faster.
     #[test]
-    fn a_target_behind_its_offered_rate_is_told() {
+    fn a_target_below_its_offered_rate_is_reported() {
         let mut run = run();
         run.drive.rate = Some(1.9e6);
         let shown = text(&run);
         let redis = row(&shown, "Operations per second", "redis");
         assert!(redis.contains("0.9 %") && !redis.contains(" x "), "{redis}");
         let notes = flat(&shown);
-        assert!(notes.contains("redis: it did 1 % of the offered rate"), "{shown}");
-        assert!(!notes.contains("region: it did"), "{shown}");
+        assert!(notes.contains("redis: reached 1 % of the offered rate"), "{shown}");
+        assert!(!notes.contains("region: reached"), "{shown}");
         run.drive.rate = None;
         assert!(!text(&run).contains("of the offered"));
     }
@@ -367,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_targets_and_a_partial_one_are_no_panic() {
+    fn a_partial_run_without_targets_has_a_report() {
         let mut run = run();
         run.targets.clear();
         run.is_partial = true;

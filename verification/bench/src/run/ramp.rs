@@ -1,5 +1,5 @@
 //! The search for the highest rate with a given p99: first in large steps, then by bisection
-//! between the highest sustained rate and the lowest that was not.
+//! between the highest rate that was sustained and the lowest above it that was not.
 
 use crate::random::whole;
 use crate::result::{Drive, RampPoint, Round};
@@ -8,21 +8,21 @@ use nearstate_model::Result;
 /// The largest number of points of a curve.
 pub(super) const POINTS_MAX: usize = 16;
 
-/// Shares of the closed loop's rate that are tried first: the flat part and the bend of the curve.
+/// Shares of the closed loop's rate that are tried first: the flat part and the knee of the curve.
 const SHARES: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.15];
 
-/// Halvings after that.
-const HALVINGS: usize = 5;
+/// Bisections after that.
+const BISECTIONS: usize = 5;
 
-/// A rate counts as reached if this share of it was achieved.
-const REACHED: f64 = 0.97;
+/// The share of the offered rate that must be achieved.
+const ACHIEVED_MIN: f64 = 0.97;
 
-/// Operations of a point: so many seconds of its rate, within these bounds. A p99 needs a thousand;
-/// a rate at which those would take longer than [`POINT_S_MAX`] is not worth finding.
+/// Duration of a point in seconds, and the bounds of its number of operations. A p99 needs 1,000
+/// operations. The search stops at a rate at which those take longer than [`POINT_S_MAX`].
 const POINT_S: f64 = 1.0;
 const POINT_OPS: (u64, u64) = (1_000, 1_000_000);
 const POINT_S_MAX: f64 = 10.0;
-const OPS_LEAST: f64 = 1_000.0;
+const OPS_MIN: f64 = 1_000.0;
 
 /// The rate of the fastest round, if the rounds were a closed loop without pauses.
 pub(super) fn closed_rate(drive: &Drive, rounds: &[Round]) -> Option<f64> {
@@ -30,8 +30,8 @@ pub(super) fn closed_rate(drive: &Drive, rounds: &[Round]) -> Option<f64> {
     is_known.then(|| rounds.iter().map(Round::rate).fold(0.0, f64::max))
 }
 
-/// Operations of each client by which that is found out otherwise: as many as a round had, which
-/// take no longer without pauses.
+/// Operations of each client in a closed loop that measures the rate, if no round was one: as many
+/// as the longest round had. Without pauses they take no longer than that round.
 pub(super) fn closed_ops(drive: &Drive, rounds: &[Round]) -> u64 {
     let all = rounds.iter().map(|round| round.ops).max().unwrap_or(drive.ops);
     (all / drive.clients.max(1) as u64).max(1)
@@ -42,7 +42,7 @@ pub(super) fn closed_ops(drive: &Drive, rounds: &[Round]) -> u64 {
 pub(super) struct RampStep {
     /// Operations per second.
     pub(super) offered: f64,
-    /// Operations in all.
+    /// The number of operations.
     pub(super) ops: u64,
 }
 
@@ -61,34 +61,34 @@ impl RampSearch {
         Self { closed, bound_ns, points: Vec::new(), offered: 0.0 }
     }
 
-    /// Which rate to offer next; `None` when it is known well enough.
+    /// The next rate to offer; `None` when the search is complete.
     pub(super) fn next(&mut self) -> Option<RampStep> {
         let tried = self.points.len();
-        if self.closed <= 0.0 || tried >= SHARES.len() + HALVINGS {
+        if self.closed <= 0.0 || tried >= SHARES.len() + BISECTIONS {
             return None;
         }
         self.offered = if let Some(share) = SHARES.get(tried) {
             self.closed * share
         } else {
-            let kept = self.points.iter().filter(|point| point.is_sustained);
-            let kept = kept.map(|point| point.offered).fold(0.0, f64::max);
-            let not = self.points.iter().filter(|point| !point.is_sustained);
-            let above = not.map(|point| point.offered).filter(|rate| *rate > kept);
-            let lost = above.fold(f64::INFINITY, f64::min);
-            if lost.is_finite() { f64::midpoint(kept, lost) } else { kept * 1.3 }
+            let sustained = self.points.iter().filter(|point| point.is_sustained);
+            let low = sustained.map(|point| point.offered).fold(0.0, f64::max);
+            let missed = self.points.iter().filter(|point| !point.is_sustained);
+            let above = missed.map(|point| point.offered).filter(|rate| *rate > low);
+            let high = above.fold(f64::INFINITY, f64::min);
+            if high.is_finite() { f64::midpoint(low, high) } else { low * 1.3 }
         };
-        if self.offered * POINT_S_MAX < OPS_LEAST && tried > 0 {
+        if self.offered * POINT_S_MAX < OPS_MIN && tried > 0 {
             return None;
         }
         let ops = whole(self.offered * POINT_S).clamp(POINT_OPS.0, POINT_OPS.1);
         Some(RampStep { offered: self.offered, ops })
     }
 
-    /// Adds the measurement at the rate that was requested last.
+    /// Adds the measurement at the rate that [`RampSearch::next`] returned last.
     pub(super) fn add(&mut self, round: &Round) {
         let latencies = round.latencies();
         let p99_ns = latencies.percentile(99.0);
-        let is_sustained = p99_ns <= self.bound_ns && round.rate() >= self.offered * REACHED;
+        let is_sustained = p99_ns <= self.bound_ns && round.rate() >= self.offered * ACHIEVED_MIN;
         self.points.push(RampPoint {
             offered: self.offered,
             done: round.rate(),
@@ -99,7 +99,7 @@ impl RampSearch {
         });
     }
 
-    /// Measures one rate after the other. Returns the curve also if a measurement fails.
+    /// Runs the search. Returns the curve even if a measurement fails.
     pub(super) fn all(
         mut self,
         mut measure: impl FnMut(RampStep) -> Result<Round>,
@@ -124,7 +124,7 @@ impl RampSearch {
     }
 }
 
-const _: () = assert!(SHARES.len() + HALVINGS <= POINTS_MAX, "what a progress bar says of a ramp");
+const _: () = assert!(SHARES.len() + BISECTIONS <= POINTS_MAX, "the progress bar's total");
 
 #[cfg(test)]
 mod tests {
@@ -132,7 +132,7 @@ mod tests {
     use crate::result::ClassResult;
     use nearstate_model::Error;
 
-    /// A store that keeps its latency up to a rate, and falls behind above it.
+    /// A store whose latency is constant up to its capacity, and too long above.
     fn round(offered: f64, capacity: f64) -> Round {
         let done = offered.min(capacity);
         let ns = if offered <= capacity { 100_000 } else { 50_000_000 };
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bend_is_found_from_below_and_from_above() {
+    fn the_search_finds_the_capacity_of_a_store() {
         for capacity in [3_000.0, 7_700.0, 9_990.0, 12_000.0] {
             let mut search = RampSearch::new(10_000.0, 1_000_000);
             while let Some(step) = search.next() {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_kept_when_the_search_is_stopped() {
+    fn a_search_that_is_stopped_returns_its_points() {
         let mut left = 3;
         let (points, outcome) = RampSearch::new(10_000.0, 1_000_000).all(|step| {
             left -= 1;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_keeps_no_rate_is_given_up() {
+    fn the_search_stops_if_no_rate_is_sustained() {
         let mut search = RampSearch::new(2_000.0, 1_000);
         while let Some(step) = search.next() {
             assert!(step.offered >= 100.0, "{step:?}");
@@ -180,12 +180,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_there_is_nothing_to_climb() {
+    fn without_a_closed_rate_there_is_no_step() {
         assert_eq!(RampSearch::new(0.0, 1).next(), None);
     }
 
     #[test]
-    fn only_rounds_that_did_what_they_could_say_what_a_store_can_do() {
+    fn the_closed_rate_is_known_only_from_rounds_without_rate_or_pauses() {
         let run = crate::sample::run();
         let (closed, rounds) = (run.drive, &run.targets[0].rounds);
         let fastest = closed_rate(&closed, rounds).unwrap();

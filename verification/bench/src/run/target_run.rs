@@ -40,7 +40,7 @@ struct Running {
 }
 
 impl<'a> TargetRun<'a> {
-    #[expect(clippy::borrowed_box, reason = "the box is where the target lives")]
+    #[expect(clippy::borrowed_box, reason = "the box owns the target")]
     pub(super) fn new(
         context: &'a BenchContext<'a>,
         target: &'a Box<dyn Target>,
@@ -302,7 +302,7 @@ impl<'a> TargetRun<'a> {
         });
     }
 
-    /// Reports a planted fault that no client has met.
+    /// Reports an injected fault that no client has noticed.
     fn unnoticed_fault(&self) -> Option<String> {
         let fault = self.context.options.fault.filter(|fault| *fault != Fault::Stall)?;
         self.result.invalid.is_empty().then(|| {

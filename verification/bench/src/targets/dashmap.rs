@@ -1,5 +1,5 @@
-//! `DashMap`: a map in one process, under a lock for each of its shards. Each client process has a
-//! map of its own. It shows what a map in memory costs that no other process shares.
+//! `DashMap`: a hash map within one process, with a lock per shard. Each client process has its own
+//! map. It shows the cost of a map that no other process shares.
 
 use super::joined::{hand_over, joined};
 use super::{Capabilities, Database, Need, Support, Target};
@@ -17,10 +17,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of a key that is kept without an allocation of its own.
+/// The longest key that is stored without an allocation.
 const INLINE_BYTES: usize = 30;
 
-/// `DashMap` as a target.
 #[derive(Clone, Copy, Debug)]
 pub struct DashMapTarget;
 
@@ -30,7 +29,7 @@ impl Target for DashMapTarget {
     }
 
     fn version(&self) -> Result<String> {
-        Ok("DashMap 6 with foldhash, a map of each client process".to_owned())
+        Ok("DashMap 6 with foldhash, one map per client process".to_owned())
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -39,7 +38,7 @@ impl Target for DashMapTarget {
             unique_tag: Support::Declined("a map has no tags"),
             transaction: Support::Declined("a map has no transactions"),
             scan: Support::Declined("a hash map has no order"),
-            shared: Support::Declined("each process has a map of its own"),
+            shared: Support::Declined("each process has its own map"),
             ..Capabilities::DEFAULT
         }
     }
@@ -60,7 +59,7 @@ impl Target for DashMapTarget {
 
 type MapRecords = DashMap<InlineKey, Box<[u8]>, RandomState>;
 
-/// The maps of this process, by address; those of a table by its number.
+/// The maps of this process, by address; one map per table.
 static MAPS: Mutex<BTreeMap<String, Arc<[MapRecords]>>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug)]
@@ -73,13 +72,13 @@ impl Database for OwnMaps {
         self.address.clone()
     }
 
-    /// Its records are in the memory of its clients.
+    /// Unknown: the records are in the memory of the clients.
     fn memory_bytes(&mut self) -> Option<u64> {
         None
     }
 }
 
-/// A key that is compared and hashed as its bytes.
+/// A key. It is compared and hashed as its bytes.
 #[derive(Debug)]
 enum InlineKey {
     Short(u8, [u8; INLINE_BYTES]),
@@ -90,8 +89,8 @@ impl InlineKey {
     fn new(key: &[u8]) -> Self {
         let mut bytes = [0; INLINE_BYTES];
         match (bytes.get_mut(..key.len()), u8::try_from(key.len())) {
-            (Some(place), Ok(length)) => {
-                place.copy_from_slice(key);
+            (Some(prefix), Ok(length)) => {
+                prefix.copy_from_slice(key);
                 Self::Short(length, bytes)
             }
             _ => Self::Long(key.into()),

@@ -1,9 +1,10 @@
-//! Apache Geode, paper 2's store: a locator and servers, each a Java process of its own, and our
-//! program's gateway in the first of them (`verification/peers/geode`).
+//! Apache Geode, paper 2's store: a locator and servers, each a Java process, and our gateway in
+//! the first server (`verification/peers/geode`).
 //!
-//! Layouts: `partitioned[:SERVERS[:COPIES]]` (one server, no copies), `replicated[:SERVERS]` (two),
-//! `zones[:SERVERS[:COPIES]]` (two, one copy): each server holds its zone's records in a replicated
-//! region of its own, and what is put goes to a partitioned region of all of them as well.
+//! Layouts, with their defaults: `partitioned[:SERVERS[:COPIES]]` (one server, no copies),
+//! `replicated[:SERVERS]` (two servers), `zones[:SERVERS[:COPIES]]` (two servers, one copy). With
+//! `zones`, each server has a replicated region for the records of its zone, and each put also goes
+//! to a partitioned region of all servers.
 
 mod cluster;
 
@@ -18,8 +19,8 @@ use crate::peers::{Geode, installed};
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
-/// Requests of one message.
-const TOGETHER: usize = 256;
+/// The largest number of requests of one message.
+const MESSAGE_REQUESTS_MAX: usize = 256;
 
 const NO_ORDER: &str = "Geode's regions have no order of keys";
 
@@ -44,7 +45,7 @@ impl Target for GeodeTarget {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             unique_tag: Support::Emulated(
-                "a second region: putIfAbsent, then the record; given back if another is taken",
+                "a second region: putIfAbsent, then the record; undone if another tag is taken",
             ),
             scan: Support::Declined(NO_ORDER),
             walk: Support::Declined("its gateway has no walk"),
@@ -52,16 +53,15 @@ impl Target for GeodeTarget {
         }
     }
 
-    /// A transaction's records have to lie with one server, and those of a partitioned region lie
-    /// wherever their keys say.
+    /// Geode's transactions need all records on one server. In a partitioned region the key
+    /// determines the server.
     fn capabilities_in(&self, text: Option<&str>) -> Capabilities {
-        let is_apart =
+        let is_distributed =
             layout(text).is_ok_and(|layout| layout.name != "replicated" && layout.servers > 1);
         let mut capabilities = self.capabilities();
-        if is_apart {
-            capabilities.transaction = Support::Declined(
-                "records of several servers: Geode refuses them in a transaction",
-            );
+        if is_distributed {
+            capabilities.transaction =
+                Support::Declined("Geode refuses records of several servers in a transaction");
         }
         capabilities
     }
@@ -81,7 +81,7 @@ impl Target for GeodeTarget {
     }
 }
 
-/// The process behind a gateway, and how many members it knows.
+/// The process id of a gateway's server, and the number of members that it knows.
 fn cluster_state(address: &str) -> Result<(i64, usize)> {
     GeodeConnection::new(address, StoreSchema { tables: &[] })?.ping()
 }
@@ -97,7 +97,7 @@ const BEGIN: u8 = 6;
 const COMMIT: u8 = 7;
 const ROLLBACK: u8 = 8;
 
-/// What became of one.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     No,
@@ -109,7 +109,8 @@ enum Status {
 struct GeodeConnection {
     wire: Wire<Socket>,
     schema: StoreSchema,
-    /// Answers to requests that were not waited for: the beginning and the writes of a transaction.
+    /// Replies outstanding to requests that did not wait for them: the begin and the writes of a
+    /// transaction.
     owed: usize,
     ahead: SentAhead,
 }
@@ -128,7 +129,7 @@ impl GeodeConnection {
         Ok((process, usize::from(self.byte()?)))
     }
 
-    /// Writes a frame whose fields `fill` writes. Nothing of it stays after an error.
+    /// Writes a frame; `fill` writes its fields. After an error, the output is unchanged.
     #[inline]
     fn frame(
         &mut self,
@@ -136,17 +137,17 @@ impl GeodeConnection {
         fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         let out = &mut self.wire.out;
-        let begin = out.len();
+        let start = out.len();
         out.extend_from_slice(&[0, 0, 0, 0, operation]);
-        fill(out).inspect_err(|_| out.truncate(begin))?;
-        let length = u32::try_from(out.len() - begin - 4).unwrap_or(u32::MAX);
-        if let Some(place) = out.get_mut(begin..begin + 4) {
-            place.copy_from_slice(&length.to_be_bytes());
+        fill(out).inspect_err(|_| out.truncate(start))?;
+        let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
+        if let Some(field) = out.get_mut(start..start + 4) {
+            field.copy_from_slice(&length.to_be_bytes());
         }
         Ok(())
     }
 
-    /// Sends, and reads the answers that were not waited for.
+    /// Sends, and reads the outstanding replies.
     fn send(&mut self) -> Result<()> {
         self.wire.send()?;
         let mut outcome = Ok(());
@@ -167,7 +168,7 @@ impl GeodeConnection {
         self.wire.take(usize::from(length))
     }
 
-    /// How an answer begins. `tags` are those that were asked for.
+    /// Reads the status of a reply. `tags` are those of the request, for a refusal.
     #[inline]
     fn status(&mut self, tags: &[(&'static str, &[u8])]) -> Result<Status> {
         match self.byte()? {
@@ -277,18 +278,18 @@ impl GeodeConnection {
         Ok(true)
     }
 
-    /// The answers to a message whose first request has this number.
+    /// Receives the replies to the requests of a message, the first of which has the number
+    /// `first`.
     fn receive_all(
         &mut self,
-        (first, some): (usize, &[Request<'_>]),
+        (first, requests): (usize, &[Request<'_>]),
         receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         let mut refused = None;
-        for (at, request) in some.iter().enumerate() {
-            let number = first + at;
+        for (number, request) in (first..).zip(requests) {
             match self.receive(request, &mut |reply| receive(number, reply)) {
                 Ok(done) => receive(number, StoreReply::Done(done)),
-                // The answers behind it have to be read all the same.
+                // The replies after it must be read too.
                 Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
                 Err(e) => return Err(e),
             }
@@ -296,7 +297,7 @@ impl GeodeConnection {
         refused.map_or(Ok(()), Err)
     }
 
-    fn order(&mut self, operation: u8) -> Result<Status> {
+    fn command(&mut self, operation: u8) -> Result<Status> {
         self.frame(operation, |_| Ok(()))?;
         self.send()?;
         self.status(&[])
@@ -308,7 +309,7 @@ fn table_and_key(out: &mut Vec<u8>, table: TableId, key: &[u8]) -> Result<()> {
     short(out, key)
 }
 
-/// Bytes with a length of 16 bits.
+/// Writes bytes with a length of 16 bits.
 fn short(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     let length =
         u16::try_from(bytes.len()).map_err(|_| Error::KeyTooLarge { bytes: bytes.len() })?;
@@ -343,7 +344,7 @@ impl StoreAccess for GeodeConnection {
     }
 }
 
-/// A connection within a transaction: puts without tags are not waited for.
+/// A connection within a transaction. It does not wait for the replies to puts without tags.
 struct InTransaction<'c>(&'c mut GeodeConnection);
 
 impl StoreAccess for InTransaction<'_> {
@@ -374,11 +375,11 @@ impl StoreConnection for GeodeConnection {
             self.owed += 1;
             let outcome = body(&mut InTransaction(self));
             if let Err(e) = outcome {
-                // What it says of a transaction that is gone changes nothing.
-                let _ = self.order(ROLLBACK);
+                // The error of the body is the result, whatever the rollback returns.
+                let _ = self.command(ROLLBACK);
                 return Err(e);
             }
-            match self.order(COMMIT)? {
+            match self.command(COMMIT)? {
                 Status::Yes => return Ok(()),
                 Status::Conflict => {}
                 Status::No => return Err(self.wire.invalid_reply("a commit with no")),
@@ -388,10 +389,10 @@ impl StoreConnection for GeodeConnection {
     }
 
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
-        for (round, some) in requests.chunks(TOGETHER).enumerate() {
-            some.iter().try_for_each(|request| self.send_request(request))?;
+        for (i, message) in requests.chunks(MESSAGE_REQUESTS_MAX).enumerate() {
+            message.iter().try_for_each(|request| self.send_request(request))?;
             self.send()?;
-            self.receive_all((round * TOGETHER, some), receive)?;
+            self.receive_all((i * MESSAGE_REQUESTS_MAX, message), receive)?;
         }
         Ok(())
     }

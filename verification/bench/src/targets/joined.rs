@@ -36,7 +36,7 @@ pub(super) fn hand_over(
         receive(0, value);
         return Ok(());
     }
-    for part in (0..count).filter(|part| wanted.has(*part)) {
+    for part in (0..count).filter(|part| wanted.contains(*part)) {
         receive(part, part_of(value, count, part)?);
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! memcached over TCP: plain values, nothing else. A record of several parts is one value with
-//! their lengths before them; a change of some reads the whole and writes the whole, with
+//! memcached over TCP. It has plain values only: a record of several parts is one value, in which a
+//! length precedes each part. A change of some parts reads and writes the whole value, with
 //! memcached's compare-and-set.
 //!
-//! Keys are words to memcached. One that is a word stands as `TABLE:KEY`, any other in hexadecimal
-//! digits as `TABLE#HEX`.
+//! memcached's keys are printable words. Such a key becomes `TABLE:KEY`, any other `TABLE#HEX`, in
+//! hexadecimal digits.
 
 use super::joined::{hand_over, joined};
 use super::started::{ServerProcess, first_line, free_port};
@@ -18,20 +18,20 @@ use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 use std::ffi::OsString;
 
-/// Bytes of a key at the most: memcached's own limit.
+/// The longest key: memcached's limit.
 const KEY_BYTES_MAX: usize = 250;
 
-/// Memory that it may take at the least, in MiB: an item may have half of it at the most.
+/// The smallest memory of the server in MiB. An item may have at most half of it.
 const MEMORY_MIB_MIN: u64 = 1024;
 
 /// The largest item.
 const ITEM_MAX: &str = "64m";
 
-/// What a record takes beside its bytes at the most, rounded up to its class of sizes.
-const RECORD_ROOM: u64 = 256;
+/// The largest overhead of a record in bytes, with the rounding to a size class.
+const RECORD_OVERHEAD_BYTES: u64 = 256;
 
-/// Requests of one message.
-const TOGETHER: usize = 256;
+/// The largest number of requests of one message.
+const MESSAGE_REQUESTS_MAX: usize = 256;
 
 const NO_TAGS: &str = "memcached has one key for a value";
 const NO_TRANSACTIONS: &str = "memcached writes one value at a time";
@@ -53,7 +53,7 @@ impl Target for MemcachedTarget {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             delta: Support::Emulated(
-                "the whole value is read, and set again if it is still the same",
+                "the whole value is read, and written if it has not changed since",
             ),
             unique_tag: Support::Declined(NO_TAGS),
             transaction: Support::Declined(NO_TRANSACTIONS),
@@ -66,11 +66,11 @@ impl Target for MemcachedTarget {
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let file = installed("memcached", "memcached")?;
         let port = free_port()?;
-        let mut started = ServerProcess::new("memcached", need, &file, |_| words(port, need))?;
+        let mut started = ServerProcess::new("memcached", need, &file, |_| arguments(port, need))?;
         let process = i64::from(started.process());
         let address = format!("127.0.0.1:{port}");
-        // At a port that is taken, another process would answer.
-        started.wait(|| process_at(&address).is_ok_and(|there| there == process))?;
+        // If the port is in use, another process answers.
+        started.wait(|| process_at(&address).is_ok_and(|answering| answering == process))?;
         Ok(Box::new(Server { started, address }))
     }
 
@@ -86,21 +86,21 @@ impl Target for MemcachedTarget {
     }
 }
 
-fn words(port: u16, need: &Need) -> Vec<OsString> {
-    let bytes = need.record_bytes.saturating_add(RECORD_ROOM);
+fn arguments(port: u16, need: &Need) -> Vec<OsString> {
+    let bytes = need.record_bytes.saturating_add(RECORD_OVERHEAD_BYTES);
     let mib = (need.records.saturating_mul(bytes) >> 20).saturating_mul(2);
     let mib = mib.max(MEMORY_MIB_MIN).to_string();
     let (port, clients) = (port.to_string(), (need.clients + 64).to_string());
-    let mut words = vec!["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-m", &mib];
-    // -M: what does not fit is refused, never forgotten.
-    words.extend(["-M", "-I", ITEM_MAX, "-c", &clients]);
+    let mut arguments = vec!["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1", "-m", &mib];
+    // -M: with full memory, a write is refused, and no item is evicted.
+    arguments.extend(["-M", "-I", ITEM_MAX, "-c", &clients]);
     if rustix::process::geteuid().is_root() {
-        words.extend(["-u", "root"]);
+        arguments.extend(["-u", "root"]);
     }
-    words.into_iter().map(OsString::from).collect()
+    arguments.into_iter().map(OsString::from).collect()
 }
 
-/// The process that answers at an address.
+/// The process id of the server at an address.
 fn process_at(address: &str) -> Result<i64> {
     let mut wire = Wire::new(Socket::at(address)?);
     wire.out.extend_from_slice(b"stats\r\n");
@@ -146,14 +146,14 @@ impl Database for Server {
 struct Memcached {
     wire: Wire<Socket>,
     schema: StoreSchema,
-    /// A value that is put together.
+    /// The encoded value of the next set.
     value: Vec<u8>,
     ahead: SentAhead,
 }
 
-/// Writes the key of a record.
-fn key_of(table: &TableSchema, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let begin = out.len();
+/// Writes memcached's key for a record.
+fn write_key(table: &TableSchema, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let start = out.len();
     out.extend_from_slice(table.name.as_bytes());
     if !key.is_empty() && key.iter().all(u8::is_ascii_graphic) {
         out.push(b':');
@@ -165,32 +165,33 @@ fn key_of(table: &TableSchema, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
             out.extend(digit(byte >> 4).into_iter().chain(digit(byte & 15)));
         }
     }
-    if out.len() - begin > KEY_BYTES_MAX {
-        out.truncate(begin);
+    if out.len() - start > KEY_BYTES_MAX {
+        out.truncate(start);
         let detail = format!(
-            "memcached's keys have {KEY_BYTES_MAX} bytes at the most, and twice as many for what \
-             is no word"
+            "a key of {} bytes is too long for memcached, whose limit is {KEY_BYTES_MAX}, half of \
+             that for a key that is not printable",
+            key.len()
         );
         return Err(Error::BadArgument { detail });
     }
     Ok(())
 }
 
-/// When a value is set.
+/// The condition of a set.
 #[derive(Clone, Copy)]
-enum When {
+enum SetCondition {
     Always,
-    IsThere,
-    /// It is still the one of this number.
-    IsStill(i64),
+    Exists,
+    /// The item exists, with this CAS number.
+    Unchanged(i64),
 }
 
-/// What became of a set.
+/// The result of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum MemcachedStored {
-    Done,
-    NotThere,
-    IsAnother,
+enum SetResult {
+    Stored,
+    NotFound,
+    Changed,
 }
 
 impl Memcached {
@@ -200,10 +201,10 @@ impl Memcached {
         if self.wire.line()?.starts_with(b"VERSION ") {
             return Ok(());
         }
-        Err(self.wire.invalid_reply("a greeting with something else: is that a memcached?"))
+        Err(self.wire.invalid_reply("`version` with something else: is it a memcached?"))
     }
 
-    /// `mg`: the value, and the number that it has if asked for.
+    /// Writes an `mg` request: for the value, and with the flag `c` its CAS number.
     fn ask_value(&mut self, table: &TableSchema, key: &[u8], flags: &[u8]) -> Result<()> {
         self.send_key(b"mg ", table, key)?;
         self.wire.out.extend_from_slice(flags);
@@ -211,14 +212,14 @@ impl Memcached {
         Ok(())
     }
 
-    /// Begins a request; what is not sent is taken back after an error.
+    /// Writes the start of a request. After an error, the output is unchanged.
     fn send_key(&mut self, command: &[u8], table: &TableSchema, key: &[u8]) -> Result<()> {
-        let begin = self.wire.out.len();
+        let start = self.wire.out.len();
         self.wire.out.extend_from_slice(command);
-        key_of(table, key, &mut self.wire.out).inspect_err(|_| self.wire.out.truncate(begin))
+        write_key(table, key, &mut self.wire.out).inspect_err(|_| self.wire.out.truncate(start))
     }
 
-    /// The length of the value that is answered, and its number.
+    /// Reads the header of a value: its length and CAS number; `None` if the item does not exist.
     fn value_head(&mut self) -> Result<Option<(usize, i64)>> {
         let line = self.wire.line()?;
         if line == b"EN" {
@@ -235,16 +236,16 @@ impl Memcached {
         Err(self.wire.refused(&format!("memcached answered {text:?}")))
     }
 
-    /// `ms` of what was put together in `value`.
-    fn ask_set(&mut self, table: &TableSchema, key: &[u8], when: When) -> Result<()> {
+    /// Writes an `ms` request with `self.value`.
+    fn ask_set(&mut self, table: &TableSchema, key: &[u8], when: SetCondition) -> Result<()> {
         self.send_key(b"ms ", table, key)?;
         let out = &mut self.wire.out;
         out.push(b' ');
         digits(self.value.len(), out);
         match when {
-            When::Always => {}
-            When::IsThere => out.extend_from_slice(b" MR"),
-            When::IsStill(version) => {
+            SetCondition::Always => {}
+            SetCondition::Exists => out.extend_from_slice(b" MR"),
+            SetCondition::Unchanged(version) => {
                 out.extend_from_slice(b" C");
                 out.extend_from_slice(version.to_string().as_bytes());
             }
@@ -255,11 +256,11 @@ impl Memcached {
         Ok(())
     }
 
-    fn receive_set(&mut self) -> Result<MemcachedStored> {
+    fn receive_set(&mut self) -> Result<SetResult> {
         match self.wire.line()? {
-            b"HD" => Ok(MemcachedStored::Done),
-            b"NS" | b"NF" => Ok(MemcachedStored::NotThere),
-            b"EX" => Ok(MemcachedStored::IsAnother),
+            b"HD" => Ok(SetResult::Stored),
+            b"NS" | b"NF" => Ok(SetResult::NotFound),
+            b"EX" => Ok(SetResult::Changed),
             line => {
                 let text = String::from_utf8_lossy(line).into_owned();
                 Err(self.wire.refused(&format!("memcached answered {text:?}")))
@@ -267,8 +268,13 @@ impl Memcached {
         }
     }
 
-    /// Puts the changed record together, out of the value that is answered; its number.
-    fn changed(&mut self, table: &TableSchema, change: &PartsChange<'_>) -> Result<Option<i64>> {
+    /// Reads a value and applies a change to it, into `self.value`. Returns its CAS number; `None`
+    /// if the item does not exist.
+    fn receive_and_change(
+        &mut self,
+        table: &TableSchema,
+        change: &PartsChange<'_>,
+    ) -> Result<Option<i64>> {
         let Some((length, version)) = self.value_head()? else { return Ok(None) };
         let before = self.wire.take(length + 2)?;
         let before = before.get(..length).unwrap_or_default();
@@ -276,67 +282,66 @@ impl Memcached {
         Ok(Some(version))
     }
 
-    /// A change that has to read first.
-    fn change_whole(&mut self, table: &TableSchema, change: &PartsChange<'_>) -> Result<bool> {
+    /// Reads a value, changes it and writes it; tries again if another client has changed it.
+    fn read_and_change(&mut self, table: &TableSchema, change: &PartsChange<'_>) -> Result<bool> {
         for _ in 0..TRANSACTION_TRIES {
             self.ask_value(table, change.key, b" v c")?;
             self.wire.send()?;
-            let Some(version) = self.changed(table, change)? else { return Ok(false) };
-            self.ask_set(table, change.key, When::IsStill(version))?;
+            let Some(version) = self.receive_and_change(table, change)? else { return Ok(false) };
+            self.ask_set(table, change.key, SetCondition::Unchanged(version))?;
             self.wire.send()?;
             match self.receive_set()? {
-                MemcachedStored::Done => return Ok(true),
-                MemcachedStored::NotThere => return Ok(false),
-                MemcachedStored::IsAnother => {}
+                SetResult::Stored => return Ok(true),
+                SetResult::NotFound => return Ok(false),
+                SetResult::Changed => {}
             }
         }
         Err(Error::Deadline { tries: TRANSACTION_TRIES })
     }
 
-    /// The changes that have to read first, in two messages; whether each is done. `None` for all
-    /// other requests.
-    fn early(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
-        let mut done = vec![None; some.len()];
-        let mut whole = Vec::new();
-        for (at, request) in some.iter().enumerate() {
+    /// Performs the changes that read first, all in two messages. Returns their results, and `None`
+    /// for all other requests.
+    fn read_and_change_all(&mut self, requests: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
+        let mut done = vec![None; requests.len()];
+        let mut reading = Vec::new();
+        for (done, request) in done.iter_mut().zip(requests) {
             if let Request::Change { table, change } = request {
                 let table = self.schema.table(*table)?;
                 must_have_no_tags(change.tags.is_some())?;
-                if !is_one_word(table, change) {
+                if !is_whole_value(table, change) {
                     self.ask_value(table, change.key, b" v c")?;
-                    whole.push((at, table, change));
+                    reading.push((done, table, change));
                 }
             }
         }
-        if whole.is_empty() {
+        if reading.is_empty() {
             return Ok(done);
         }
         self.wire.send()?;
-        let mut changes = Vec::new();
-        for (at, table, change) in &whole {
-            match self.changed(table, change)? {
-                None => set(&mut done, *at, false),
+        let mut writing = Vec::new();
+        for (done, table, change) in reading {
+            match self.receive_and_change(table, change)? {
+                None => *done = Some(false),
                 Some(version) => {
-                    self.ask_set(table, change.key, When::IsStill(version))?;
-                    changes.push((*at, *table, *change));
+                    self.ask_set(table, change.key, SetCondition::Unchanged(version))?;
+                    writing.push((done, table, change));
                 }
             }
         }
-        if changes.is_empty() {
+        if writing.is_empty() {
             return Ok(done);
         }
         self.wire.send()?;
-        let mut again = Vec::new();
-        for (at, table, change) in changes {
+        let mut conflicts = Vec::new();
+        for (done, table, change) in writing {
             match self.receive_set()? {
-                MemcachedStored::Done => set(&mut done, at, true),
-                MemcachedStored::NotThere => set(&mut done, at, false),
-                MemcachedStored::IsAnother => again.push((at, table, change)),
+                SetResult::Stored => *done = Some(true),
+                SetResult::NotFound => *done = Some(false),
+                SetResult::Changed => conflicts.push((done, table, change)),
             }
         }
-        for (at, table, change) in again {
-            let is_done = self.change_whole(table, change)?;
-            set(&mut done, at, is_done);
+        for (done, table, change) in conflicts {
+            *done = Some(self.read_and_change(table, change)?);
         }
         Ok(done)
     }
@@ -350,13 +355,13 @@ impl Memcached {
                 let table = self.schema.table(*table)?;
                 must_have_no_tags(!entry.tags.is_empty())?;
                 joined(table, None, entry.parts, &mut self.value)?;
-                self.ask_set(table, entry.key, When::Always)
+                self.ask_set(table, entry.key, SetCondition::Always)
             }
             Request::Change { table, change } => {
                 let table = self.schema.table(*table)?;
                 must_have_no_tags(change.tags.is_some())?;
                 joined(table, None, change.parts, &mut self.value)?;
-                self.ask_set(table, change.key, When::IsThere)
+                self.ask_set(table, change.key, SetCondition::Exists)
             }
             Request::Delete { table, key, .. } => {
                 self.send_key(b"md ", self.schema.table(*table)?, key)?;
@@ -375,41 +380,35 @@ impl Memcached {
                 hand_over(self.schema.table(*table)?, value, *wanted, &mut parts(receive))?;
                 Ok(true)
             }
-            Request::Put { .. } if self.receive_set()? != MemcachedStored::Done => {
+            Request::Put { .. } if self.receive_set()? != SetResult::Stored => {
                 Err(self.wire.invalid_reply("a set with a refusal"))
             }
             Request::Put { .. } => Ok(true),
             Request::Change { .. } | Request::Delete { .. } => {
-                Ok(self.receive_set()? == MemcachedStored::Done)
+                Ok(self.receive_set()? == SetResult::Stored)
             }
             Request::Find { .. } => Err(declined(NO_TAGS)),
         }
     }
 
-    /// The answers to a message whose first request has this number.
-    fn receive_all(
+    /// Receives the reply to the request with this number.
+    fn receive_numbered(
         &mut self,
-        (first, some): (usize, &[Request<'_>]),
-        early: &[Option<bool>],
+        number: usize,
+        request: &Request<'_>,
         receive: &mut BatchSink<'_>,
     ) -> Result<()> {
-        for (at, request) in some.iter().enumerate() {
-            let number = first + at;
-            let done = match early.get(at) {
-                Some(Some(done)) => *done,
-                Some(None) | None => {
-                    self.receive_one(request, &mut |reply| receive(number, reply))?
-                }
-            };
-            receive(number, StoreReply::Done(done));
-        }
+        let done = self.receive_one(request, &mut |reply| receive(number, reply))?;
+        receive(number, StoreReply::Done(done));
         Ok(())
     }
 
-    /// Whether a request has to read first.
+    /// True if a request must read a value before it can write.
     fn reads_first(&self, request: &Request<'_>) -> Result<bool> {
         Ok(match request {
-            Request::Change { table, change } => !is_one_word(self.schema.table(*table)?, change),
+            Request::Change { table, change } => {
+                !is_whole_value(self.schema.table(*table)?, change)
+            }
             Request::Read { .. }
             | Request::Put { .. }
             | Request::Delete { .. }
@@ -418,14 +417,8 @@ impl Memcached {
     }
 }
 
-fn set(done: &mut [Option<bool>], at: usize, is_done: bool) {
-    if let Some(slot) = done.get_mut(at) {
-        *slot = Some(is_done);
-    }
-}
-
-/// Whether a change is a whole value.
-fn is_one_word(table: &TableSchema, change: &PartsChange<'_>) -> bool {
+/// True if a change replaces the whole value.
+fn is_whole_value(table: &TableSchema, change: &PartsChange<'_>) -> bool {
     table.parts.len() == 1 && !change.parts.is_empty()
 }
 
@@ -439,7 +432,7 @@ impl StoreAccess for Memcached {
             && self.reads_first(request)?
         {
             must_have_no_tags(change.tags.is_some())?;
-            return self.change_whole(self.schema.table(*table)?, change);
+            return self.read_and_change(self.schema.table(*table)?, change);
         }
         self.ask_one(request)?;
         self.wire.send()?;
@@ -453,21 +446,27 @@ impl StoreConnection for Memcached {
     }
 
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
-        for (round, some) in requests.chunks(TOGETHER).enumerate() {
-            let early = self.early(some)?;
-            for (request, early) in some.iter().zip(&early) {
-                if early.is_none() {
+        for (i, message) in requests.chunks(MESSAGE_REQUESTS_MAX).enumerate() {
+            let done = self.read_and_change_all(message)?;
+            for (request, done) in message.iter().zip(&done) {
+                if done.is_none() {
                     self.ask_one(request)?;
                 }
             }
             self.wire.send()?;
-            self.receive_all((round * TOGETHER, some), &early, receive)?;
+            let first = i * MESSAGE_REQUESTS_MAX;
+            for (number, (request, done)) in (first..).zip(message.iter().zip(done)) {
+                match done {
+                    Some(done) => receive(number, StoreReply::Done(done)),
+                    None => self.receive_numbered(number, request, receive)?,
+                }
+            }
         }
         Ok(())
     }
 
-    /// Where a change of parts reads the record first, steps that overlapped would only be smaller
-    /// ones, one after the other: more round trips for the same work.
+    /// False if a change of parts must read the record first: then steps could not overlap, and
+    /// smaller steps would only take more round trips.
     fn sends_ahead(&self) -> bool {
         self.schema.tables.iter().all(|table| table.parts.len() == 1)
     }
@@ -488,7 +487,9 @@ impl StoreConnection for Memcached {
     fn receive_ahead(&mut self, requests: &[Request<'_>], sink: &mut BatchSink<'_>) -> Result<()> {
         if self.ahead.pop() {
             self.wire.set_busy_poll(self.ahead.is_owed());
-            self.receive_all((0, requests), &[], sink)?;
+            for (number, request) in requests.iter().enumerate() {
+                self.receive_numbered(number, request, sink)?;
+            }
             self.wire.set_busy_poll(false);
             return Ok(());
         }

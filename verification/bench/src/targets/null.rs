@@ -66,9 +66,9 @@ impl NullConnection {
         let Some(kept) = self.tables.get_mut(table.0) else { return };
         for (part, bytes) in parts {
             // A copy of each would be counted as the generator's work.
-            if let Some(place) = kept.get_mut(*part).filter(|kept| kept.len() != bytes.len()) {
-                place.clear();
-                place.extend_from_slice(bytes);
+            if let Some(entry) = kept.get_mut(*part).filter(|kept| kept.len() != bytes.len()) {
+                entry.clear();
+                entry.extend_from_slice(bytes);
             }
         }
     }
@@ -79,7 +79,7 @@ impl StoreAccess for NullConnection {
         match request {
             Request::Read { table, wanted, .. } | Request::Find { table, wanted, .. } => {
                 let kept = self.tables.get(table.0).into_iter().flatten();
-                for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.has(*part)) {
+                for (part, bytes) in kept.enumerate().filter(|(part, _)| wanted.contains(*part)) {
                     if !bytes.is_empty() {
                         receive(StoreReply::Part(part, bytes));
                     }

@@ -1,4 +1,4 @@
-//! Our own region, in the client's process: a file in memory that every client attaches.
+//! Our region, in the client's process: a file in memory that every client attaches.
 
 mod loops;
 mod transaction;
@@ -21,18 +21,18 @@ use nearstate_store::{
 use std::ops::Bound;
 use std::path::Path;
 
-/// What a record takes beside its bytes at the most: key, head, index, and a share of what is not
-/// in use yet. Regions are made twice as large as that, for what is replaced.
+/// Maximum overhead of a record: key, header, index, and a share of memory that is not in use yet.
+/// Regions are created twice as large, for replaced records.
 const RECORD_ROOM: u64 = 512;
 
-/// What a region's file was seen to take: for each record these hundredths of its bytes, as cells
-/// have sizes of their own and some are free, and so much beside it and for each of its tags; and
+/// Measured size of a region's file: this percentage of the bytes of the records (cell sizes are
+/// rounded up, and some cells are free), this overhead for each record and each of its tags, and
 /// its tables, in pages of 2 MiB.
 const FILE_PERCENT: u64 = 125;
-const FILE_BESIDE: u64 = 96;
+const FILE_OVERHEAD: u64 = 96;
 const FILE_BYTES_MIN: u64 = 2 << 20;
 
-/// The tag by which a table that is scanned keeps its keys in order.
+/// The ordered tag of the keys of a table that is scanned.
 const ORDER: &str = "key";
 
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +80,9 @@ impl Target for RegionTarget {
     }
 }
 
-/// What a region's file takes on the whole, as far as it is touched: much less than it may become.
+/// The used bytes of a region's file: much less than its maximum size.
 pub(super) fn file_bytes(need: &Need) -> u64 {
-    need.all_bytes(FILE_PERCENT, FILE_BESIDE).saturating_add(FILE_BYTES_MIN)
+    need.all_bytes(FILE_PERCENT, FILE_OVERHEAD).saturating_add(FILE_BYTES_MIN)
 }
 
 fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
@@ -102,8 +102,7 @@ fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
     nearstate_store::Schema { kind, tags }
 }
 
-/// Large pages for what was loaded into a region: a record is found with fewer walks through page
-/// tables.
+/// Backs a loaded region with 2 MiB pages, which causes fewer TLB misses.
 pub(super) fn collapsed(path: &Path) -> Result<Option<String>> {
     let has_large = Region::attach(path)?.collapse()? > 0;
     let pages = if has_large { "2 MiB pages" } else { "4 KiB pages: the kernel gave no larger" };
@@ -145,13 +144,13 @@ impl RegionConnection {
 }
 
 impl RegionConnection {
-    /// The namespace of counters, which exists from the first use on.
+    /// The namespace of counters, created on first use.
     fn counters(&self) -> Result<Namespace> {
         let schema = nearstate_store::Schema { kind: Kind::Counters, ..Default::default() };
         self.session.namespace("counters", &schema)
     }
 
-    /// Hands the parts of a record over that is to be changed.
+    /// Passes the parts of a record that is to be changed to `update`.
     #[inline]
     fn hand_parts(
         &self,
@@ -164,7 +163,7 @@ impl RegionConnection {
             Some(names) if names.len() > 1 => {
                 record.blocks_of(
                     names,
-                    |part| wanted.has(part),
+                    |part| wanted.contains(part),
                     |part, bytes| work.receive(part, bytes),
                 );
             }
@@ -172,8 +171,8 @@ impl RegionConnection {
         }
     }
 
-    /// Writes what changes of a record that was read; false if another client has changed
-    /// it meanwhile.
+    /// Writes the changed parts of a record that was read; false if another client has changed it
+    /// since.
     #[inline]
     fn write(
         &self,
@@ -199,7 +198,7 @@ impl RegionConnection {
     }
 }
 
-/// Tags in the words of the store, with room for the one that keeps the order.
+/// Tags in the form of the store, with space for the ordered tag of the keys.
 struct Tagged<'a> {
     tags: [(&'a str, &'a [u8]); TAGS_MAX + 1],
     count: usize,
@@ -222,8 +221,8 @@ impl<'a> Tagged<'a> {
 
     #[inline]
     fn add(&mut self, name: &'static str, value: &'a [u8]) {
-        if let Some(place) = self.tags.get_mut(self.count) {
-            *place = (name, value);
+        if let Some(entry) = self.tags.get_mut(self.count) {
+            *entry = (name, value);
             self.count += 1;
         }
     }
@@ -235,10 +234,10 @@ impl<'a> Tagged<'a> {
     }
 }
 
-/// Room for parts in the words of the store.
+/// Empty block changes, to be filled.
 const NO_BLOCKS: [BlockChange<'_>; PARTS_MAX] = [BlockChange { name: "", bytes: None }; PARTS_MAX];
 
-/// Parts as the changes of blocks that the store takes.
+/// Converts parts to block changes.
 #[inline]
 fn blocks_of<'a, 'b>(
     schema: &'static TableSchema,
@@ -246,16 +245,16 @@ fn blocks_of<'a, 'b>(
     blocks: &'b mut [BlockChange<'a>; PARTS_MAX],
 ) -> &'b [BlockChange<'a>] {
     let mut count = 0;
-    for ((part, bytes), place) in parts.iter().zip(blocks.iter_mut()) {
+    for ((part, bytes), change) in parts.iter().zip(blocks.iter_mut()) {
         let name = schema.parts.get(*part).copied().unwrap_or_default();
-        *place = BlockChange { name, bytes: Some(bytes) };
+        *change = BlockChange { name, bytes: Some(bytes) };
         count += 1;
     }
     blocks.get(..count).unwrap_or_default()
 }
 
-/// Whether a change has to do with tags: it changes them, or is a put, which takes away those that
-/// it does not name.
+/// True if a change involves tags: it changes them, or is a put, which removes the tags that it
+/// does not name.
 #[inline]
 const fn needs_transaction(schema: &TableSchema, change: &PartsChange<'_>) -> bool {
     let has_tags = !schema.tags.is_empty() || schema.is_scanned;
@@ -273,7 +272,7 @@ fn hand_view(
         receive(0, view.bytes());
     } else {
         view.blocks_among(schema.parts, |part, bytes| {
-            if wanted.has(part) {
+            if wanted.contains(part) {
                 receive(part, bytes);
             }
         });
@@ -400,13 +399,13 @@ impl StoreConnection for RegionConnection {
         session.transact(|txn| body(&mut InTransaction { txn, tables }))
     }
 
-    /// Reads and writes as they come, the cache misses of the records brought forward.
+    /// Executes reads and writes in order, after prefetching their records.
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
         for (round, some) in requests.chunks(AHEAD).enumerate() {
             let mut keys = [(self.tables.at(TableId(0))?.0, &[][..]); AHEAD];
             let mut known = 0;
-            for (place, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
-                *place = (self.tables.at(table)?.0, key);
+            for (entry, (table, key)) in keys.iter_mut().zip(some.iter().filter_map(where_of)) {
+                *entry = (self.tables.at(table)?.0, key);
                 known += 1;
             }
             self.session.prefetch(keys.get(..known).unwrap_or_default());
@@ -420,11 +419,11 @@ impl StoreConnection for RegionConnection {
     }
 }
 
-/// Records whose cache lines are asked for before the first of them is needed: what
-/// `Session::prefetch` looks at.
+/// Records that are prefetched before the first of them is needed: the limit of
+/// `Session::prefetch`.
 const AHEAD: usize = 16;
 
-/// `None` for a search by tag: the key of its record is not known.
+/// The table and key of a request; `None` for a search by tag, whose key is unknown.
 fn where_of<'a>(request: &Request<'a>) -> Option<(TableId, &'a [u8])> {
     match request {
         Request::Read { table, key, .. } | Request::Delete { table, key, .. } => {

@@ -99,7 +99,7 @@ impl RespTable {
     }
 
     fn is_all(&self, wanted: PartSet) -> bool {
-        (0..self.schema.parts.len()).all(|part| wanted.has(part))
+        (0..self.schema.parts.len()).all(|part| wanted.contains(part))
     }
 }
 
@@ -131,7 +131,7 @@ struct ExtraFields {
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
     wire: Wire<S>,
-    places: Vec<RespTable>,
+    tables: Vec<RespTable>,
     dialect: Dialect,
     scripts: Option<Scripts>,
     /// A buffer for a transaction's writes, reused by the next transaction.
@@ -149,7 +149,7 @@ impl<S: Stream> Resp<S> {
     pub(crate) fn new(stream: S, schema: &StoreSchema, dialect: Dialect) -> Result<Self> {
         let mut resp = Self {
             wire: Wire::new(stream),
-            places: schema.tables.iter().map(RespTable::new).collect(),
+            tables: schema.tables.iter().map(RespTable::new).collect(),
             dialect,
             scripts: None,
             queue: RespCommands::default(),
@@ -180,7 +180,7 @@ impl<S: Stream> Resp<S> {
     /// Declares the tags of all tables.
     fn declare(&mut self) -> Result<()> {
         let mut answers = 0;
-        for resp_table in &self.places {
+        for resp_table in &self.tables {
             answers += tagged::declare(resp_table, &mut self.wire.out);
         }
         if answers > 0 {
@@ -197,7 +197,7 @@ impl<S: Stream> Resp<S> {
 
     /// Appends it to the output.
     fn send_tag_command(&mut self, native: TagCommand, request: &Request<'_>) -> Result<()> {
-        let resp_table = resp_table(&self.places, request.table())?;
+        let resp_table = resp_table(&self.tables, request.table())?;
         self.queue.begin(RespForm::Requests);
         native.write(resp_table, request, &mut self.queue);
         self.wire.out.extend_from_slice(self.queue.bytes());
@@ -211,7 +211,7 @@ impl<S: Stream> Resp<S> {
     }
 
     fn resp_table(&self, table: TableId) -> Result<&RespTable> {
-        resp_table(&self.places, table)
+        resp_table(&self.tables, table)
     }
 
     /// Sends the output, after UNWATCH if a transaction left keys watched.
@@ -236,7 +236,7 @@ impl<S: Stream> Resp<S> {
 
     /// Writes the request for wanted parts.
     fn ask_parts(&mut self, table: TableId, key: &[u8], wanted: PartSet) -> Result<()> {
-        let resp_table = resp_table(&self.places, table)?;
+        let resp_table = resp_table(&self.tables, table)?;
         commands::parts_request(&mut self.wire.out, resp_table, key, wanted);
         Ok(())
     }
@@ -249,14 +249,14 @@ impl<S: Stream> Resp<S> {
         wanted: PartSet,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let resp_table = resp_table(&self.places, table)?;
+        let resp_table = resp_table(&self.tables, table)?;
         answers::receive_parts(&mut self.wire, resp_table, wanted, receive)
     }
 
     /// Removes the fields that HSET created because the record did not exist, unless another client
     /// has put one meanwhile.
     fn remove_fields(&mut self, table: TableId, key: &[u8], made: i64) -> Result<()> {
-        let prefix = resp_table(&self.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.tables, table)?.prefix.as_slice();
         commands::key_request(&mut self.wire.out, b"WATCH", prefix, key);
         commands::key_request(&mut self.wire.out, b"HLEN", prefix, key);
         self.send()?;
@@ -265,7 +265,7 @@ impl<S: Stream> Resp<S> {
         if self.wire.int()? != made {
             return Ok(());
         }
-        let prefix = resp_table(&self.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.tables, table)?.prefix.as_slice();
         commands::request(&mut self.wire.out, &[b"MULTI"]);
         commands::key_request(&mut self.wire.out, b"DEL", prefix, key);
         commands::request(&mut self.wire.out, &[b"EXEC"]);
@@ -277,7 +277,7 @@ impl<S: Stream> Resp<S> {
     }
 
     fn ask_script(&mut self, guard: &WriteGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
-        let resp_table = resp_table(&self.places, guard.table)?;
+        let resp_table = resp_table(&self.tables, guard.table)?;
         self.queue.begin(RespForm::Words);
         write(resp_table, &mut self.queue);
         if let Some(scripts) = &self.scripts {
@@ -346,8 +346,8 @@ impl<S: Stream> Resp<S> {
     }
 }
 
-fn resp_table(places: &[RespTable], table: TableId) -> Result<&RespTable> {
-    places.get(table.0).ok_or_else(|| table.unknown())
+fn resp_table(tables: &[RespTable], table: TableId) -> Result<&RespTable> {
+    tables.get(table.0).ok_or_else(|| table.unknown())
 }
 
 /// A record is put whole: otherwise the reply of HSET would not show whether it exists.
@@ -377,7 +377,7 @@ impl<S: Stream> StoreAccess for Resp<S> {
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
         let ScanRange { table, from, count } = *range;
-        let resp_table = resp_table(&self.places, table)?;
+        let resp_table = resp_table(&self.tables, table)?;
         if !resp_table.schema.is_scanned || count == 0 {
             return Ok(0);
         }

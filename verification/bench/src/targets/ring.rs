@@ -3,7 +3,7 @@
 
 use super::redis::{Program, Running, Server, capabilities, folder_bytes, version};
 use super::resp::Resp;
-use super::wire::{ANSWER_MAX, unix};
+use super::wire::{REPLY_TIMEOUT, unix};
 use super::{Capabilities, Database, Need, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use nearstate_local_transport::{LocalRing, Response, request_ring};
@@ -68,7 +68,7 @@ impl Target for RingTarget {
         match request_ring(&socket).map_err(|e| refused(e.to_string()))? {
             Response::Refused(text) => Err(refused(text)),
             Response::Granted(memory) => {
-                let mut ring = LocalRing::new(memory, socket, ANSWER_MAX)?;
+                let mut ring = LocalRing::new(memory, socket, REPLY_TIMEOUT)?;
                 if polled.is_some() {
                     ring.set_spin(BUSY_POLL);
                 }

@@ -1,5 +1,5 @@
-//! Our region through the calls of O-RAN's Shared Data Layer, in the client's process: what an xApp
-//! links. A record is a namespace, a key and one value.
+//! Our region through the API of O-RAN's Shared Data Layer, in the client's process, as in an xApp.
+//! A record is a namespace, a key and one value.
 
 use super::joined::{hand_over, joined};
 use super::{Capabilities, Database, Need, Support, Target, region::RegionTarget};
@@ -9,7 +9,7 @@ use crate::access::{
 use nearstate_model::{Error, Result};
 use nearstate_sdl::SyncStorage;
 
-/// Why SDL cannot take part.
+/// Why SDL declines.
 const NO_TAGS: &str = "SDL has no tags";
 const NO_TRANSACTIONS: &str = "SDL has no transactions";
 
@@ -43,7 +43,7 @@ impl Target for SdlTarget {
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        // Its namespaces are made by the first client: SDL's records are plain values.
+        // The first client creates the namespaces: SDL's records are plain values.
         let schema = StoreSchema { tables: &[] };
         RegionTarget.start(&Need { schema, ..need.clone() })
     }
@@ -62,12 +62,12 @@ fn backend(e: &nearstate_sdl::Error) -> Error {
 struct SdlConnection {
     storage: Box<dyn SyncStorage>,
     schema: StoreSchema,
-    /// The last record that was read or written, all parts of it.
+    /// All parts of the last record that was read or written.
     whole: Vec<u8>,
 }
 
 impl SdlConnection {
-    /// Delivers a record to `receive`; whether it exists.
+    /// Delivers a record to `receive`; true if it exists.
     fn visit(
         &mut self,
         schema: &TableSchema,

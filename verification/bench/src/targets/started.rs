@@ -1,5 +1,5 @@
-//! A server that was started for a database: below a reaper, on the processors that were given to
-//! servers, found again by its process id, and looked at in `/proc`.
+//! A server process that a database starts: a child of a reaper, on the processors of the servers,
+//! observed in `/proc`.
 
 use crate::processes::{children, descendants, memory_bytes, own_memory_bytes};
 use crate::protocol::STOPPED;
@@ -18,15 +18,14 @@ use std::time::Duration;
 
 use super::Need;
 
-/// How long a server may take to answer first, in pauses: a minute, for a Java server on a machine
-/// that is busy.
+/// The time until a server must answer, in pauses: a minute, for a Java server on a busy machine.
 const START_PAUSES: u32 = 6000;
 const START_PAUSE: Duration = Duration::from_millis(10);
 
-/// Bytes of a log that are told.
+/// The last bytes of a log that an error contains.
 const LOG_BYTES_MAX: u64 = 1024;
 
-/// Logs that servers write in their folders, as Geode does.
+/// Logs that servers write in their folders.
 const LOGS: [&str; 3] = ["log", "locator.log", "server.log"];
 
 /// A server process and its reaper.
@@ -35,7 +34,7 @@ pub(crate) struct ServerProcess {
     name: &'static str,
     reaper: Reaper,
     process: u32,
-    /// The process itself, even if its number is used again later.
+    /// A pidfd, which names the process even if its process id is reused.
     handle: Option<OwnedFd>,
     /// How it ended, once that is known.
     end: Option<String>,
@@ -54,17 +53,17 @@ impl Drop for ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `program` with the words that `words` makes of the folder that it is given.
+    /// Starts `program` with `arguments(folder)`; the folder is removed with the server.
     pub(crate) fn new(
         name: &'static str,
         need: &Need,
         program: &Path,
-        words: impl FnOnce(&Path) -> Vec<OsString>,
+        arguments: impl FnOnce(&Path) -> Vec<OsString>,
     ) -> Result<Self> {
         check_stop(need.stop)?;
         let program = program.to_string_lossy().into_owned();
         let mut reaper =
-            on_cpus(&need.server_cpus, || Reaper::start(&need.folder, Some(&program), words))?;
+            on_cpus(&need.server_cpus, || Reaper::start(&need.folder, Some(&program), arguments))?;
         let mut process = None;
         for _ in 0..START_PAUSES {
             process = children(reaper.process()).first().copied();
@@ -84,11 +83,11 @@ impl ServerProcess {
         self.reaper.folder()
     }
 
-    /// Waits until `is_there` says so; no longer than until the run is to stop.
-    pub(crate) fn wait(&mut self, mut is_there: impl FnMut() -> bool) -> Result<()> {
+    /// Waits until the server is ready, unless the run is stopped.
+    pub(crate) fn wait(&mut self, mut is_ready: impl FnMut() -> bool) -> Result<()> {
         for _ in 0..START_PAUSES {
             check_stop(self.stop)?;
-            if is_there() {
+            if is_ready() {
                 return self.alive();
             }
             self.alive()?;
@@ -98,12 +97,12 @@ impl ServerProcess {
         Err(Error::Backend { detail })
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) const fn process(&self) -> u32 {
         self.process
     }
 
-    /// Itself and what it started.
+    /// The process ids of the server and its descendants.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let mut all = vec![self.process];
         all.extend(descendants(self.process));
@@ -115,7 +114,7 @@ impl ServerProcess {
         memory_bytes(&self.processes())
     }
 
-    /// Memory of all its processes without what they have mapped from a region.
+    /// Memory of all its processes, without mapped regions.
     pub(crate) fn own_memory_bytes(&self) -> u64 {
         own_memory_bytes(&self.processes())
     }
@@ -130,18 +129,19 @@ impl ServerProcess {
             system(&detail, &e.into())
         })?;
         for _ in 0..START_PAUSES {
-            if !self.runs() {
+            if !self.is_running() {
                 return Ok(());
             }
             std::thread::sleep(START_PAUSE);
         }
-        let detail = format!("{} (process {}) does not die", self.name, self.process);
+        let detail =
+            format!("{} (process {}) still runs a minute after SIGKILL", self.name, self.process);
         Err(Error::Backend { detail })
     }
 
-    /// Whether it still runs; else how it ended and what it said last, as its folder will be gone.
+    /// Fails if the server has ended. The error says how, with the ends of its logs.
     pub(crate) fn alive(&mut self) -> Result<()> {
-        if self.runs() {
+        if self.is_running() {
             return Ok(());
         }
         let how = match self.end.take() {
@@ -155,13 +155,11 @@ impl ServerProcess {
 
     fn find_exit_reason(&mut self) -> String {
         let mut how = match self.reaper.exit_message() {
-            Some(words) => words,
+            Some(message) => message,
             None if self.reaper.has_ended() => {
-                "its reaper (`nearstate bench reaper`) was ended, and it has to be stopped \
-                 with it"
-                    .to_owned()
+                "its reaper (`nearstate bench reaper`) has ended, which stops the server".to_owned()
             }
-            None => "its reaper does not say how".to_owned(),
+            None => "its reaper reports no reason".to_owned(),
         };
         for name in LOGS {
             let last = end_of(&self.reaper.folder().join(name)).unwrap_or_default();
@@ -172,27 +170,28 @@ impl ServerProcess {
         how
     }
 
-    /// A reaper does not take up a child that has ended.
-    fn runs(&self) -> bool {
+    /// True if the process runs. The reaper does not reap a child that has ended, so that its
+    /// process id is not reused.
+    fn is_running(&self) -> bool {
         let state = fs::read_to_string(format!("/proc/{}/stat", self.process))
             .ok()
             .and_then(|text| text.rsplit(") ").next().and_then(|rest| rest.chars().next()));
-        let is_below_us = children(self.reaper.process()).contains(&self.process);
-        !matches!(state, None | Some('Z' | 'X')) && is_below_us
+        let is_child = children(self.reaper.process()).contains(&self.process);
+        !matches!(state, None | Some('Z' | 'X')) && is_child
     }
 }
 
-/// The last lines of a log, if there is one.
+/// The last lines of a log.
 fn end_of(log: &Path) -> std::io::Result<String> {
     let mut file = fs::File::open(log)?;
-    let begin = file.metadata()?.len().saturating_sub(LOG_BYTES_MAX);
-    file.seek(SeekFrom::Start(begin))?;
+    let start = file.metadata()?.len().saturating_sub(LOG_BYTES_MAX);
+    file.seek(SeekFrom::Start(start))?;
     let mut last = Vec::new();
     file.take(LOG_BYTES_MAX).read_to_end(&mut last)?;
     Ok(single_line(&last))
 }
 
-/// An error if the run is to stop.
+/// Fails if the run is to stop.
 fn check_stop(stop: Option<&'static AtomicBool>) -> Result<()> {
     if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
         return Err(Error::Backend { detail: STOPPED.to_owned() });
@@ -200,8 +199,8 @@ fn check_stop(stop: Option<&'static AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-/// Does something on these processors; processes that are started meanwhile stay there. On all if
-/// none are given.
+/// Runs `start` on these processors, or on all if none are given. Processes that it starts stay
+/// there.
 fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
     if cpus.is_empty() {
         return start();
@@ -218,7 +217,7 @@ fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
     started
 }
 
-/// A port of the loopback interface on which no process listens now.
+/// A port of the loopback interface on which no process listens at the moment.
 pub(crate) fn free_port() -> Result<u16> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
@@ -226,10 +225,10 @@ pub(crate) fn free_port() -> Result<u16> {
         .map_err(|e| system("finding a free port on the loopback interface", &e))
 }
 
-/// What a program says of its version: the first line of its output.
-pub(crate) fn first_line(program: &Path, word: &str) -> Result<String> {
+/// The first line of a program's output, which states its version.
+pub(crate) fn first_line(program: &Path, argument: &str) -> Result<String> {
     let output = std::process::Command::new(program)
-        .arg(word)
+        .arg(argument)
         .output()
         .map_err(|e| system(&format!("starting {}", program.display()), &e))?;
     let text = String::from_utf8_lossy(if output.stdout.is_empty() {
@@ -246,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_started_on_a_processor_stays_there_and_we_come_back() {
+    fn a_process_stays_on_the_processor_of_its_start_and_the_caller_does_not() {
         let before = sched_getaffinity(None).unwrap();
         let cpu = crate::cpus::allowed().unwrap()[0];
         let text = on_cpus(&[cpu], || {

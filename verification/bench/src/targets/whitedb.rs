@@ -1,9 +1,9 @@
 //! WhiteDB, the memory-centric back-end of paper 1.
 //!
-//! Its library is GPL-3.0, so nothing of it is linked here: each client has a process of a separate
-//! C program (`verification/peers/whitedb`), which is compiled when it is first needed and runs
-//! whole blocks of operations. A block costs two messages over pipes. The target takes the workload
-//! `micro` only: a table of plain values.
+//! Its library is GPL-3.0, so it is not linked here. Each client has a process of a separate C
+//! program (`verification/peers/whitedb`), which is compiled on first use and runs whole blocks of
+//! operations. A block costs two messages over pipes. The target supports the workload `micro`
+//! only: a table of plain values.
 
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
@@ -21,20 +21,20 @@ use std::{env, fs};
 
 const INSTALL: &str = "apt-get install -y libwgdb-dev gcc";
 
-/// Where distributions put the library's header.
+/// The paths at which distributions install the library's header.
 const HEADERS: [&str; 2] = ["/usr/include/whitedb/dbapi.h", "/usr/local/include/whitedb/dbapi.h"];
 
-/// Names the folder of the peers' sources.
+/// The environment variable with the folder of the peers' sources.
 const SOURCE_VARIABLE: &str = "NEARSTATE_PEERS";
 const SOURCE: &str = "verification/peers/whitedb/node.c";
 
 /// The layout in which the lock is held for a block of puts, as in the thesis.
 const BLOCK_LOCK: &str = "block-lock";
 
-/// Bytes of a segment beside those of its records.
+/// Bytes of a segment in addition to its records.
 const SEGMENT_BYTES: u64 = 128 << 20;
 
-const PLAIN: &str = "only tables of plain values, without tags, are stored in it";
+const PLAIN: &str = "it stores only tables of plain values without tags";
 
 #[derive(Clone, Copy, Debug)]
 pub struct WhiteDbTarget;
@@ -52,7 +52,7 @@ impl Target for WhiteDbTarget {
             || "of unknown version".to_owned(),
             |o| String::from_utf8_lossy(&o.stdout).trim().to_owned(),
         );
-        Ok(format!("libwgdb {version}, in a process of its own"))
+        Ok(format!("libwgdb {version}, in a separate process"))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -60,7 +60,7 @@ impl Target for WhiteDbTarget {
             delta: Support::Declined(PLAIN),
             unique_tag: Support::Declined(PLAIN),
             transaction: Support::Declined("its lock covers the database, and it cannot abort"),
-            scan: Support::Declined("no cursor in the order of keys that inserts do not disturb"),
+            scan: Support::Declined("it has no ordered cursor that is stable under inserts"),
             ..Capabilities::DEFAULT
         }
     }
@@ -72,12 +72,12 @@ impl Target for WhiteDbTarget {
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
         let each = need.record_bytes.saturating_mul(2).saturating_add(512);
         let bytes = need.records.saturating_mul(each).saturating_add(SEGMENT_BYTES);
-        // The key holds this process's number; the keeping process refuses a key that exists.
+        // The key contains the process id. The owning process refuses a key that exists.
         let key = 0x6E73_0000 | (std::process::id() & 0xFFFF);
-        let mut keep = Pipes::start(&["keep", &key.to_string(), &bytes.to_string()])?;
-        keep.number()?;
+        let mut owner = Pipes::start(&["keep", &key.to_string(), &bytes.to_string()])?;
+        owner.number()?;
         let lock = if need.layout.as_deref() == Some(BLOCK_LOCK) { "block" } else { "record" };
-        Ok(Box::new(Segment { address: format!("{key} {lock}"), _keep: keep }))
+        Ok(Box::new(Segment { address: format!("{key} {lock}"), _owner: owner }))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -92,12 +92,12 @@ impl Target for WhiteDbTarget {
     }
 }
 
-/// A database in a System V shared memory segment. The keeping process removes it when its standard
-/// input ends, so also when this process is killed.
+/// A database in a System V shared memory segment. The owning process removes it when its standard
+/// input ends, therefore also when this process is killed.
 #[derive(Debug)]
 struct Segment {
     address: String,
-    _keep: Pipes,
+    _owner: Pipes,
 }
 
 impl Database for Segment {
@@ -126,10 +126,10 @@ impl Drop for Pipes {
 }
 
 impl Pipes {
-    fn start(words: &[&str]) -> Result<Self> {
+    fn start(arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(built()?);
         // The library prints to the program's standard error.
-        command.args(words).process_group(0).stderr(Stdio::null());
+        command.args(arguments).process_group(0).stderr(Stdio::null());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| system("starting whitedb-node", &e))?;
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
@@ -150,12 +150,13 @@ impl Pipes {
     }
 
     fn count(&mut self, count: usize) -> Result<()> {
-        let count = u32::try_from(count)
-            .map_err(|_| Error::BadArgument { detail: format!("{count} is too large a block") })?;
+        let count = u32::try_from(count).map_err(|_| Error::BadArgument {
+            detail: format!("a length of {count} is too large"),
+        })?;
         self.send(&count.to_le_bytes())
     }
 
-    /// The number that answers a request.
+    /// Flushes the request and reads its reply, a number.
     fn number(&mut self) -> Result<u64> {
         if let Some(requests) = &mut self.requests {
             requests.flush().map_err(|e| gone(&e))?;
@@ -174,14 +175,15 @@ impl Pipes {
 }
 
 fn gone(e: &std::io::Error) -> Error {
-    system("talking to whitedb-node", e)
+    system("exchanging messages with whitedb-node", e)
 }
 
 #[derive(Debug)]
 struct WhiteDbConnection {
     pipes: Pipes,
-    /// The values that the process has.
+    /// The values of puts that were sent to the process.
     values: Vec<Vec<u8>>,
+    /// The buffer of a read.
     value: Vec<u8>,
 }
 
@@ -250,7 +252,7 @@ impl StoreConnection for WhiteDbConnection {
     }
 }
 
-/// The C program, compiled beside this program if it is older than its source.
+/// The path of the C program, next to this program. Compiles it if it is older than its source.
 fn built() -> Result<PathBuf> {
     if !HEADERS.iter().any(|h| Path::new(h).exists()) {
         return Err(Error::BadArgument {
@@ -261,12 +263,12 @@ fn built() -> Result<PathBuf> {
     let own = own_program()?;
     let folder = own.parent().map_or_else(env::temp_dir, |p| p.join("peers"));
     fs::create_dir_all(&folder).map_err(|e| {
-        system(&format!("creating {}: give a folder that can be written", folder.display()), &e)
+        system(&format!("creating {}: make its parent writable", folder.display()), &e)
     })?;
     let program = folder.join("whitedb-node");
-    let changed = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
-    if let (Ok(program_changed), Ok(source_changed)) = (changed(&program), changed(&source))
-        && program_changed >= source_changed
+    let modified = |path: &Path| fs::metadata(path).and_then(|m| m.modified());
+    if let (Ok(program_time), Ok(source_time)) = (modified(&program), modified(&source))
+        && program_time >= source_time
     {
         return Ok(program);
     }
@@ -275,7 +277,7 @@ fn built() -> Result<PathBuf> {
 }
 
 fn compile(source: &Path, program: &Path) -> Result<()> {
-    // Two runs may compile at the same time: each into a file of its own, which is then renamed.
+    // Two runs may compile at the same time: each into its own file, which is then renamed.
     let own = program.with_extension(std::process::id().to_string());
     let output = Command::new("cc")
         .args(["-O3", "-Wall", "-o"])
@@ -292,14 +294,14 @@ fn compile(source: &Path, program: &Path) -> Result<()> {
     fs::rename(&own, program).map_err(|e| system("installing whitedb-node", &e))
 }
 
-/// The source of the C program: below the folder that a variable names, around this program, or
-/// where this program was built.
+/// The source of the C program: in the folder that the variable names, in a checkout around this
+/// program, or in the checkout from which it was built.
 fn source() -> Result<PathBuf> {
     let named = env::var_os(SOURCE_VARIABLE).map(|p| PathBuf::from(p).join("whitedb/node.c"));
     let own = own_program()?;
-    let around = own.ancestors().map(|a| a.join(SOURCE));
+    let above = own.ancestors().map(|a| a.join(SOURCE));
     let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|a| a.join(SOURCE));
-    named.into_iter().chain(around).chain(built_from).find(|p| p.exists()).ok_or_else(|| {
+    named.into_iter().chain(above).chain(built_from).find(|p| p.exists()).ok_or_else(|| {
         Error::BadArgument {
             detail: format!(
                 "{SOURCE} does not exist: run from a checkout, or set {SOURCE_VARIABLE} to the \

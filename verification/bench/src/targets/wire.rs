@@ -18,10 +18,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A server that sends nothing for this time has stalled: twenty times the longest observed pause.
-pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest valid reply, in bytes.
-pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
+pub(crate) const REPLY_BYTES_MAX: usize = 1 << 30;
 
 /// The longest valid line of a header or of an error, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
@@ -35,9 +35,9 @@ const READ_BYTES: usize = 64 << 10;
 
 /// A stream to a server.
 ///
-/// A client with several messages in flight must read when it cannot write: the server may not
-/// accept the next request before its replies are read. A stream that cannot report which of the
-/// two is possible keeps the default methods, and nothing is sent ahead over it.
+/// A client with several messages in flight must read while it cannot write, because the server may
+/// accept the next request only after its replies are read. A stream that cannot report which of
+/// the two is possible has the default methods, and nothing is sent ahead over it.
 pub(crate) trait Stream: Read + Write {
     /// True if [`Stream::write_now`] never waits.
     const IS_NON_BLOCKING: bool = false;
@@ -60,7 +60,7 @@ pub(crate) trait Stream: Read + Write {
 
 impl Stream for LocalRing {}
 
-/// A TCP or Unix socket that gives up after [`ANSWER_MAX`].
+/// A TCP or Unix socket that gives up after [`REPLY_TIMEOUT`].
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -70,43 +70,43 @@ pub(crate) enum Socket {
 impl Socket {
     pub(crate) fn tcp(address: SocketAddr) -> Result<Self> {
         let open = || {
-            let stream = TcpStream::connect_timeout(&address, ANSWER_MAX)?;
+            let stream = TcpStream::connect_timeout(&address, REPLY_TIMEOUT)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
+            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+            stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
             Ok(Self::Tcp(stream))
         };
-        open().map_err(|e| away(&address.to_string(), &e))
+        open().map_err(|e| connect_error(&address.to_string(), &e))
     }
 
     pub(crate) fn unix(path: &Path) -> Result<Self> {
         unix(path).map(Self::Unix)
     }
 
-    /// At an address as targets give them: `HOST:PORT` or `unix:PATH`.
+    /// Connects to the address of a target: `HOST:PORT` or `unix:PATH`.
     pub(crate) fn at(address: &str) -> Result<Self> {
         if let Some(path) = address.strip_prefix("unix:") {
             return Self::unix(Path::new(path));
         }
         let parsed = address.parse().map_err(|_| Error::BadArgument {
-            detail: format!("{address:?} is no address: give HOST:PORT or unix:PATH"),
+            detail: format!("{address:?} is not an address: give HOST:PORT or unix:PATH"),
         })?;
         Self::tcp(parsed)
     }
 }
 
-/// A Unix socket that gives up after [`ANSWER_MAX`].
+/// A Unix socket that gives up after [`REPLY_TIMEOUT`].
 pub(crate) fn unix(path: &Path) -> Result<UnixStream> {
     let open = || {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
-        stream.set_write_timeout(Some(ANSWER_MAX))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
         Ok(stream)
     };
-    open().map_err(|e| away(&path.display().to_string(), &e))
+    open().map_err(|e| connect_error(&path.display().to_string(), &e))
 }
 
-fn away(address: &str, e: &std::io::Error) -> Error {
+fn connect_error(address: &str, e: &std::io::Error) -> Error {
     Error::Backend { detail: format!("connecting to {address}: {e}") }
 }
 
@@ -165,8 +165,8 @@ impl Stream for Socket {
 
     fn wait(&mut self) -> std::io::Result<bool> {
         let mut sockets = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN | PollFlags::OUT)];
-        let retry_policy = Timespec::try_from(ANSWER_MAX).ok();
-        match poll(&mut sockets, retry_policy.as_ref()) {
+        let timeout = Timespec::try_from(REPLY_TIMEOUT).ok();
+        match poll(&mut sockets, timeout.as_ref()) {
             Ok(0) => Err(ErrorKind::TimedOut.into()),
             Ok(_) => Ok(sockets.iter().any(|one| one.revents().contains(PollFlags::IN))),
             Err(Errno::INTR) => Ok(false),
@@ -175,8 +175,8 @@ impl Stream for Socket {
     }
 }
 
-/// Messages of a connection that were to be sent ahead, the oldest first: true if one was sent. One
-/// that needs replies before it can be written was not, nor are those behind it.
+/// The messages in flight of a connection, the oldest first: true if it was sent. A message that
+/// needs replies before it can be written is not sent, nor are those after it.
 #[derive(Debug, Default)]
 pub(crate) struct SentAhead(VecDeque<bool>);
 
@@ -202,11 +202,11 @@ impl SentAhead {
     }
 }
 
-/// The stream.
+/// The buffered stream.
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     stream: S,
-    /// Output, behind the message that is held back.
+    /// The message that is held back, then further output.
     pub(crate) out: Vec<u8>,
     /// Bytes of the message that is held back.
     held: usize,
@@ -251,9 +251,9 @@ impl<S: Stream> Wire<S> {
         &mut self.stream
     }
 
-    /// Sends a message whose replies are read later. While received replies are unread, it is held
-    /// back until they are read, or until the next message: a client that is slower than its server
-    /// sends half as often, and one that waits for its server sends at once.
+    /// Sends a message whose replies are read later. While received replies are unread, the message
+    /// is held back until they are read, or until the next message. So a client that is slower than
+    /// its server sends half as often, and one that waits for its server sends at once.
     pub(crate) fn send_or_hold(&mut self) -> Result<()> {
         if self.held == 0 && self.at < self.end {
             self.held = self.out.len();
@@ -262,7 +262,7 @@ impl<S: Stream> Wire<S> {
         self.send()
     }
 
-    /// Removes the output behind the message that is held back.
+    /// Removes the output after the message that is held back.
     pub(crate) fn discard_output(&mut self) {
         self.out.truncate(self.held);
     }
@@ -272,7 +272,7 @@ impl<S: Stream> Wire<S> {
         self.held = 0;
         if self.is_lost {
             self.out.clear();
-            let detail = "the connection was given up after an error: connect again".to_owned();
+            let detail = "the connection was closed after an error: connect again".to_owned();
             return Err(Error::Backend { detail });
         }
         let out = std::mem::take(&mut self.out);
@@ -282,28 +282,29 @@ impl<S: Stream> Wire<S> {
         written
     }
 
-    /// Writes, and keeps what comes meanwhile: a server that is not read from takes nothing either.
+    /// Writes, and reads what arrives meanwhile: a server may accept nothing until its replies are
+    /// read.
     fn write(&mut self, mut left: &[u8]) -> Result<()> {
-        const ASKING: &str = "asking the server";
+        const WRITING: &str = "sending a request";
         while !left.is_empty() {
-            let comes = match self.stream.write_now(left) {
-                Ok(0) => return Err(self.lost(ASKING, &ErrorKind::WriteZero.into())),
+            let can_read = match self.stream.write_now(left) {
+                Ok(0) => return Err(self.lost(WRITING, &ErrorKind::WriteZero.into())),
                 Ok(bytes) => {
                     left = left.get(bytes..).unwrap_or_default();
                     continue;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.stream.wait(),
-                Err(e) => return Err(self.lost(ASKING, &e)),
+                Err(e) => return Err(self.lost(WRITING, &e)),
             };
-            if comes.map_err(|e| self.lost(ASKING, &e))? {
-                if self.end - self.at > ANSWER_BYTES_MAX {
+            if can_read.map_err(|e| self.lost(WRITING, &e))? {
+                if self.end - self.at > REPLY_BYTES_MAX {
                     return Err(self.invalid_reply("more than was requested"));
                 }
                 self.read()?;
             }
         }
-        self.stream.flush().map_err(|e| self.lost(ASKING, &e))
+        self.stream.flush().map_err(|e| self.lost(WRITING, &e))
     }
 
     /// The next `bytes` of the reply.
@@ -318,7 +319,7 @@ impl<S: Stream> Wire<S> {
     /// Reads until `bytes` bytes are in the buffer.
     #[inline]
     pub(crate) fn need(&mut self, bytes: usize) -> Result<()> {
-        if bytes > ANSWER_BYTES_MAX {
+        if bytes > REPLY_BYTES_MAX {
             return Err(self.invalid_reply("a reply that is too long"));
         }
         while self.end - self.at < bytes {
@@ -330,17 +331,17 @@ impl<S: Stream> Wire<S> {
     /// The next line, without its end.
     #[inline]
     pub(crate) fn line(&mut self) -> Result<&[u8]> {
-        let mut looked = 0;
+        let mut searched = 0;
         loop {
-            let there = self.input.get(self.at + looked..self.end).unwrap_or_default();
-            if let Some(more) = there.iter().position(|byte| *byte == b'\n') {
+            let unread = self.input.get(self.at + searched..self.end).unwrap_or_default();
+            if let Some(more) = unread.iter().position(|byte| *byte == b'\n') {
                 let from = self.at;
-                self.at = from + looked + more + 1;
-                let line = self.input.get(from..from + looked + more).unwrap_or_default();
+                self.at = from + searched + more + 1;
+                let line = self.input.get(from..from + searched + more).unwrap_or_default();
                 return Ok(line.strip_suffix(b"\r").unwrap_or(line));
             }
-            looked = self.end - self.at;
-            if looked > LINE_BYTES_MAX {
+            searched = self.end - self.at;
+            if searched > LINE_BYTES_MAX {
                 return Err(self.invalid_reply("a line that does not end"));
             }
             self.read()?;
@@ -364,12 +365,12 @@ impl<S: Stream> Wire<S> {
     #[cold]
     fn lost(&mut self, doing: &str, e: &std::io::Error) -> Error {
         let is_late = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-        // A server that stalls is there: connecting again would hide it.
+        // A stall is not a broken connection: a reconnect would hide it.
         (self.is_lost, self.is_cut) = (true, !is_late);
         let detail = if is_late {
-            format!("{doing}: no reply for {} s", ANSWER_MAX.as_secs())
+            format!("{doing}: no reply for {} s", REPLY_TIMEOUT.as_secs())
         } else if e.kind() == ErrorKind::UnexpectedEof {
-            format!("{doing}: it has closed the connection")
+            format!("{doing}: the server has closed the connection")
         } else {
             format!("{doing}: {e}")
         };
@@ -377,29 +378,28 @@ impl<S: Stream> Wire<S> {
     }
 
     fn read(&mut self) -> Result<()> {
+        const READING: &str = "reading a reply";
         if self.held > 0 {
             self.send()?;
         }
-        self.make_room();
-        let room = self.input.get_mut(self.end..).unwrap_or_default();
+        self.reserve();
+        let free = self.input.get_mut(self.end..).unwrap_or_default();
         let read =
-            if self.is_busy_polling { self.stream.read_soon(room) } else { self.stream.read(room) };
+            if self.is_busy_polling { self.stream.read_soon(free) } else { self.stream.read(free) };
         match read {
-            Ok(0) => {
-                let e = std::io::Error::from(ErrorKind::UnexpectedEof);
-                Err(self.lost("reading the server's answer", &e))
-            }
+            Ok(0) => Err(self.lost(READING, &ErrorKind::UnexpectedEof.into())),
             Ok(bytes) => {
                 self.end += bytes;
                 Ok(())
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
-            Err(e) => Err(self.lost("reading the server's answer", &e)),
+            Err(e) => Err(self.lost(READING, &e)),
         }
     }
 
-    /// What was taken is forgotten; the buffer doubles only when bytes that have come fill it.
-    fn make_room(&mut self) {
+    /// Frees buffer space for a read: discards the bytes that were taken, and doubles the buffer
+    /// only if received bytes fill it.
+    fn reserve(&mut self) {
         if self.at == self.end {
             (self.at, self.end) = (0, 0);
         } else if self.at > 0 && self.end == self.input.len() {
@@ -418,10 +418,10 @@ pub(crate) fn digits(number: usize, out: &mut Vec<u8>) {
     let mut text = [0_u8; 20];
     let mut left = number;
     let mut used = 0;
-    for place in text.iter_mut().rev() {
+    for digit in text.iter_mut().rev() {
         #[expect(clippy::cast_possible_truncation, reason = "a digit")]
         {
-            *place = b'0' + (left % 10) as u8;
+            *digit = b'0' + (left % 10) as u8;
         }
         left /= 10;
         used += 1;
@@ -432,7 +432,7 @@ pub(crate) fn digits(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(text.get(text.len() - used..).unwrap_or_default());
 }
 
-/// A number in decimal digits, perhaps with a minus.
+/// Parses a decimal number.
 #[inline]
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()

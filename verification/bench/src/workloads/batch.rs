@@ -1,4 +1,4 @@
-//! A batch of requests. Its memory is reused, so that requests cost no allocation.
+//! A batch of requests. Its memory is reused, so that requests need no allocation.
 
 use crate::access::{
     BatchSink, Connection, PartSet, PartWrite, PartsChange, RecordEntry, Request, StoreReply,
@@ -12,7 +12,7 @@ use std::ops::Range;
 pub enum BatchOp {
     /// Reads some parts.
     Read(PartSet),
-    /// Puts a whole record where there is none.
+    /// Puts a whole record, which does not exist.
     Put,
     /// Changes some parts.
     Change,
@@ -35,8 +35,8 @@ pub struct Batch {
     bytes: Vec<u8>,
     spans: Vec<(usize, Range<usize>)>,
     prepared: Vec<PreparedRequest>,
-    /// Empty, kept for their capacity.
-    pieces: Vec<PartWrite<'static>>,
+    /// Empty, kept for their capacity: parts and tags, requests.
+    fields: Vec<PartWrite<'static>>,
     requests: Vec<Request<'static>>,
     sent: u64,
 }
@@ -52,44 +52,44 @@ impl Batch {
     /// Begins a request: `key` writes the record's key.
     #[inline]
     pub fn begin(&mut self, kind: BatchOp, table: TableId, key: impl FnOnce(&mut Vec<u8>)) {
-        let begin = self.bytes.len();
+        let start = self.bytes.len();
         key(&mut self.bytes);
         let (end, spans) = (self.bytes.len(), self.spans.len());
-        self.sent += (end - begin) as u64;
+        self.sent += (end - start) as u64;
         let (parts, tags) = (spans..spans, spans..spans);
-        self.prepared.push(PreparedRequest { kind, table, key: begin..end, parts, tags });
+        self.prepared.push(PreparedRequest { kind, table, key: start..end, parts, tags });
     }
 
-    /// Adds a part to the request that was begun last, before any of its tags.
+    /// Adds a part to the last request. All parts precede the tags.
     #[inline]
     pub fn part(&mut self, part: usize, write: impl FnOnce(&mut Vec<u8>)) {
-        let begin = self.bytes.len();
+        let start = self.bytes.len();
         write(&mut self.bytes);
-        self.sent += (self.bytes.len() - begin) as u64;
-        self.spans.push((part, begin..self.bytes.len()));
+        self.sent += (self.bytes.len() - start) as u64;
+        self.spans.push((part, start..self.bytes.len()));
         if let Some(prepared) = self.prepared.last_mut() {
             prepared.parts.end = self.spans.len();
             prepared.tags = self.spans.len()..self.spans.len();
         }
     }
 
-    /// Adds a tag to the request that was begun last.
+    /// Adds a tag to the last request.
     #[inline]
     pub fn tag(&mut self, tag: usize, write: impl FnOnce(&mut Vec<u8>)) {
-        let begin = self.bytes.len();
+        let start = self.bytes.len();
         write(&mut self.bytes);
-        self.spans.push((tag, begin..self.bytes.len()));
+        self.spans.push((tag, start..self.bytes.len()));
         if let Some(prepared) = self.prepared.last_mut() {
             prepared.tags.end = self.spans.len();
         }
     }
 
-    /// Requests that are written down.
+    /// The number of requests.
     pub fn count(&self) -> usize {
         self.prepared.len()
     }
 
-    /// Bytes of keys and parts that were written since this was asked last.
+    /// Returns the bytes of keys and parts since the last call.
     #[inline]
     pub const fn take_sent(&mut self) -> u64 {
         std::mem::replace(&mut self.sent, 0)
@@ -100,13 +100,13 @@ impl Batch {
     fn with<T>(&mut self, send: impl FnOnce(&[Request<'_>]) -> Result<T>) -> Result<T> {
         let bytes = &self.bytes;
         let at = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
-        let mut pieces = emptied_parts(std::mem::take(&mut self.pieces));
-        pieces.extend(self.spans.iter().map(|(number, range)| (*number, at(range))));
-        let some = |range: &Range<usize>| pieces.get(range.clone()).unwrap_or_default();
+        let mut fields = emptied_parts(std::mem::take(&mut self.fields));
+        fields.extend(self.spans.iter().map(|(number, range)| (*number, at(range))));
+        let fields_at = |range: &Range<usize>| fields.get(range.clone()).unwrap_or_default();
         let mut requests = emptied_requests(std::mem::take(&mut self.requests));
         requests.extend(self.prepared.iter().map(|prepared| {
             let (table, key) = (prepared.table, at(&prepared.key));
-            let (parts, tags) = (some(&prepared.parts), some(&prepared.tags));
+            let (parts, tags) = (fields_at(&prepared.parts), fields_at(&prepared.tags));
             match prepared.kind {
                 BatchOp::Read(wanted) => Request::Read { table, key, wanted },
                 BatchOp::Put => Request::Put {
@@ -119,10 +119,10 @@ impl Batch {
                 BatchOp::Delete => Request::Delete { table, key, tags },
             }
         }));
-        let answer = send(&requests);
+        let result = send(&requests);
         self.requests = emptied_requests(requests);
-        self.pieces = emptied_parts(pieces);
-        answer
+        self.fields = emptied_parts(fields);
+        result
     }
 
     /// Sends the batch; a single request is sent alone.
@@ -143,15 +143,15 @@ impl Batch {
     #[inline]
     pub fn transact(&mut self, store: &mut Connection<'_>) -> Result<bool> {
         self.with(|requests| {
-            let mut all_met = true;
+            let mut all_exist = true;
             store.transact(&mut |access| {
-                all_met = true;
+                all_exist = true;
                 for request in requests {
-                    all_met &= access.perform(request, &mut |_| {})?;
+                    all_exist &= access.perform(request, &mut |_| {})?;
                 }
                 Ok(())
             })?;
-            Ok(all_met)
+            Ok(all_exist)
         })
     }
 }
@@ -174,18 +174,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn emptied_vectors_keep_their_room() {
+    fn emptied_vectors_keep_their_allocation() {
         let bytes = [1_u8; 4];
         let mut parts: Vec<PartWrite<'_>> = Vec::with_capacity(40);
         parts.push((1, &bytes));
-        let place = parts.as_ptr() as usize;
+        let address = parts.as_ptr() as usize;
         let again: Vec<PartWrite<'static>> = emptied_parts(parts);
         assert!(again.is_empty() && again.capacity() >= 40);
-        assert_eq!(again.as_ptr() as usize, place);
+        assert_eq!(again.as_ptr() as usize, address);
     }
 
     #[test]
-    fn requests_are_what_was_written_down() {
+    fn requests_have_the_keys_parts_and_tags_that_were_written() {
         let mut batch = Batch::default();
         for round in 0..2 {
             batch.clear();

@@ -1,15 +1,15 @@
-//! Bytes of any length that follow from a number, made and compared at the speed of a copy.
+//! Bytes of any length that derive from a number, generated and compared at the speed of a copy.
 //!
-//! The number itself comes first, so that no two are alike for long; the rest is a piece of a pool
-//! of random bytes, and which piece follows from the number. A store that mixes two values up, or
-//! parts of them, does not get by.
+//! They start with the number, so that all values differ. The rest is a slice of a pool of random
+//! bytes, at an offset that the number selects. So a store that confuses two values, or parts of
+//! them, is detected.
 
 use crate::random::{self};
 
-/// Places at which a piece can begin: the pool stays in the second-level cache.
-const PLACES: usize = 1 << 16;
+/// Offsets at which a slice can start: the pool stays in the second-level cache.
+const OFFSETS: usize = 1 << 16;
 
-/// The longest that is made by [`Contents::new`], in bytes.
+/// Maximum length of contents from [`Contents::new`].
 pub const BYTES_MAX: usize = 4096;
 
 /// Bytes of the number.
@@ -21,48 +21,48 @@ pub struct Contents {
     pool: Vec<u8>,
 }
 
-/// The longest value of a workload whose values have a size of their own, in bytes.
+/// Maximum length of a value, for workloads with `--value-bytes`.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 impl Contents {
-    /// A pool that follows from a seed, for up to [`BYTES_MAX`] bytes.
+    /// Generates a pool from a seed, for up to [`BYTES_MAX`] bytes.
     pub fn new(seed: u64) -> Self {
         Self::of_bytes(seed, BYTES_MAX)
     }
 
-    /// A pool for up to so many bytes.
+    /// Generates a pool for up to `bytes_max` bytes.
     pub fn of_bytes(seed: u64, bytes_max: usize) -> Self {
         let mut rng = random::rng(seed);
-        let mut pool = Vec::with_capacity(PLACES + bytes_max + HEAD);
-        while pool.len() < PLACES + bytes_max {
+        let mut pool = Vec::with_capacity(OFFSETS + bytes_max + HEAD);
+        while pool.len() < OFFSETS + bytes_max {
             pool.extend_from_slice(&rng.u64(..).to_le_bytes());
         }
         Self { pool }
     }
 
-    /// The piece of a number, `bytes` long: at most as many as the pool was made for.
+    /// The slice of the pool that belongs to a number.
     #[inline]
-    fn piece(&self, number: u64, bytes: usize) -> &[u8] {
-        let at = usize::try_from(number & (PLACES as u64 - 1)).unwrap_or(0);
+    fn slice(&self, number: u64, bytes: usize) -> &[u8] {
+        let at = usize::try_from(number & (OFFSETS as u64 - 1)).unwrap_or(0);
         self.pool.get(at..at + bytes).unwrap_or_default()
     }
 
-    /// Appends what belongs to a number.
+    /// Appends the contents of a number.
     #[inline]
     pub fn append(&self, number: u64, bytes: usize, out: &mut Vec<u8>) {
         let head = number.to_le_bytes();
         let length = bytes.min(HEAD);
         out.extend_from_slice(head.get(..length).unwrap_or_default());
-        out.extend_from_slice(self.piece(number, bytes - length));
+        out.extend_from_slice(self.slice(number, bytes - length));
     }
 
-    /// Whether these are the bytes of that number, all of them.
+    /// True if `found` is the contents of a number.
     #[inline]
     pub fn are(&self, number: u64, bytes: usize, found: &[u8]) -> bool {
         let (head, length) = (number.to_le_bytes(), bytes.min(HEAD));
         match found.split_at_checked(length) {
             Some((first, rest)) => {
-                head.get(..length) == Some(first) && rest == self.piece(number, bytes - length)
+                head.get(..length) == Some(first) && rest == self.slice(number, bytes - length)
             }
             None => false,
         }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_is_known_again_and_nothing_else() {
+    fn contents_are_recognised_and_changed_ones_are_not() {
         let contents = Contents::new(1);
         for bytes in [0, 1, 7, 8, 9, 100, BYTES_MAX] {
             let mut made = b"x".to_vec();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn two_values_are_alike_neither_at_their_begin_nor_at_their_end() {
+    fn values_differ_at_their_start_and_mostly_at_their_end() {
         let contents = Contents::new(2);
         let of = |number: u64| {
             let mut out = Vec::new();
@@ -106,7 +106,7 @@ mod tests {
             assert!(all[..at].iter().all(|other| one[..8] != other[..8]));
             same_ends += all[..at].iter().filter(|other| one[92..] == other[92..]).count();
         }
-        // Of 19,900 pairs; two pieces begin at the same one of 65,536 places now and then.
+        // Of 19,900 pairs. A few start at the same one of the 65,536 offsets.
         assert!(same_ends < 5, "{same_ends}");
     }
 }

@@ -1,7 +1,7 @@
 //! The executor of a node's core without a store: yields, suspended tasks, deadlines, new tasks and
 //! messages between cores; the same with tasks of tokio for comparison.
 //!
-//! The target is not used. `bench run executor` measures it beside the target `null`.
+//! The workload does not use its target, so `bench run executor` runs it with the target `null`.
 
 use super::share;
 use super::{ClientPart, Parameters, Tally, Workload, WorkloadKind, WorkloadSpec};
@@ -28,7 +28,7 @@ const BUSY_POLL: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutorCosts;
 
-/// Runs so many operations.
+/// Runs a number of operations.
 type Measure = fn(u64) -> Result<()>;
 
 const VARIANTS: [(&str, &str); 10] = [
@@ -83,7 +83,7 @@ impl WorkloadKind for ExecutorCosts {
         (0, 0)
     }
 
-    fn travels_together(&self) -> bool {
+    fn is_pipelined(&self) -> bool {
         false
     }
 
@@ -131,7 +131,7 @@ fn executor() -> Result<Executor> {
     Executor::new(&ExecutorConfig { spin: SpinPolicy::Never, ..ExecutorConfig::default() })
 }
 
-/// How often each of so many tasks runs, so that all run `ops` times together.
+/// How often each of `tasks` tasks runs, so that all together run `ops` times.
 fn each_of(ops: u64, tasks: usize) -> u64 {
     ops.div_ceil(tasks as u64)
 }
@@ -254,7 +254,7 @@ fn round_trips(spin: SpinPolicy, ops: u64) -> Result<()> {
     other.join().map_err(failed)?
 }
 
-/// Answers so many messages.
+/// Answers `ops` messages.
 fn exchange(
     spin: SpinPolicy,
     batch: InboxSender<()>,

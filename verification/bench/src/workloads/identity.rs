@@ -1,4 +1,4 @@
-//! Keys that look like a subscriber's identity.
+//! Keys in the form of a subscriber's identity.
 
 use crate::operations::{KEY_BYTES, RecordKey};
 
@@ -7,13 +7,13 @@ use crate::operations::{KEY_BYTES, RecordKey};
 pub(super) fn key(record: u64) -> RecordKey {
     let mut out = [0; KEY_BYTES];
     let (high, low) = (record / 100_000_000, record % 100_000_000);
-    // Seven digits of the higher half: its eighth is beyond what a key has.
+    // Fifteen digits: seven of the higher half, eight of the lower.
     let high = eight_digits(high % 10_000_000) >> 8;
     let first = u64::from_le_bytes(*b"imsi-\0\0\0") | (high << 40);
     let end = eight_digits(low).to_le_bytes();
-    // In words, not byte by byte: readers of a key read words.
-    let Some((begin, rest)) = out.split_first_chunk_mut::<8>() else { return out };
-    *begin = first.to_le_bytes();
+    // Written in words, because the key is read in words: smaller stores would stall those loads.
+    let Some((start, rest)) = out.split_first_chunk_mut::<8>() else { return out };
+    *start = first.to_le_bytes();
     let Some((middle, rest)) = rest.split_first_chunk_mut::<4>() else { return out };
     let [a, b, c, d, ..] = (high >> 24).to_le_bytes();
     *middle = [a, b, c, d];
@@ -23,8 +23,8 @@ pub(super) fn key(record: u64) -> RecordKey {
     out
 }
 
-/// The decimal digits of a number below 10^8, the first in the lowest byte: two numbers of four
-/// digits, four of two, eight of one, each time all of them in one word.
+/// The decimal digits of a number below 10^8, the first in the lowest byte. Splits it into two
+/// numbers of four digits, four of two and eight of one, each time within one word.
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
     let fours = (number / 10_000) | ((number % 10_000) << 32);

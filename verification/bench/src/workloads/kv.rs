@@ -1,10 +1,10 @@
-//! GET and SET of records of one value: what a server costs for each request.
+//! GET and SET of records of one value: the cost of a request.
 //!
-//! | variant | the first client | the other clients |
+//! | variant | first client | other clients |
 //! |---|---|---|
-//! | `get`, `set` | reads, replaces records | the same |
-//! | `get-beside-scan` | reads records | walk over all records (SCAN) without a pause |
-//! | `idle` | waits one millisecond for each operation; its connections are idle | the same |
+//! | `get`, `set` | reads records; replaces records | the same |
+//! | `get-beside-scan` | reads records | visit all records (SCAN) without a pause |
+//! | `idle` | sleeps a millisecond per operation; its connection is idle | the same |
 
 use super::contents::BYTES_MAX;
 use super::record_model::{Mutation, RecordForm, RecordModel};
@@ -16,23 +16,22 @@ use crate::result::Verdict;
 use nearstate_model::Result;
 use std::time::Duration;
 
-/// What one operation of the variant `idle` waits.
+/// The duration of an operation of the variant `idle`.
 const IDLE: Duration = Duration::from_millis(1);
 
 const TABLE: TableSchema = TableSchema::new("record", &["value"]);
 
-/// The workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv;
 
 const VARIANTS: [(&str, &str); 4] = [
     ("get", "reads of records"),
-    ("set", "records replaced"),
-    ("get-beside-scan", "reads while another client walks over all records without a pause"),
-    ("idle", "idle connections: an operation waits one millisecond, the server's time is measured"),
+    ("set", "replacements of records"),
+    ("get-beside-scan", "reads while another client visits all records without a pause"),
+    ("idle", "idle connections: an operation sleeps a millisecond; shows the server's CPU time"),
 ];
 
-/// What a client does.
+/// The role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Get,
@@ -55,7 +54,7 @@ impl Role {
 static SPEC: WorkloadSpec = WorkloadSpec {
     name: "kv",
     title: "GET and SET of records of one value",
-    source: "this project; as redis-benchmark, with every answer compared",
+    source: "this project; as redis-benchmark, with every reply compared",
     variants: &VARIANTS,
     records: 100_000,
     classes: &["get", "set", "scan", "idle"],
@@ -97,7 +96,6 @@ impl WorkloadKind for Kv {
     }
 }
 
-/// What a record looks like.
 #[derive(Clone, Copy, Debug)]
 struct KvRecord {
     value_bytes: usize,

@@ -114,7 +114,7 @@ impl WorkloadKind for Micro {
         (parameters.records, share::value_bytes(parameters) + KEY_BYTES as u64)
     }
 
-    fn travels_together(&self) -> bool {
+    fn is_pipelined(&self) -> bool {
         false
     }
 

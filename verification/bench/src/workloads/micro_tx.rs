@@ -64,7 +64,7 @@ impl WorkloadKind for MicroTx {
         (parameters.records, OBJECT_BYTES as u64)
     }
 
-    fn travels_together(&self) -> bool {
+    fn is_pipelined(&self) -> bool {
         false
     }
 

@@ -265,7 +265,7 @@ impl Client {
                 }
                 (Mutation::Update(PartSet::one(section)), 0)
             }
-            Mme::Insert if self.model.state(slot).is_there() => (Mutation::Remove, 1),
+            Mme::Insert if self.model.state(slot).exists() => (Mutation::Remove, 1),
             Mme::Insert => {
                 let bytes = self.model.form().object_bytes(self.share.first + slot);
                 self.bytes = (self.bytes.0 + bytes as u64, self.bytes.1 + 1);

@@ -1,9 +1,9 @@
-//! The records of one client and the model of what they must be: what most workloads are made of.
+//! The model of one client's records, with which most workloads compare every reply and, at the
+//! end, every record.
 //!
-//! The model of a record is its life (how often it was created, and whether it exists) and for each
-//! part a count of its changes. Key, tags and contents follow from the seed and these
-//! counts. Limits: the counts wrap at 2^16, and a lost write is not detected if the same part is
-//! written again before it is read.
+//! The model of a record is its generation, whether it exists, and for each part a count of its
+//! changes. Key, tags and contents follow from the seed and these counts. Limits: the counts wrap
+//! at 2^16, and a lost write is not detected if the same part is written again before it is read.
 
 mod rule;
 
@@ -17,22 +17,22 @@ use crate::result::Verdict;
 use nearstate_model::{Error, Result};
 use std::fmt::Debug;
 
-/// What the records of a workload look like. Records are numbered over all clients.
+/// Keys, sizes and tags of a workload's records. Records are numbered across all clients.
 pub trait RecordForm: Debug {
     /// Writes the key of a record that is created for the `generation`th time.
     fn key(&self, record: u64, generation: u32, out: &mut Vec<u8>);
 
-    /// Bytes of a part: at most [`super::contents::BYTES_MAX`].
+    /// The size of a part in bytes: at most [`super::contents::BYTES_MAX`].
     fn part_bytes(&self, record: u64, part: usize) -> usize;
 
     /// Writes a tag's value.
     fn tag(&self, _tag: usize, _record: u64, _generation: u32, _out: &mut Vec<u8>) {}
 }
 
-/// What the model knows of a record with so many parts.
+/// The expected state of a record with `P` parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordState<const P: usize> {
-    /// Twice the number of times that it was created, and one more if it is there.
+    /// Twice the generation, plus 1 if the record exists.
     life: u32,
     changes: [u16; P],
 }
@@ -40,13 +40,12 @@ pub struct RecordState<const P: usize> {
 impl<const P: usize> RecordState<P> {
     const NEVER: Self = Self { life: 0, changes: [0; P] };
 
-    /// Whether there is a record.
     #[inline]
-    pub const fn is_there(&self) -> bool {
+    pub const fn exists(&self) -> bool {
         self.life & 1 == 1
     }
 
-    /// How often it was created.
+    /// The number of times that the record was created.
     #[inline]
     pub const fn generation(&self) -> u32 {
         self.life >> 1
@@ -64,7 +63,7 @@ impl<const P: usize> RecordState<P> {
             Mutation::Update(parts) => {
                 let mut next = *self;
                 for (part, changes) in next.changes.iter_mut().enumerate() {
-                    *changes = changes.wrapping_add(u16::from(parts.has(part)));
+                    *changes = changes.wrapping_add(u16::from(parts.contains(part)));
                 }
                 next
             }
@@ -72,20 +71,20 @@ impl<const P: usize> RecordState<P> {
     }
 }
 
-/// What is done to a record.
+/// A write to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// Created where there is none.
+    /// Creates a record that does not exist.
     Create,
-    /// Removed, with its tags.
+    /// Removes a record and its tags.
     Remove,
-    /// Some of its parts changed.
+    /// Changes some parts.
     Update(PartSet),
-    /// All of its parts written anew, whatever was there. It has no tags.
+    /// Replaces all parts of a record without tags.
     Write,
 }
 
-/// A write that is not answered yet.
+/// A write without a reply.
 #[derive(Clone, Copy, Debug)]
 struct PendingWrite<const P: usize> {
     slot: usize,
@@ -93,8 +92,8 @@ struct PendingWrite<const P: usize> {
     after: RecordState<P>,
 }
 
-/// Requests of a batch while loading and comparing.
-const TOGETHER: usize = 64;
+/// The largest number of requests of a batch while loading and verifying.
+const BATCH_MAX: usize = 64;
 
 /// The records of one client.
 #[derive(Debug)]
@@ -102,7 +101,7 @@ pub struct RecordModel<F, const P: usize> {
     rule: Rule<F>,
     states: Vec<RecordState<P>>,
     pending_writes: Vec<PendingWrite<P>>,
-    /// Whether what flies is one transaction.
+    /// True if the pending writes are one transaction.
     is_transaction: bool,
     batch: Batch,
     read_slots: Vec<usize>,
@@ -112,7 +111,7 @@ pub struct RecordModel<F, const P: usize> {
 }
 
 impl<F: RecordForm, const P: usize> RecordModel<F, P> {
-    /// Room for the records of a share, none of which is there. `schema` is the workload's only
+    /// A model of a share of the records, none of which exists. `schema` is the workload's only
     /// table, with `P` parts.
     pub fn new(
         form: F,
@@ -120,7 +119,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         parameters: &Parameters,
         share: Share,
     ) -> Result<Self> {
-        const { assert!(P <= PARTS_MAX, "a set of parts holds so many") };
+        const { assert!(P <= PARTS_MAX, "more parts than a set of parts can contain") };
         let count = usize::try_from(share.count).map_err(|_| Error::BadArgument {
             detail: format!("{} records for one client are too many", share.count),
         })?;
@@ -137,23 +136,22 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         })
     }
 
-    /// What the model knows of a record.
+    /// The expected state of a record.
     #[inline]
     pub fn state(&self, slot: u64) -> RecordState<P> {
         let slot = usize::try_from(slot).ok();
         slot.and_then(|slot| self.states.get(slot)).copied().unwrap_or(RecordState::NEVER)
     }
 
-    /// What its records look like.
     pub const fn form(&self) -> &F {
         &self.rule.form
     }
 
-    /// Whether these are the bytes that a part of a record must have now.
+    /// True if a part of a record must have these bytes now.
     pub fn is_part(&self, slot: u64, part: usize, bytes: &[u8]) -> bool {
         let state = self.state(slot);
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
-        state.is_there() && self.rule.is((slot, &state), part, bytes)
+        state.exists() && self.rule.is_right((slot, &state), part, bytes)
     }
 
     /// Counts a reply that contradicts the model.
@@ -162,19 +160,19 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         self.mismatches.wrong(example);
     }
 
-    /// Puts the records for which `is_wanted` says so.
+    /// Puts the records for which `is_wanted` returns true.
     pub fn load(
         &mut self,
         store: &mut Connection<'_>,
         is_wanted: impl Fn(u64) -> bool,
         done: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let mut mutations = Vec::with_capacity(TOGETHER);
+        let mut mutations = Vec::with_capacity(BATCH_MAX);
         for slot in 0..self.states.len() as u64 {
             if is_wanted(slot) {
                 mutations.push((slot, Mutation::Create));
             }
-            if mutations.len() == TOGETHER {
+            if mutations.len() == BATCH_MAX {
                 self.write(store, &mutations, &mut Tally::default())?;
                 done(mutations.len() as u64);
                 mutations.clear();
@@ -232,7 +230,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         let state = self.state(slot);
         let at = (usize::try_from(slot).unwrap_or(usize::MAX), &state);
         let (is_found, bytes) = self.rule.find(store, at, tag, PartSet::ALL)?;
-        if is_found != state.is_there() {
+        if is_found != state.exists() {
             self.mismatches.wrong(|| self.rule.describe("find", at, is_found));
         }
         tally.bytes_out += bytes.0;
@@ -277,7 +275,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         self.prepare(mutations);
         self.is_transaction = true;
         if !self.batch.transact(store)? {
-            self.mismatches.wrong(|| "a transaction met no record where there is one".to_owned());
+            self.mismatches.wrong(|| "a transaction did not find an existing record".to_owned());
         }
         tally.bytes_out += self.batch.take_sent();
         self.complete();
@@ -297,7 +295,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         }
     }
 
-    /// Takes up all that flew.
+    /// Applies the pending writes to the model.
     #[inline]
     fn complete(&mut self) {
         for pending in self.pending_writes.drain(..) {
@@ -307,7 +305,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         }
     }
 
-    /// After a lost connection: takes up those of the last writes that were done.
+    /// After a lost connection: applies those pending writes to the model that were executed.
     pub fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         let pending = self.pending_writes.iter();
         let done: Vec<bool> =
@@ -315,7 +313,7 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         let count = done.iter().filter(|is_done| **is_done).count();
         if self.is_transaction && count != 0 && count != done.len() {
             let all = done.len();
-            let what = format_args!("{count} of {all} writes of one transaction were done");
+            let what = format_args!("{count} of {all} writes of one transaction were executed");
             return Err(wrong_answer(what));
         }
         for (pending, is_done) in self.pending_writes.drain(..).zip(done) {
@@ -333,9 +331,8 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         done: &mut dyn FnMut(u64),
     ) -> Result<Verdict> {
         let mut verdict = self.mismatches.clone();
-        for begin in (0..self.states.len()).step_by(TOGETHER) {
-            let end = self.states.len().min(begin + TOGETHER);
-            let slots: Vec<usize> = (begin..end).collect();
+        for first in (0..self.states.len()).step_by(BATCH_MAX) {
+            let slots: Vec<usize> = (first..self.states.len().min(first + BATCH_MAX)).collect();
             self.compare(store, &slots, &mut verdict)?;
             done(slots.len() as u64);
         }
@@ -370,14 +367,14 @@ impl<F: RecordForm, const P: usize> RecordModel<F, P> {
         batch.take_sent();
         for (slot, mut is_right) in slots.iter().zip(is_right) {
             let Some(state) = states.get(*slot) else { continue };
-            for (tag, of_tag) in rule.schema.tags.iter().enumerate() {
-                if is_right && of_tag.is_unique && state.generation() > 0 {
+            for (tag, tag_rule) in rule.schema.tags.iter().enumerate() {
+                if is_right && tag_rule.is_unique && state.generation() > 0 {
                     let (is_found, _) = rule.find(store, (*slot, state), tag, PartSet::one(0))?;
-                    is_right = is_found == state.is_there();
+                    is_right = is_found == state.exists();
                 }
             }
             if is_right {
-                verdict.right(state.is_there());
+                verdict.right(state.exists());
             } else {
                 verdict.wrong(|| rule.describe("comparison", (*slot, state), false));
             }

@@ -190,7 +190,7 @@ impl Workload for Client {
         self.mutations.clear();
         self.found.clear();
         for slot in &self.picked {
-            let is_there = self.model.state(*slot).is_there();
+            let is_there = self.model.state(*slot).exists();
             let (mutation, class) =
                 if is_there { (Mutation::Remove, DELETE) } else { (Mutation::Create, CREATE) };
             self.mutations.push((*slot, mutation));

@@ -1,4 +1,4 @@
-//! What of a workload is one client's own, and small things that all workloads say alike.
+//! The records of one client, and functions that all workloads share.
 
 use super::{Parameters, WorkloadKind};
 use crate::result::Check;
@@ -10,7 +10,7 @@ use nearstate_model::{Error, Result};
 pub struct Share {
     pub first: u64,
     pub count: u64,
-    /// How many all clients have together.
+    /// The records of all clients.
     pub all: u64,
 }
 
@@ -26,30 +26,30 @@ impl Share {
                 ),
             });
         }
-        let begin = |client: u64| client * (all / clients) + client.min(all % clients);
-        Ok(Self { first: begin(client), count: begin(client + 1) - begin(client), all })
+        let first = |client: u64| client * (all / clients) + client.min(all % clients);
+        Ok(Self { first: first(client), count: first(client + 1) - first(client), all })
     }
 }
 
-/// Records of all clients at the most: keys and identities made of 32 bits tell them apart, with
-/// bits left over for their generations.
+/// The largest number of records of all clients. Keys and identities of 32 bits distinguish them,
+/// with bits left for their generations.
 pub const RECORDS_MAX: u64 = 1 << 28;
 
-/// The place of the variant that was asked for in [`WorkloadKind::variants`]; 0 if there is none.
+/// The index of the requested variant in [`WorkloadKind::variants`]; 0 if there is none.
 pub fn variant(kind: &dyn WorkloadKind, parameters: &Parameters) -> usize {
     let variants = kind.variants();
     variants.iter().position(|(name, _)| *name == parameters.variant).unwrap_or(0)
 }
 
-/// Bytes of a value, unless the command line gives another size.
+/// The default size of a value.
 const VALUE_BYTES: u64 = 1024;
 
-/// Bytes of a value, where the workload has no size of its own.
+/// The size of a value, for workloads in which it is a parameter.
 pub fn value_bytes(parameters: &Parameters) -> u64 {
     parameters.value_bytes.unwrap_or(VALUE_BYTES)
 }
 
-/// The same, checked: the number of a value takes 8 bytes.
+/// As [`value_bytes`], checked: at least 8 bytes, which contain the number of the value.
 pub fn checked_value_bytes(parameters: &Parameters, bytes_max: usize) -> Result<usize> {
     let bytes = value_bytes(parameters);
     let checked = usize::try_from(bytes).ok().filter(|bytes| (8..=bytes_max).contains(bytes));
@@ -58,13 +58,13 @@ pub fn checked_value_bytes(parameters: &Parameters, bytes_max: usize) -> Result<
     })
 }
 
-/// A share in percent that was found, beside what it must be: within five deviations of so many
+/// Checks a share in percent: within five standard deviations of the expected one, for `draws`
 /// independent draws.
 pub fn percent(name: impl Into<String>, expected: f64, hits: u64, draws: u64) -> Check {
     check_of(name, expected, hits, draws, f64::INFINITY)
 }
 
-/// The same where draws depend on which of so many records they meet.
+/// As [`percent`], for draws that depend on which of `records` records they select.
 pub fn check_of(
     name: impl Into<String>,
     expected: f64,
@@ -83,16 +83,16 @@ pub fn check_of(
     }
 }
 
-/// How many standard deviations a figure may be off: once in two million checks by chance.
+/// The tolerance in standard deviations: exceeded by chance once in two million checks.
 const DEVIATIONS: f64 = 5.0;
 
-/// What a share of none or all may be off, in percent.
+/// The tolerance of shares of 0 and 100 percent, in percent.
 const ROUNDING: f64 = 1e-9;
 
-/// A number of 32 bits that no other live record has: which one it is follows from the record and
-/// from how often it was created, and looks random.
+/// A pseudorandom number of 32 bits that no other live record has, derived from the record and its
+/// generation.
 pub fn unique_32(record: u64, generation: u32, records: u64) -> u32 {
-    /// Odd, so that multiplying by it is a bijection.
+    /// Odd, so that the multiplication is a bijection.
     const ODD: u32 = 0x9E37_79B1;
     let bits = 64 - records.saturating_sub(1).leading_zeros();
     let record = u32::try_from(record & u64::from(u32::MAX)).unwrap_or(0);
@@ -100,13 +100,12 @@ pub fn unique_32(record: u64, generation: u32, records: u64) -> u32 {
     (high | record).wrapping_mul(ODD)
 }
 
-/// A number in so many decimal digits.
-pub fn digits<const N: usize>(number: u64) -> [u8; N] {
+/// A number with `N` decimal digits.
+pub fn digits<const N: usize>(mut number: u64) -> [u8; N] {
     let mut text = [b'0'; N];
-    let mut rest = number;
     for digit in text.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
+        number /= 10;
     }
     text
 }
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_filled_up_with_zeros() {
+    fn numbers_are_padded_with_zeros() {
         assert_eq!(&digits::<6>(1234), b"001234");
     }
 }

@@ -116,9 +116,9 @@ const TABLE_1: [(&str, &str, &str, &str); 9] = [
 ];
 
 fn figures() -> Vec<Foreign> {
-    let rows = TABLE_1.iter().map(|(system, place, total, core)| Foreign {
+    let rows = TABLE_1.iter().map(|(system, source, total, core)| Foreign {
         source: "paper 3, Table 1".to_owned(),
-        what: format!("{system}: {place}"),
+        what: format!("{system}: {source}"),
         figure: format!("{total} Kop/s, {core} Kop/s per core"),
     });
     let line = Foreign {

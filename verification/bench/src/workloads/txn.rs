@@ -124,7 +124,7 @@ impl WorkloadKind for TxnWorkload {
         }
     }
 
-    fn travels_together(&self) -> bool {
+    fn is_pipelined(&self) -> bool {
         false
     }
 

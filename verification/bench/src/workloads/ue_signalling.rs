@@ -36,16 +36,16 @@ use nearstate_ue::{
     draw_for,
 };
 use single::SingleProcedure;
-use transfer::{ReceivedContext, Tagging, TransferMode, parts_of, stale_context, whole};
+use transfer::{ContextTags, ReceivedContext, TransferMode, parts_of, stale_context, whole};
 
 /// The default number of UEs: a tenth of the million of the paper.
 const UES: u64 = 100_000;
 
 /// The largest size of a stored context, with tags.
-const CONTEXT_ROOM: u64 = 1024;
+const CONTEXT_BYTES_MAX: u64 = 1024;
 
-/// UEs that are drawn ahead, to prefetch their history.
-const AHEAD: usize = 16;
+/// UEs that are drawn in advance, to prefetch their history.
+const DRAWN_AHEAD: usize = 16;
 
 /// Records per batch while loading and verifying.
 const BATCH: usize = 64;
@@ -84,7 +84,6 @@ const CLASSES: &[&str] = &[
     "session management",
 ];
 
-/// The workload.
 #[derive(Clone, Copy, Debug)]
 pub struct UeSignalling;
 
@@ -109,11 +108,11 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         ("blind-delta", "blocks that a procedure overwrites are written without being read"),
         (
             "tagged",
-            "delta, with the tags IMSI, GUTI, address and tunnels kept; a UE that begins a \
-         connection is found by its GUTI",
+            "delta, with tags for IMSI, GUTI, address and tunnels; a UE that starts a connection \
+             is found by its GUTI",
         ),
-        ("machine", "delta, only legal procedures, from a state machine with heavy tails"),
-        ("machine-full", "the same with whole contexts"),
+        ("machine", "delta, legal procedures only, from a state machine with heavy-tailed times"),
+        ("machine-full", "as machine, with whole contexts"),
     ],
     records: UES,
     classes: CLASSES,
@@ -131,7 +130,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         (
             "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
             "partitioned regions",
-            "whole contexts are constantly faster than deltas",
+            "whole contexts are always faster than deltas",
         ),
         (
             "paper 2, §IV-C and Figure 6 (Apache Geode 1.0, one to five Dell C6320)",
@@ -157,8 +156,8 @@ impl WorkloadKind for UeSignalling {
     }
 
     fn size(&self, parameters: &Parameters) -> (u64, u64) {
-        let room = if Self::mode(parameters) == TransferMode::Tagged { 4 } else { 1 };
-        (parameters.records, CONTEXT_ROOM * room)
+        let factor = if Self::mode(parameters) == TransferMode::Tagged { 4 } else { 1 };
+        (parameters.records, CONTEXT_BYTES_MAX * factor)
     }
 
     fn requirements(&self, parameters: &Parameters) -> Requirements {
@@ -172,14 +171,13 @@ impl WorkloadKind for UeSignalling {
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
         let mut out = vec![format!(
-            "a context takes {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 is \
-             a picture without numbers, so none are repeated"
+            "a context has {CONTEXT_BYTES} bytes here (the paper: 574.5); paper 2's Figure 6 has \
+             no numbers, so none are repeated here"
         )];
         if parameters.variant.starts_with("machine") {
             out.push(
-                "sojourn times of the state machine are ours: log-normal and Pareto, chosen so \
-                 that they result in the shares of Table II; the next UE follows from its clock, \
-                 not from --spread"
+                "the state machine's sojourn times are not from the paper: log-normal and Pareto, \
+                 with the shares of Table II; its clock selects the next UE, not --spread"
                     .to_owned(),
             );
         }
@@ -194,20 +192,20 @@ impl WorkloadKind for UeSignalling {
 /// The source of procedures.
 #[derive(Debug)]
 enum ProcedureSource {
-    /// Table II's shares, UEs by the spread.
-    Shares { sequence: RecordSequence, rng: Rng, ahead: PreparedProcedures },
+    /// Table II's shares; UEs by the spread.
+    Shares { sequence: RecordSequence, rng: Rng, next_ues: NextUes },
     /// The state machine.
     Machine(Box<Machine>),
 }
 
-/// The next UEs of single procedures.
+/// The next UEs of single procedures, whose history is prefetched.
 #[derive(Debug)]
-struct PreparedProcedures {
-    ues: [Ue; AHEAD],
+struct NextUes {
+    ues: [Ue; DRAWN_AHEAD],
     at: usize,
 }
 
-impl PreparedProcedures {
+impl NextUes {
     fn new(sequence: &mut RecordSequence) -> Self {
         Self { ues: std::array::from_fn(|_| Ue::of(sequence.next())), at: 0 }
     }
@@ -215,11 +213,11 @@ impl PreparedProcedures {
     /// Returns the next UE and draws another.
     #[inline]
     fn next(&mut self, sequence: &mut RecordSequence, model: &Model) -> Option<Ue> {
-        self.at = (self.at + 1) % AHEAD;
-        let place = self.ues.get_mut(self.at)?;
+        self.at = (self.at + 1) % DRAWN_AHEAD;
+        let next = self.ues.get_mut(self.at)?;
         let drawn = Ue::of(sequence.next());
         model.prefetch(drawn);
-        Some(std::mem::replace(place, drawn))
+        Some(std::mem::replace(next, drawn))
     }
 }
 
@@ -258,8 +256,8 @@ impl Client {
             ProcedureSource::Machine(Box::new(Machine::new(own, seed)?))
         } else {
             let mut sequence = RecordSequence::new(parameters.spread, own, seed)?;
-            let ahead = PreparedProcedures::new(&mut sequence);
-            ProcedureSource::Shares { sequence, rng: random::rng(seed ^ 0x5eed), ahead }
+            let next_ues = NextUes::new(&mut sequence);
+            ProcedureSource::Shares { sequence, rng: random::rng(seed ^ 0x5eed), next_ues }
         };
         Ok(Self {
             model,
@@ -280,15 +278,15 @@ impl Client {
     fn draw_next(&mut self, count: usize) {
         self.procedures.clear();
         match &mut self.source {
-            ProcedureSource::Shares { sequence, rng, ahead } => {
+            ProcedureSource::Shares { sequence, rng, next_ues } => {
                 if count == 1 && self.batches.busy.is_empty() {
-                    let Some(ue) = ahead.next(sequence, &self.model) else { return };
+                    let Some(ue) = next_ues.next(sequence, &self.model) else { return };
                     let procedure = by_shares(rng);
                     let draw = self.model.draw(ue);
                     self.procedures.push(PendingProcedure { ue, procedure, draw });
                     return;
                 }
-                sequence.pick_beside(count, &self.batches.busy, &mut self.picked);
+                sequence.pick_except(count, &self.batches.busy, &mut self.picked);
                 self.picked.iter().for_each(|local| self.model.prefetch(Ue::of(*local)));
                 for local in &self.picked {
                     let (ue, procedure) = (Ue::of(*local), by_shares(rng));
@@ -308,7 +306,7 @@ impl Client {
     #[inline]
     fn wanted(&self, procedure: Procedure) -> PartSet {
         let blocks = match self.mode {
-            // These are found by their GUTI.
+            // The find by GUTI reads the context.
             TransferMode::Tagged if is_by_guti(procedure) => return PartSet(0),
             TransferMode::Full | TransferMode::Tagged => return PartSet::ALL,
             _ if procedure == Procedure::CellReselection => return PartSet::one(RADIO),
@@ -353,17 +351,17 @@ impl Client {
     #[inline]
     fn compare(&self, pending: PendingProcedure, read: PartSet, context: &Context) -> Result<()> {
         let touched = blocks_touched(pending.procedure);
-        let is_right = self.model.matches_marks(pending.ue, context, touched, |block| {
-            self.mode == TransferMode::Full || read.has(block as usize)
+        let is_right = self.model.matches_hashes(pending.ue, context, touched, |block| {
+            self.mode == TransferMode::Full || read.contains(block as usize)
         });
         if is_right || self.is_null_store { Ok(()) } else { Err(stale_context(pending)) }
     }
 }
 
-/// The place of the block that the radio's variables are in.
+/// The index of the block with the variables of the radio.
 const RADIO: usize = Block::Radio as usize;
 
-/// A procedure by Table II's shares.
+/// A random procedure with Table II's shares.
 #[inline]
 fn by_shares(rng: &mut Rng) -> Procedure {
     let drawn = usize::try_from(rng.below(1000)).unwrap_or(0);
@@ -371,7 +369,7 @@ fn by_shares(rng: &mut Rng) -> Procedure {
     Procedure::ALL.get(usize::from(number)).copied().unwrap_or(Procedure::ServiceRequest)
 }
 
-/// The procedure of each of a thousand.
+/// Table II's shares: the indices of 1,000 procedures.
 const SHARES: [u8; 1000] = shares();
 
 const fn shares() -> [u8; 1000] {
@@ -416,7 +414,7 @@ impl Workload for Client {
                 contexts.push(context);
             }
             let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; contexts.len()];
-            let mut tagging = vec![Tagging::default(); contexts.len()];
+            let mut tagging = vec![ContextTags::default(); contexts.len()];
             let mut requests = Vec::with_capacity(contexts.len());
             let all = keys.iter().zip(&contexts).zip(parts.iter_mut().zip(&mut tagging));
             for ((key, context), (parts, tagging)) in all {
@@ -438,7 +436,8 @@ impl Workload for Client {
         if count == 1 { self.run_one(store, tally) } else { self.run_batch(store, tally) }
     }
 
-    /// Not with a state machine: a UE may have its next procedure before its last has ended.
+    /// `None` with a state machine, which may select a UE again before its last procedure has
+    /// ended.
     fn overlapped(&mut self) -> Option<&mut dyn Overlapped> {
         let is_drawn = matches!(self.source, ProcedureSource::Shares { .. });
         if is_drawn { Some(self) } else { None }
@@ -458,8 +457,8 @@ impl Workload for Client {
                 }
             } else if found.as_ref() != Some(&before) {
                 return Err(wrong_answer(format_args!(
-                    "after a lost connection the context of {} is neither as before nor as after \
-                     its {}: an acknowledged procedure is lost",
+                    "after a lost connection, the context of {} is neither that before nor that \
+                     after its {}: an acknowledged procedure is lost",
                     self.name_of(pending.ue),
                     pending.procedure
                 )));
@@ -483,18 +482,18 @@ impl Workload for Client {
             let mut found = vec![(Context::EMPTY, false); locals.len()];
             let mut received = ReceivedContext::new(self.mode);
             store.pipeline(&requests, &mut |number, reply| {
-                let Some((context, is_there)) = found.get_mut(number) else { return };
+                let Some((context, exists)) = found.get_mut(number) else { return };
                 match reply {
                     StoreReply::Part(part, bytes) => received.add(context, part, bytes),
                     StoreReply::Key(_) => {}
-                    StoreReply::Done(there) => *is_there = there,
+                    StoreReply::Done(done) => *exists = done,
                 }
             })?;
-            for (local, (context, is_there)) in locals.iter().zip(&found) {
+            for (local, (context, exists)) in locals.iter().zip(&found) {
                 let ue = Ue::of(*local);
                 let expected = self.model.expected(ue);
-                if !*is_there || *context != expected {
-                    verdict.wrong(|| self.difference(ue, context, *is_there));
+                if !*exists || *context != expected {
+                    verdict.wrong(|| self.difference(ue, context, *exists));
                 } else if self.mode == TransferMode::Tagged
                     && let Some(why) = self.check_tags(store, ue, &expected)?
                 {
@@ -516,8 +515,8 @@ impl Workload for Client {
                 name,
                 expected,
                 found: as_f64(count) / as_f64(all.max(1)),
-                // Draws are independent but for those of a UE of the state machine.
-                tolerance: 5.0 * deviation + 0.001 + self.drift(),
+                // Draws are independent, except those of one UE in the state machine.
+                tolerance: 5.0 * deviation + 0.001 + self.extra_tolerance(),
                 weight: as_f64(all),
             }
         };
@@ -534,9 +533,9 @@ impl Workload for Client {
 }
 
 impl Client {
-    /// How far shares may be off beside chance: of a state machine it is known to some hundredths
-    /// how many UEs begin in each state.
-    const fn drift(&self) -> f64 {
+    /// The tolerance of shares beyond chance: the initial states of the state machine are accurate
+    /// to some hundredths.
+    const fn extra_tolerance(&self) -> f64 {
         match self.source {
             ProcedureSource::Shares { .. } => 0.0,
             ProcedureSource::Machine(_) => 0.002,

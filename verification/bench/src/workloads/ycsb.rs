@@ -1,19 +1,19 @@
 //! The Yahoo! Cloud Serving Benchmark, workloads A to F (Cooper and others, 2010; its core
 //! workload and the files `workloada` to `workloadf`).
 //!
-//! | variant | reads | writes | which records |
+//! | variant | reads | writes | distribution of records |
 //! |---|---|---|---|
 //! | `a` | 50 % | 50 % update of one field | Zipf's law, 0.99, scattered |
-//! | `b` | 95 % | 5 % update of one field | the same |
-//! | `c` | 100 % | | the same |
+//! | `b` | 95 % | 5 % update of one field | as `a` |
+//! | `c` | 100 % | | as `a` |
 //! | `d` | 95 % | 5 % insert | the newest most often |
-//! | `e` | 95 % scans of 1 to 100 records | 5 % insert | begins as in `a` |
-//! | `f` | 50 % | 50 % read and then update of one field | as in `a` |
+//! | `e` | 95 % scans of 1 to 100 records | 5 % insert | first record of a scan: as `a` |
+//! | `f` | 50 % | 50 % read, then update of one field | as `a` |
 //!
-//! A record has ten fields of 100 bytes, its parts, which are read together. `e` stores them in one
-//! part, since a scan returns one. Unlike YCSB, each insert deletes the oldest record once a client
-//! has twice its first number of records, and keys are scattered by an invertible multiplication,
-//! so that a scan can be compared with the model.
+//! A record has ten fields of 100 bytes. Each field is a part; a read reads all of them. In `e`
+//! they are one part, because a scan returns one. Differences from YCSB: each insert deletes the
+//! oldest record once a client has twice its initial number of records; and keys are scattered by
+//! an invertible multiplication, so that the results of a scan can be compared with the model.
 
 use super::record_model::{Mutation, RecordForm, RecordModel};
 use super::share::{self, Share};
@@ -30,11 +30,11 @@ const FIELDS: usize = 10;
 
 const FIELD_BYTES: usize = 100;
 
-/// Records of a scan at the most.
+/// The largest number of records of a scan.
 const SCAN_MAX: u64 = 100;
 
-/// Records of a scan that are compared: all would cost as much as the scan.
-const LOOKED_AT: usize = 4;
+/// Records of a scan that are compared. Comparing all would cost as much as the scan.
+const COMPARED: usize = 4;
 
 const FIELD_NAMES: [&str; FIELDS] = [
     "field0", "field1", "field2", "field3", "field4", "field5", "field6", "field7", "field8",
@@ -54,14 +54,11 @@ const INSERT: usize = 2;
 const SCAN: usize = 3;
 const MODIFY: usize = 4;
 
-/// What a variant does.
+/// The operations of a variant: `percent` of class `rare`, all others of class `common`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
-    /// The class of the rest.
     common: usize,
-    /// The class of these.
     rare: usize,
-    /// Of a hundred so many.
     percent: u64,
 }
 
@@ -76,9 +73,8 @@ const VARIANTS: [Variant; 6] = [
 
 impl Variant {
     fn of(parameters: &Parameters) -> Self {
-        let place = share::variant(&Ycsb, parameters);
         let [first, ..] = VARIANTS;
-        VARIANTS.get(place).copied().unwrap_or(first)
+        VARIANTS.get(share::variant(&Ycsb, parameters)).copied().unwrap_or(first)
     }
 
     const fn has_inserts(self) -> bool {
@@ -100,7 +96,6 @@ impl Variant {
     }
 }
 
-/// The workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Ycsb;
 
@@ -116,7 +111,7 @@ static SPEC: WorkloadSpec = WorkloadSpec {
         ("c", "reads"),
         ("d", "95 % reads, of the newest most often, 5 % inserts"),
         ("e", "95 % scans of 1 to 100 records, 5 % inserts"),
-        ("f", "50 % reads, 50 % reads with an update of one field after them"),
+        ("f", "50 % reads, 50 % reads followed by an update of one field"),
     ],
     records: 100_000,
     classes: &CLASSES,
@@ -151,13 +146,13 @@ impl WorkloadKind for Ycsb {
         let mut caveats = Vec::new();
         if parameters.spread == Spread::Uniform && variant.rare != INSERT {
             caveats.push(
-                "records are asked for equally often, where YCSB has Zipf's law: --spread zipfian"
+                "records are uniformly distributed; YCSB uses Zipf's law: --spread zipfian"
                     .to_owned(),
             );
         }
         if variant.has_inserts() {
             caveats.push(
-                "from twice the records on, each insert takes the oldest record away".to_owned(),
+                "with twice the initial records, each insert deletes the oldest record".to_owned(),
             );
         }
         caveats
@@ -173,13 +168,13 @@ impl WorkloadKind for Ycsb {
     }
 }
 
-/// Odd: its product with a number can be undone, and looks random.
+/// Odd, so that the multiplication is invertible.
 const SCATTER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The number that undoes it, modulo 2^64.
+/// The inverse of [`SCATTER`] modulo 2^64.
 const GATHER: u64 = inverse(SCATTER);
 
-/// Newton's method: each round doubles the number of right bits, five at the begin.
+/// Newton's method: starts with five correct bits and doubles their number in each round.
 const fn inverse(odd: u64) -> u64 {
     let mut x = odd.wrapping_mul(3) ^ 2;
     let mut round = 0;
@@ -190,13 +185,13 @@ const fn inverse(odd: u64) -> u64 {
     x
 }
 
-/// What a record looks like: `user` and a number, as YCSB's keys.
+/// The form of a record. Its key is `user` and a number, as in YCSB.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     part_bytes: usize,
 }
 
-/// Generations are below it in a key: bits of the record above them.
+/// The low bits of a key's number, which contain the generation. The record is above them.
 const GENERATION_BITS: u32 = 32;
 
 impl RecordForm for Row {
@@ -211,7 +206,7 @@ impl RecordForm for Row {
     }
 }
 
-/// The record and its generation whose key this is.
+/// The record and the generation of a key.
 fn parse_key(key: &[u8]) -> Option<(u64, u32)> {
     let text = std::str::from_utf8(key.strip_prefix(b"user")?).ok()?;
     let number = text.parse::<u64>().ok()?.wrapping_mul(GATHER);
@@ -219,30 +214,34 @@ fn parse_key(key: &[u8]) -> Option<(u64, u32)> {
     Some((number >> GENERATION_BITS, generation))
 }
 
-/// A client with records of so many parts.
+/// A client whose records have `P` parts.
 #[derive(Debug)]
 struct Client<const P: usize> {
     variant: Variant,
     model: RecordModel<Row, P>,
     sequence: RecordSequence,
     rng: Rng,
-    /// The first record of this client, and how many it began with.
+    /// The first record of this client.
     first: u64,
+    /// The number of records that it loads.
     loaded: u64,
-    /// The window of those that are there: numbers, of which the record is the rest by `slots`.
+    /// Insertion numbers `oldest..next` exist. The slot of a number is its remainder by `slots`.
     oldest: u64,
     next: u64,
     slots: u64,
-    /// Records that the write under way creates.
+    /// Records that the write in flight creates.
     inserting: u64,
     spread: Spread,
     picked: Vec<u64>,
     reads: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,
+    /// Operations by class.
     counts: [u64; CLASSES.len()],
+    /// Updates by field.
     fields: [u64; FIELDS],
-    /// How often the most frequent record was picked.
+    /// Operations on the most frequent record.
     top: u64,
+    /// Records that the scans asked for.
     scanned: u64,
 }
 
@@ -250,7 +249,8 @@ impl<const P: usize> Client<P> {
     fn new(schema: &'static TableSchema, parameters: &Parameters, share: Share) -> Result<Self> {
         let variant = Variant::of(parameters);
         let grows = if variant.has_inserts() { 2 } else { 1 };
-        let room = Share { first: share.first * grows, count: share.count * grows, all: share.all };
+        let slots =
+            Share { first: share.first * grows, count: share.count * grows, all: share.all };
         let row = Row { part_bytes: FIELDS * FIELD_BYTES / P };
         let seed = random::draw(parameters.seed, share.first, 1);
         let sequence = if variant.has_inserts() && !variant.has_scans() {
@@ -260,14 +260,14 @@ impl<const P: usize> Client<P> {
         };
         Ok(Self {
             variant,
-            model: RecordModel::new(row, schema, parameters, room)?,
+            model: RecordModel::new(row, schema, parameters, slots)?,
             sequence,
             rng: random::rng(seed ^ 1),
-            first: room.first,
+            first: slots.first,
             loaded: share.count,
             oldest: 0,
             next: share.count,
-            slots: room.count,
+            slots: slots.count,
             inserting: 0,
             spread: parameters.spread,
             picked: Vec::new(),
@@ -300,7 +300,7 @@ impl<const P: usize> Client<P> {
         }
     }
 
-    /// Draws what is done to the picked records.
+    /// Draws `count` operations.
     fn draw(&mut self, count: usize, tally: &mut Tally) {
         let mut picked = std::mem::take(&mut self.picked);
         self.sequence.pick(count, &mut picked);
@@ -332,15 +332,14 @@ impl<const P: usize> Client<P> {
         self.insert(inserts);
     }
 
-    /// Makes room for new records, and has them created.
     fn insert(&mut self, inserts: u64) {
         for number in self.next..self.next + inserts {
             self.mutations.push((number % self.slots, Mutation::Create));
         }
     }
 
-    /// Removes the oldest, so many that as many new ones fit: their slots are taken again.
-    fn make_room(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
+    /// Removes the oldest records if the drawn inserts need their slots.
+    fn remove_oldest(&mut self, store: &mut Connection<'_>, tally: &mut Tally) -> Result<()> {
         let inserts =
             self.mutations.iter().filter(|(_, mutation)| *mutation == Mutation::Create).count()
                 as u64;
@@ -348,8 +347,8 @@ impl<const P: usize> Client<P> {
         if first > self.oldest {
             let old: Vec<(u64, Mutation)> = (self.oldest..first)
                 .map(|number| number % self.slots)
-                // One that a lost connection left away is not there.
-                .filter(|slot| self.model.state(*slot).is_there())
+                // A lost connection may have prevented the insert of a record.
+                .filter(|slot| self.model.state(*slot).exists())
                 .map(|slot| (slot, Mutation::Remove))
                 .collect();
             self.model.write(store, &old, tally)?;
@@ -369,17 +368,17 @@ impl<const P: usize> Client<P> {
         let (mut received, mut wrong, mut last) = (0_usize, 0, key.clone());
         let (mut is_first_right, mut bytes_in) = (true, 0);
         let range = ScanRange { table: TableId(0), from: &key, count: length };
-        let met = store.scan(&range, &mut |found, bytes| {
+        let returned = store.scan(&range, &mut |found, bytes| {
             bytes_in += (found.len() + bytes.len()) as u64;
             received += 1;
             if received == 1 {
-                is_first_right = found == key || !state.is_there();
+                is_first_right = found == key || !state.exists();
             } else if found <= last.as_slice() {
                 wrong += 1;
             }
             last.clear();
             last.extend_from_slice(found);
-            if received <= LOOKED_AT
+            if received <= COMPARED
                 && let Some((record, generation)) = parse_key(found)
                 && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
             {
@@ -387,7 +386,7 @@ impl<const P: usize> Client<P> {
                 wrong += usize::from(!is_known || !model.is_part(slot, 0, bytes));
             }
         })?;
-        if wrong > 0 || !is_first_right || received != met || met > length {
+        if wrong > 0 || !is_first_right || received != returned || returned > length {
             let length = counted(length as u64, "record");
             model.mismatch(|| format!("scan: {received} of {length} received, {wrong} wrong"));
         }
@@ -396,7 +395,7 @@ impl<const P: usize> Client<P> {
         Ok(())
     }
 
-    /// All records of the table in the order of their keys: each of this client's own once.
+    /// Scans the whole table, which must contain each record of this client once, in key order.
     fn scan_all(&mut self, store: &mut Connection<'_>, verdict: &mut Verdict) -> Result<()> {
         let (mut from, mut own) = (b"user".to_vec(), 0);
         loop {
@@ -404,12 +403,12 @@ impl<const P: usize> Client<P> {
             let Self { model, first, slots, .. } = self;
             let length = 1000;
             let range = ScanRange { table: TableId(0), from: &from, count: length };
-            let met = store.scan(&range, &mut |found, bytes| {
-                is_ordered &= found > last.as_slice() || found == from.as_slice();
-                let is_again = found == from.as_slice();
+            let returned = store.scan(&range, &mut |found, bytes| {
+                let is_repeated = found == from.as_slice();
+                is_ordered &= found > last.as_slice() || is_repeated;
                 last.clear();
                 last.extend_from_slice(found);
-                if !is_again
+                if !is_repeated
                     && let Some((record, generation)) = parse_key(found)
                     && let Some(slot) = record.checked_sub(*first).filter(|slot| slot < slots)
                     && model.state(slot).generation() == generation
@@ -418,18 +417,18 @@ impl<const P: usize> Client<P> {
                 }
             })?;
             if !is_ordered {
-                verdict.wrong(|| "a scan hands over keys that are not in order".to_owned());
+                verdict.wrong(|| "a scan returns keys out of order".to_owned());
             }
-            if met < length || last == from {
+            if returned < length || last == from {
                 break;
             }
             from = last;
         }
         let slots = (self.oldest..self.next).map(|number| number % self.slots);
-        let expected = slots.filter(|slot| self.model.state(*slot).is_there()).count() as u64;
+        let expected = slots.filter(|slot| self.model.state(*slot).exists()).count() as u64;
         if own != expected {
             let expected = counted(expected, "record");
-            verdict.wrong(|| format!("a scan of all finds {own} of {expected}"));
+            verdict.wrong(|| format!("a scan of the whole table finds {own} of {expected}"));
         }
         Ok(())
     }
@@ -454,9 +453,7 @@ impl<const P: usize> Workload for Client<P> {
         }
         if !self.mutations.is_empty() {
             if self.variant.has_inserts() {
-                self.make_room(store, tally)?;
-            }
-            if self.variant.has_inserts() {
+                self.remove_oldest(store, tally)?;
                 self.inserting = self.mutations.len() as u64;
             }
             self.model.write(store, &self.mutations, tally)?;
@@ -467,7 +464,7 @@ impl<const P: usize> Workload for Client<P> {
 
     fn resolve_unanswered(&mut self, store: &mut Connection<'_>) -> Result<()> {
         self.model.resolve_unanswered(store)?;
-        // Those that were not done stay away, and the model knows it.
+        // The model knows the inserts that were not executed.
         self.next += std::mem::take(&mut self.inserting);
         Ok(())
     }
@@ -504,7 +501,7 @@ impl<const P: usize> Workload for Client<P> {
         }
         if let (true, Some(scans)) = (self.variant.has_scans(), self.counts.get(SCAN)) {
             let weight = as_f64(*scans);
-            // The deviation of an even choice from 1 to 100 is 28.9.
+            // The standard deviation of a uniform choice from 1 to 100 is 28.9.
             checks.push(Check {
                 name: "records of a scan, mean".to_owned(),
                 expected: 50.5,
@@ -522,7 +519,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_tells_its_record_and_generation() {
+    fn a_key_contains_its_record_and_generation() {
         assert_eq!(SCATTER.wrapping_mul(GATHER), 1);
         for (record, generation) in [(0, 1), (7, 3), (u64::from(u32::MAX), u32::MAX)] {
             let mut key = Vec::new();

@@ -1,5 +1,5 @@
-//! Every workload: what it generates is what its source says, a store that keeps everything is
-//! found right, and one that loses a write, answers wrongly or breaks off in the middle is noticed.
+//! Every workload generates what its source states, accepts a correct store, and detects a lost
+//! write, a wrong reply and a lost connection.
 
 use nearstate_bench::access::{
     Body, Connection, ReplySink, Request, ScanRange, ScanSink, StoreAccess, StoreConnection,
@@ -21,8 +21,8 @@ fn parameters(kind: &dyn WorkloadKind, variant: &str, records: u64) -> Parameter
     Parameters { records, variant: variant.to_owned(), spread, seed: SEED, ..Parameters::default() }
 }
 
-/// Workloads with tests of their own: `ue-signalling`, and those of single operations, whose
-/// clients share records or keep no model of each record.
+/// Workloads that have their own tests: `ue-signalling`, and those of single operations, whose
+/// clients share records or have no model of each record.
 const OWN_TESTS: [&str; 5] = ["ue-signalling", "micro", "kv", "executor", "txn"];
 
 /// Every other workload in every variant.
@@ -102,7 +102,7 @@ fn loaded(
 }
 
 #[test]
-fn what_is_generated_is_what_the_sources_say() {
+fn workloads_generate_what_their_sources_state() {
     each(20_000, |kind, parameters| {
         let name = format!("{} {}", kind.name(), parameters.variant);
         let mut null =
@@ -112,11 +112,11 @@ fn what_is_generated_is_what_the_sources_say() {
         let tally = run(workload.as_mut(), null.as_mut(), 100_000, 1);
         run(workload.as_mut(), null.as_mut(), 100_000, 10);
         let classes = kind.spec().classes;
-        assert!(classes.len() < CLASSES_MAX, "{name}: one is the driver's");
+        assert!(classes.len() < CLASSES_MAX, "{name}: the driver needs one class");
         assert!(tally.classes.iter().skip(classes.len()).all(|n| *n == 0), "{name}: {tally:?}");
         assert!(tally.bytes_out > 0, "{name}");
         let checks = workload.checks();
-        assert!(!checks.is_empty(), "{name} proves nothing");
+        assert!(!checks.is_empty(), "{name} has no checks");
         for check in checks {
             assert!(check.weight > 0.0 && check.holds(), "{name}: {check:?}");
         }
@@ -124,44 +124,44 @@ fn what_is_generated_is_what_the_sources_say() {
 }
 
 #[test]
-fn a_region_holds_what_the_model_says() {
+fn a_region_matches_the_model() {
     each(600, |kind, parameters| {
         let name = format!("{} {}", kind.name(), parameters.variant);
         let store = Store::new();
-        // Two clients with shares of their own, of which neither sees the other's.
-        let mut sides: Vec<_> = (0..2)
+        // Two clients with separate shares of the records.
+        let mut clients: Vec<_> = (0..2)
             .map(|client| {
                 let workload = kind.client(parameters, client, 2).unwrap();
                 (workload, store.connect(kind, parameters))
             })
             .collect();
-        for (workload, connection) in &mut sides {
+        for (workload, connection) in &mut clients {
             assert!(load(workload.as_mut(), connection) > 0, "{name}");
         }
         for depth in [1, 7] {
-            for (workload, connection) in &mut sides {
+            for (workload, connection) in &mut clients {
                 run(workload.as_mut(), connection, 3000, depth);
             }
         }
-        let mut there = 0;
-        for (workload, connection) in &mut sides {
+        let mut expected = 0;
+        for (workload, connection) in &mut clients {
             let mut compared = 0;
             let verdict = workload.verify(connection, &mut |more| compared += more).unwrap();
             assert_eq!(verdict.wrong, 0, "{name}: {:?}", verdict.examples);
             assert!(verdict.records >= 300 && compared > 0, "{name}: {verdict:?}");
-            there += verdict.records - verdict.absent;
+            expected += verdict.records - verdict.absent;
         }
         let bound = kind.size(parameters).0;
         let tables = kind.schema(parameters).tables;
-        let held: u64 = tables.iter().map(|table| store.count(table.name)).sum();
-        assert_eq!(there, held, "{name}: compared records that are there, and held ones");
-        assert!(held <= bound, "{name}: {held} records, and room was asked for {bound}");
+        let stored: u64 = tables.iter().map(|table| store.count(table.name)).sum();
+        assert_eq!(expected, stored, "{name}: records of the model, and stored ones");
+        assert!(stored <= bound, "{name}: {stored} records, more than the announced {bound}");
     });
 }
 
-/// The only workload that changes tags of a record that stays.
+/// The only workload that changes the tags of an existing record.
 #[test]
-fn ues_are_found_by_the_tags_that_their_changes_left() {
+fn ues_are_found_by_their_changed_tags() {
     let kind = workloads::named("ue-signalling").unwrap();
     let parameters = parameters(kind.as_ref(), "tagged", 600);
     for depth in [1, 7] {
@@ -184,7 +184,8 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
         let store = Store::new();
         let mut workload = kind.client(parameters, 0, 1).unwrap();
         let connection = store.connect(kind, parameters);
-        // Who only writes cannot notice a loss that is written over: one of the last is not.
+        // A client that only writes cannot notice a loss that is overwritten. The periodic fault
+        // also loses one of the last writes.
         let is_blind = kind.name() == "micro-tx";
         let plant = if is_blind { FaultyConnection::periodic } else { FaultyConnection::once };
         let mut faulty = plant(Box::new(connection), Fault::LostUpdate);
@@ -192,12 +193,12 @@ fn a_lost_update_is_found_by_every_workload_that_writes() {
         run(workload.as_mut(), &mut faulty, 8000, 4);
         let verdict = workload.verify(&mut faulty, &mut |_| {}).unwrap();
         assert!(verdict.wrong > 0, "{name} has not noticed it");
-        assert!(!verdict.examples.is_empty(), "{name} does not say where");
+        assert!(!verdict.examples.is_empty(), "{name} gives no example");
     });
 }
 
 #[test]
-fn the_very_last_update_that_is_lost_is_found_too() {
+fn a_loss_of_the_last_update_is_found() {
     each(600, |kind, parameters| {
         let name = format!("{} {}", kind.name(), parameters.variant);
         if name == "ycsb c" {
@@ -205,7 +206,7 @@ fn the_very_last_update_that_is_lost_is_found_too() {
         }
         let (_store, mut workload, mut connection) = loaded(kind, parameters);
         run(workload.as_mut(), &mut connection, 500, 1);
-        let mut losing = Broken::new(&mut connection, 1, Loss::Silent);
+        let mut losing = FaultyStore::new(&mut connection, 1, Loss::Silent);
         while !losing.plan.is_over {
             workload.step(&mut losing, 1, &mut Tally::default()).unwrap();
         }
@@ -215,7 +216,7 @@ fn the_very_last_update_that_is_lost_is_found_too() {
 }
 
 #[test]
-fn a_wrong_answer_is_noticed_where_workloads_read() {
+fn a_wrong_reply_is_found_by_workloads_that_read() {
     each(600, |kind, parameters| {
         let name = format!("{} {}", kind.name(), parameters.variant);
         let reads =
@@ -232,21 +233,21 @@ fn a_wrong_answer_is_noticed_where_workloads_read() {
 }
 
 #[test]
-fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() {
-    for (loss, depth) in [(Loss::NotDone, 1), (Loss::NotDone, 8), (Loss::Done, 1), (Loss::Done, 8)]
+fn after_a_lost_connection_the_model_knows_which_operations_were_executed() {
+    for (loss, depth) in [(Loss::Before, 1), (Loss::Before, 8), (Loss::After, 1), (Loss::After, 8)]
     {
         each(600, |kind, parameters| {
             let name = format!("{} {} {loss:?} {depth}", kind.name(), parameters.variant);
             let (_store, mut workload, mut connection) = loaded(kind, parameters);
             for round in 1..40 {
-                let mut broken = Broken::new(&mut connection, round, loss);
+                let mut broken = FaultyStore::new(&mut connection, round, loss);
                 let mut lost = 0;
                 for _ in 0..60 {
                     if let Err(e) = workload.step(&mut broken, depth, &mut Tally::default()) {
                         assert!(matches!(e, Error::Backend { .. }), "{name}: {e}");
                         lost += 1;
-                        // The first way back breaks off as well.
-                        let _ = workload.resolve_unanswered(&mut Broken::dead(&mut broken));
+                        // The first new connection is lost too.
+                        let _ = workload.resolve_unanswered(&mut FaultyStore::dead(&mut broken));
                         workload.resolve_unanswered(&mut broken).unwrap();
                     }
                 }
@@ -259,7 +260,7 @@ fn after_a_lost_connection_each_operation_was_done_or_not_and_the_model_knows() 
     }
 }
 
-/// What `count` operations of a client are, by their classes.
+/// The classes of `count` operations of a client.
 fn classes_of(kind: &dyn WorkloadKind, client: usize, count: usize) -> Vec<usize> {
     let (variant, _) = kind.variants().first().unwrap();
     let parameters = parameters(kind, variant, 4_000);
@@ -275,8 +276,8 @@ fn classes_of(kind: &dyn WorkloadKind, client: usize, count: usize) -> Vec<usize
 }
 
 #[test]
-fn no_two_clients_do_the_same_in_the_same_order() {
-    /// Operations that are equal by chance once in 2^60 at the least.
+fn no_two_clients_run_the_same_sequence() {
+    /// Sequences of this length are equal by chance once in 2^60 or less often.
     const LENGTH: usize = 60;
     for name in ["ue-signalling", "tatp", "sgw-session", "ycsb"] {
         let kind = workloads::named(name).unwrap();
@@ -285,14 +286,14 @@ fn no_two_clients_do_the_same_in_the_same_order() {
             let classes = classes_of(kind.as_ref(), client, 1_500);
             for window in classes.windows(LENGTH) {
                 let other = *seen.entry(window.to_vec()).or_insert(client);
-                assert_eq!(other, client, "{name}: clients {other} and {client} do the same");
+                assert_eq!(other, client, "{name}: clients {other} and {client} run the same");
             }
         }
     }
 }
 
 #[test]
-fn parameters_that_do_not_fit_are_refused() {
+fn invalid_parameters_are_refused() {
     for kind in workloads::all() {
         let kind = kind.as_ref();
         if OWN_TESTS.contains(&kind.name()) {
@@ -310,7 +311,7 @@ fn parameters_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn the_papers_figures_stand_beside_their_workloads() {
+fn workloads_have_the_figures_of_their_papers() {
     let figures = |name: &str| workloads::named(name).unwrap().foreign();
     assert!(figures("tatp").iter().any(|f| f.what.contains("FaRM") && f.figure.contains("97")));
     assert!(figures("mme-insert").iter().any(|f| f.figure.contains("80 µs")));
@@ -319,20 +320,20 @@ fn the_papers_figures_stand_beside_their_workloads() {
     assert!(figures("micro-tx").iter().any(|f| f.figure.contains("0.4")));
 }
 
-/// What becomes of the write that goes wrong.
+/// The fault of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
-    /// Answered as done, but not done.
+    /// The write is acknowledged, but not executed.
     Silent,
-    /// The connection is lost before it.
-    NotDone,
-    /// The connection is lost after it.
-    Done,
+    /// The connection is lost before the write is executed.
+    Before,
+    /// The connection is lost after the write was executed.
+    After,
 }
 
-/// When and how a write goes wrong.
+/// The write that fails, and how.
 struct Plan {
-    /// Writes up to it.
+    /// Writes up to the one that fails.
     left: u64,
     loss: Loss,
     is_over: bool,
@@ -352,13 +353,13 @@ fn lost() -> Error {
     Error::Backend { detail: "the connection is lost".to_owned() }
 }
 
-/// Operations of which one write goes wrong.
-struct Bad<'a> {
+/// Operations of which one write fails.
+struct FaultyAccess<'a> {
     inner: &'a mut dyn StoreAccess,
     plan: &'a mut Plan,
 }
 
-impl StoreAccess for Bad<'_> {
+impl StoreAccess for FaultyAccess<'_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let is_write = !matches!(request, Request::Read { .. } | Request::Find { .. });
         if self.plan.is_dead {
@@ -369,8 +370,8 @@ impl StoreAccess for Bad<'_> {
         }
         match self.plan.loss {
             Loss::Silent => Ok(true),
-            Loss::NotDone => Err(lost()),
-            Loss::Done => self.inner.perform(request, receive).and(Err(lost())),
+            Loss::Before => Err(lost()),
+            Loss::After => self.inner.perform(request, receive).and(Err(lost())),
         }
     }
 
@@ -379,26 +380,26 @@ impl StoreAccess for Bad<'_> {
     }
 }
 
-/// A connection of which one write goes wrong.
-struct Broken<'c> {
+/// A connection of which one write fails.
+struct FaultyStore<'c> {
     inner: &'c mut Connection<'c>,
     plan: Plan,
 }
 
-impl<'c> Broken<'c> {
+impl<'c> FaultyStore<'c> {
     fn new(inner: &'c mut Connection<'c>, left: u64, loss: Loss) -> Self {
         Self { inner, plan: Plan { left, loss, is_over: false, is_dead: false } }
     }
 
     fn dead(inner: &'c mut Connection<'c>) -> Self {
-        let plan = Plan { left: 0, loss: Loss::NotDone, is_over: true, is_dead: true };
+        let plan = Plan { left: 0, loss: Loss::Before, is_over: true, is_dead: true };
         Self { inner, plan }
     }
 }
 
-impl StoreAccess for Broken<'_> {
+impl StoreAccess for FaultyStore<'_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        Bad { inner: self.inner, plan: &mut self.plan }.perform(request, receive)
+        FaultyAccess { inner: self.inner, plan: &mut self.plan }.perform(request, receive)
     }
 
     fn scan(&mut self, range: &ScanRange<'_>, receive: &mut ScanSink<'_>) -> Result<usize> {
@@ -406,14 +407,14 @@ impl StoreAccess for Broken<'_> {
     }
 }
 
-impl StoreConnection for Broken<'_> {
+impl StoreConnection for FaultyStore<'_> {
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         let Self { inner, plan } = self;
-        if plan.loss == Loss::Done && !plan.is_over {
+        if plan.loss == Loss::After && !plan.is_over {
             let is_now = plan.is_now();
             inner.transact(body)?;
             return if is_now { Err(lost()) } else { Ok(()) };
         }
-        inner.transact(&mut |access| body(&mut Bad { inner: access, plan }))
+        inner.transact(&mut |access| body(&mut FaultyAccess { inner: access, plan }))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_torture::points::{CrashTest, adoptions, drops, recoveries, writes};
+use nearstate_torture::points::{CrashTest, adoptions, drops, recoveries, removals, writes};
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags;
 
@@ -12,8 +12,8 @@ const fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTes
     CrashTest { folder, starter, occurrences: 3, stride: 9 }
 }
 
-/// Also covers tags, expiry, watchers, the commit stream, counters and objects: only all scenarios
-/// and scripts together reach every point.
+/// Also covers tags, expiry, watchers, the commit stream, counters, objects and the removal of
+/// namespaces: only all scenarios and scripts together reach every point.
 #[test]
 fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let folders = ["points", "point-recoveries", "tagged-points", "adoptions"].map(folder);
@@ -36,7 +36,11 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let of_adoption = ["attach.adopted", "attach.recovered", "attach.released", "recover.record"];
     assert!(of_adoption.iter().all(|point| adopted.kills.contains_key(point)), "{adopted:?}");
     let dropped = drops(fourth, &starter).unwrap_or_else(|e| panic!("{e}"));
-    let more = [recovered, tagged, adopted, dropped].into_iter().flat_map(|part| part.kills);
+    let removed = removals(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
+    let of_removal = ["removal.begun", "removal.committed", "removal.finished", "namespace.reused"];
+    assert!(of_removal.iter().all(|point| removed.kills.contains_key(point)), "{removed:?}");
+    let more =
+        [recovered, tagged, adopted, dropped, removed].into_iter().flat_map(|part| part.kills);
     for (point, kills) in more {
         *reached.kills.entry(point).or_default() += kills;
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
 use nearstate_torture::content::{KeySpace, TortureKey};
+use nearstate_torture::removals::RemovalCase;
 use nearstate_torture::scenario::{named, prepare};
 use nearstate_torture::spawn::was_killed;
 use nearstate_torture::verify::check_clean;
@@ -287,6 +288,40 @@ fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
         resume(&mut child, &folder);
         open(&session, "another");
         drop((other_region, session, region));
+        finish(&folder);
+    }
+}
+
+/// A process is stopped at each step of a removal. Others write to the namespace, which ends the
+/// removal, or learn at once that it is removed. Only creating and removing namespaces needs what
+/// the stopped process holds, and names it.
+#[test]
+fn a_process_that_is_stopped_while_it_removes_a_namespace_delays_no_writer() {
+    let points = nearstate_store::crash::POINTS.iter();
+    for point in points.filter(|point| point.starts_with("removal.")) {
+        let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+        let case = RemovalCase::new(&folder).unwrap();
+        let (session, old) = (case.session(), case.old()[0]);
+        let mut child = start(&folder, "remove-namespaces", 0, "", &format!("{point}:1:stop"));
+        wait_until_stopped(&child);
+        let is_removed = !["removal.begun", "removal.walked"].contains(point);
+        let started = Instant::now();
+        match session.put(old, &key(1), b"others") {
+            Ok(_) => assert!(!is_removed, "{point}"),
+            Err(Error::BadArgument { .. }) => assert!(is_removed, "{point}"),
+            Err(error) => panic!("{point}: {error}"),
+        }
+        assert_eq!(session.has_namespace(old), !is_removed, "{point}");
+        assert!(started.elapsed() < STALL, "{point}: {:?}", started.elapsed());
+        let schema = Schema { kind: Kind::Value, ..Schema::default() };
+        match session.namespace("another", &schema) {
+            Ok(_) => assert_eq!(*point, "removal.finished", "it holds nothing"),
+            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.id(), "{point}"),
+            Err(error) => panic!("{point}: {error}"),
+        }
+        resume(&mut child, &folder);
+        open(session, "another");
+        drop(case);
         finish(&folder);
     }
 }

@@ -306,7 +306,12 @@ impl SlicedTask for DbsizeTask {
                 return Ok(TaskProgress::More);
             }
             let before = buckets.left();
-            self.count += session.count_buckets(namespace_keys.namespace, buckets, left)?;
+            let namespace = namespace_keys.namespace;
+            match session.count_buckets(namespace, buckets, left) {
+                // It was removed meanwhile, and has no keys.
+                Err(_) if !session.has_namespace(namespace) => continue,
+                counted => self.count += counted?,
+            }
             left = left.saturating_sub((before - buckets.left()).max(1));
             if buckets.left() == 0 {
                 self.path.next_namespace();

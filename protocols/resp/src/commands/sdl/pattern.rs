@@ -166,7 +166,7 @@ impl SlicedTask for PatternReadTask {
     }
 }
 
-/// Memory of a key or a key with its value, beside their bytes.
+/// Memory overhead of a key, or of a key with its value.
 const FOUND_BYTES: usize = 96;
 
 /// Collects the names, then runs one transaction.

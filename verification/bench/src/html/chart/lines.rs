@@ -1,5 +1,5 @@
-//! Lines over a common pair of axes: what changes with time, with the load, or with the percentile.
-//! Lines differ in their marker as well as in their colour, for readers who see few colours.
+//! Line charts: figures over time, load or percentile. Lines differ in their markers as well as in
+//! their colours, for colour-blind readers.
 
 use super::{Area, Colour, GRID, INK, as_f64, count, font, picture, short};
 use plotters::coord::Shift;
@@ -11,73 +11,67 @@ use plotters::prelude::{
 };
 use plotters::style::Color as _;
 
-/// What an axis counts, and how its ticks are written.
+/// The unit of an axis, and the format of its ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds, written with the unit that fits.
+    /// Nanoseconds, shown as ns, us, ms or s.
     Nanoseconds,
-    /// A number, written with k, M or G.
+    /// A number, shown with k, M or G.
     Number,
     Percent,
-    /// One in so many operations: 100 is the 99th percentile.
+    /// `n` for one in `n` operations: 100 is the 99th percentile.
     OneIn,
 }
 
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What stands beside it.
     pub title: String,
-    /// What it counts.
     pub unit: Unit,
-    /// Whether each decade is as long as every other. Then what is not above zero is left out.
+    /// True for a logarithmic axis, on which amounts that are not above zero are left out.
     pub is_log: bool,
 }
 
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stroke {
-    /// Through, two pixels wide.
+    /// Solid, two pixels wide.
     Plain,
-    /// Through, one pixel wide and paler.
+    /// Solid, one pixel wide and paler.
     Fine,
-    /// In dashes.
     Dashed,
 }
 
 #[derive(Clone, Debug)]
 pub struct Line {
     pub colour: Colour,
-    /// How it is drawn.
     pub stroke: Stroke,
-    /// Which marker its points have: see [`marker_text`]; `None`: no marker.
+    /// The marker of its points: see [`marker_text`]; `None`: no marker.
     pub marker: Option<usize>,
-    /// Its points, in the order in which they are joined.
+    /// Its points, in the order in which they are connected.
     pub points: Vec<(f64, f64)>,
 }
 
 /// A chart of lines.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    /// The axis below.
     pub x: Axis,
-    /// The axis to the left.
     pub y: Axis,
     pub lines: Vec<Line>,
-    /// Where an upright rule is drawn: borders of rounds.
+    /// Positions of vertical rules on the x axis: the borders of rounds.
     pub rules: Vec<f64>,
-    /// Lowest and highest of the upright axis, where charts are to be compared.
+    /// The range of the y axis, for charts that are compared with each other.
     pub y_range: Option<(f64, f64)>,
 }
 
 const SIZE: (u32, u32) = (560, 250);
 
-/// Ticks of an axis at the most, so that they do not run into each other.
+/// The largest number of ticks of an axis, so that their labels do not overlap.
 const TICKS_MAX: usize = 7;
 
-/// Markers that a line has at the most: more would hide it.
+/// The largest number of markers of a line; more would hide it.
 const MARKERS_MAX: usize = 24;
 
-/// A line's marker as text, for a legend: the same shape that is drawn.
+/// A line's marker as text, for a legend: the same shape as in the chart.
 pub const fn marker_text(marker: usize) -> &'static str {
     match marker % 5 {
         0 => "●",
@@ -93,29 +87,29 @@ type Context<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale
 /// The picture; empty if there is nothing to draw.
 pub fn lines(chart: &Lines) -> String {
     let (x, y) = (&chart.x, &chart.y);
-    let lines: Vec<Line> = chart.lines.iter().map(|line| placed(line, x, y)).collect();
+    let lines: Vec<Line> = chart.lines.iter().map(|line| positioned(line, x, y)).collect();
     let points = || lines.iter().flat_map(|line| &line.points);
-    let Some(across) = Scale::of(x, points().map(|p| p.0), None) else { return String::new() };
-    let upright = Scale::of(y, points().map(|p| p.1), chart.y_range);
-    let Some(upright) = upright else { return String::new() };
+    let Some(x_scale) = Scale::of(x, points().map(|p| p.0), None) else { return String::new() };
+    let y_scale = Scale::of(y, points().map(|p| p.1), chart.y_range);
+    let Some(y_scale) = y_scale else { return String::new() };
     let rules = chart.rules.iter().filter_map(|at| x.position(*at));
-    let rules: Vec<f64> = rules.filter(|at| (across.least..=across.most).contains(at)).collect();
-    picture(SIZE, |area| draw(area, chart, (&across, &upright), &lines, &rules))
+    let rules: Vec<f64> = rules.filter(|at| (x_scale.min..=x_scale.max).contains(at)).collect();
+    picture(SIZE, |area| draw(area, chart, (&x_scale, &y_scale), &lines, &rules))
 }
 
 fn draw(
     area: &Area<'_>,
     chart: &Lines,
-    (across, upright): (&Scale, &Scale),
+    (x, y): (&Scale, &Scale),
     lines: &[Line],
     rules: &[f64],
 ) -> Option<()> {
-    let mut context = ground(area, chart, across, upright)?;
+    let mut context = draw_axes(area, chart, x, y)?;
     let thin = ShapeStyle { color: INK.mix(0.5), filled: false, stroke_width: 1 };
-    let rule = |at: &f64| PathElement::new([(*at, upright.least), (*at, upright.most)], thin);
+    let rule = |at: &f64| PathElement::new([(*at, y.min), (*at, y.max)], thin);
     context.draw_series(rules.iter().map(rule)).ok()?;
     for line in lines {
-        let points = || line.points.iter().map(|(x, y)| (*x, y.clamp(upright.least, upright.most)));
+        let points = || line.points.iter().map(|(at, amount)| (*at, amount.clamp(y.min, y.max)));
         let style =
             |width| ShapeStyle { color: line.colour.to_rgba(), filled: false, stroke_width: width };
         match line.stroke {
@@ -131,24 +125,24 @@ fn draw(
         if let Some(marker) = line.marker {
             let every = line.points.len().div_ceil(MARKERS_MAX).max(1);
             let points: Vec<(f64, f64)> = points().step_by(every).collect();
-            mark(&mut context, &points, marker, line.colour)?;
+            draw_markers(&mut context, &points, marker, line.colour)?;
         }
     }
     Some(())
 }
 
-fn ground<'a, 'b>(
+fn draw_axes<'a, 'b>(
     area: &'a DrawingArea<SVGBackend<'b>, Shift>,
     chart: &Lines,
-    across: &Scale,
-    upright: &Scale,
+    x: &Scale,
+    y: &Scale,
 ) -> Option<Context<'a, 'b>> {
     let mut context = ChartBuilder::on(area)
         .margin(10)
         .margin_right(24)
         .x_label_area_size(44)
         .y_label_area_size(66)
-        .build_cartesian_2d(across.clone(), upright.clone())
+        .build_cartesian_2d(x.clone(), y.clone())
         .ok()?;
     context
         .configure_mesh()
@@ -166,7 +160,7 @@ fn ground<'a, 'b>(
     Some(context)
 }
 
-fn mark(
+fn draw_markers(
     context: &mut Context<'_, '_>,
     points: &[(f64, f64)],
     marker: usize,
@@ -202,7 +196,8 @@ fn mark(
 }
 
 impl Axis {
-    /// The position of an amount on the axis; `None` if it has none.
+    /// The position of an amount; `None` if it is not finite, or not above zero on a logarithmic
+    /// axis.
     fn position(&self, amount: f64) -> Option<f64> {
         let at = if self.is_log { amount.log10() } else { amount };
         at.is_finite().then_some(at)
@@ -220,17 +215,18 @@ impl Axis {
     }
 }
 
-/// One in 100 operations is beyond the 99th percentile.
+/// The percentile that one in `one_in` operations exceeds: `p99` for 100.
 fn percentile_text(one_in: f64) -> String {
     let percent = 100.0 - 100.0 / one_in.max(1.0);
-    // As many digits as there are nines after the point.
+    // One digit for each nine after the decimal point.
     let digits = if one_in > 150.0 { one_in.log10().round().clamp(2.0, 9.0) - 2.0 } else { 0.0 };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 7")]
     let digits = digits as usize;
     format!("p{percent:.digits$}")
 }
 
-fn placed(line: &Line, x: &Axis, y: &Axis) -> Line {
+/// The line in the coordinates of the axes, without the points that have no position.
+fn positioned(line: &Line, x: &Axis, y: &Axis) -> Line {
     let position = |(a, b): &(f64, f64)| Some((x.position(*a)?, y.position(*b)?));
     Line { points: line.points.iter().filter_map(position).collect(), ..line.clone() }
 }
@@ -238,37 +234,37 @@ fn placed(line: &Line, x: &Axis, y: &Axis) -> Line {
 /// An axis's range and ticks, in its own coordinates.
 #[derive(Clone, Debug)]
 struct Scale {
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
     ticks: Vec<f64>,
 }
 
 impl Scale {
     fn of(
         axis: &Axis,
-        places: impl Iterator<Item = f64>,
+        positions: impl Iterator<Item = f64>,
         range: Option<(f64, f64)>,
     ) -> Option<Self> {
-        let (mut least, mut most) =
-            places.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), at| (a.min(at), b.max(at)));
+        let (mut min, mut max) =
+            positions.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), at| (a.min(at), b.max(at)));
         if let Some((low, high)) = range {
-            least = axis.position(low).unwrap_or(least);
-            most = axis.position(high).unwrap_or(most);
+            min = axis.position(low).unwrap_or(min);
+            max = axis.position(high).unwrap_or(max);
         }
-        if !least.is_finite() || !most.is_finite() || most < least {
+        if !min.is_finite() || !max.is_finite() || max < min {
             return None;
         }
         if !axis.is_log {
             // A linear axis starts at zero, so that heights can be compared.
-            least = least.min(0.0);
+            min = min.min(0.0);
         }
-        let room = ((most - least) * 0.04).max(if axis.is_log { 0.05 } else { 1e-9 });
+        let margin = ((max - min) * 0.04).max(if axis.is_log { 0.05 } else { 1e-9 });
         if axis.is_log {
-            least -= if axis.unit == Unit::OneIn { 0.0 } else { room };
+            min -= if axis.unit == Unit::OneIn { 0.0 } else { margin };
         }
-        most += room;
-        let ticks = if axis.is_log { log_ticks(least, most) } else { plain_ticks(least, most) };
-        Some(Self { least, most, ticks })
+        max += margin;
+        let ticks = if axis.is_log { log_ticks(min, max) } else { linear_ticks(min, max) };
+        Some(Self { min, max, ticks })
     }
 }
 
@@ -278,7 +274,7 @@ impl Ranged for Scale {
 
     #[expect(clippy::cast_possible_truncation, reason = "a share of the pixels of a picture")]
     fn map(&self, at: &f64, (first, last): (i32, i32)) -> i32 {
-        let share = ((at - self.least) / (self.most - self.least)).clamp(0.0, 1.0);
+        let share = ((at - self.min) / (self.max - self.min)).clamp(0.0, 1.0);
         (f64::from(first) + share * f64::from(last - first)).round() as i32
     }
 
@@ -287,20 +283,20 @@ impl Ranged for Scale {
     }
 
     fn range(&self) -> std::ops::Range<f64> {
-        self.least..self.most
+        self.min..self.max
     }
 }
 
-/// Decades, or parts of them where there are few.
-fn log_ticks(least: f64, most: f64) -> Vec<f64> {
+/// Ticks at powers of ten, and between them if the axis has few.
+fn log_ticks(min: f64, max: f64) -> Vec<f64> {
     let between = |factors: &[f64]| -> Vec<f64> {
         let all = (-3..19).flat_map(|e| factors.iter().map(move |f| f64::from(e) + f.log10()));
-        all.filter(|at| (least..=most).contains(at)).collect()
+        all.filter(|at| (min..=max).contains(at)).collect()
     };
     for factors in [&[1.0, 1.5, 2.0, 3.0, 5.0, 7.0][..], &[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]] {
         let ticks = between(factors);
         if ticks.len() <= TICKS_MAX {
-            return if ticks.len() >= 2 { ticks } else { vec![least, most] };
+            return if ticks.len() >= 2 { ticks } else { vec![min, max] };
         }
     }
     let tens = between(&[1.0]);
@@ -309,14 +305,14 @@ fn log_ticks(least: f64, most: f64) -> Vec<f64> {
 }
 
 /// Round numbers at equal distances.
-fn plain_ticks(least: f64, most: f64) -> Vec<f64> {
-    let rough = (most - least) / as_f64(TICKS_MAX as u64 - 1);
+fn linear_ticks(min: f64, max: f64) -> Vec<f64> {
+    let rough = (max - min) / as_f64(TICKS_MAX as u64 - 1);
     let ten = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|f| f * ten).into_iter().find(|s| *s >= rough);
-    let Some(step) = step.filter(|s| s.is_finite() && *s > 0.0) else { return vec![least, most] };
-    let first = (least / step).ceil();
+    let Some(step) = step.filter(|s| s.is_finite() && *s > 0.0) else { return vec![min, max] };
+    let first = (min / step).ceil();
     let tick = |i: usize| (first + as_f64(i as u64)) * step;
-    (0..=TICKS_MAX).map(tick).filter(|at| (least..=most).contains(at)).collect()
+    (0..=TICKS_MAX).map(tick).filter(|at| (min..=max).contains(at)).collect()
 }
 
 #[cfg(test)]
@@ -342,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_is_left_out_and_nothing_is_no_picture() {
+    fn points_without_a_position_are_left_out_and_no_points_give_no_picture() {
         assert!(lines(&chart(vec![])).is_empty());
         assert!(lines(&chart(vec![(f64::NAN, 1.0), (1.0, 0.0), (1.0, -4.0)])).is_empty());
         let hostile = vec![(1.0, 5.0), (f64::INFINITY, 1.0), (0.0, f64::NAN), (1e300, 1e300)];
@@ -352,11 +348,11 @@ mod tests {
 
     #[test]
     fn ticks_are_few_and_round() {
-        assert_eq!(plain_ticks(0.0, 10.3), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(linear_ticks(0.0, 10.3), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(log_ticks(-0.1, 4.2), [0.0, 1.0, 2.0, 3.0, 4.0]);
-        let range = |least: f64, most: f64| log_ticks(least, most).len();
-        for (least, most) in [(0.0, 0.3), (2.0, 2.1), (0.0, 9.0), (-3.0, 18.0), (5.5, 6.6)] {
-            assert!((2..=TICKS_MAX + 1).contains(&range(least, most)), "{least} to {most}");
+        for (min, max) in [(0.0, 0.3), (2.0, 2.1), (0.0, 9.0), (-3.0, 18.0), (5.5, 6.6)] {
+            let count = log_ticks(min, max).len();
+            assert!((2..=TICKS_MAX + 1).contains(&count), "{min} to {max}: {count}");
         }
     }
 

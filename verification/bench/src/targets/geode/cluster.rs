@@ -9,14 +9,14 @@ use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::Path;
 
-/// The smallest and the largest heap of a server, in MiB.
+/// The smallest heap of a server, in MiB.
 const HEAP_MIB_MIN: u64 = 1024;
 
 /// Heap of the locator, which stores nothing.
 const LOCATOR_HEAP: &str = "-Xmx256m";
 
-/// Overhead in bytes of a record on Java's heap, and of each of its tags.
-const RECORD_ROOM: u64 = 1024;
+/// Overhead of a record on Java's heap in bytes, and of each of its tags.
+const RECORD_OVERHEAD_BYTES: u64 = 1024;
 
 /// The largest number of servers of a layout.
 const SERVERS_MAX: usize = 16;
@@ -43,25 +43,25 @@ pub(super) fn layout(text: Option<&str>) -> Result<GeodeLayout> {
     let text = text.unwrap_or("partitioned");
     let wrong = || Error::BadArgument {
         detail: format!(
-            "{text:?} is no layout of geode: give partitioned[:SERVERS[:COPIES]], \
-             replicated[:SERVERS] or zones[:SERVERS[:COPIES]], with {SERVERS_MAX} servers and 3 \
-             copies at the most"
+            "{text:?} is not a layout of geode: give partitioned[:SERVERS[:COPIES]], \
+             replicated[:SERVERS] or zones[:SERVERS[:COPIES]], with at most {SERVERS_MAX} servers \
+             and 3 copies"
         ),
     };
-    let mut words = text.split(':');
-    let (name, servers, copies) = match words.next() {
+    let mut fields = text.split(':');
+    let (name, servers, copies) = match fields.next() {
         Some("partitioned") => ("partitioned", 1, 0),
         Some("replicated") => ("replicated", 2, 0),
         Some("zones") => ("zones", 2, 1),
         _ => return Err(wrong()),
     };
-    let mut number = |default: usize| match words.next() {
+    let mut number = |default: usize| match fields.next() {
         None => Ok(default),
-        Some(word) => word.parse().map_err(|_| wrong()),
+        Some(field) => field.parse().map_err(|_| wrong()),
     };
-    let found = GeodeLayout { name, servers: number(servers)?, copies: number(copies)? };
-    let is_right = (1..=SERVERS_MAX).contains(&found.servers) && found.copies <= 3;
-    if is_right && words.next().is_none() { Ok(found) } else { Err(wrong()) }
+    let layout = GeodeLayout { name, servers: number(servers)?, copies: number(copies)? };
+    let is_valid = (1..=SERVERS_MAX).contains(&layout.servers) && layout.copies <= 3;
+    if is_valid && fields.next().is_none() { Ok(layout) } else { Err(wrong()) }
 }
 
 /// The processes of a database.
@@ -81,61 +81,61 @@ impl Cluster {
         let port = locator.to_string();
         let mut first = ServerProcess::new("geode's locator", need, &env, |folder| {
             let role = ["locator", &port, &folder.to_string_lossy()].map(str::to_owned);
-            there(folder, &java, words(&geode, &[LOCATOR_HEAP.to_owned()], &role))
+            env_arguments(folder, &java, java_arguments(&geode, &[LOCATOR_HEAP.to_owned()], &role))
         })?;
         first.wait(|| TcpStream::connect(("127.0.0.1", locator)).is_ok())?;
         let mut all = vec![first];
-        let mut doors = Vec::new();
+        let mut addresses = Vec::new();
         for number in 0..layout.servers {
-            let door = free_port()?;
+            let gateway = free_port()?;
             let server = |folder: &Path| {
-                let ports = (number, door, locator);
-                there(folder, &java, server_words(&geode, need, &layout, ports, folder))
+                let ports = (number, gateway, locator);
+                env_arguments(folder, &java, server_arguments(&geode, need, &layout, ports, folder))
             };
             all.push(ServerProcess::new("geode's server", need, &env, server)?);
-            doors.push(format!("127.0.0.1:{door}"));
+            addresses.push(format!("127.0.0.1:{gateway}"));
         }
-        // Each server knows its locator and all other servers. The first one is asked last: then
-        // all regions exist, and it assigns their buckets.
-        for (started, door) in all.iter_mut().skip(1).zip(&doors).rev() {
-            let wanted = (i64::from(started.process()), layout.servers);
-            started.wait(|| cluster_state(door).is_ok_and(|there| there == wanted))?;
+        // Wait until each server knows the locator and all other servers. The first server comes
+        // last: then all regions exist, and it assigns their buckets.
+        for (started, address) in all.iter_mut().skip(1).zip(&addresses).rev() {
+            let expected = (i64::from(started.process()), layout.servers);
+            started.wait(|| cluster_state(address).is_ok_and(|state| state == expected))?;
         }
-        let address = doors.into_iter().next().unwrap_or_default();
+        let address = addresses.into_iter().next().unwrap_or_default();
         Ok(Self { address, all })
     }
 }
 
-/// Words for `env` that start Java in a folder.
-fn there(folder: &Path, java: &str, more: Vec<OsString>) -> Vec<OsString> {
-    let mut words = vec!["-C".into(), folder.into(), java.into()];
-    words.extend(more);
-    words
+/// The arguments for `env` that start Java in a folder.
+fn env_arguments(folder: &Path, java: &str, more: Vec<OsString>) -> Vec<OsString> {
+    let mut arguments = vec!["-C".into(), folder.into(), java.into()];
+    arguments.extend(more);
+    arguments
 }
 
-fn words(geode: &Geode, machine: &[String], role: &[String]) -> Vec<OsString> {
-    let mut words: Vec<OsString> = OPENINGS.map(OsString::from).to_vec();
-    words.extend(machine.iter().map(OsString::from));
-    words.extend(["-cp", &geode.class_path, "NearstateGeode"].map(OsString::from));
-    words.extend(role.iter().map(OsString::from));
-    words
+fn java_arguments(geode: &Geode, jvm: &[String], role: &[String]) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = OPENINGS.map(OsString::from).to_vec();
+    arguments.extend(jvm.iter().map(OsString::from));
+    arguments.extend(["-cp", &geode.class_path, "NearstateGeode"].map(OsString::from));
+    arguments.extend(role.iter().map(OsString::from));
+    arguments
 }
 
-fn server_words(
+fn server_arguments(
     geode: &Geode,
     need: &Need,
     layout: &GeodeLayout,
-    (number, door, locator): (usize, u16, u16),
+    (number, gateway, locator): (usize, u16, u16),
     folder: &Path,
 ) -> Vec<OsString> {
     let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
-    let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
-    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
+    let overhead = RECORD_OVERHEAD_BYTES.saturating_mul(1 + tags as u64);
+    let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(overhead));
     // Half of a heap is reserved for the garbage collector.
     let heap = (bytes >> 20).saturating_mul(2).max(HEAP_MIB_MIN);
-    // Without it a transaction would not detect changes of the records that it read.
-    let machine = [format!("-Xmx{heap}m"), "-Dgemfire.detectReadConflicts=true".to_owned()];
-    let mut role: Vec<String> = vec!["server".to_owned(), number.to_string(), door.to_string()];
+    // Without this property a transaction would not detect changes of the records that it read.
+    let jvm = [format!("-Xmx{heap}m"), "-Dgemfire.detectReadConflicts=true".to_owned()];
+    let mut role: Vec<String> = vec!["server".to_owned(), number.to_string(), gateway.to_string()];
     role.extend([locator.to_string(), folder.to_string_lossy().into_owned()]);
     role.extend([layout.name.to_owned(), layout.servers.to_string(), layout.copies.to_string()]);
     for table in need.schema.tables {
@@ -143,7 +143,7 @@ fn server_words(
         let rules = rules.collect::<String>();
         role.push(format!("{}:{}:{rules}", table.name, table.parts.len()));
     }
-    words(geode, &machine, &role)
+    java_arguments(geode, &jvm, &role)
 }
 
 impl Database for Cluster {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_is_read_and_nonsense_is_refused() {
+    fn layouts_are_parsed_and_invalid_ones_refused() {
         let read = |text: &str| layout(Some(text)).unwrap();
         assert_eq!(
             layout(None).unwrap(),

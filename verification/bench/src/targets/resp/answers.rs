@@ -170,7 +170,7 @@ fn receive_some<S: Stream>(
     receive: &mut PartReceiver<'_>,
 ) -> Result<bool> {
     let mut is_there = false;
-    for part in (0..resp_table.schema.parts.len()).filter(|part| wanted.has(*part)) {
+    for part in (0..resp_table.schema.parts.len()).filter(|part| wanted.contains(*part)) {
         match wire.head()? {
             (b'$', NIL) => {}
             (b'$', length) => {

@@ -147,7 +147,7 @@ pub(super) fn fields_of(resp_table: &RespTable, wanted: PartSet) -> usize {
     if wanted.is_empty() || resp_table.is_plain() || resp_table.is_all(wanted) {
         return 0;
     }
-    (0..resp_table.schema.parts.len()).filter(|part| wanted.has(*part)).count()
+    (0..resp_table.schema.parts.len()).filter(|part| wanted.contains(*part)).count()
 }
 
 pub(super) fn field_names(
@@ -158,7 +158,7 @@ pub(super) fn field_names(
 ) {
     if fields > 0 {
         let parts = resp_table.schema.parts.iter().enumerate();
-        for (_, name) in parts.filter(|(part, _)| wanted.has(*part)) {
+        for (_, name) in parts.filter(|(part, _)| wanted.contains(*part)) {
             word(out, name.as_bytes());
         }
     }

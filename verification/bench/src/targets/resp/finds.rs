@@ -20,7 +20,7 @@ impl<S: Stream> Resp<S> {
         tag: RecordTag<'_>,
         wanted: PartSet,
     ) -> Result<()> {
-        let resp_table = super::resp_table(&self.places, table)?;
+        let resp_table = super::resp_table(&self.tables, table)?;
         must_be_unique(resp_table, tag)?;
         let out = &mut self.wire.out;
         match &self.scripts {
@@ -37,7 +37,7 @@ impl<S: Stream> Resp<S> {
         key: &mut Vec<u8>,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let resp_table = super::resp_table(&self.places, table)?;
+        let resp_table = super::resp_table(&self.tables, table)?;
         if self.scripts.is_none() {
             return tagged::receive_find(&mut self.wire, resp_table, wanted, key, receive);
         }

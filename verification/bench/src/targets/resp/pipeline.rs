@@ -134,7 +134,7 @@ impl<S: Stream> Resp<S> {
     /// The commands of requests that need more than one: guarded requests, and those that write
     /// more than the record.
     fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
-        let resp_table = resp_table(&self.places, request.table())?;
+        let resp_table = resp_table(&self.tables, request.table())?;
         match request {
             Request::Put { entry, .. } => must_be_whole(resp_table, entry.parts)?,
             Request::Find { tag, .. } => must_be_unique(resp_table, *tag)?,
@@ -167,7 +167,7 @@ impl<S: Stream> Resp<S> {
             queue.begin(RespForm::Requests);
             for (at, request, guard) in &guards {
                 if done.get(*at) == Some(&Some(true)) {
-                    guard::writes_of(resp_table(&self.places, guard.table)?, request, &mut queue);
+                    guard::writes_of(resp_table(&self.tables, guard.table)?, request, &mut queue);
                 }
             }
             if self.execute(&queue)? {
@@ -186,7 +186,7 @@ impl<S: Stream> Resp<S> {
     ) -> Result<()> {
         let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_open();
         for (_, _, guard) in guards.iter().filter(closed) {
-            guard.watch_request(resp_table(&self.places, guard.table)?, &mut self.wire.out);
+            guard.watch_request(resp_table(&self.tables, guard.table)?, &mut self.wire.out);
         }
         if !self.wire.out.is_empty() {
             self.send()?;
@@ -216,7 +216,7 @@ impl<S: Stream> Resp<S> {
             return self
                 .ask_script(&guard, &|resp_table, out| guard::writes_of(resp_table, request, out));
         }
-        let resp_table = resp_table(&self.places, request.table())?;
+        let resp_table = resp_table(&self.tables, request.table())?;
         let out = &mut self.wire.out;
         match request {
             Request::Read { key, wanted, .. } => {

@@ -31,14 +31,14 @@ impl<'c, S: Stream> InTransaction<'c, S> {
 
     /// True if this transaction has read the record and it exists.
     fn has_seen(&self, table: TableId, key: &[u8]) -> Result<bool> {
-        let prefix = resp_table(&self.resp.places, table)?.prefix.as_slice();
+        let prefix = resp_table(&self.resp.tables, table)?.prefix.as_slice();
         let is_it = |seen: &Vec<u8>| seen.strip_prefix(prefix) == Some(key);
         Ok(self.resp.seen.iter().any(is_it))
     }
 
     /// Queues a write; false if the record must exist and does not.
     fn write(&mut self, request: &Request<'_>) -> Result<bool> {
-        let resp_table = resp_table(&self.resp.places, request.table())?;
+        let resp_table = resp_table(&self.resp.tables, request.table())?;
         let native = self.resp.native(request)?;
         let guard = match request {
             Request::Put { table, entry } => {
@@ -57,7 +57,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         {
             return Ok(false);
         }
-        let resp_table = super::resp_table(&self.resp.places, request.table())?;
+        let resp_table = super::resp_table(&self.resp.tables, request.table())?;
         match native {
             Some(native) => native.write(resp_table, request, &mut self.queue),
             None => writes_of(resp_table, request, &mut self.queue),
@@ -72,7 +72,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         wanted: PartSet,
         receive: &mut PartReceiver<'_>,
     ) -> Result<bool> {
-        let resp_table = resp_table(&self.resp.places, table)?;
+        let resp_table = resp_table(&self.resp.tables, table)?;
         commands::key_request(&mut self.resp.wire.out, b"WATCH", &resp_table.prefix, key);
         self.resp.ask_parts(table, key, wanted)?;
         self.reads += 1;
@@ -93,7 +93,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         wanted: PartSet,
         (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
     ) -> Result<bool> {
-        let resp_table = resp_table(&self.resp.places, table)?;
+        let resp_table = resp_table(&self.resp.tables, table)?;
         must_be_unique(resp_table, tag)?;
         if self.resp.dialect == Dialect::Tags {
             return self.find_by_command(table, tag, wanted, (key, receive));
@@ -116,13 +116,13 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         wanted: PartSet,
         (key, receive): (&mut Vec<u8>, &mut PartReceiver<'_>),
     ) -> Result<bool> {
-        let resp_table = resp_table(&self.resp.places, table)?;
+        let resp_table = resp_table(&self.resp.tables, table)?;
         tagged::find(&mut self.resp.wire.out, b"WATCH", resp_table, tag, PartSet(0));
         tagged::find(&mut self.resp.wire.out, b"FIND", resp_table, tag, wanted);
         self.reads += 1;
         self.resp.send()?;
         self.resp.wire.simple()?;
-        let resp_table = super::resp_table(&self.resp.places, table)?;
+        let resp_table = super::resp_table(&self.resp.tables, table)?;
         let is_there = tagged::receive_find(&mut self.resp.wire, resp_table, wanted, key, receive)?;
         if is_there {
             self.remember(table, key)?;
@@ -131,7 +131,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     }
 
     fn remember(&mut self, table: TableId, key: &[u8]) -> Result<()> {
-        let resp_table = resp_table(&self.resp.places, table)?;
+        let resp_table = resp_table(&self.resp.tables, table)?;
         self.resp.seen.push([resp_table.prefix.as_slice(), key].concat());
         Ok(())
     }
@@ -144,7 +144,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         if guard.is_open() {
             return Ok(true);
         }
-        guard.watch_request(resp_table(&self.resp.places, guard.table)?, &mut self.resp.wire.out);
+        guard.watch_request(resp_table(&self.resp.tables, guard.table)?, &mut self.resp.wire.out);
         self.reads += 1;
         self.resp.send()?;
         self.resp.receive_guard(&guard)

@@ -11,7 +11,7 @@ const COUNT: &[u8] = b"10000";
 impl<S: Stream> Resp<S> {
     /// Walks over all keys of a table once; returns their number.
     pub(super) fn walk_by_scan(&mut self, table: TableId) -> Result<u64> {
-        let mut pattern = resp_table(&self.places, table)?.prefix.clone();
+        let mut pattern = resp_table(&self.tables, table)?.prefix.clone();
         pattern.push(b'*');
         let (mut cursor, mut met) = (b"0".to_vec(), 0);
         loop {

@@ -188,8 +188,8 @@ fn a_stalled_server_is_reported() {
     assert!(matches!(&error, Error::Backend { detail } if detail.contains("no reply for")));
     drop(theirs);
     assert!(matches!(wire.send(), Err(Error::Backend { .. })));
-    for away in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
-        assert!(Socket::at(away).is_err(), "{away}");
+    for address in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
+        assert!(Socket::at(address).is_err(), "{address}");
     }
 }
 
@@ -199,8 +199,8 @@ fn a_socket_is_polled_before_the_client_sleeps() {
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut wire = Wire::new(Socket::Unix(ours));
     wire.set_busy_poll(true);
-    theirs.write_all(b"there\nnot whole").unwrap();
-    assert_eq!(wire.line().unwrap(), b"there");
+    theirs.write_all(b"first\nincomplete").unwrap();
+    assert_eq!(wire.line().unwrap(), b"first");
     // Polling is limited, and its result is the same as that of a client that sleeps at once.
     assert!(wire.line().unwrap_err().to_string().contains("no reply for"));
     assert!(!wire.is_cut());

@@ -1,5 +1,5 @@
-//! What a record must be: key, tags and contents, derived from its number and its state; and the
-//! comparison of answers with them.
+//! The expected key, tags and contents of a record, derived from its number and its state, and the
+//! comparison of replies with them.
 
 use super::{Mutation, PendingWrite, RecordForm, RecordState};
 use crate::access::{Connection, PARTS_MAX, PartSet, StoreReply, TableId, TableSchema};
@@ -56,7 +56,7 @@ impl<F: RecordForm> Rule<F> {
         at: (usize, &RecordState<P>),
         parts: PartSet,
     ) {
-        for part in (0..P).filter(|part| parts.has(*part)) {
+        for part in (0..P).filter(|part| parts.contains(*part)) {
             let bytes = self.form.part_bytes(self.record(at.0), part);
             let number = self.number(at.0, at.1, part);
             batch.part(part, |out| self.contents.append(number, bytes, out));
@@ -96,9 +96,9 @@ impl<F: RecordForm> Rule<F> {
         }
     }
 
-    /// Whether a part is what it must be.
+    /// True if a part has the expected bytes.
     #[inline]
-    pub(super) fn is<const P: usize>(
+    pub(super) fn is_right<const P: usize>(
         &self,
         at: (usize, &RecordState<P>),
         part: usize,
@@ -108,7 +108,7 @@ impl<F: RecordForm> Rule<F> {
         part < P && self.contents.are(self.number(at.0, at.1, part), expected, bytes)
     }
 
-    /// Collects the replies to a read; after the last, returns whether all of them were right.
+    /// Collects the replies to a read. After the last one, returns whether all of them were right.
     #[inline]
     pub(super) fn check<const P: usize>(
         &self,
@@ -119,13 +119,13 @@ impl<F: RecordForm> Rule<F> {
     ) -> Option<bool> {
         match reply {
             StoreReply::Part(part, bytes) => {
-                received.add(part, self.is(at, part, bytes));
+                received.add(part, self.is_right(at, part, bytes));
                 None
             }
             StoreReply::Key(_) => None,
             StoreReply::Done(is_found) => {
                 let is_whole = std::mem::take(received).is_whole(wanted, P);
-                Some(is_found == at.1.is_there() && (!is_found || is_whole))
+                Some(is_found == at.1.exists() && (!is_found || is_whole))
             }
         }
     }
@@ -137,6 +137,7 @@ impl<F: RecordForm> Rule<F> {
     }
 }
 
+/// The received parts of a record, as sets.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ReceivedRecord {
     pub(super) right: u32,
@@ -144,7 +145,7 @@ pub(super) struct ReceivedRecord {
 }
 
 impl ReceivedRecord {
-    /// Whether all wanted parts of so many were right, and none wrong.
+    /// True if all wanted ones of `parts` parts are right, and none is wrong.
     pub(super) const fn is_whole(self, wanted: PartSet, parts: usize) -> bool {
         let all = wanted.0 as u32 & ((1 << parts) - 1);
         self.wrong == 0 && self.right & all == all
@@ -162,8 +163,7 @@ impl ReceivedRecord {
 }
 
 impl<F: RecordForm> Rule<F> {
-    /// Whether a tag leads to a record, which then must be the right one: another is as if there
-    /// were none. And the bytes that went and came.
+    /// True if a tag leads to the expected record; and the bytes sent and received.
     pub(super) fn find<const P: usize>(
         &self,
         store: &mut Connection<'_>,
@@ -177,13 +177,15 @@ impl<F: RecordForm> Rule<F> {
         let is_found =
             store.find(TableId(0), (tag, &value), wanted, &mut key, &mut |part, bytes| {
                 bytes_in += bytes.len() as u64;
-                received.add(part, self.is(at, part, bytes));
+                received.add(part, self.is_right(at, part, bytes));
             })?;
         bytes_in += key.len() as u64;
-        let is_right = !at.1.is_there() || key == self.key_of(at) && received.is_whole(wanted, P);
+        let is_right = !at.1.exists() || key == self.key_of(at) && received.is_whole(wanted, P);
         Ok((is_found && is_right, (value.len() as u64, bytes_in)))
     }
 
+    /// After a lost connection: true if a write was executed, false if not. Fails if the record is
+    /// in neither state.
     pub(super) fn was_done<const P: usize>(
         &self,
         store: &mut Connection<'_>,
@@ -195,17 +197,17 @@ impl<F: RecordForm> Rule<F> {
         let before = (pending.slot, &pending.before);
         let key = self.key_of(after);
         let is_found = store.read(TableId(0), &key, PartSet::ALL, &mut |part, bytes| {
-            as_after.add(part, self.is(after, part, bytes));
-            as_before.add(part, self.is(before, part, bytes));
+            as_after.add(part, self.is_right(after, part, bytes));
+            as_before.add(part, self.is_right(before, part, bytes));
         })?;
-        let is = |state: &RecordState<P>, received: ReceivedRecord| {
-            is_found == state.is_there() && (!is_found || received.is_whole(PartSet::ALL, P))
+        let has_state = |state: &RecordState<P>, received: ReceivedRecord| {
+            is_found == state.exists() && (!is_found || received.is_whole(PartSet::ALL, P))
         };
-        if is(&pending.after, as_after) {
+        if has_state(&pending.after, as_after) {
             return Ok(true);
         }
-        // Where keys are new ones, the key of a record to come is not there before.
-        if is(&pending.before, as_before) {
+        // A create may have a new key, which did not exist before.
+        if has_state(&pending.before, as_before) {
             return Ok(false);
         }
         let words = self.describe("lost connection", before, is_found);
@@ -220,14 +222,14 @@ impl<F: RecordForm> Rule<F> {
         is_found: bool,
     ) -> String {
         let key = String::from_utf8_lossy(&self.key_of(at)).into_owned();
-        let must = if at.1.is_there() { "there" } else { "gone" };
+        let must = if at.1.exists() { "must exist" } else { "must not exist" };
         let changes: u32 = at.1.changes.iter().map(|n| u32::from(*n)).sum();
         format!(
-            "{what}: {} {key:?}, created {} and changed {}, must be {must}, and is {}",
+            "{what}: {} {key:?}, created {} and changed {}, {must}, and {}",
             self.schema.name,
             counted(at.1.generation().into(), "time"),
             counted(changes.into(), "time"),
-            if is_found { "another" } else { "not as it must be" }
+            if is_found { "has other contents" } else { "is wrong" }
         )
     }
 }

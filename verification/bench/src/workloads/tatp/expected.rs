@@ -86,9 +86,9 @@ impl PendingUpdate {
             Self::Location(location) => subscriber.location = location,
             Self::Update { sf_type, bit_1, data_a } => {
                 subscriber.bit_1 = bit_1;
-                let place = subscriber.data_a.get_mut(usize::from(sf_type - 1));
-                if let Some(place) = place {
-                    *place = data_a;
+                let field = subscriber.data_a.get_mut(usize::from(sf_type - 1));
+                if let Some(field) = field {
+                    *field = data_a;
                 }
             }
             Self::Insert { sf_type, start, times } => {
@@ -164,9 +164,9 @@ impl Model {
     }
 
     /// True if this is the row of a forwarding.
-    pub fn is_forwarding(&self, slot: u32, place: (u8, u8), row: &[u8]) -> bool {
-        let times = self.of(slot).and_then(|s| s.forwarding(place.0, place.1));
-        times.is_some_and(|times| self.forwarding_row(slot, place, times) == *row)
+    pub fn is_forwarding(&self, slot: u32, key: (u8, u8), row: &[u8]) -> bool {
+        let times = self.of(slot).and_then(|s| s.forwarding(key.0, key.1));
+        times.is_some_and(|times| self.forwarding_row(slot, key, times) == *row)
     }
 
     /// Every row that a subscriber may have: its table, its key, and its parts if it exists.
@@ -255,7 +255,7 @@ impl Model {
 }
 
 /// A row without some of its bytes.
-fn without(row: &[u8], places: &[usize]) -> Vec<u8> {
-    let kept = row.iter().enumerate().filter(|(at, _)| !places.contains(at));
+fn without(row: &[u8], columns: &[usize]) -> Vec<u8> {
+    let kept = row.iter().enumerate().filter(|(at, _)| !columns.contains(at));
     kept.map(|(_, byte)| *byte).collect()
 }

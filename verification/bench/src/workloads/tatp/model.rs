@@ -32,7 +32,7 @@ pub struct Subscriber {
 }
 
 /// The index of a forwarding among a subscriber's.
-pub const fn place(sf_type: u8, start: u8) -> usize {
+pub const fn forwarding_index(sf_type: u8, start: u8) -> usize {
     (sf_type.wrapping_sub(1) & 3) as usize * 3 + (start / 8 % 3) as usize
 }
 
@@ -59,7 +59,9 @@ impl Subscriber {
                 *data_a = row.get(DATA_A).copied().unwrap_or(0);
             }
             for start in STARTS {
-                if let Some(forwarding) = subscriber.forwardings.get_mut(place(row_type, start)) {
+                if let Some(forwarding) =
+                    subscriber.forwardings.get_mut(forwarding_index(row_type, start))
+                {
                     *forwarding = u16::from(fresh.has_forwarding(row_type, start));
                 }
             }
@@ -87,20 +89,22 @@ impl Subscriber {
 
     /// The number of inserts of a forwarding, if it exists.
     pub fn forwarding(&self, sf_type: u8, start: u8) -> Option<u16> {
-        let forwarding = self.forwardings.get(place(sf_type, start)).copied().unwrap_or(0);
+        let forwarding =
+            self.forwardings.get(forwarding_index(sf_type, start)).copied().unwrap_or(0);
         (forwarding & 1 == 1).then_some(forwarding >> 1)
     }
 
     /// The number of inserts of a forwarding after the next one. Wraps at 2^15, but never to the
     /// row of the fresh database.
     pub fn next_insert(&self, sf_type: u8, start: u8) -> u16 {
-        let times = self.forwardings.get(place(sf_type, start)).copied().unwrap_or(0) >> 1;
+        let times =
+            self.forwardings.get(forwarding_index(sf_type, start)).copied().unwrap_or(0) >> 1;
         if times >= u16::MAX >> 1 { 1 } else { times + 1 }
     }
 
     /// Records that a forwarding was inserted for this time, or deleted.
     pub fn set_forwarding(&mut self, sf_type: u8, start: u8, inserted: Option<u16>) {
-        if let Some(forwarding) = self.forwardings.get_mut(place(sf_type, start)) {
+        if let Some(forwarding) = self.forwardings.get_mut(forwarding_index(sf_type, start)) {
             *forwarding = match inserted {
                 Some(times) => times << 1 | 1,
                 None => *forwarding & !1,
@@ -158,8 +162,8 @@ impl Model {
     }
 
     /// A forwarding's row after this number of inserts, which determines its end and number.
-    pub fn forwarding_row(&self, slot: u32, place: (u8, u8), times: u16) -> [u8; FORWARDING_BYTES] {
-        let ((sf_type, start), s_id) = (place, self.s_id(slot));
+    pub fn forwarding_row(&self, slot: u32, key: (u8, u8), times: u16) -> [u8; FORWARDING_BYTES] {
+        let ((sf_type, start), s_id) = (key, self.s_id(slot));
         if times == 0 {
             return fresh_forwarding(self.seed, s_id, sf_type, start);
         }

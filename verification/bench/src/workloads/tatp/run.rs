@@ -340,9 +340,9 @@ impl Client {
         request: &Request,
         (will, tally): (bool, &mut Tally),
     ) -> Result<()> {
-        let place @ (sf_type, start) = (request.row_type, request.start);
+        let forwarding @ (sf_type, start) = (request.row_type, request.start);
         let times = self.model.of(request.slot).map_or(1, |s| s.next_insert(sf_type, start));
-        let row = self.model.forwarding_row(request.slot, place, times);
+        let row = self.model.forwarding_row(request.slot, forwarding, times);
         self.pending =
             will.then_some((request.slot, PendingUpdate::Insert { sf_type, start, times }));
         let s_id = self.model.s_id(request.slot);
@@ -356,7 +356,7 @@ impl Client {
             if *key != expected {
                 return Ok(());
             }
-            did = insert(access, s_id, (place, &row), &mut |sf_type, part| {
+            did = insert(access, s_id, (forwarding, &row), &mut |sf_type, part| {
                 wrong += u32::from(!model.is_facility(request.slot, sf_type, part));
             })?;
             Ok(())
@@ -544,8 +544,8 @@ impl Client {
         let s_id = model.s_id(slot);
         batch.send(store, &mut |number, reply| match reply {
             StoreReply::Part(part, bytes) => {
-                if let Some(place) = found.get_mut(part) {
-                    *place = Some(bytes.to_vec());
+                if let Some(entry) = found.get_mut(part) {
+                    *entry = Some(bytes.to_vec());
                 }
             }
             StoreReply::Key(_) => {}

@@ -1,7 +1,7 @@
 //! A batch of procedures of different UEs.
 
 use super::gutis::{GUTI, Guti};
-use super::transfer::{Tagging, TransferMode, written};
+use super::transfer::{ContextTags, TransferMode, written};
 use super::{CONTEXTS, KEY_BYTES, PendingProcedure};
 use crate::access::{PartSet, PartsChange, Request};
 use crate::workloads::Tally;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 pub(super) struct Batches {
     /// Batches in flight, the oldest first.
     pub(super) in_flight: VecDeque<UeBatch>,
-    /// Their UEs, which are not drawn again.
+    /// The UEs in flight, which are not drawn again.
     pub(super) busy: Vec<u64>,
     /// A completed batch, whose memory is reused.
     pub(super) spare: UeBatch,
@@ -23,14 +23,14 @@ pub(super) struct Batches {
 pub(super) struct UeBatch {
     pub(super) procedures: Vec<PendingProcedure>,
     pub(super) keys: Vec<[u8; KEY_BYTES]>,
-    /// The GUTI of each UE that is found by it; empty if no UE is.
+    /// The GUTI of each UE that is found by its GUTI; empty if none is.
     pub(super) gutis: Vec<Option<Guti>>,
     pub(super) contexts: Vec<Context>,
     /// The contexts before the procedures, if they have tags.
     before: Vec<Context>,
     /// True once the procedures have been applied.
     pub(super) is_changed: bool,
-    /// Only its bytes are used.
+    /// Counts bytes only.
     pub(super) tally: Tally,
 }
 
@@ -51,25 +51,25 @@ impl UeBatch {
         (self.is_changed, self.tally) = (false, Tally::default());
     }
 
-    /// The reads of the procedures, by GUTI or by key, and the place of each.
+    /// The reads of the procedures, by GUTI or by key, and the index of the procedure of each.
     pub(super) fn reads(
         &self,
         wanted: impl Fn(Procedure) -> PartSet,
     ) -> (Vec<Request<'_>>, Vec<usize>) {
         let mut requests = Vec::with_capacity(self.procedures.len());
-        let mut places = Vec::with_capacity(self.procedures.len());
-        for (place, (pending, key)) in self.procedures.iter().zip(&self.keys).enumerate() {
+        let mut indices = Vec::with_capacity(self.procedures.len());
+        for (i, (pending, key)) in self.procedures.iter().zip(&self.keys).enumerate() {
             let wanted = wanted(pending.procedure);
-            if let Some(Some(guti)) = self.gutis.get(place) {
+            if let Some(Some(guti)) = self.gutis.get(i) {
                 let (tag, wanted) = ((GUTI, guti.as_slice()), PartSet::ALL);
                 requests.push(Request::Find { table: CONTEXTS, tag, wanted });
-                places.push(place);
+                indices.push(i);
             } else if !wanted.is_empty() {
                 requests.push(Request::Read { table: CONTEXTS, key, wanted });
-                places.push(place);
+                indices.push(i);
             }
         }
-        (requests, places)
+        (requests, indices)
     }
 
     /// Applies the procedures.
@@ -92,20 +92,20 @@ impl UeBatch {
         let count = self.procedures.len();
         let mut parts = vec![[(0, &[][..]); BLOCKS.len()]; count];
         let has_tags = mode == TransferMode::Tagged;
-        let mut tagging =
-            vec![(Tagging::default(), Tagging::default()); if has_tags { count } else { 0 }];
-        for ((before, after), (old, new)) in
-            self.before.iter().zip(&self.contexts).zip(&mut tagging)
-        {
+        let mut tags = vec![
+            (ContextTags::default(), ContextTags::default());
+            if has_tags { count } else { 0 }
+        ];
+        for ((before, after), (old, new)) in self.before.iter().zip(&self.contexts).zip(&mut tags) {
             old.fill(before);
             new.fill(after);
         }
         let mut requests = Vec::with_capacity(count);
         let each = self.procedures.iter().zip(&self.keys).zip(self.contexts.iter().zip(&mut parts));
-        for (place, ((pending, key), (after, parts))) in each.enumerate() {
+        for (i, ((pending, key), (after, parts))) in each.enumerate() {
             if pending.procedure != Procedure::CellReselection {
                 let parts = written(mode, after, pending.procedure, parts);
-                let tags = tagging.get(place).map(|(old, new)| (old.tags(), new.tags()));
+                let tags = tags.get(i).map(|(old, new)| (old.tags(), new.tags()));
                 let tags = tags.filter(|(old, new)| old != new);
                 requests.push(Request::Change {
                     table: CONTEXTS,

@@ -12,10 +12,10 @@ impl Client {
         let mut context = Context::EMPTY;
         let mut received = ReceivedContext::new(self.mode);
         let key = key_of(self.model.global(ue));
-        let is_there = store.read(CONTEXTS, &key, PartSet::ALL, &mut |part, bytes| {
+        let exists = store.read(CONTEXTS, &key, PartSet::ALL, &mut |part, bytes| {
             received.add(&mut context, part, bytes);
         })?;
-        Ok(is_there.then_some(context))
+        Ok(exists.then_some(context))
     }
 
     pub(super) fn name_of(&self, ue: Ue) -> String {
@@ -23,16 +23,16 @@ impl Client {
     }
 
     /// Describes how a context differs from the expected one.
-    pub(super) fn difference(&self, ue: Ue, found: &Context, is_there: bool) -> String {
+    pub(super) fn difference(&self, ue: Ue, found: &Context, exists: bool) -> String {
         let name = self.name_of(ue);
-        if !is_there {
-            return format!("{name} is not there");
+        if !exists {
+            return format!("{name} does not exist");
         }
         let expected = self.model.expected(ue);
         let blocks = BLOCKS
             .iter()
             .filter(|block| found.view().block(**block) != expected.view().block(**block))
             .map(|block| block.name());
-        format!("{name}: {}", blocks.collect::<Vec<_>>().join(", "))
+        format!("{name}: wrong blocks: {}", blocks.collect::<Vec<_>>().join(", "))
     }
 }

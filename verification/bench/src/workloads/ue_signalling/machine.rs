@@ -1,35 +1,33 @@
-//! A state machine for each UE: which procedure comes next depends on its state, and how long it
-//! stays there has a heavy tail. Only legal procedures come out, in the order of a clock of its
-//! own.
+//! A state machine for each UE: the next procedure depends on the state, and the time in a state
+//! has a heavy tail. The machine emits legal procedures only, in the order of its own clock.
 //!
-//! Which comes next is drawn so that Table II's shares are the stationary ones. The times are ours
-//! (no public trace gives them): seconds connected are log-normal, idle and detached times are
-//! Pareto. The machine begins as it goes on, with UEs as they would be met at any moment: if all
-//! were idle at first, it would be hours of its clock until the shares came out. Bursts are the
-//! affair of the arrivals of an open loop.
+//! Procedures are drawn so that Table II's shares are the stationary ones. No public trace gives
+//! the times; they are our choice: log-normal while connected, Pareto while idle or detached. The
+//! machine starts in its stationary distribution. If all UEs were idle initially, the shares would
+//! be wrong for hours of its clock. It does not model bursts; the arrivals of an open loop do.
 
 use super::Procedure;
 use crate::random::{self, Distributions as _, Rng};
 use nearstate_model::{Error, Result};
 use nearstate_ue::UeState;
 
-/// Slots of the wheel of time, each one tick.
+/// Slots of the timer wheel, one per tick.
 const SLOTS: usize = TICKS_MAX as usize + 1;
 
 /// Length of a tick, in seconds.
 const TICK_S: f64 = 0.05;
 
-/// Seconds in a state: median and deviation of the logarithm while connected; the least and the
-/// shape otherwise.
+/// Seconds in a state. Connected: median, and standard deviation of the logarithm. Idle, detached:
+/// minimum and shape.
 const CONNECTED: (f64, f64) = (4.0, 1.2);
 const IDLE: (f64, f64) = (8.0, 1.4);
 const DETACHED: (f64, f64) = (120.0, 1.2);
 
-/// Longest time in a state, in ticks: almost an hour, one round of the wheel.
+/// Longest time in a state, in ticks: almost an hour, one turn of the wheel.
 const TICKS_MAX: u32 = (1 << 16) - 1;
 
-/// Stays that are drawn for the initial states. Stays of detached UEs are the fewest, some 2,900,
-/// and the longest: their share of the time is accurate to a few per cent.
+/// Stays that are drawn for the initial states. Stays of detached UEs are the fewest, about 2,900,
+/// and the longest, so that their share of the time is accurate to a few percent.
 const STAYS_SAMPLED: u32 = 1 << 18;
 
 const NO_UE: u32 = u32::MAX;
@@ -42,10 +40,12 @@ struct UeEntry {
     state: UeState,
 }
 
-/// The machine: a timer wheel; each tick has a list of the UEs that leave their state then.
+/// The machine. It is a timer wheel: each slot has a list of the UEs that leave their state at its
+/// tick.
 #[derive(Debug)]
 pub(super) struct Machine {
     entries: Vec<UeEntry>,
+    /// The first UE of each slot.
     slots: Vec<u32>,
     now: usize,
     rng: Rng,
@@ -57,7 +57,7 @@ impl Machine {
     pub(super) fn new(ues: u64, seed: u64) -> Result<Self> {
         let count = u32::try_from(ues).ok().filter(|count| *count < NO_UE);
         let count = count.ok_or_else(|| Error::BadArgument {
-            detail: format!("{ues} UEs of one client: give fewer, or more clients"),
+            detail: format!("{ues} UEs of one client are too many: give fewer, or more clients"),
         })?;
         let entry = UeEntry { next: NO_UE, state: UeState::Idle };
         let entries = vec![entry; usize::try_from(count).unwrap_or(0)];
@@ -65,7 +65,7 @@ impl Machine {
         let mut all = Self { entries, slots, now: 0, rng: random::rng(seed), due: Vec::new() };
         let sample = StaySample::new(&mut all.rng);
         for ue in 0..count {
-            let (state, left) = sample.meet(&mut all.rng);
+            let (state, left) = sample.draw(&mut all.rng);
             if let Some(entry) = all.entries.get_mut(ue as usize) {
                 entry.state = state;
             }
@@ -80,8 +80,8 @@ impl Machine {
         entry.map_or(UeState::Idle, |entry| entry.state)
     }
 
-    /// The next `count` procedures, of different UEs, in the order of the machine's clock; fewer if
-    /// there are not so many UEs.
+    /// The next `count` procedures, of different UEs, in the order of the machine's clock; at most
+    /// one per UE.
     #[inline]
     pub(super) fn next(&mut self, count: usize, mut each: impl FnMut(u64, Procedure)) {
         self.due.clear();
@@ -90,7 +90,7 @@ impl Machine {
             let ue = self.pop();
             self.due.push(ue);
         }
-        // Their next times come after all of them are taken, so that none is met twice.
+        // They are scheduled again after all were taken, so that none is taken twice.
         for at in 0..self.due.len() {
             let Some(ue) = self.due.get(at).copied() else { return };
             let procedure = self.advance(ue);
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// The UE whose time comes first.
+    /// Removes the UE that leaves its state first.
     #[inline]
     fn pop(&mut self) -> u32 {
         loop {
@@ -112,7 +112,7 @@ impl Machine {
         }
     }
 
-    /// A UE takes its next procedure, and waits for the one after.
+    /// Returns the next procedure of a UE, and schedules the one after it.
     #[inline]
     fn advance(&mut self, ue: u32) -> Procedure {
         let state = self.entries.get(ue as usize).map_or(UeState::Idle, |entry| entry.state);
@@ -138,11 +138,11 @@ impl Machine {
     }
 }
 
-/// A sample of stays on one time line, so that a random moment hits a stay with a probability
+/// A sample of stays in sequence, so that a random moment selects a stay with a probability
 /// proportional to its duration.
 #[derive(Debug)]
 struct StaySample {
-    /// State and end of each, in ticks.
+    /// State and end of each stay, in ticks.
     stays: Vec<(UeState, u64)>,
     end: u64,
 }
@@ -159,8 +159,8 @@ impl StaySample {
         Self { stays, end }
     }
 
-    /// The state of a UE at some moment, and for how many ticks it stays there, at least one.
-    fn meet(&self, rng: &mut Rng) -> (UeState, u32) {
+    /// The state of a UE at a random moment, and the ticks that it stays there, at least one.
+    fn draw(&self, rng: &mut Rng) -> (UeState, u32) {
         let at = rng.below(self.end);
         let stay = self.stays.partition_point(|(_, end)| *end <= at);
         let (state, end) = self.stays.get(stay).copied().unwrap_or((UeState::Idle, self.end));
@@ -168,7 +168,7 @@ impl StaySample {
     }
 }
 
-/// How long a UE stays in a state, in ticks, at least one.
+/// The time that a UE stays in a state, in ticks, at least one.
 #[inline]
 fn stay(state: UeState, rng: &mut Rng) -> u32 {
     let seconds = match state {
@@ -180,9 +180,8 @@ fn stay(state: UeState, rng: &mut Rng) -> u32 {
     u32::try_from(ticks).unwrap_or(TICKS_MAX).clamp(1, TICKS_MAX)
 }
 
-/// What may come next in a state, each with its share of a thousand procedures. Of these 324 bring
-/// a UE into the connected state and 324 out of it, so each state is left as often as it is
-/// entered, and the shares are Table II's.
+/// The legal procedures of a state. Of 1,000 procedures, 324 enter the connected state and 324
+/// leave it, so each state is left as often as it is entered, and the shares are Table II's.
 const fn choices(state: UeState) -> &'static [Procedure] {
     match state {
         UeState::Deregistered => &[Procedure::InitialAttach],
@@ -198,30 +197,30 @@ const fn choices(state: UeState) -> &'static [Procedure] {
     }
 }
 
-/// How many of a thousand procedures come in a state: as many stays end there.
+/// The number of 1,000 procedures that start in a state: as many stays end there.
 fn share_of(state: UeState) -> u32 {
     choices(state).iter().map(|procedure| procedure.per_mille()).sum()
 }
 
-/// One of those that have shares, as the shares are.
+/// A random item with these shares.
 #[inline]
 fn drawn<T: Copy>(all: &[T], share: impl Fn(T) -> u32, rng: &mut Rng) -> Option<T> {
     let sum: u32 = all.iter().map(|one| share(*one)).sum();
     let mut drawn = u32::try_from(rng.below(sum.into())).unwrap_or(0);
     all.iter().copied().find(|one| {
-        let is_it = drawn < share(*one);
+        let is_drawn = drawn < share(*one);
         drawn = drawn.saturating_sub(share(*one));
-        is_it
+        is_drawn
     })
 }
 
-/// What comes next in a state.
+/// A random legal procedure of a state.
 #[inline]
 fn next_of(state: UeState, rng: &mut Rng) -> Procedure {
     drawn(choices(state), Procedure::per_mille, rng).unwrap_or(Procedure::CellReselection)
 }
 
-/// The state that some procedure leaves.
+/// The state in which a random procedure starts.
 fn left_by(rng: &mut Rng) -> UeState {
     drawn(&UeState::ALL, share_of, rng).unwrap_or(UeState::Idle)
 }

@@ -1,8 +1,9 @@
 //! The expected contexts: for each UE the number of its last procedure of each kind.
 //!
-//! A procedure sets its variables from its own random number only. So the last one of each kind,
-//! applied in order, results in the same bytes as all of them. This serves the comparison at the
-//! end. Replies during the run are compared with a 32-bit hash of each block, in nanoseconds.
+//! A procedure sets its variables from its own random number only. Therefore the last procedures of
+//! each kind, applied in order, result in the same bytes as all of them. The verification at the
+//! end uses these. Replies during the run are compared with a 32-bit hash of each block, which
+//! takes nanoseconds.
 
 use super::{
     BLOCKS, Block, BlockSet, Context, Parameters, Procedure, UeState, apply, blocks_touched,
@@ -12,7 +13,7 @@ use super::{
 /// Kinds of procedures that modify the context.
 const KINDS: usize = 7;
 
-/// A client's own UE, by its place among the client's.
+/// A UE of a client, by its index among the client's UEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ue(usize);
 
@@ -28,7 +29,7 @@ impl Ue {
     }
 }
 
-/// 56 bytes for each UE, in a cache line of their own.
+/// 56 bytes per UE, in one cache line.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 struct UeHistory {
@@ -37,23 +38,23 @@ struct UeHistory {
     /// Number of the last procedure of each kind, from 1; 0: never.
     last: [u32; KINDS],
     /// The hash of each block.
-    marks: [u32; BLOCKS.len()],
+    hashes: [u32; BLOCKS.len()],
 }
 
-/// Odd numbers that mix the words of a block; each place has its own.
+/// Odd numbers from which the key of each position is made.
 const KEY: u64 = 0x9E37_79B9_7F4A_7C15;
-const OTHER_KEY: u64 = 0xD6E8_FEB8_6659_FD93;
+const KEY_STEP: u64 = 0xD6E8_FEB8_6659_FD93;
 
-/// All bytes of a block, folded to 32 bits. The products do not wait for each other, and each place
-/// has a key of its own, so that equal changes of two words do not cancel.
+/// A 32-bit hash of a block. The products are independent, so the processor computes them in
+/// parallel. Each position has its own key, so that equal changes of two words do not cancel.
 #[inline]
-fn fold(bytes: &[u8]) -> u32 {
+fn hash(bytes: &[u8]) -> u32 {
     let (pairs, rest) = bytes.as_chunks::<16>();
     let mut folded = bytes.len() as u64;
     let mut key = KEY;
     for pair in pairs {
         folded ^= product(u128::from_le_bytes(*pair), key);
-        key = key.wrapping_add(OTHER_KEY);
+        key = key.wrapping_add(KEY_STEP);
     }
     let mut last = [0; 16];
     if let Some(pair) = bytes.last_chunk::<16>() {
@@ -70,7 +71,7 @@ fn fold(bytes: &[u8]) -> u32 {
     }
 }
 
-/// Two words, mixed into one.
+/// Mixes two words into one.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the two halves are folded")]
 const fn product(pair: u128, key: u64) -> u64 {
@@ -88,7 +89,7 @@ pub(super) struct Model {
     history: Vec<UeHistory>,
 }
 
-/// The place of a procedure in [`UeHistory::last`].
+/// The index of a procedure in [`UeHistory::last`].
 #[inline]
 const fn kind_of(procedure: Procedure) -> Option<usize> {
     match procedure {
@@ -104,7 +105,7 @@ const fn kind_of(procedure: Procedure) -> Option<usize> {
 }
 
 impl Model {
-    /// UEs `client`, `client + clients`, ... of all.
+    /// The model of the UEs `client`, `client + clients`, ...
     pub(super) fn new(parameters: &Parameters, client: usize, clients: usize) -> Self {
         let (client, clients) = (client as u64, clients.max(1) as u64);
         let own = parameters.records.saturating_sub(client).div_ceil(clients);
@@ -133,8 +134,8 @@ impl Model {
     /// The random number of the next procedure of a UE.
     #[inline]
     pub(super) fn draw(&self, ue: Ue) -> u64 {
-        let turn = self.history.get(ue.0).map_or(0, |history| history.count) + 1;
-        draw_for(self.seed, self.global(ue), turn.into())
+        let number = self.history.get(ue.0).map_or(0, |history| history.count) + 1;
+        draw_for(self.seed, self.global(ue), number.into())
     }
 
     /// Records a completed procedure; `after` is the context after it.
@@ -143,8 +144,8 @@ impl Model {
         self.count(ue, procedure);
         if let Some(history) = self.history.get_mut(ue.0) {
             for block in blocks_touched(procedure).iter() {
-                if let Some(mark) = history.marks.get_mut(block as usize) {
-                    *mark = fold(after.view().block(block));
+                if let Some(expected) = history.hashes.get_mut(block as usize) {
+                    *expected = hash(after.view().block(block));
                 }
             }
         }
@@ -152,7 +153,7 @@ impl Model {
 
     /// True if the blocks that were read have the expected hashes.
     #[inline]
-    pub(super) fn matches_marks(
+    pub(super) fn matches_hashes(
         &self,
         ue: Ue,
         context: &Context,
@@ -161,7 +162,7 @@ impl Model {
     ) -> bool {
         let Some(history) = self.history.get(ue.0) else { return false };
         blocks.iter().filter(|block| is_read(*block)).all(|block| {
-            history.marks.get(block as usize).copied() == Some(fold(context.view().block(block)))
+            history.hashes.get(block as usize).copied() == Some(hash(context.view().block(block)))
         })
     }
 
@@ -188,8 +189,8 @@ impl Model {
         }
         let context = self.expected(ue);
         if let Some(history) = self.history.get_mut(ue.0) {
-            for (mark, block) in history.marks.iter_mut().zip(BLOCKS) {
-                *mark = fold(context.view().block(*block));
+            for (expected, block) in history.hashes.iter_mut().zip(BLOCKS) {
+                *expected = hash(context.view().block(*block));
             }
         }
     }
@@ -201,14 +202,14 @@ impl Model {
         let Some(history) = self.history.get(ue.0) else { return context };
         let mut order: [(u32, Option<Procedure>); Procedure::ALL.len()] =
             [(0, None); Procedure::ALL.len()];
-        for (place, procedure) in order.iter_mut().zip(Procedure::ALL) {
+        for (entry, procedure) in order.iter_mut().zip(Procedure::ALL) {
             let last = kind_of(procedure).and_then(|kind| history.last.get(kind));
-            *place = (last.copied().unwrap_or(0), Some(procedure));
+            *entry = (last.copied().unwrap_or(0), Some(procedure));
         }
-        order.sort_unstable_by_key(|(turn, _)| *turn);
-        for (turn, procedure) in order {
-            if let Some(procedure) = procedure.filter(|_| turn > 0) {
-                apply(procedure, &mut context, draw_for(self.seed, number, turn.into()));
+        order.sort_unstable_by_key(|(last, _)| *last);
+        for (last, procedure) in order {
+            if let Some(procedure) = procedure.filter(|_| last > 0) {
+                apply(procedure, &mut context, draw_for(self.seed, number, last.into()));
             }
         }
         context
@@ -220,27 +221,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_depends_on_every_byte_and_its_place() {
+    fn a_hash_depends_on_every_byte_and_its_position() {
         for length in [1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 100, 200] {
             let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at).unwrap() ^ 0x5a).collect();
-            let mark = fold(&bytes);
-            let mut marks = vec![mark, fold(&bytes[1..])];
+            let mut hashes = vec![hash(&bytes), hash(&bytes[1..])];
             for at in 0..bytes.len() {
                 for bit in 0..8 {
                     let mut other = bytes.clone();
                     other[at] ^= 1 << bit;
-                    marks.push(fold(&other));
+                    hashes.push(hash(&other));
                 }
             }
             for at in (0..bytes.len().saturating_sub(15)).step_by(8) {
                 let mut other = bytes.clone();
                 other[at..at + 16].rotate_left(8);
-                marks.push(fold(&other));
+                hashes.push(hash(&other));
             }
-            let count = marks.len();
-            marks.sort_unstable();
-            marks.dedup();
-            assert_eq!(marks.len(), count, "two of {length} bytes have one mark");
+            let count = hashes.len();
+            hashes.sort_unstable();
+            hashes.dedup();
+            assert_eq!(hashes.len(), count, "two blocks of {length} bytes have the same hash");
         }
     }
 }

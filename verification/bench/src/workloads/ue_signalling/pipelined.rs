@@ -1,9 +1,10 @@
 //! Batches of procedures: all contexts of a batch are read, then all are written. While the replies
 //! to one batch are read, the store executes others.
 //!
-//! A batch sends its reads when its step starts. When the step of the oldest batch is to end before
-//! it has written, every batch receives its contexts and sends its writes, the oldest first. A find
-//! by GUTI is one of the reads; the GUTI changes with the writes. So replies are received in order:
+//! A batch sends its reads when its step starts. When the step of the oldest batch must end and the
+//! batch has not sent its writes, every batch receives its contexts and sends its writes, the
+//! oldest first. A find by GUTI is one of the reads; the GUTI changes with the writes. Replies are
+//! received in this order:
 //!
 //! ```text
 //! sent     a reads  b reads | a writes  b writes |         c reads |        d reads | c writes ..
@@ -35,15 +36,16 @@ impl Client {
         let mut batch = std::mem::take(&mut self.batches.spare);
         batch.fill(&mut self.procedures, |pending| key_of(self.model.global(pending.ue)));
         if self.mode == TransferMode::Tagged {
-            let name = |pending: &PendingProcedure| {
+            let guti = |pending: &PendingProcedure| {
                 is_by_guti(pending.procedure).then(|| self.gutis.current(pending.ue))
             };
-            batch.gutis.extend(batch.procedures.iter().map(name));
+            batch.gutis.extend(batch.procedures.iter().map(guti));
         }
         self.batches.in_flight.push_back(batch);
     }
 
-    /// After a lost connection: moves the procedures of all batches back, to check them one by one.
+    /// After a lost connection: moves the procedures of all batches to `self.procedures`, which are
+    /// checked one by one.
     pub(super) fn unbatch(&mut self) {
         for batch in self.batches.in_flight.drain(..) {
             self.procedures.extend(batch.procedures);
@@ -85,19 +87,19 @@ impl Client {
 
     fn receive_reads(&mut self, batch: &mut UeBatch, store: &mut Connection<'_>) -> Result<()> {
         let mut contexts = std::mem::take(&mut batch.contexts);
-        let (requests, places) = batch.reads(|procedure| self.wanted(procedure));
+        let (requests, indices) = batch.reads(|procedure| self.wanted(procedure));
         let mut received = ReceivedContext::new(self.mode);
         let (procedures, keys) = (&batch.procedures, &batch.keys);
         let (mut missing, mut wrong_key, mut bytes_in) = (None, None, 0);
         store.receive_ahead(&requests, &mut |number, reply| {
-            let Some(place) = places.get(number) else { return };
-            match (reply, contexts.get_mut(*place), procedures.get(*place)) {
+            let Some(i) = indices.get(number) else { return };
+            match (reply, contexts.get_mut(*i), procedures.get(*i)) {
                 (StoreReply::Part(part, bytes), Some(context), _) => {
                     received.add(context, part, bytes);
                 }
                 (StoreReply::Key(key), _, Some(pending)) => {
                     bytes_in += key.len() as u64;
-                    if keys.get(*place).is_none_or(|own| own != key) {
+                    if keys.get(*i).is_none_or(|expected| expected != key) {
                         wrong_key = Some((*pending, key.to_vec()));
                     }
                 }
@@ -112,9 +114,9 @@ impl Client {
             return Err(wrong_record(pending, &key));
         }
         let mut finds = 0;
-        for (request, place) in requests.iter().zip(&places) {
+        for (request, i) in requests.iter().zip(&indices) {
             finds += u64::from(matches!(request, Request::Find { .. }));
-            if let (Some(pending), Some(context)) = (procedures.get(*place), contexts.get(*place)) {
+            if let (Some(pending), Some(context)) = (procedures.get(*i), contexts.get(*i)) {
                 self.compare(*pending, wanted_of(request), context)?;
             }
         }
@@ -127,16 +129,16 @@ impl Client {
     }
 
     fn receive_changes(&self, batch: &mut UeBatch, store: &mut Connection<'_>) -> Result<()> {
-        let (mut is_whole, mut bytes_out) = (true, 0);
+        let (mut all_exist, mut bytes_out) = (true, 0);
         batch.with_changes(self.mode, |requests| {
             bytes_out = requests.iter().map(bytes_sent).sum();
             store.receive_ahead(requests, &mut |_, reply| {
-                is_whole &= reply != StoreReply::Done(false);
+                all_exist &= reply != StoreReply::Done(false);
             })
         })?;
         batch.tally.bytes_out += bytes_out;
         match batch.procedures.first() {
-            Some(pending) if !is_whole => Err(missing_context(*pending)),
+            Some(pending) if !all_exist => Err(missing_context(*pending)),
             _ => Ok(()),
         }
     }

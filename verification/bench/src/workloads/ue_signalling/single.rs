@@ -1,13 +1,15 @@
 //! A single procedure: read, change, write.
 
-use super::transfer::{ReceivedContext, Tagging, TransferMode, bytes_of, missing_context, written};
+use super::transfer::{
+    ContextTags, ReceivedContext, TransferMode, bytes_of, missing_context, written,
+};
 use super::{BLOCKS, CONTEXTS, Client, KEY_BYTES, PendingProcedure, apply};
 use crate::access::{Connection, PartSet, PartsChange, RecordRead, RecordTag, RecordWrite, Work};
 use crate::workloads::Tally;
 use nearstate_model::Result;
 use nearstate_ue::{Context, Procedure};
 
-/// A procedure in flight alone.
+/// The only procedure in flight.
 pub(super) struct SingleProcedure<'c> {
     client: &'c mut Client,
     pending: PendingProcedure,
@@ -33,18 +35,18 @@ impl<'c> SingleProcedure<'c> {
     #[inline]
     pub(super) fn run(mut self, store: &mut Connection<'_>) -> Result<()> {
         let (key, wanted) = (self.key, self.wanted);
-        let is_there = if wanted.is_empty() {
+        let exists = if wanted.is_empty() {
             self.write_unread(store)?
         } else if self.pending.procedure == Procedure::CellReselection {
-            let is_there = store.read(CONTEXTS, key, wanted, &mut |part, bytes| {
+            let exists = store.read(CONTEXTS, key, wanted, &mut |part, bytes| {
                 self.receive(part, bytes);
             })?;
-            self.check_found(is_there)?;
-            is_there
+            self.check_received(exists)?;
+            exists
         } else {
             store.update(RecordRead { table: CONTEXTS, key, wanted }, &mut self)?
         };
-        if is_there { Ok(()) } else { Err(missing_context(self.pending)) }
+        if exists { Ok(()) } else { Err(missing_context(self.pending)) }
     }
 
     /// Writes without a read, or after the context was found by its GUTI.
@@ -53,26 +55,26 @@ impl<'c> SingleProcedure<'c> {
         if self.client.mode == TransferMode::Tagged {
             self.client.find_single(store, self.pending, self.tally)?;
         }
-        let mut is_there = true;
+        let mut exists = true;
         self.apply(&mut |change| {
-            is_there = store.change(CONTEXTS, change)?;
+            exists = store.change(CONTEXTS, change)?;
             Ok(())
         })?;
-        Ok(is_there)
+        Ok(exists)
     }
 
     /// Checks the received context.
     #[inline]
-    fn check_found(&mut self, is_there: bool) -> Result<()> {
+    fn check_received(&mut self, exists: bool) -> Result<()> {
         self.tally.bytes_out += KEY_BYTES as u64;
         self.tally.bytes_in += self.received.bytes;
-        self.received.check(is_there, self.pending)?;
+        self.received.check(exists, self.pending)?;
         // The store may repeat the read.
         self.received = ReceivedContext::new(self.client.mode);
         self.client.compare(self.pending, self.wanted, &self.client.context)
     }
 
-    /// Applies the procedure and writes what it changes.
+    /// Applies the procedure and writes the changed parts.
     #[inline]
     fn apply(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
         let key = self.key.as_slice();
@@ -86,20 +88,20 @@ impl<'c> SingleProcedure<'c> {
             return write(&PartsChange { key, parts, tags: None });
         };
         let after = client.context;
-        tagged(&before, &after, |tags| write(&PartsChange { key, parts, tags }))?;
+        with_tags(&before, &after, |tags| write(&PartsChange { key, parts, tags }))?;
         client.gutis.update(pending.ue, &after);
         Ok(())
     }
 }
 
-/// Writes with the tags before and after, if they change.
+/// Calls `write` with the tags before and after the procedure, if they differ.
 #[cold]
-fn tagged(
+fn with_tags(
     before: &Context,
     after: &Context,
     write: impl FnOnce(Option<(&[RecordTag<'_>], &[RecordTag<'_>])>) -> Result<()>,
 ) -> Result<()> {
-    let (mut old, mut new) = (Tagging::default(), Tagging::default());
+    let (mut old, mut new) = (ContextTags::default(), ContextTags::default());
     old.fill(before);
     new.fill(after);
     let tags = (old.tags(), new.tags());
@@ -114,7 +116,7 @@ impl Work for SingleProcedure<'_> {
 
     #[inline]
     fn change(&mut self, write: &mut RecordWrite<'_>) -> Result<()> {
-        self.check_found(true)?;
+        self.check_received(true)?;
         self.apply(write)
     }
 }

@@ -1,4 +1,4 @@
-//! The workload on a region, beside planted faults, and without any store.
+//! The workload on a region, with planted faults, and without a store.
 
 use super::*;
 use crate::access::{
@@ -48,15 +48,15 @@ fn run(client: &mut dyn Workload, store: &mut Connection<'_>, ops: u64, depth: u
     all
 }
 
-/// It speaks of the target's answer. No target but ours has a region, and none of these is damaged.
+/// The error names the target's reply. It does not name a region, which other targets do not have.
 #[track_caller]
-fn assert_wrong(e: &Error, whose: &str) {
+fn assert_wrong(e: &Error, case: &str) {
     let text = e.to_string();
-    assert!(text.contains(ANSWERED_WRONGLY) && !text.contains("region"), "{whose}: {text}");
+    assert!(text.contains(ANSWERED_WRONGLY) && !text.contains("region"), "{case}: {text}");
 }
 
 #[test]
-fn every_variant_leaves_what_the_model_says_in_a_region() {
+fn after_every_variant_a_region_matches_the_model() {
     for (variant, _) in UeSignalling.variants() {
         for depth in [1, 16] {
             let parameters = parameters(variant);
@@ -82,7 +82,7 @@ fn a_lost_update_is_found_in_every_variant() {
             let parameters = parameters(variant);
             let (_folder, store, mut client) = loaded(&parameters);
             let mut faulty = FaultyConnection::once(Box::new(store), Fault::LostUpdate);
-            // Few enough that the UE of the lost procedure has none of the same kind afterwards.
+            // So few that no later procedure of the same kind overwrites the lost one.
             run(&mut client, &mut faulty, 384, depth);
             let verdict = client.verify(&mut faulty, &mut |_| {}).unwrap();
             assert!((1..=2).contains(&verdict.wrong), "{variant}, {depth}: {verdict:?}");
@@ -92,7 +92,7 @@ fn a_lost_update_is_found_in_every_variant() {
 }
 
 #[test]
-fn the_next_reader_of_a_lost_update_notices_it() {
+fn the_next_read_after_a_lost_update_fails() {
     for variant in ["full", "delta", "tagged"] {
         let parameters = Parameters { records: 40, ..parameters(variant) };
         let (_folder, store, mut client) = loaded(&parameters);
@@ -104,7 +104,7 @@ fn the_next_reader_of_a_lost_update_notices_it() {
 }
 
 #[test]
-fn a_wrong_answer_is_not_taken_for_a_context() {
+fn a_wrong_reply_is_not_accepted_as_a_context() {
     let parameters = parameters("full");
     let (_folder, store, mut client) = loaded(&parameters);
     let mut faulty = FaultyConnection::once(Box::new(store), Fault::WrongAnswer);
@@ -114,21 +114,22 @@ fn a_wrong_answer_is_not_taken_for_a_context() {
 }
 
 #[test]
-fn deltas_move_a_third_of_the_bytes_of_whole_contexts() {
-    let moved = |variant| {
+fn deltas_transfer_a_third_of_the_bytes_of_whole_contexts() {
+    let transferred = |variant| {
         let parameters = parameters(variant);
         let (_folder, mut store, mut client) = loaded(&parameters);
         let tally = run(&mut client, &mut store, 20_000, 1);
         tally.bytes_in + tally.bytes_out
     };
-    let (full, delta, blind) = (moved("full"), moved("delta"), moved("blind-delta"));
+    let [full, delta, blind] = ["full", "delta", "blind-delta"].map(transferred);
     assert!(full > 3 * delta, "{full} and {delta}");
     assert!(delta > blind, "{delta} and {blind}");
 }
 
-/// Also in the first procedures of many UEs: a state machine has no beginning that looks otherwise.
+/// Also in the first procedures of many UEs: the state machine starts in its stationary
+/// distribution.
 #[test]
-fn the_mix_is_table_two_s_without_a_store() {
+fn the_shares_are_those_of_table_2() {
     for (records, ops) in [(20_000, 400_000), (2_000, 3_000), (100_000, 100_000), (10, 30_000)] {
         for variant in ["delta", "machine"] {
             let parameters = Parameters { records, ..parameters(variant) };
@@ -145,10 +146,9 @@ fn the_mix_is_table_two_s_without_a_store() {
     }
 }
 
-/// A UE that is met at any moment is so in a state as long as it stays there, and its context is as
-/// the state says.
+/// The shares of the states do not change during the run, and each context is in its UE's state.
 #[test]
-fn a_machine_begins_as_it_goes_on() {
+fn a_machine_starts_in_its_stationary_distribution() {
     let parameters = Parameters { records: 20_000, ..parameters("machine") };
     let mut client = Client::new(&parameters, 0, 1).unwrap();
     let (_folder, mut store) = region(&parameters);
@@ -194,7 +194,7 @@ fn the_machine_emits_only_legal_procedures_of_different_ues() {
     assert!(states.contains(&UeState::Deregistered));
 }
 
-/// Writes what a procedure leaves, unknown to the model.
+/// Writes the context after a procedure, without the model.
 fn write(
     client: &Client,
     store: &mut RegionConnection,
@@ -203,7 +203,7 @@ fn write(
 ) {
     let mut parts = [(0, &[][..]); BLOCKS.len()];
     let parts = transfer::written(client.mode, after, pending.procedure, &mut parts);
-    let (mut old, mut new) = (Tagging::default(), Tagging::default());
+    let (mut old, mut new) = (ContextTags::default(), ContextTags::default());
     old.fill(before);
     new.fill(after);
     let tags = (client.mode == TransferMode::Tagged).then_some((old.tags(), new.tags()));
@@ -212,10 +212,10 @@ fn write(
 }
 
 #[test]
-fn what_was_in_flight_is_settled_as_it_turned_out() {
+fn procedures_in_flight_are_resolved_by_the_stored_context() {
     let parameters = parameters("delta");
     let (_folder, mut store, mut client) = loaded(&parameters);
-    // One that was done, and one that was not, both unanswered.
+    // One that was executed, and one that was not, both without a reply.
     for is_done in [true, false] {
         let ue = Ue::of(if is_done { 5 } else { 6 });
         let procedure = Procedure::TrackingAreaUpdate;
@@ -231,7 +231,7 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
     client.resolve_unanswered(&mut store).unwrap();
     assert!(client.procedures.is_empty());
     assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
-    // And one whose earlier, acknowledged procedure is gone.
+    // And one whose earlier, acknowledged procedure is lost.
     let ue = Ue::of(7);
     let mut lost = client.model.expected(ue);
     apply(Procedure::Handover, &mut lost, client.model.draw(ue));
@@ -241,18 +241,18 @@ fn what_was_in_flight_is_settled_as_it_turned_out() {
     assert_wrong(&client.resolve_unanswered(&mut store).unwrap_err(), "delta");
 }
 
-/// How a store goes wrong with the tags of a change.
+/// A fault of a store with tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TagFault {
-    /// It leaves them as they were.
+    /// A change does not change the tags.
     KeepsOld,
-    /// It keeps the old ones beside the new.
+    /// A change keeps the old tags in addition to the new ones.
     KeepsBoth,
-    /// It finds another record.
+    /// A find returns another record.
     FindsOther,
 }
 
-/// A region that does so, from its hundredth change of tags, or find, on.
+/// A region with one fault, when `left` changes of tags, or finds, have passed.
 #[derive(Debug)]
 struct FaultyTagStore {
     inner: RegionConnection,
@@ -277,7 +277,7 @@ impl StoreAccess for FaultyTagStore {
                 let gutis = old.iter().filter(|(tag, _)| *tag == 1);
                 let both: Vec<RecordTag<'_>> =
                     new.iter().chain(gutis).copied().take(TAGS_MAX).collect();
-                // A record with all of its tags in use has no room for an old GUTI.
+                // With all of its tags in use, a record cannot also have an old GUTI.
                 let is_possible = is_new_guti && both.len() > new.len();
                 if self.fault == TagFault::FindsOther || !is_possible || !self.is_now() {
                     return self.inner.perform(request, receive);
@@ -314,7 +314,7 @@ impl StoreConnection for FaultyTagStore {
 }
 
 #[test]
-fn a_store_whose_tags_lead_elsewhere_is_noticed() {
+fn faults_of_tags_are_found() {
     for fault in [TagFault::KeepsOld, TagFault::KeepsBoth, TagFault::FindsOther] {
         for depth in [1, 16] {
             let parameters = Parameters { records: 200, ..parameters("tagged") };
@@ -322,7 +322,7 @@ fn a_store_whose_tags_lead_elsewhere_is_noticed() {
             let mut store = FaultyTagStore { inner, fault, left: 100 };
             let mut client = UeSignalling.client(&parameters, 0, 1).unwrap();
             client.load(&mut store, &mut |_| {}).unwrap();
-            // Until the slip has been made, and not long enough that a client must find it.
+            // Until the fault has occurred; the client need not have noticed it then.
             let mut outcome = Ok(());
             while store.left > 0 && outcome.is_ok() {
                 outcome = client.step(&mut store, depth, &mut Tally::default());
@@ -339,7 +339,7 @@ fn a_store_whose_tags_lead_elsewhere_is_noticed() {
 }
 
 #[test]
-fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
+fn a_resolved_procedure_that_changed_the_guti_is_found_by_the_new_one() {
     let parameters = parameters("tagged");
     let (_folder, mut store, mut client) = loaded(&parameters);
     let ue = Ue::of(5);
@@ -358,18 +358,18 @@ fn what_was_in_flight_when_tags_changed_is_found_by_its_new_name() {
     assert_eq!(client.verify(&mut store, &mut |_| {}).unwrap().wrong, 0);
 }
 
-/// A region that counts what is asked of it.
+/// A region that counts finds and batches.
 #[derive(Debug)]
 struct CountingStore {
     inner: RegionConnection,
-    finds_alone: u64,
-    finds_together: u64,
-    messages: usize,
+    single_finds: u64,
+    batched_finds: u64,
+    batches: usize,
 }
 
 impl StoreAccess for CountingStore {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        self.finds_alone += u64::from(matches!(request, Request::Find { .. }));
+        self.single_finds += u64::from(matches!(request, Request::Find { .. }));
         self.inner.perform(request, receive)
     }
 }
@@ -380,31 +380,31 @@ impl StoreConnection for CountingStore {
     }
 
     fn pipeline(&mut self, requests: &[Request<'_>], receive: &mut BatchSink<'_>) -> Result<()> {
-        self.messages += 1;
+        self.batches += 1;
         let is_find = |request: &&Request<'_>| matches!(request, Request::Find { .. });
-        self.finds_together += requests.iter().filter(is_find).count() as u64;
+        self.batched_finds += requests.iter().filter(is_find).count() as u64;
         self.inner.pipeline(requests, receive)
     }
 }
 
 #[test]
-fn ues_that_name_themselves_are_found_together_with_the_reads_of_others() {
+fn finds_by_guti_are_in_one_batch_with_the_reads_by_key() {
     const STEPS: usize = 40;
     let parameters = parameters("tagged");
     let (_folder, inner) = region(&parameters);
-    let mut store = CountingStore { inner, finds_alone: 0, finds_together: 0, messages: 0 };
+    let mut store = CountingStore { inner, single_finds: 0, batched_finds: 0, batches: 0 };
     let mut client = Client::new(&parameters, 0, 1).unwrap();
     client.load(&mut store, &mut |_| {}).unwrap();
-    store.messages = 0;
+    store.batches = 0;
     run(&mut client, &mut store, 16 * STEPS as u64, 16);
-    let named: u64 = Procedure::ALL
+    let by_guti: u64 = Procedure::ALL
         .iter()
         .filter(|procedure| is_by_guti(**procedure))
         .filter_map(|procedure| client.counts.get(*procedure as usize))
         .sum();
-    assert!(named > 0);
-    assert_eq!((store.finds_alone, store.finds_together), (0, named));
-    assert_eq!(client.gutis.finds, named);
-    // One for what is read or found, one for what is written.
-    assert_eq!(store.messages, 2 * STEPS);
+    assert!(by_guti > 0);
+    assert_eq!((store.single_finds, store.batched_finds), (0, by_guti));
+    assert_eq!(client.gutis.finds, by_guti);
+    // One batch of reads and finds, one of writes.
+    assert_eq!(store.batches, 2 * STEPS);
 }

@@ -9,23 +9,23 @@ use nearstate_ue::{BLOCKS, BlockSet, Context, Procedure, blocks_touched, tags};
 /// The parts of a context that are transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferMode {
-    /// All of it, read and written.
+    /// All, read and written.
     Full,
     /// The blocks that the procedure touches, read and written.
     Delta,
     /// As [`TransferMode::Delta`], but blocks that it overwrites completely are not read.
     BlindDelta,
     /// As [`TransferMode::Delta`], but the whole context is read, for its old tags, and is found by
-    /// the GUTI where the UE identifies itself. Tags are written where they change.
+    /// the GUTI if the message contains it. Tags are written if they change.
     Tagged,
 }
 
-/// The parts that hold these blocks.
+/// The parts with these blocks.
 #[inline]
 pub(super) fn parts_of(blocks: BlockSet) -> PartSet {
     let mut parts = PartSet(0);
     for block in blocks.iter() {
-        parts = parts.and(PartSet::one(block as usize));
+        parts = parts.union(PartSet::one(block as usize));
     }
     parts
 }
@@ -46,8 +46,8 @@ pub(super) fn written<'p, 'c>(
     }
     let blocks = blocks_touched(procedure);
     let mut count = 0;
-    for (place, block) in parts.iter_mut().zip(blocks.iter()) {
-        *place = (block as usize, context.view().block(block));
+    for (part, block) in parts.iter_mut().zip(blocks.iter()) {
+        *part = (block as usize, context.view().block(block));
         count += 1;
     }
     parts.get(..count).unwrap_or_default()
@@ -67,48 +67,48 @@ pub(super) fn whole<'p, 'c>(
     if mode == TransferMode::Full {
         return written(mode, context, Procedure::InitialAttach, parts);
     }
-    for (place, block) in parts.iter_mut().zip(BLOCKS) {
-        *place = (*block as usize, context.view().block(*block));
+    for (part, block) in parts.iter_mut().zip(BLOCKS) {
+        *part = (*block as usize, context.view().block(*block));
     }
     parts
 }
 
-/// Receives a context. Its content is not validated here: it is compared with the marks of the
+/// Receives a context. Its content is not validated here: it is compared with the hashes of the
 /// model.
 #[derive(Clone, Copy)]
 pub(super) struct ReceivedContext {
     mode: TransferMode,
     pub(super) bytes: u64,
-    /// A part that is invalid, and its length.
-    fault: Option<(usize, usize)>,
+    /// The first invalid part, and its length.
+    invalid: Option<(usize, usize)>,
 }
 
 impl ReceivedContext {
     pub(super) const fn new(mode: TransferMode) -> Self {
-        Self { mode, bytes: 0, fault: None }
+        Self { mode, bytes: 0, invalid: None }
     }
 
     #[inline]
     pub(super) fn add(&mut self, context: &mut Context, part: usize, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         let result = if self.mode == TransferMode::Full {
-            context.place(bytes)
+            context.load_trusted(bytes)
         } else {
             match BLOCKS.get(part) {
-                Some(block) => context.place_block(*block, bytes),
+                Some(block) => context.load_trusted_block(*block, bytes),
                 None => Ok(()),
             }
         };
         if result.is_err() {
-            self.fault = self.fault.or(Some((part, bytes.len())));
+            self.invalid = self.invalid.or(Some((part, bytes.len())));
         }
     }
 
     #[inline]
-    pub(super) fn check(self, is_there: bool, pending: PendingProcedure) -> Result<()> {
-        match self.fault {
+    pub(super) fn check(self, exists: bool, pending: PendingProcedure) -> Result<()> {
+        match self.invalid {
             Some((part, bytes)) => Err(malformed_context(pending, (part, bytes))),
-            None if is_there => Ok(()),
+            None if exists => Ok(()),
             None => Err(missing_context(pending)),
         }
     }
@@ -117,38 +117,38 @@ impl ReceivedContext {
 #[cold]
 fn malformed_context(pending: PendingProcedure, (part, bytes): (usize, usize)) -> Error {
     let procedure = pending.procedure;
-    wrong_answer(format_args!("{procedure}: part {part}, of length {bytes}, is no context's"))
+    wrong_answer(format_args!("{procedure}: part {part} with {bytes} bytes is not of a context"))
 }
 
 #[cold]
 pub(super) fn missing_context(pending: PendingProcedure) -> Error {
     let (ue, procedure) = (pending.ue.index(), pending.procedure);
-    wrong_answer(format_args!("{procedure}: it has no context of this client's UE {ue}"))
+    wrong_answer(format_args!("{procedure}: the context of this client's UE {ue} does not exist"))
 }
 
 #[cold]
 pub(super) fn stale_context(pending: PendingProcedure) -> Error {
     let (ue, procedure) = (pending.ue.index(), pending.procedure);
     wrong_answer(format_args!(
-        "{procedure}: its context of this client's UE {ue} is not what the last procedure left: an \
-         acknowledged write is lost, or another record was answered"
+        "{procedure}: the context of this client's UE {ue} is not that after the last procedure: \
+         an acknowledged write is lost, or the reply is another record"
     ))
 }
 
 /// The tags of a context, numbered as in the schema.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tagging<'c> {
+pub(super) struct ContextTags<'c> {
     tags: [RecordTag<'c>; TAGS_MAX],
     count: usize,
 }
 
-impl<'c> Tagging<'c> {
+impl<'c> ContextTags<'c> {
     pub(super) fn fill(&mut self, context: &'c Context) {
         self.count = 0;
         let Some(table) = TAGGED.tables.first() else { return };
-        for ((name, value), place) in tags(&context.view()).zip(&mut self.tags) {
+        for ((name, value), entry) in tags(&context.view()).zip(&mut self.tags) {
             if let Some(tag) = table.tags.iter().position(|rule| rule.name == name) {
-                *place = (tag, value);
+                *entry = (tag, value);
                 self.count += 1;
             }
         }
