@@ -17,6 +17,7 @@ use crate::server::SlowLogEntry;
 use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
 use nearstate_local_transport::response_line;
+use nearstate_model::invariant;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
 use nearstate_node::executor::{is_due, sleep};
 use nearstate_node::{
@@ -73,18 +74,16 @@ impl RespConnection {
         let mut reply = ReplyWriter::new(output, connection.protocol).within(max);
         let mark = reply.mark();
         let mut command = None;
-        let mut is_queueing = false;
+        let server = &core.server;
+        let is_observed =
+            server.pause.is_set() | server.monitors.is_any() | connection.tracking.is_some();
         let mut done = check_request(connection, args).and_then(|requested| {
             command = Some(requested);
-            if core.server.pause.is_set() {
-                pause(core, connection, requested, args)?;
+            if is_observed {
+                before_request(core, connection, requested, args)?;
             }
-            is_queueing = is_queued(connection, requested);
-            if is_queueing {
+            if is_queued(connection, requested) {
                 return queue(connection, requested, args, &mut reply);
-            }
-            if connection.tracking.is_some() {
-                connection.track_keys(&core.server, requested, args);
             }
             let mut client = CommandContext {
                 table: &TABLE,
@@ -98,26 +97,13 @@ impl RespConnection {
         if reply.is_over() && done.is_ok() {
             done = Err(too_long(max, command));
         }
-        if connection.postponed.is_some() {
-            // It has changed nothing, and counts when it runs.
-            reply.rewind(mark);
-            return;
-        }
-        if core.server.monitors.is_any()
-            && !is_queueing
-            && command.is_some_and(RespCommand::is_monitored)
-        {
-            core.server.monitor(&connection.address, args);
-        }
-        if let Some(options) = &mut connection.tracking
-            && connection.queue.is_none()
-            && command.is_none_or(|command| command.name != "client|caching")
-        {
-            options.caching = CachingMode::Unset;
-        }
         let is_refused = done.is_err();
         if let Err(error) = done {
             reply.rewind(mark);
+            if connection.postponed.is_some() {
+                // It has changed nothing, and counts when it runs.
+                return;
+            }
             reply.error(error.text());
             if command.is_none() {
                 if let Some(queue) = &mut connection.queue {
@@ -125,6 +111,9 @@ impl RespConnection {
                 }
                 core.count_rejected(TABLE.find_requested(args));
             }
+        }
+        if is_observed {
+            after_request(core, connection, command, args);
         }
         core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
     }
@@ -134,6 +123,9 @@ impl RespConnection {
         let postponed = self.connection.postponed.as_mut()?;
         if self.connection.mailbox.poll_end(cx).is_ready() {
             return Some(Poll::Ready(NextAction::Close));
+        }
+        if output.len() >= OUTPUT_HIGH_WATER_BYTES {
+            return Some(Poll::Pending);
         }
         let is_over = match postponed.cause {
             PostponeCause::Auth => false,
@@ -149,12 +141,16 @@ impl RespConnection {
             }
         }
         let PostponedRequest { request, cause, .. } = self.connection.postponed.take()?;
-        self.core.begin();
         self.connection.is_auth_due = cause == PostponeCause::Auth;
-        Self::answer(&self.core, &mut self.connection, request.args(), output);
+        // As if the client sent it now. The parser is between two requests.
+        let mut input = Vec::with_capacity(request.bytes());
+        let mut writer = ReplyWriter::new(&mut input, RespVersion::Resp2);
+        writer.array(request.args().len());
+        request.args().iter().for_each(|arg| writer.bulk(arg));
+        let Consumed { bytes, next } = self.on_input(&input, output);
+        invariant!(bytes == input.len(), "a request is consumed completely");
         self.connection.is_auth_due = false;
-        self.core.count_lookups();
-        Some(Poll::Ready(self.next_action().unwrap_or(NextAction::Read)))
+        Some(Poll::Ready(next))
     }
 
     /// What the last request asks for, if it is not the next request.
@@ -362,9 +358,44 @@ fn check_channel_names(command: &RespCommand, args: Args<'_>) -> Result<(), Erro
     }
 }
 
+/// Before a request while there is a pause, a monitoring client, or tracking of this one.
+#[cold]
+fn before_request(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    command: &RespCommand,
+    args: Args<'_>,
+) -> Result<(), ErrorReply> {
+    pause(core, connection, command, args)?;
+    if connection.tracking.is_some() && !is_queued(connection, command) {
+        connection.track_keys(&core.server, command, args);
+    }
+    Ok(())
+}
+
+/// After a request while there is a pause, a monitoring client, or tracking of this one.
+#[cold]
+fn after_request(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    command: Option<&RespCommand>,
+    args: Args<'_>,
+) {
+    let is_executed =
+        command.is_some_and(|command| command.is_monitored() && !is_queued(connection, command));
+    if is_executed && core.server.monitors.is_any() {
+        core.server.monitor(&connection.address, args);
+    }
+    if let Some(options) = &mut connection.tracking
+        && connection.queue.is_none()
+        && command.is_none_or(|command| !command.name.starts_with("client|"))
+    {
+        options.caching = CachingMode::Unset;
+    }
+}
+
 /// Postpones a request that `CLIENT PAUSE` concerns. Requests that authenticate or end the
 /// connection run, and so does the one that ends the pause.
-#[cold]
 fn pause(
     core: &CoreContext,
     connection: &mut ConnectionState,

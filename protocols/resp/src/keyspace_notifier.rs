@@ -50,7 +50,7 @@ pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) 
             // The notifier and its watches are dropped. The task starts again; events in between
             // are lost.
             server.keyspace.end_generation(generation);
-            invalidate_all(&server);
+            server.invalidate_all();
             sleep(POLL_INTERVAL).await;
         }
     }
@@ -100,7 +100,7 @@ impl<'s> KeyspaceNotifier<'s> {
             };
             if !new_watches.is_empty() {
                 // Their first records may be older than the watches.
-                invalidate_all(self.server);
+                self.server.invalidate_all();
             }
             for watched in new_watches {
                 self.ready.push(self.watched.len());
@@ -186,7 +186,7 @@ impl<'s> KeyspaceNotifier<'s> {
                 }
                 Ok(Some(Notice::Lost { events })) => {
                     self.server.keyspace.counts.lost.fetch_add(events, Ordering::Relaxed);
-                    invalidate_all(self.server);
+                    self.server.invalidate_all();
                 }
                 Err(_) => {
                     self.failed.push(*number);
@@ -205,7 +205,7 @@ impl<'s> KeyspaceNotifier<'s> {
     fn drop_failed(&mut self) {
         for number in std::mem::take(&mut self.failed) {
             self.server.keyspace.unwatch_failed(number);
-            invalidate_all(self.server);
+            self.server.invalidate_all();
             self.watched.retain(|one| one.number != number);
             // Indices have changed: read all namespaces.
             self.ready = (0..self.watched.len()).collect();
@@ -229,13 +229,6 @@ impl<'s> KeyspaceNotifier<'s> {
     }
 }
 
-/// Changes may have been missed: tracking clients discard what they have cached.
-fn invalidate_all(server: &RespServer) {
-    if server.tracking.is_any() {
-        server.tracking.invalidate_all(&server.pubsub.budget);
-    }
-}
-
 /// Publishes one event, and tells tracking clients.
 fn publish_event(
     server: &RespServer,
@@ -250,7 +243,7 @@ fn publish_event(
     }
     let key = [prefix, event.key].concat();
     if is_tracking {
-        server.tracking.invalidate(&key, &server.pubsub.budget);
+        server.invalidate(&key);
     }
     for (class, name) in names_of(event.kind, event.form) {
         if !events.has(class) {

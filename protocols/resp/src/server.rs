@@ -291,10 +291,29 @@ impl RespServer {
     /// As [`RespServer::publish`] for messages that no client sent.
     pub fn deliver_event(&self, channel: &[u8], payload: &[u8]) -> usize {
         let deliveries = self.pubsub.publish(channel, payload);
+        self.check_message_budget();
+        deliveries
+    }
+
+    /// A key was created, changed or deleted: tells the tracking clients.
+    pub(crate) fn invalidate(&self, key: &[u8]) {
+        self.tracking.invalidate(key, &self.pubsub.budget);
+        self.check_message_budget();
+    }
+
+    /// Changes may have been missed: tracking clients discard what they have cached.
+    pub(crate) fn invalidate_all(&self) {
+        if self.tracking.is_any() {
+            self.tracking.invalidate_all(&self.pubsub.budget);
+            self.check_message_budget();
+        }
+    }
+
+    #[inline]
+    fn check_message_budget(&self) {
         if self.pubsub.budget.is_full() {
             self.enforce_message_budget();
         }
-        deliveries
     }
 
     /// Sends a request to the clients that monitor.
@@ -302,9 +321,7 @@ impl RespServer {
     pub(crate) fn monitor(&self, address: &str, args: Args<'_>) {
         let at_micros = nearstate_store::now_ms() * 1000;
         self.monitors.send(&self.pubsub.budget, at_micros, address, args);
-        if self.pubsub.budget.is_full() {
-            self.enforce_message_budget();
-        }
+        self.check_message_budget();
     }
 
     /// Closes the clients with the most queued bytes until the total is within the limit. Closing

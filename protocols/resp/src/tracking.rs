@@ -13,12 +13,12 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pairs of a key and a client that are tracked: some 30 MiB, and the keys. Above it, tracked keys
+/// Pairs of a key and a client that are tracked: some 16 MiB, and the keys. Above it, tracked keys
 /// are invalidated as if they had changed.
-pub const TRACKED_MAX: usize = 131_072;
+pub const TRACKED_MAX: usize = 65_536;
 
 /// Bytes of tracked keys.
-pub const TRACKED_BYTES_MAX: usize = 32 << 20;
+pub const TRACKED_BYTES_MAX: usize = 16 << 20;
 
 /// Prefixes of all clients in broadcasting mode. Each change is compared with all of them, which
 /// takes some microseconds.

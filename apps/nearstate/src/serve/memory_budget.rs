@@ -31,8 +31,8 @@ const CONNECTION_BYTES: u64 = 4 << 10;
 /// Memory of a ring.
 const RING_BYTES: u64 = 132 << 10;
 
-/// Memory of the process besides: code, stacks, tables of subscriptions, metrics.
-const PROCESS_BYTES: u64 = 64 << 20;
+/// Memory of the process besides: code, stacks, metrics, tracked keys, failed authentications.
+const PROCESS_BYTES: u64 = 96 << 20;
 
 /// What the settings say about memory.
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +95,10 @@ impl MemoryDemand {
             (Some(core), Some(pubsub)) => (core, pubsub),
             (Some(core), None) => {
                 let rest = left.saturating_sub(self.of_cores(core));
-                (core, rest.min(PUBSUB_BYTES).max(PUBSUB_BYTES_MIN))
+                (core, rest.clamp(PUBSUB_BYTES_MIN, PUBSUB_BYTES))
             }
             (None, pubsub) => {
-                let pubsub = pubsub.unwrap_or((left / 4).min(PUBSUB_BYTES).max(PUBSUB_BYTES_MIN));
+                let pubsub = pubsub.unwrap_or((left / 4).clamp(PUBSUB_BYTES_MIN, PUBSUB_BYTES));
                 (self.core_limit(left.saturating_sub(pubsub)).max(CORE_BYTES_MIN), pubsub)
             }
         };
@@ -172,7 +172,7 @@ mod tests {
         for mib in (64..16_384).step_by(37) {
             for cores in [1, 2, 16, 64] {
                 for region in [0, 64 * MIB, 1024 * MIB] {
-                    let demand = MemoryDemand { cores, region, ..DEMAND };
+                    let demand = MemoryDemand { region, cores, ..DEMAND };
                     let Ok(budget) = demand.divide(Some(&limit(mib * MIB))) else { continue };
                     accepted += 1;
                     assert!(used(&demand, budget) <= mib * MIB, "{mib} MiB, {demand:?}");

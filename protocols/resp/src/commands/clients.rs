@@ -112,7 +112,9 @@ pub(crate) fn pause(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if args.len() > 4 {
-        return Err(ErrorReply::arity("client|pause"));
+        return Err(ErrorReply::fixed(
+            "ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT HELP.",
+        ));
     }
     let is_for_all = match args.get(3).map(<[u8]>::to_ascii_lowercase).as_deref() {
         None | Some(b"all") => true,

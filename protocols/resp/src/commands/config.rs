@@ -98,7 +98,8 @@ fn read(name: &str, value: &[u8], current: &str) -> Result<SettingChange, String
             let is = |level: &ServerLogLevel| level.name().as_bytes().eq_ignore_ascii_case(value);
             let level = ServerLogLevel::ALL.into_iter().find(is);
             level.map(SettingChange::LogLevel).ok_or_else(|| {
-                "argument must be one of the following: debug, verbose, notice, warning".to_owned()
+                "argument(s) must be one of the following: debug, verbose, notice, warning"
+                    .to_owned()
             })
         }
         NOTIFY => match KeyspaceEvents::parse(value) {

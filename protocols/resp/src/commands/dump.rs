@@ -47,6 +47,8 @@ pub(crate) fn dump(
 struct RestoreOptions {
     is_replacing: bool,
     is_absolute: bool,
+    /// `IDLETIME` or `FREQ`, of which one may be given.
+    has_usage: bool,
 }
 
 impl RestoreOptions {
@@ -65,7 +67,9 @@ impl RestoreOptions {
                     1
                 }
                 // Without eviction there are neither access times nor frequencies.
+                b"idletime" | b"freq" if options.has_usage => return Err(ErrorReply::SYNTAX),
                 b"idletime" if rest.len() > 1 => {
+                    options.has_usage = true;
                     if number.ok_or(ErrorReply::NOT_INTEGER)? < 0 {
                         let text = "ERR Invalid IDLETIME value, must be >= 0";
                         return Err(ErrorReply::fixed(text));
@@ -73,6 +77,7 @@ impl RestoreOptions {
                     2
                 }
                 b"freq" if rest.len() > 1 => {
+                    options.has_usage = true;
                     if !(0..=255).contains(&number.ok_or(ErrorReply::NOT_INTEGER)?) {
                         let text = "ERR Invalid FREQ value, must be >= 0 and <= 255";
                         return Err(ErrorReply::fixed(text));

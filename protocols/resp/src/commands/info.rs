@@ -89,6 +89,8 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
         "clients" => {
             facts.field("connected_clients", ctx.server.client_count());
             facts.field("blocked_clients", 0);
+            let [clients, _, _] = ctx.server.tracking.counts();
+            facts.field("tracking_clients", clients);
         }
         "memory" => memory(seen, &mut facts),
         "persistence" => facts.field("loading", 0),
@@ -205,6 +207,9 @@ fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
     facts.field("keyspace_events_lost", keyspace.lost.load(Ordering::Relaxed));
     facts.field("keyspace_watches_failed", keyspace.failed.load(Ordering::Relaxed));
     facts.field("slowlog_entries", server.slow_log_len());
+    let [_, keys, prefixes] = server.tracking.counts();
+    facts.field("tracking_total_keys", keys);
+    facts.field("tracking_total_prefixes", prefixes);
     // There is no replication and no eviction.
     for name in ["sync_full", "sync_partial_ok", "sync_partial_err", "evicted_keys"] {
         facts.field(name, 0);

@@ -276,12 +276,7 @@ pub(crate) fn trackinginfo(
     reply.bulk(b"redirect");
     reply.int(redirection(options));
     reply.bulk(b"prefixes");
-    // The prefix of all keys is none, as in Redis.
-    let prefixes: Vec<&Vec<u8>> = options
-        .iter()
-        .flat_map(|options| &options.prefixes)
-        .filter(|one| !one.is_empty())
-        .collect();
+    let prefixes: Vec<&Vec<u8>> = options.iter().flat_map(|options| &options.prefixes).collect();
     reply.array(prefixes.len());
     for prefix in prefixes {
         reply.bulk(prefix);

@@ -279,7 +279,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
                   follow the change within about a millisecond, and within 100 ms for keys that \
                   expire. NOLOOP is accepted, and own changes are reported as well: the region \
                   does not tell the client that made a change. A message has one key, or null if \
-                  changes may have been missed; then discard all. At most 131072 keys are tracked \
+                  changes may have been missed; then discard all. At most 65536 keys are tracked \
                   in default mode, and 1024 prefixes of all clients in BCAST mode. Prefixes must \
                   be of allowed namespaces. REDIRECT requires a connection of the same user. \
                   While a client tracks, each namespace permanently uses 1 MiB, as with \

@@ -118,7 +118,11 @@ fn paused_requests_wait_and_run_after_unpause() {
             ("CLIENT PAUSE x", "-ERR timeout is not an integer or out of range|"),
             ("CLIENT PAUSE -1", "-ERR timeout is negative|"),
             ("CLIENT PAUSE 1 x", "-ERR CLIENT PAUSE mode must be WRITE or ALL|"),
-            ("CLIENT PAUSE 1 ALL x", "-ERR wrong number of arguments for 'client|pause' command|"),
+            (
+                "CLIENT PAUSE 1 ALL x",
+                "-ERR unknown subcommand or wrong number of arguments for 'PAUSE'. Try CLIENT \
+                 HELP.|",
+            ),
             ("CLIENT PAUSE 0", "+OK|"),
             ("GET k", "$1|v|"),
             ("CLIENT PAUSE 3600000 WRITE", "+OK|"),

@@ -84,7 +84,8 @@ fn restore_has_the_options_and_errors_of_redis() {
     check("l", "0", "FREQ 256", "-ERR Invalid FREQ value, must be >= 0 and <= 255|");
     check("l", "0", "FREQ x", "-ERR value is not an integer or out of range|");
     check("l", "9223372036854775807", "", "+OK|");
-    check("m", "1000", "ABSTTL IDLETIME 5 FREQ 3", "+OK|");
+    check("m", "1000", "ABSTTL IDLETIME 5 FREQ 3", "-ERR syntax error|");
+    check("m", "1000", "ABSTTL FREQ 3", "+OK|");
     check("k", "1000", "ABSTTL REPLACE", "+OK|");
     let later = (now_ms() + 100_000).to_string();
     check("n", &later, "ABSTTL", "+OK|");

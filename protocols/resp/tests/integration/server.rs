@@ -384,7 +384,7 @@ fn config_set_changes_all_settings_of_a_request_or_none() {
             "CONFIG SET slowlog-max-len 9 loglevel loud",
             failed(
                 "loglevel",
-                "argument must be one of the following: debug, verbose, notice, warning",
+                "argument(s) must be one of the following: debug, verbose, notice, warning",
             ),
         ),
         ("CONFIG GET slowlog-max-len", "*2|$15|slowlog-max-len|$1|2|".to_owned()),
