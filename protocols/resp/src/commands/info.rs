@@ -251,7 +251,7 @@ impl SlicedTask for KeyspaceSection {
             let session = records.session();
             let (more, next) = match session.count_part(*namespace, self.from, COUNTED_BUCKETS) {
                 // It was removed meanwhile, and has no keys.
-                Err(_) if !session.has_namespace(*namespace) => (Default::default(), None),
+                Err(_) if !session.has_namespace(*namespace) => (RecordCounts::default(), None),
                 part => part?,
             };
             self.counts.records += more.records;
