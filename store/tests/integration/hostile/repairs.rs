@@ -196,6 +196,35 @@ fn records_behind_a_lost_link_are_found_again() {
     expect_content(&folder.path, [&[], &[]]);
 }
 
+/// The second namespace of a catalog entry has another number than the entry.
+#[test]
+fn records_of_a_namespace_that_follows_a_removed_one_are_found_again() {
+    let folder = TestFolder::new();
+    {
+        let region = Region::create(&folder.path, &small()).unwrap();
+        let session = region.session().unwrap();
+        let first = session.namespace("ue", &Schema::default()).unwrap();
+        assert!(session.remove_namespace(first).unwrap());
+        let second = session.namespace("ue", &Schema::default()).unwrap();
+        for number in 0..RECORDS {
+            session.put(second, key(number).as_bytes(), &vec![7; number as usize]).unwrap();
+        }
+    }
+    for bucket in buckets(&folder.path) {
+        write(&folder.path, bucket + 8, &[0; 56]);
+    }
+    let report = repair(&folder.path);
+    assert_eq!(report.lost, [] as [String; 0]);
+    let region = Region::attach(&folder.path).unwrap();
+    let (session, ns) = open(&region);
+    for number in 0..RECORDS {
+        let view = session.get(ns, key(number).as_bytes()).unwrap();
+        assert_eq!(view.map(|view| view.bytes().len()), Some(number as usize), "{number}");
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
 /// A record that was removed, and an old version, are no records without an entry.
 #[test]
 fn a_repair_brings_no_removed_record_back() {
