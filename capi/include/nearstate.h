@@ -2246,8 +2246,8 @@ enum ns_status ns_session_close(struct ns_session *session);
  * without a NUL. `kind` is `NS_KIND_VALUE`, `NS_KIND_BLOCKS` or `NS_KIND_COUNTERS`. Call it once
  * and keep the handle.
  *
- * A region has at most 65,536 namespaces. When a creation finds no room, it removes empty ones that
- * have no tags and no commit stream. A call with the handle of a removed namespace fails with
+ * A region has at most 65,536 namespaces. When a creation finds no room, it removes empty ones
+ * that have no tags and no commit stream. A call with the handle of a removed namespace fails with
  * `NS_BAD_ARGUMENT`: open it again.
  *
  * Fails with `NS_WRONG_KIND` if the namespace has another kind, `NS_BAD_NAME`, `NS_FULL`,

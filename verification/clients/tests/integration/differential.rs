@@ -12,7 +12,7 @@ use std::hash::BuildHasher as _;
 use nearstate_clients::command_forms::{HASHES, ITERATIONS, KEYS, RARE, SETS, STRINGS};
 use nearstate_clients::differential::{ReplyDifference, ServerPair, compare, shorten};
 use nearstate_clients::programs::TestServer;
-use nearstate_clients::sequence::sequence;
+use nearstate_clients::sequence::{CommandStep, sequence};
 use nearstate_resp::command::CommandGroup;
 use nearstate_resp::table::TABLE;
 
@@ -44,6 +44,39 @@ fn every_reply_to_commands_of_a_new_seed_is_the_same_as_from_redis() {
 /// The sequences send these without a form.
 const TXN_COMMANDS: [&str; 5] = ["multi", "exec", "discard", "watch", "unwatch"];
 
+/// Each server has a payload of its own, so that only other replies of these are compared, by
+/// [`dump_and_restore_refuse_as_redis_does`].
+const PAYLOAD_COMMANDS: [&str; 2] = ["dump", "restore"];
+
+#[test]
+fn dump_and_restore_refuse_as_redis_does() {
+    let redis = TestServer::redis(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
+    let pair = ServerPair { redis: redis.address, node: node.address };
+    let commands: [&[&str]; 10] = [
+        &["DUMP", "absent"],
+        &["DUMP"],
+        &["RESTORE", "absent", "0", "no payload"],
+        &["RESTORE", "absent", "-1", "no payload"],
+        &["RESTORE", "absent", "soon", "no payload"],
+        &["RESTORE", "absent", "0"],
+        &["RESTORE", "absent", "0", "no payload", "MAYBE"],
+        &["SET", "present", "1"],
+        &["RESTORE", "present", "0", "no payload"],
+        &["RESTORE", "present", "0", "no payload", "REPLACE"],
+    ];
+    let steps: Vec<CommandStep> = commands
+        .iter()
+        .map(|words| CommandStep {
+            client: 0,
+            args: words.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            cursor_at: None,
+        })
+        .collect();
+    let difference = compare(pair, &steps, 2).unwrap_or_else(|error| panic!("{error}"));
+    assert!(difference.is_none(), "{}", difference.unwrap());
+}
+
 #[test]
 fn every_command_of_the_table_is_compared() {
     let groups = [
@@ -57,6 +90,7 @@ fn every_command_of_the_table_is_compared() {
     let is_compared = |name: &str| {
         forms.iter().any(|(form, _)| form.eq_ignore_ascii_case(name))
             || TXN_COMMANDS.contains(&name)
+            || PAYLOAD_COMMANDS.contains(&name)
     };
     let missing: Vec<&str> = TABLE
         .commands()
