@@ -101,8 +101,9 @@ impl Walk<'_, '_> {
     }
 
     /// The cells that look like records in use and were not reached, the latest versions first.
+    /// What looks like a record inside a complete record is a part of its value.
     fn orphan_cells(&self) -> Result<Vec<u64>, Corruption> {
-        let mut found = Vec::new();
+        let (mut found, mut end) = (Vec::new(), 0);
         for chunk in chunks_with_tables(self.map)? {
             if !self.map.is_allocated(chunk.start()) {
                 continue;
@@ -112,9 +113,11 @@ impl Walk<'_, '_> {
                 let allocated = word.load(Ordering::Acquire);
                 for unit in (0..bits).filter(|bit| allocated >> bit & 1 == 1) {
                     let at = chunk.start() + LINE * (first + unit);
-                    if self.is_unreached(at, LINE)
+                    if at >= end
+                        && self.is_unreached(at, LINE)
                         && let Ok(Some(version)) = self.record_in_use(at)
                     {
+                        end = at + cell::bytes_at(self.map, at)?;
                         found.push((version, at));
                     }
                 }

@@ -225,6 +225,34 @@ fn records_of_a_namespace_that_follows_a_removed_one_are_found_again() {
     clean(&folder.path);
 }
 
+/// A value that contains the bytes of a record's cell, where a cell could begin.
+#[test]
+fn a_value_that_contains_a_record_is_restored_and_the_record_is_not() {
+    const KEY: &[u8] = b"removed-record";
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
+    let (session, ns) = open(&region);
+    session.put(ns, KEY, b"1").unwrap();
+    let header = usize::try_from(position(&folder.path, KEY)).unwrap() - 44;
+    let image = std::fs::read(&folder.path).unwrap()[header..header + 64].to_vec();
+    session.delete(ns, KEY).unwrap();
+    // The first unit of the cell holds its header, the key and the rest of 64 bytes.
+    let value = [vec![0; 64 - 44 - 5], image.repeat(20)].concat();
+    session.put(ns, b"value", &value).unwrap();
+    drop((session, region));
+    for bucket in buckets(&folder.path) {
+        write(&folder.path, bucket + 8, &[0; 56]);
+    }
+    let report = repair(&folder.path);
+    assert_eq!((report.lost_count, report.repaired_count > 0), (0, true), "{report:?}");
+    let region = Region::attach(&folder.path).unwrap();
+    let (session, ns) = open(&region);
+    assert!(session.get(ns, KEY).unwrap().is_none(), "a part of a value became a record");
+    assert_eq!(session.get(ns, b"value").unwrap().unwrap().bytes(), value);
+    drop((session, region));
+    clean(&folder.path);
+}
+
 /// A record that was removed, and an old version, are no records without an entry.
 #[test]
 fn a_repair_brings_no_removed_record_back() {
