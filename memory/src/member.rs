@@ -99,6 +99,10 @@ pub struct Member {
     seen_epoch: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
+    /// The most cells of one class that it collects before it advances the epoch.
+    pub(crate) pressure_cells: Private<u64>,
+    /// The average cost of its last barriers in nanoseconds.
+    pub(crate) barrier_nanos: Private<u64>,
     /// The longest that each queue may become, once it is known. 0: not known.
     pub(crate) queue_limits: Box<[Private<u64>; QUEUES]>,
     /// Cells that it has retired since it last allocated one.
@@ -370,7 +374,10 @@ impl Member {
                 crate::atomic::fence(Ordering::SeqCst);
                 return true;
             }
-            barrier_everywhere()
+            let begin = Instant::now();
+            let is_done = barrier_everywhere();
+            self.set_pressure(begin.elapsed());
+            is_done
         })?;
         // A pin that is skipped would let a cell be reused under its reader.
         let mut unreadable = None;

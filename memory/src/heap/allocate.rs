@@ -22,9 +22,18 @@ use crate::member::pin;
 use crate::member::{KnownUsage, Member};
 use crate::region::member_table::{member_slots_used, state};
 
-/// The most cells of one class that a member collects before it advances the epoch. The barrier
-/// costs some microseconds, and waiting cells should stay in the second-level cache.
+/// The most and the fewest cells of one class that a member collects before it advances the epoch.
+/// A cell is reused after about three times as many others: the fewer, the more of them are still
+/// in the second-level cache. But each time costs a barrier.
 const PRESSURE_CELLS_MAX: u64 = 256;
+pub(crate) const PRESSURE_CELLS_MIN: u64 = 64;
+
+/// Nanoseconds of the barrier that each cell may cost: 1 % of a write. The barrier takes 0.2 us if no
+/// other process runs, and up to 20 us if it must interrupt one.
+const BARRIER_NANOS_PER_CELL: u64 = 4;
+
+/// Barriers of which the average is taken: one that was interrupted counts little.
+const BARRIERS_AVERAGED: u64 = 16;
 
 /// A queue that exceeds the pressure by this factor is shortened. Another process can then use what
 /// this one deletes. A session that replaces records needs about three times the pressure.
@@ -93,8 +102,27 @@ impl Member {
             return 1;
         }
         let cells = self.shared().claim_units() * LINE / class::bytes_of(class);
-        let cells = cells.clamp(1, PRESSURE_CELLS_MAX);
+        let cells = cells.clamp(1, self.pressure_cells.get());
         if self.only_retires.get() { cells.min(ONLY_RETIRES_PRESSURE) } else { cells }
+    }
+
+    /// Adapts the pressure to the average cost of the last barriers. Crash points must be passed
+    /// equally often in each run, so tests with them do not depend on the clock.
+    pub(crate) fn set_pressure(&self, barrier: Duration) {
+        let most =
+            if cfg!(feature = "crash-points") { PRESSURE_CELLS_MIN } else { PRESSURE_CELLS_MAX };
+        let nanos = u64::try_from(barrier.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = nanos.min(PRESSURE_CELLS_MAX * BARRIER_NANOS_PER_CELL);
+        let average = self.barrier_nanos.get();
+        self.barrier_nanos.set(average - average / BARRIERS_AVERAGED + nanos / BARRIERS_AVERAGED);
+        let cells = self.barrier_nanos.get() / BARRIER_NANOS_PER_CELL;
+        let cells = cells.clamp(PRESSURE_CELLS_MIN, most);
+        // A long queue stays long, and its cells cold, until it exceeds its limit.
+        let known = self.pressure_cells.get();
+        if cells.abs_diff(known) > known / 4 {
+            self.pressure_cells.set(cells);
+            self.forget_queue_limits();
+        }
     }
 
     /// Prefetches the lines of the cell that the next call will return. They were last used long
@@ -312,8 +340,13 @@ impl Member {
 
     fn set_only_retires(&self, only_retires: bool) {
         self.only_retires.set(only_retires);
+        self.forget_queue_limits();
+    }
+
+    /// The limits of the queues are recomputed when the queues are next looked at.
+    fn forget_queue_limits(&self) {
         for limit in &*self.queue_limits {
-            limit.set(0); // It is recomputed.
+            limit.set(0);
         }
     }
 
@@ -333,7 +366,7 @@ impl Member {
         }
         let share = if self.only_retires.get() { ONLY_RETIRES_SHARE } else { 1 };
         let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE / share;
-        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * PRESSURE_CELLS_MAX)
+        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * self.pressure_cells.get())
     }
 
     #[cold]
