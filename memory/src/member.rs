@@ -8,6 +8,7 @@ pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod pin;
 pub(crate) mod lock;
+pub(crate) mod idle;
 
 use std::cell::{Cell as Private, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,6 +86,8 @@ pub struct Member {
     /// Holds [`USABLE`] while operations are allowed: the mapping's word, or [`STOPPED`].
     usable: Private<NonNull<AtomicU64>>,
     health: Private<Health>,
+    /// True while this member carries out an operation.
+    is_active: Private<bool>,
     /// The locks that the undo record names, one bit for each `LockSlot`.
     locks: Private<u8>,
     /// Last line of the record that was found last: the next record probably ends there too.
@@ -323,6 +326,7 @@ impl Member {
         if matches!(recovered, Ok(Ok(()))) {
             self.locks.set(0);
             self.health.set(Health::Stopped);
+            self.end_operation();
         }
     }
 
@@ -451,11 +455,16 @@ impl Drop for Member {
             // panic in here must not end a process that is unwinding already.
             let moved = catch_unwind(AssertUnwindSafe(|| {
                 // An operation of the caller that panicked between two calls left pending cells.
-                self.operation(|| {
+                self.last_operation(|| {
                     self.recover_stopped()?;
                     if self.health.get() == Health::Running { self.free_all() } else { Ok(()) }
                 })
             }));
+            if matches!(moved, Ok(Err(Error::Stalled { .. }))) && self.arena().has_open_record() {
+                // A stopped process takes cells of this slot. Another process recovers the slot when
+                // this one has ended.
+                return;
+            }
             if moved.is_err() {
                 self.stop_session();
                 if self.health.get() == Health::Unrecovered {

@@ -13,8 +13,8 @@ use crate::index::split;
 use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at};
 use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
 use crate::member::claim::claim_if_free;
-use crate::member::lock;
 use crate::member::{Member, is_process_dead};
+use crate::member::{idle, lock};
 use crate::region::member_table::{member_slots_used, state, state_of};
 use crate::txn::commit;
 use crate::txn::publish::finish_record;
@@ -172,7 +172,10 @@ impl Member {
             owner != self.lock_owner(),
             "member {index} finishes its own work as a dead one"
         );
+        self.begin_for_dead(&arena)?;
         finish_undo_record(&arena, owner)?;
+        idle::end(arena.word(undo::ACTIVE));
+        crash_point!("recover.idle");
         self.inherit_recoveries(owner)?;
         self.map().word(member_at(index) + MEMBER_PIN)?.store(0, Ordering::Release);
         Ok(())

@@ -35,7 +35,8 @@ impl Session {
                 return self.member.check_not_truncated();
             }
             drop(held);
-            if self.create_counter(namespace, lookup, delta)? {
+            let create = || self.create_counter(namespace, lookup, delta);
+            if self.member.operation(create)? {
                 return Ok(());
             }
             // Another session created it.

@@ -15,6 +15,7 @@ use crate::layout::{
     SUPER_STAMP_FLOOR, SUPER_WORDS, arena_at, catalog_at, member_at, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
+use crate::member::lock;
 use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::parse_use;
 use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
@@ -109,6 +110,17 @@ pub(super) fn undo_record(
     }
     if arena.get(undo::FREE_AT) == 0 && arena.get(undo::FREE_TO) != 0 {
         report.fault(format!("member {index}: its undo record has half a range"));
+    }
+    if arena.get(undo::ACTIVE) != 0 {
+        report.fault(format!("member {index}: its slot is free, and is in an operation"));
+    }
+    let taker = arena.get(undo::TAKER);
+    let owner = lock::owner_of(taker);
+    let is_taken = owner != 0
+        && owner <= u64::from(member_slots_used(map)?)
+        && state::of(load(map, member_at(lock::member_of(owner)) + MEMBER_STATE)?) != state::FREE;
+    if taker & lock::PAYLOAD != 0 || owner != 0 && !is_taken {
+        report.fault(format!("member {index}: the lock of its queues names no member"));
     }
     for word in (0..ARENA_WORDS).filter(|word| !is_arena_word(*word)) {
         if load(map, arena_at(index) + 8 * word as u64)? != 0 {

@@ -36,14 +36,18 @@ fn put(member: &Member, table: &IndexTable, number: u32, block: &[u8]) -> Result
         children,
         hash,
     };
-    let child = member.allocate_cell(&head(CellKind::Block, block.len(), 0, 0))?;
-    member.write_body(child, 0, block)?;
-    member.seal_block(child, crc32fast::hash(block))?;
-    let body = [&child.to_le_bytes()[..], &key].concat();
-    let at = member.allocate_cell(&head(CellKind::Record, body.len(), key.len(), 1))?;
-    member.write_body(at, 0, &body)?;
-    let draft = PendingCell { at, body_crc: crc32fast::hash(&body) };
-    member.write_record(table, hash, &key, Some(draft), |_| Ok(WriteDecision::Publish)).map(drop)
+    member.operation(|| {
+        let child = member.allocate_cell(&head(CellKind::Block, block.len(), 0, 0))?;
+        member.write_body(child, 0, block)?;
+        member.seal_block(child, crc32fast::hash(block))?;
+        let body = [&child.to_le_bytes()[..], &key].concat();
+        let at = member.allocate_cell(&head(CellKind::Record, body.len(), key.len(), 1))?;
+        member.write_body(at, 0, &body)?;
+        let draft = PendingCell { at, body_crc: crc32fast::hash(&body) };
+        member
+            .write_record(table, hash, &key, Some(draft), |_| Ok(WriteDecision::Publish))
+            .map(drop)
+    })
 }
 
 /// The block of a record, and the offset of its cell.

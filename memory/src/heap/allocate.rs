@@ -79,6 +79,7 @@ impl Member {
         let Some(class) = class::class_of(bytes) else {
             return Err(Error::ValueTooLarge { bytes: bytes as usize });
         };
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
         let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
@@ -214,7 +215,7 @@ impl Member {
             Err(Error::Full { .. }) if is_needed => {
                 self.wanted_units.set(bytes / LINE);
                 self.reclaim()?;
-                match take() {
+                match self.retry_with_idle(take) {
                     Err(full @ Error::Full { .. }) => return Err(self.describe_full(full)?),
                     other => other?,
                 }
@@ -299,6 +300,7 @@ impl Member {
     /// operation: recovery must find the retired cells where they were put.
     #[inline]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
         self.pressure.set(self.pressure.get() + 1);
         let in_a_row = self.retired_in_a_row.get() + 1;
         self.retired_in_a_row.set(in_a_row);
@@ -427,7 +429,7 @@ impl Member {
             return Ok(head);
         }
         self.reclaim()?;
-        match self.allocate_fresh(class) {
+        match self.retry_with_idle(|| self.allocate_fresh(class)) {
             Err(Error::Full { .. }) => Err(self.describe_full(full)?),
             other => other,
         }
@@ -438,6 +440,17 @@ impl Member {
         self.recover_the_dead()?;
         self.drain_free_arenas()?;
         self.free_all()
+    }
+
+    /// Repeats an attempt with what idle members have, some of them at a time.
+    fn retry_with_idle<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut next = 0;
+        loop {
+            match attempt() {
+                Err(Error::Full { .. }) if self.take_from_idle(&mut next)? => self.free_all()?,
+                other => return other,
+            }
+        }
     }
 
     /// Frees the memory of free slots.

@@ -90,6 +90,7 @@ impl Member {
 
     /// Frees what is left of a bump range.
     pub(crate) fn empty_bump(&self, which: Bump) -> Result<()> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
         let arena = self.arena();
         let (front, end) = arena.bump(which);
         if front >= end {
@@ -118,6 +119,7 @@ impl Member {
     /// Frees cells from the head of a queue that no reader can hold, at most `most`. Cells that a
     /// stalled reader holds are set aside. Stops at a chunk that a living process has locked.
     pub(crate) fn free_queue(&self, number: u8, most: u64) -> Result<()> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
         let arena = self.arena();
         let queue = arena.numbered_queue(number)?;
         let (mut left, mut set_aside) = (most, 0);

@@ -128,7 +128,10 @@ impl Arena<'_> {
                 let (cur, end) = self.bump(which);
                 cur == cell && cur < end
             };
-            let is_still_there = head == cell || is_front(Bump::Small) || is_front(Bump::Large);
+            let is_still_there = head == cell
+                || is_front(Bump::Small)
+                || is_front(Bump::Large)
+                || self.taken_from()?.map_or(Ok(false), |from| from.holds_first(cell))?;
             let is_last = |queue: Queue<'_>| {
                 queue.head.load(Ordering::Acquire) != 0
                     && queue.tail.load(Ordering::Acquire) == cell
@@ -204,6 +207,28 @@ impl Arena<'_> {
         self.set(undo::POP, 0);
         crash_point!("aside.done");
         Ok(())
+    }
+
+    /// Takes a cell from the front of the small bump range of another arena into a queue.
+    pub(crate) fn take_front(&self, from: &Self, cell: u64, bytes: u64) -> Result<(), Corruption> {
+        self.set(undo::POP, cell);
+        crash_point!("take.recorded");
+        from.set(Bump::Small.front(), cell + bytes);
+        crash_point!("take.cut");
+        self.link(cell, Some(pin::NEVER_READ))?;
+        self.set(undo::POP, 0);
+        crash_point!("take.done");
+        Ok(())
+    }
+
+    /// True if a cell is the head of a queue of its class or of the set-aside cells, or the front of
+    /// the small bump range.
+    fn holds_first(&self, cell: u64) -> Result<bool, Corruption> {
+        let class = self.queue(cell::class_at(self.map, cell)?)?;
+        let (front, end) = self.bump(Bump::Small);
+        Ok(class.head.load(Ordering::Acquire) == cell
+            || self.set_aside().head.load(Ordering::Acquire) == cell
+            || front == cell && front < end)
     }
 
     /// Retires an unlinked cell, unless it is retired already.

@@ -204,7 +204,8 @@ mod tests {
             children: 0,
             hash: 0,
         };
-        let cells: Vec<u64> = (0..3).map(|_| member.allocate_cell(&head).unwrap()).collect();
+        let cells: Vec<u64> =
+            (0..3).map(|_| member.operation(|| member.allocate_cell(&head)).unwrap()).collect();
         member.free_pending().unwrap();
         let (map, arena) = (member.map(), member.arena());
         let queue = arena.queue(cell::class_at(map, cells[0]).unwrap()).unwrap();

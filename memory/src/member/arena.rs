@@ -4,10 +4,11 @@
 //! any step.
 
 use nearstate_model::invariant;
+use nearstate_model::limits::MEMBERS_MAX;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::layout::{ARENA_WORDS, Corruption, QUEUES, arena_at, unseal};
+use crate::layout::{ARENA_BYTES, ARENA_WORDS, Corruption, QUEUES, arena_at, unseal};
 use crate::region::map::Map;
 
 /// The index of a word of an arena. Every value is a constant of this file, so every index lies
@@ -43,6 +44,11 @@ pub(crate) mod undo {
     pub(crate) const BATCH_LAST: ArenaWord = ArenaWord::new(9);
     pub(crate) const SPLIT_NAMESPACE: ArenaWord = ArenaWord::new(14);
     pub(crate) const SPLIT_BUCKET: ArenaWord = ArenaWord::new(15);
+    /// 1 while the member carries out an operation (`member/idle.rs`). Not part of the undo record.
+    pub(crate) const ACTIVE: ArenaWord = ArenaWord::new(18);
+    /// The lock of a member that takes cells from the queues and the small bump range of this one.
+    /// Not part of the undo record.
+    pub(crate) const TAKER: ArenaWord = ArenaWord::new(19);
     /// The transaction cell whose lines name the locks that are held or about to be taken.
     pub(crate) const TXN: ArenaWord = ArenaWord::new(25);
     /// The range that is being freed: its first byte that is not free yet, its end, and what it is
@@ -142,7 +148,7 @@ const _: () = assert!(Bump::Large.end().0 < undo::TXN.0 && undo::FREE_SOURCE.0 <
 
 /// True if a member uses this word of its arena. The others are zero.
 pub(crate) const fn is_arena_word(word: usize) -> bool {
-    matches!(word, 0..18 | 20..22 | 25..29)
+    matches!(word, 0..22 | 25..29)
         || word >= QUEUE_FIRST && word < QUEUE_FIRST + QUEUE_WORDS * QUEUES
         || word >= SET_ASIDE_FIRST && word < SET_ASIDE_FIRST + QUEUE_WORDS
         || word == undo::STREAM.0
@@ -150,6 +156,7 @@ pub(crate) const fn is_arena_word(word: usize) -> bool {
 }
 
 const _: () = assert!(Bump::Small.end().0 == 17 && Bump::Large.end().0 == 21);
+const _: () = assert!(undo::ACTIVE.0 == 18 && undo::TAKER.0 == 19);
 const _: () = assert!(undo::TXN.0 == 25 && undo::FREE_SOURCE.0 == 28 && undo::SPLIT_BUCKET.0 < 18);
 
 /// One arena.
@@ -186,7 +193,7 @@ impl<'m> Arena<'m> {
     }
 
     #[inline]
-    fn word(&self, which: ArenaWord) -> &'m AtomicU64 {
+    pub(crate) fn word(&self, which: ArenaWord) -> &'m AtomicU64 {
         match self.words.get(which.0) {
             Some(word) => word,
             None => invariant!("arena word {} lies outside the arena", which.0),
@@ -259,6 +266,28 @@ impl<'m> Arena<'m> {
     pub(crate) fn room(&self, which: Bump) -> u64 {
         let (front, end) = self.bump(which);
         end.saturating_sub(front)
+    }
+
+    /// The arena whose queues the member of this one takes cells from, or may be about to.
+    pub(crate) fn taken_from(&self) -> Result<Option<Self>, Corruption> {
+        let at = self.get(undo::lock(LockSlot::Leaf));
+        let offset = undo::TAKER.offset();
+        let is_taker = at >= arena_at(0) + offset
+            && at < arena_at(MEMBERS_MAX as u32)
+            && (at - arena_at(0)) % ARENA_BYTES == offset;
+        if !is_taker {
+            return Ok(None);
+        }
+        let index = (at - arena_at(0)) / ARENA_BYTES;
+        Self::new(self.map, index as u32, self.is_fenced).map(Some)
+    }
+
+    /// True if an operation has begun that recovery completes or undoes in the queues or the small
+    /// bump range.
+    pub(crate) fn has_open_record(&self) -> bool {
+        [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST, undo::FREE_AT]
+            .into_iter()
+            .any(|which| self.get(which) != 0)
     }
 
     /// True if no memory belongs to the arena.

@@ -148,12 +148,14 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
         crash_point!("attach.adopted");
         let member = own_slot(shared, index, word, claimed)?;
         // From here on the slot is like that of a session that a panic interrupted.
+        member.resume_operation();
         if let Err(error) = member.operation(|| member.recover_stopped()) {
             // Nothing of the slot may be reused: the next member or process tries again.
             member.health.set(Health::Unrecovered);
             state::give_up(word, word.load(Ordering::Acquire));
             return Err(error);
         }
+        member.end_operation();
         crash_point!("attach.recovered");
         member.pin_word().store(0, Ordering::Release);
         crash_point!("attach.released");
@@ -194,6 +196,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         known_tables: [const { Private::new(None) }; TABLES_KNOWN],
         usable: Private::new(map.usable_address()),
         health: Private::new(Health::Running),
+        is_active: Private::new(false),
         locks: Private::new(0),
         safe: Private::new(0),
         safe_epochs: RefCell::default(),

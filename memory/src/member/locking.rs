@@ -196,7 +196,7 @@ impl Member {
     /// Reports corruption if a lock's owner is a slot that was free before and after the lock was
     /// read: a slot becomes free only after its locks. Without this check a waiter would wait
     /// forever.
-    fn check_lock_owner(&self, word: &AtomicU64, owner: u64) -> Result<(), Corruption> {
+    pub(crate) fn check_lock_owner(&self, word: &AtomicU64, owner: u64) -> Result<(), Corruption> {
         let index = lock::member_of(owner);
         let slot = self.map().word(member_at(index) + MEMBER_STATE)?;
         let before = slot.load(Ordering::Acquire);

@@ -6,6 +6,9 @@
 //! undo record are handled at once as recovery handles those of a killed process, so other sessions
 //! and other processes continue.
 
+use nearstate_model::Result;
+
+use crate::crash::crash_point;
 use crate::member::Member;
 
 /// Stops the session of a member when it is dropped. Only unwinding drops it.
@@ -19,16 +22,38 @@ impl Drop for StopOnUnwind<'_> {
 
 impl Member {
     /// Carries out an operation that changes the region. A panic in `body` stops the session.
-    /// Operations nest. Costs nothing unless the operation panics.
+    /// Operations nest. The outermost one excludes members that take cells of idle ones
+    /// (`member/idle.rs`).
+    ///
+    /// # Errors
+    /// Those of the body; `Forked`, `SessionStopped`, `Damaged`; `Stalled` if a process that is
+    /// stopped takes cells of this member.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
         reason = "a call for each part of a write would cost 3 % of it"
     )]
-    pub fn operation<T>(&self, body: impl FnOnce() -> T) -> T {
+    pub fn operation<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        // A forked child must not touch the arena of its parent.
+        self.check_usable()?;
+        self.last_operation(body)
+    }
+
+    /// As [`Member::operation`], also in a session that was stopped. Not in a forked child.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    pub(crate) fn last_operation<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let is_outermost = !self.is_in_operation();
+        if is_outermost && !self.begin_operation() {
+            self.wait_for_taker()?;
+        }
         let stop = StopOnUnwind(self);
+        crash_point!("operation.begun");
         let result = body();
         std::mem::forget(stop);
+        if is_outermost {
+            self.end_operation();
+        }
         result
     }
 }

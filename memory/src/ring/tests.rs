@@ -192,7 +192,7 @@ fn an_append_of_the_same_entry_again_changes_nothing() {
     let map = member.map();
     let ring = member.open_stream_ring(BYTES).unwrap();
     let mut reader = member.ring_reader(ring, RingStart::Tail).unwrap();
-    let source = member.allocate(1000).unwrap();
+    let source = member.operation(|| member.allocate(1000)).unwrap();
     let mut out = Vec::new();
     for number in 0..500_u64 {
         let bytes = payload(3, number);
@@ -218,7 +218,7 @@ fn an_offset_without_a_ring_is_reported_as_corruption() {
     let region = place.region();
     let member = region.member().unwrap();
     let map = member.map();
-    let cell = member.allocate(64).unwrap();
+    let cell = member.operation(|| member.allocate(64)).unwrap();
     for at in [0, 1, 64, cell, cell + 8, map.len() - 64, map.len(), u64::MAX, u64::MAX - 63] {
         assert!(member.ring_reader(at, RingStart::Tail).is_err(), "{at:#x}");
         assert!(member.append_to_ring(at, b"x").is_err(), "{at:#x}");
@@ -376,7 +376,7 @@ fn creator() {
     let (region, order) = parent_order();
     let member = region.member().unwrap();
     let word_at = stream_at(0);
-    let at = create(&member, BYTES).unwrap();
+    let at = member.operation(|| create(&member, BYTES)).unwrap();
     if order == "created" {
         std::process::abort();
     }

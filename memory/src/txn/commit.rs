@@ -110,7 +110,7 @@ pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 }
 
 impl Member {
-    /// Commits a transaction atomically: every reader sees all of it or nothing. All pending cells
+    /// In a [`Member::operation`]: commits a transaction atomically: every reader sees all of it or nothing. All pending cells
     /// are published with it or freed. The caller has held a pin since its first read. `keys` are
     /// the bytes that contain the plan's keys.
     ///
@@ -124,8 +124,8 @@ impl Member {
     /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
     /// Nothing was changed then.
     pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
-        self.check_usable()?;
-        self.operation(|| match self.commit_in_order(plan, keys) {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
                 let arena = self.arena();
                 let tidied = self.tidy(plan, &arena);
@@ -139,7 +139,7 @@ impl Member {
                 self.free_pending()?;
                 other
             }
-        })
+        }
     }
 
     fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {

@@ -29,21 +29,17 @@ pub struct PendingCell {
 const CHECKED_AS_A_WHOLE_MAX: u32 = 256;
 
 impl Member {
-    /// Allocates a cell and fills its header. The caller writes the body.
+    /// Allocates a cell and fills its header. The caller writes the body, in the same
+    /// [`Member::operation`].
     ///
     /// # Errors
     /// As [`Member::allocate`]; `Forked`, `Damaged`.
     #[inline]
     pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
-        // Every write begins here. A forked child has inherited what was read before, but the arena
-        // belongs to its parent: a cell that both allocate would have two owners.
-        self.check_usable()?;
-        self.operation(|| {
-            let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
-            cell::begin(self.map(), at, head)?;
-            crash_point!("fill.header");
-            Ok(at)
-        })
+        let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
+        cell::begin(self.map(), at, head)?;
+        crash_point!("fill.header");
+        Ok(at)
     }
 
     /// Writes a part of a pending cell's body. `offset` counts from the end of the header.
@@ -52,14 +48,12 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn write_body(&self, at: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.operation(|| {
-            self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
-            crash_point!("fill.part");
-            Ok(())
-        })
+        self.map().write(at + cell::CELL_HEADER_BYTES + offset, bytes)?;
+        crash_point!("fill.part");
+        Ok(())
     }
 
-    /// Allocates a cell and fills it with the parts of its body, which have the length that `head`
+    /// In an operation: allocates a cell and fills it with the parts of its body, which have the length that `head`
     /// names. `table` is that of a record that was not read: the record that the cell replaces is
     /// prefetched while the checksum is computed over the new cell.
     ///
@@ -77,11 +71,9 @@ impl Member {
             return self.fill_cell_with(head, table, write_all);
         }
         let at = self.allocate_cell(head)?;
-        self.operation(|| {
-            let body_crc = cell::checksum_of(parts);
-            self.fill_body(at, head, write_all)?;
-            Ok(PendingCell { at, body_crc })
-        })
+        let body_crc = cell::checksum_of(parts);
+        self.fill_body(at, head, write_all)?;
+        Ok(PendingCell { at, body_crc })
     }
 
     /// Writes the whole body of a cell.
@@ -109,14 +101,12 @@ impl Member {
         fill: impl FnOnce(&mut CellWriter<'_>) -> Result<(), Corruption>,
     ) -> Result<PendingCell> {
         let at = self.allocate_cell(head)?;
-        self.operation(|| {
-            self.fill_body(at, head, fill)?;
-            if let Some(table) = table {
-                self.prefetch_record(table, head.hash, 1);
-            }
-            let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
-            Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
-        })
+        self.fill_body(at, head, fill)?;
+        if let Some(table) = table {
+            self.prefetch_record(table, head.hash, 1);
+        }
+        let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
+        Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
     }
 
     /// Completes a block cell. Its version is 0 and it never changes.
@@ -124,10 +114,8 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
-        self.operation(|| {
-            cell::seal(self.map(), at, 0, body_crc)?;
-            crash_point!("fill.block");
-            Ok(())
-        })
+        cell::seal(self.map(), at, 0, body_crc)?;
+        crash_point!("fill.block");
+        Ok(())
     }
 }

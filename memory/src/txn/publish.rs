@@ -87,10 +87,11 @@ impl Member {
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
-        self.write_target(table, WriteTarget { hash, key, token: None }, draft, choose)
+        let target = WriteTarget { hash, key, token: None };
+        self.operation(|| self.write_target(table, target, draft, choose))
     }
 
-    /// As [`Member::write_record`], for a record that the caller may have read under a pin that is
+    /// As [`Member::write_record`], in an operation, for a record that the caller may have read under a pin that is
     /// still held. If its entry is unchanged, nothing is searched or compared.
     ///
     /// # Errors
@@ -103,65 +104,63 @@ impl Member {
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
-        self.check_usable()?;
-        self.operation(|| {
-            let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
-                Ok(locked) => locked,
-                Err(error) => {
-                    self.free_pending()?;
-                    return Err(error);
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
+            Ok(locked) => locked,
+            Err(error) => {
+                self.free_pending()?;
+                return Err(error);
+            }
+        };
+        let done = self.write_locked((bucket_at, payload), target, draft, choose);
+        // The stamp may have been raised: the lock word holds the current one.
+        let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
+        let arena = self.arena();
+        let (changed, retired, crowd) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // After the commit only corruption can stop the work. Published cells must not
+                // be freed.
+                if arena.get(undo::OP) != op::NONE {
+                    finish_word(&arena);
                 }
-            };
-            let done = self.write_locked((bucket_at, payload), target, draft, choose);
-            // The stamp may have been raised: the lock word holds the current one.
-            let payload = self.map().word(bucket_at)?.load(crate::atomic::Ordering::Relaxed);
-            let arena = self.arena();
-            let (changed, retired, crowd) = match done {
-                Ok(done) => done,
-                Err(error) => {
-                    // After the commit only corruption can stop the work. Published cells must not
-                    // be freed.
-                    if arena.get(undo::OP) != op::NONE {
-                        finish_word(&arena);
-                    }
-                    self.release(bucket_at, LockSlot::Bucket, payload)?;
-                    self.free_pending()?;
-                    return Err(error);
-                }
-            };
-            if changed.decision == WriteDecision::Keep {
                 self.release(bucket_at, LockSlot::Bucket, payload)?;
-            } else {
-                self.release_bucket(bucket_at, payload)?;
+                self.free_pending()?;
+                return Err(error);
             }
-            match changed.decision {
-                WriteDecision::Keep => self.free_pending()?,
-                WriteDecision::Publish | WriteDecision::Remove => {
-                    let mut tidied = match retired {
-                        Some(class) => self
-                            .trim_queue(&arena, class)
-                            .and_then(|()| self.trim_next_queue(&arena)),
-                        None => Ok(()),
-                    };
-                    if changed.decision == WriteDecision::Remove
-                        && is_link(load(self.map().word(link_slot(bucket_at))?))
-                    {
-                        tidied = tidied.and_then(|()| self.compact_bucket(bucket_at));
+        };
+        if changed.decision == WriteDecision::Keep {
+            self.release(bucket_at, LockSlot::Bucket, payload)?;
+        } else {
+            self.release_bucket(bucket_at, payload)?;
+        }
+        match changed.decision {
+            WriteDecision::Keep => self.free_pending()?,
+            WriteDecision::Publish | WriteDecision::Remove => {
+                let mut tidied = match retired {
+                    Some(class) => {
+                        self.trim_queue(&arena, class).and_then(|()| self.trim_next_queue(&arena))
                     }
-                    if crowd >= CROWDED_ENTRIES {
-                        tidied = tidied.and_then(|()| self.split_some(table, crowd));
-                    }
-                    // The change is committed. A failure to trim a queue or to grow the index (a
-                    // busy lock, no room, corruption elsewhere) is not a failure of this call.
-                    if tidied.is_err() && arena.get(undo::OP) == op::NONE {
-                        self.free_pending()?;
-                    }
+                    None => Ok(()),
+                };
+                if changed.decision == WriteDecision::Remove
+                    && is_link(load(self.map().word(link_slot(bucket_at))?))
+                {
+                    tidied = tidied.and_then(|()| self.compact_bucket(bucket_at));
+                }
+                if crowd >= CROWDED_ENTRIES {
+                    tidied = tidied.and_then(|()| self.split_some(table, crowd));
+                }
+                // The change is committed. A failure to trim a queue or to grow the index (a
+                // busy lock, no room, corruption elsewhere) is not a failure of this call.
+                if tidied.is_err() && arena.get(undo::OP) == op::NONE {
+                    self.free_pending()?;
                 }
             }
-            // If a page was lost during the operation, the change may be lost too.
-            self.check_not_truncated()?;
-            Ok(changed)
-        })
+        }
+        // If a page was lost during the operation, the change may be lost too.
+        self.check_not_truncated()?;
+        Ok(changed)
     }
 
     /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.

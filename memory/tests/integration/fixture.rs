@@ -53,7 +53,7 @@ pub(crate) fn put(region: &Region, key: &[u8]) -> Result<(), Error> {
     let hash = nearstate_memory::hash(region.seed(), key);
     let length = u16::try_from(key.len()).unwrap();
     let (kind, body) = (CellKind::Record, u32::from(length));
-    let at = member.allocate_cell(&CellHeader {
+    let header = CellHeader {
         kind,
         flags: 0,
         namespace: table.index(),
@@ -61,11 +61,13 @@ pub(crate) fn put(region: &Region, key: &[u8]) -> Result<(), Error> {
         key: length,
         children: 0,
         hash,
-    })?;
-    member.write_body(at, 0, key)?;
-    let draft = nearstate_memory::PendingCell { at, body_crc: crc32fast::hash(key) };
-    member.write_record(table, hash, key, Some(draft), |_| Ok(WriteDecision::Publish))?;
-    Ok(())
+    };
+    member.operation(|| {
+        let at = member.allocate_cell(&header)?;
+        member.write_body(at, 0, key)?;
+        let draft = nearstate_memory::PendingCell { at, body_crc: crc32fast::hash(key) };
+        member.write_record(table, hash, key, Some(draft), |_| Ok(WriteDecision::Publish)).map(drop)
+    })
 }
 
 pub(crate) fn has(region: &Region, key: &[u8]) -> Result<bool, Error> {

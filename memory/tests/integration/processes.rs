@@ -25,11 +25,12 @@ mod tests {
         let (kind, body, key) = (CellKind::Record, 7, 7);
         let head =
             CellHeader { kind, flags: 0, namespace: table.index(), body, key, children: 0, hash };
-        let at = member.allocate_cell(&head).unwrap();
+        let allocate = || member.operation(|| member.allocate_cell(&head));
+        let at = allocate().unwrap();
         let status = forked(|| {
             let refused = [
                 // A write after the fork of a record that was read before it begins here.
-                member.allocate_cell(&head).map(drop),
+                allocate().map(drop),
                 member.free_pending(),
                 region.member().map(drop),
                 member.pin().map(drop),

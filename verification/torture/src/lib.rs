@@ -27,6 +27,7 @@ pub mod histories;
 pub mod step;
 pub mod scenario;
 mod reader;
+pub mod idle_memory;
 pub mod removals;
 mod stops;
 pub mod verify;

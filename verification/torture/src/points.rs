@@ -7,6 +7,7 @@ use std::path::Path;
 use nearstate_store::Region;
 use nearstate_store::crash::POINTS;
 
+use crate::idle_memory::IdleCase;
 use crate::oracle::Oracle;
 use crate::removals::RemovalCase;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
@@ -256,6 +257,34 @@ fn killed_removal(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result
     case.map_or(Ok(()), RemovalCase::verify_end)?;
     check_clean(&path)?;
     Ok(end == ChildEnd::Killed)
+}
+
+/// Kills a process at every point of taking memory from an idle session of this process, which then
+/// continues.
+///
+/// # Errors
+/// The violation that was found, with the point.
+pub fn takes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let CrashTest { folder, starter, .. } = *test;
+    let is_passed = |point: &&str| point.starts_with("take.") || point.starts_with("aside.");
+    for point in POINTS.iter().copied().filter(is_passed) {
+        let mut occurrence = 1_u32;
+        for number in 0..test.occurrences {
+            let plan = format!("{point}:{occurrence}");
+            let context = |e| format!("killed at {plan}: {e}");
+            let case = IdleCase::new(folder).map_err(context)?;
+            let end = child(starter, folder, ["fill-idle", ""], Some(&plan)).map_err(context)?;
+            case.verify().map_err(context)?;
+            check_clean(&folder.join("region")).map_err(context)?;
+            if end != ChildEnd::Killed {
+                break;
+            }
+            reached.count(point);
+            occurrence += 1 + 20 * number;
+        }
+    }
+    Ok(reached)
 }
 
 /// Kills a process that drops a region: before the file is removed, the region is as it was; after

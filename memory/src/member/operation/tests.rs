@@ -34,7 +34,7 @@ fn pending(
     value: &[u8],
 ) -> Result<PendingCell> {
     let body: Vec<u8> = [key, value].concat();
-    let at = member.allocate_cell(&CellHeader {
+    let header = CellHeader {
         kind: CellKind::Record,
         flags: 0,
         namespace: table.index(),
@@ -42,8 +42,12 @@ fn pending(
         key: u16::try_from(key.len()).unwrap(),
         children: 0,
         hash,
+    };
+    let at = member.operation(|| {
+        let at = member.allocate_cell(&header)?;
+        member.write_body(at, 0, &body)?;
+        Ok(at)
     })?;
-    member.write_body(at, 0, &body)?;
     Ok(PendingCell { at, body_crc: crc32fast::hash(&body) })
 }
 
@@ -86,7 +90,7 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
         let span = (from, from + 24);
         plan.events.all.push(TxnEvent { ring_at, span, is_lossless: true });
     }
-    let outcome = member.commit(&mut plan, &bytes)?;
+    let outcome = member.operation(|| member.commit(&mut plan, &bytes))?;
     invariant!(outcome == CommitOutcome::Committed, "no other session writes");
     Ok(())
 }
@@ -122,12 +126,26 @@ fn work(region: &Region, member: &Member) -> Result<()> {
     for n in 0..200_u32 {
         put(&other, table, format!("other-{n}").as_bytes(), b"short")?;
     }
+    take_from_idle(&other, member, table)?;
     drop(other);
     refill_from_holes(region, member, table)?;
     remove_overflow_lines(region, member)?;
     write_beside_a_stalled_reader(region, member, table)?;
     remove_namespaces(member)?;
     member.drain_writers(table)
+}
+
+/// Takes what another session has freed and has left of its bump range.
+fn take_from_idle(other: &Member, member: &Member, table: &IndexTable) -> Result<()> {
+    for n in 0..200_u32 {
+        remove(other, table, format!("other-{n}").as_bytes())?;
+    }
+    put(other, table, b"other", b"a bump range")?;
+    invariant!(!other.arena().is_empty()?, "there is something to take");
+    member.operation(|| member.take_from_idle(&mut 0))?;
+    invariant!(other.arena().is_empty()?, "everything was taken");
+    put(other, table, b"other", b"continues")?;
+    member.operation(|| member.free_all())
 }
 
 /// Removes a namespace, and creates another one in its catalog entry.
@@ -164,7 +182,7 @@ fn remove_overflow_lines(region: &Region, member: &Member) -> Result<()> {
     let split_lock = catalog_at(table.index()) + CATALOG_SPLIT;
     other.operation(|| other.acquire(split_lock, LockSlot::Split))?;
     keys.iter().try_for_each(|key| put(member, table, key, b""))?;
-    other.operation(|| other.release(split_lock, LockSlot::Split, 0))?;
+    other.operation(|| Ok(other.release(split_lock, LockSlot::Split, 0)?))?;
     drop(other);
     let mut evacuation = member.begin_evacuation(0)?.expect("partly used chunks");
     while !member.continue_evacuation(&mut evacuation, 64)? {}

@@ -105,7 +105,7 @@ fn put_raw(path: &Path, region: &Region, body: &Body) {
         children: u16::try_from(body.children.len()).expect("few"),
         hash,
     };
-    let at = member.allocate_cell(&head).expect("a cell");
+    let at = member.operation(|| member.allocate_cell(&head)).expect("a cell");
     member.write_body(at, 0, &bytes).expect("its body");
     let draft = PendingCell { at, body_crc: crc32fast::hash(&bytes) };
     member

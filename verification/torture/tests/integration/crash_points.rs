@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_torture::points::{CrashTest, adoptions, drops, recoveries, removals, writes};
+use nearstate_torture::points::{CrashTest, adoptions, drops, recoveries, removals, takes, writes};
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags;
 
@@ -39,8 +39,12 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let removed = removals(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
     let of_removal = ["removal.begun", "removal.committed", "removal.finished", "namespace.reused"];
     assert!(of_removal.iter().all(|point| removed.kills.contains_key(point)), "{removed:?}");
-    let more =
-        [recovered, tagged, adopted, dropped, removed].into_iter().flat_map(|part| part.kills);
+    let taken = takes(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
+    let of_takes = ["take.locked", "take.moved", "take.recorded", "take.cut", "take.done"];
+    assert!(of_takes.iter().all(|point| taken.kills.contains_key(point)), "{taken:?}");
+    let more = [recovered, tagged, adopted, dropped, removed, taken]
+        .into_iter()
+        .flat_map(|part| part.kills);
     for (point, kills) in more {
         *reached.kills.entry(point).or_default() += kills;
     }

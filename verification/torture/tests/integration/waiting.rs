@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
 use nearstate_torture::content::{KeySpace, TortureKey};
+use nearstate_torture::idle_memory::IdleCase;
 use nearstate_torture::removals::RemovalCase;
 use nearstate_torture::scenario::{named, prepare};
 use nearstate_torture::spawn::was_killed;
@@ -322,6 +323,32 @@ fn a_process_that_is_stopped_while_it_removes_a_namespace_delays_no_writer() {
         resume(&mut child, &folder);
         open(session, "another");
         drop(case);
+        finish(&folder);
+    }
+}
+
+/// A process is stopped while it takes memory from an idle session. That session waits a second at
+/// most and names the process, others do not wait, and all continue when the process does.
+#[test]
+fn a_process_that_is_stopped_while_it_takes_memory_delays_only_the_session_that_it_takes_from() {
+    let points = nearstate_store::crash::POINTS.iter();
+    for point in points.filter(|point| point.starts_with("take.")) {
+        let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+        let case = IdleCase::new(&folder).unwrap();
+        let mut child = start(&folder, "fill-idle", 0, "", &format!("{point}:1:stop"));
+        wait_until_stopped(&child);
+        match case.write() {
+            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.id(), "{point}"),
+            other => panic!("{point}: {other:?}"),
+        }
+        let other = Region::attach(&folder.join("region")).unwrap().session().unwrap();
+        let watch = LockWatch::start();
+        let rest = open(&other, "rest");
+        assert!(other.delete(rest, &1_u32.to_be_bytes()).unwrap(), "{point}");
+        assert!(!watch.has_stalled(), "{point}: {:?}", watch.begun.elapsed());
+        resume(&mut child, &folder);
+        drop(other);
+        case.verify().unwrap();
         finish(&folder);
     }
 }

@@ -1,0 +1,239 @@
+//! Takes free memory from the queues of members that carry out no operation
+//! (`docs/decisions/017-idle-memory.md`).
+//!
+//! The queues and the bump ranges of an arena belong to its member, which changes them with plain
+//! stores. A member that finds the heap full may take cells out of the arena of another one between
+//! two operations of that one.
+//!
+//! ```text
+//! owner                                    taker
+//! B1  active = 1                           T1  lock: 0 -> taker   (CAS, acquire)
+//! B2  light barrier    pairs with T2       T2  heavy barrier      pairs with B2
+//! B3  lock has no owner (acquire), else    T3  active = 0 (acquire), else T5
+//!     active = 0, wait, from B1            T4  take cells
+//! B4  the operation                        T5  lock: 0            (release)
+//! B5  active = 0       (release)           pairs with T3
+//! ```
+//!
+//! Either B3 sees T1, or T3 sees B1. An operation costs its member two stores and a load in a line of
+//! its own arena, and no locked instruction.
+
+use std::time::{Duration, Instant};
+
+use nearstate_model::{Error, Result, invariant};
+
+use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
+use crate::crash::crash_point;
+use crate::heap::cell::{self, WORD_HEAD};
+use crate::heap::class;
+use crate::layout::{Corruption, LINE, arena_at};
+use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
+use crate::member::{LOCK_WAIT_MAX, Member, lock};
+use crate::region::member_table::{member_slots_used, state, state_of};
+use crate::system::barrier_everywhere;
+
+/// Bytes that are taken from idle members before the caller tries again: four chunks. The larger,
+/// the fewer searches of the heap; the smaller, the fewer members lose what they would use soon.
+const TAKEN_AT_ONCE: u64 = 1 << 20;
+
+/// How often a member that waits for a taker checks whether the taker is alive.
+const PROBE_EVERY: Duration = Duration::from_micros(200);
+
+/// B1 to B3. False if another member takes cells: then the operation must not begin.
+#[inline]
+pub(crate) fn begin(active: &AtomicU64, taker: &AtomicU64, is_fenced: bool) -> bool {
+    active.store(1, Ordering::Relaxed);
+    if is_fenced && !mutant("active-no-fence") {
+        fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
+    let order = if mutant("taker-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
+    lock::owner_of(taker.load(order)) == 0 || mutant("taker-unchecked")
+}
+
+/// B5.
+#[inline]
+pub(crate) fn end(active: &AtomicU64) {
+    let order = if mutant("idle-relaxed") { Ordering::Relaxed } else { Ordering::Release };
+    active.store(0, order);
+}
+
+/// T2 and T3. True if the member is between two operations, and waits before the next one.
+pub(crate) fn is_idle(active: &AtomicU64, heavy: impl Fn() -> bool) -> bool {
+    (mutant("taker-no-barrier") || heavy())
+        && (active.load(Ordering::Acquire) == 0 || mutant("active-unchecked"))
+}
+
+impl Member {
+    /// Begins an operation. False if another member takes cells of this one: then it has not begun.
+    #[inline]
+    pub(crate) fn begin_operation(&self) -> bool {
+        let arena = self.arena();
+        self.is_active.set(true);
+        begin(arena.word(undo::ACTIVE), arena.word(undo::TAKER), self.shared().is_fenced)
+    }
+
+    /// True while this member carries out an operation: only then it may change its queues.
+    #[inline]
+    pub(crate) fn is_in_operation(&self) -> bool {
+        self.is_active.get()
+    }
+
+    /// Ends the operation that [`Member::begin_operation`] began.
+    #[inline]
+    pub(crate) fn end_operation(&self) {
+        self.is_active.set(false);
+        end(self.arena().word(undo::ACTIVE));
+    }
+
+    /// Continues the operation in which the last member of this slot died, if there was one: no other
+    /// member has taken cells since it began.
+    pub(crate) fn resume_operation(&self) {
+        self.is_active.set(self.arena().get(undo::ACTIVE) != 0);
+    }
+
+    /// Waits until no other member takes cells of this one, and begins the operation.
+    ///
+    /// # Errors
+    /// `Stalled`: a process that is stopped takes cells of this member.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wait_for_taker(&self) -> Result<()> {
+        loop {
+            self.end_operation();
+            self.wait_until_not_taken(self.arena().word(undo::TAKER))?;
+            if self.begin_operation() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until the lock of a taker is free. Recovers a dead taker.
+    fn wait_until_not_taken(&self, taker: &AtomicU64) -> Result<()> {
+        let since = Instant::now();
+        let mut probed = since;
+        loop {
+            let owner = lock::owner_of(taker.load(Ordering::Acquire));
+            if owner == 0 {
+                return Ok(());
+            }
+            std::thread::yield_now();
+            let now = Instant::now();
+            if now.duration_since(probed) < PROBE_EVERY {
+                continue;
+            }
+            probed = now;
+            if owner == self.lock_owner() {
+                return Err(Corruption("a member takes cells of itself").into());
+            }
+            let index = lock::member_of(owner);
+            if self.recover_if_dead(index)? {
+                self.check_lock_owner(taker, owner)?;
+            } else if now.duration_since(since) > LOCK_WAIT_MAX {
+                return Err(Error::Stalled { holder: self.holder(index)? });
+            }
+        }
+    }
+
+    /// T2: true if the barrier was executed.
+    fn heavy_barrier(&self) -> bool {
+        if self.shared().is_fenced {
+            fence(Ordering::SeqCst);
+            return true;
+        }
+        barrier_everywhere()
+    }
+
+    /// Begins an operation in the name of a dead member, if its undo record says that its queues are to
+    /// be changed: a living member may be taking cells out of them.
+    pub(crate) fn begin_for_dead(&self, arena: &Arena<'_>) -> Result<()> {
+        let (active, taker) = (arena.word(undo::ACTIVE), arena.word(undo::TAKER));
+        if active.load(Ordering::Acquire) != 0 || !arena.has_open_record() {
+            return Ok(());
+        }
+        active.store(1, Ordering::Relaxed);
+        if !self.heavy_barrier() {
+            end(active);
+            return Err(
+                Corruption("the kernel refuses membarrier(2) to an attached process").into()
+            );
+        }
+        if let Err(error) = self.wait_until_not_taken(taker) {
+            end(active);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Takes free cells from members that are between two operations, until they are
+    /// [`TAKEN_AT_ONCE`]. Members before `first` are skipped; it becomes the next one. False if there
+    /// was nothing to take.
+    ///
+    /// Cost: a line for each queue of each member, and for each member that has cells a lock, a
+    /// barrier (0.2 to 20 us), and some 10 ns for each cell.
+    pub(crate) fn take_from_idle(&self, first: &mut u32) -> Result<bool> {
+        invariant!(!self.has_lock(LockSlot::Leaf), "cells are taken under the lock of a chunk");
+        let mut bytes = 0;
+        while bytes < TAKEN_AT_ONCE && *first < member_slots_used(self.map())? {
+            let index = *first;
+            *first += 1;
+            let word = state_of(self.map(), index)?.load(Ordering::Acquire);
+            if index == self.index() || state::of(word) != state::ALIVE {
+                continue;
+            }
+            let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
+            if arena.get(undo::ACTIVE) == 0 && !arena.is_empty()? {
+                if bytes == 0 {
+                    // What was retired just now can be reused after two epochs.
+                    self.advance()?;
+                    self.advance()?;
+                }
+                bytes += self.take_from(index, &arena)?;
+            }
+        }
+        Ok(bytes != 0)
+    }
+
+    /// Takes the free cells of a member, unless it is in an operation. Returns their bytes.
+    fn take_from(&self, index: u32, from: &Arena<'_>) -> Result<u64> {
+        let at = arena_at(index) + undo::TAKER.offset();
+        let Some(payload) = self.try_acquire(at, LockSlot::Leaf)? else { return Ok(0) };
+        crash_point!("take.locked");
+        let taken = if is_idle(from.word(undo::ACTIVE), || self.heavy_barrier()) {
+            self.take_cells(from)
+        } else {
+            Ok(0)
+        };
+        self.release(at, LockSlot::Leaf, payload)?;
+        taken
+    }
+
+    fn take_cells(&self, from: &Arena<'_>) -> Result<u64> {
+        let own = self.arena();
+        let mut bytes = 0;
+        // A queue of more cells than the heap has units is a cycle.
+        let mut left = self.map().len() / LINE;
+        for number in 0..=SET_ASIDE {
+            let queue = from.numbered_queue(number)?;
+            loop {
+                let head = queue.head.load(Ordering::Relaxed);
+                if head == 0 || !self.is_reusable(head)? {
+                    break;
+                }
+                left = left.checked_sub(1).ok_or(Corruption("a queue has no end"))?;
+                bytes += cell::bytes_at(self.map(), head)?;
+                own.requeue(queue, own.queue(cell::class_at(self.map(), head)?)?, head)?;
+                crash_point!("take.moved");
+            }
+        }
+        loop {
+            let (front, end) = from.bump(Bump::Small);
+            let Some(class) = class::class_within(end.saturating_sub(front)) else { break };
+            cell::word(self.map(), front, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
+            own.take_front(from, front, class::bytes_of(class))?;
+            bytes += class::bytes_of(class);
+        }
+        Ok(bytes)
+    }
+}
