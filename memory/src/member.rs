@@ -461,8 +461,8 @@ impl Drop for Member {
                 })
             }));
             if matches!(moved, Ok(Err(Error::Stalled { .. }))) && self.arena().has_open_record() {
-                // A stopped process takes cells of this slot. Another process recovers the slot when
-                // this one has ended.
+                // A stopped process takes cells of this slot. Another process recovers the slot
+                // when this one has ended.
                 return;
             }
             if moved.is_err() {

@@ -221,8 +221,8 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// True if a cell is the head of a queue of its class or of the set-aside cells, or the front of
-    /// the small bump range.
+    /// True if a cell is the head of a queue of its class or of the set-aside cells, or the front
+    /// of the small bump range.
     fn holds_first(&self, cell: u64) -> Result<bool, Corruption> {
         let class = self.queue(cell::class_at(self.map, cell)?)?;
         let (front, end) = self.bump(Bump::Small);

@@ -15,8 +15,8 @@
 //! B5  active = 0       (release)           pairs with T3
 //! ```
 //!
-//! Either B3 sees T1, or T3 sees B1. An operation costs its member two stores and a load in a line of
-//! its own arena, and no locked instruction.
+//! Either B3 sees T1, or T3 sees B1. An operation costs its member two stores and a load in a line
+//! of its own arena, and no locked instruction.
 
 use std::time::{Duration, Instant};
 
@@ -87,8 +87,8 @@ impl Member {
         end(self.arena().word(undo::ACTIVE));
     }
 
-    /// Continues the operation in which the last member of this slot died, if there was one: no other
-    /// member has taken cells since it began.
+    /// Continues the operation in which the last member of this slot died, if there was one: no
+    /// other member has taken cells since it began.
     pub(crate) fn resume_operation(&self) {
         self.is_active.set(self.arena().get(undo::ACTIVE) != 0);
     }
@@ -145,8 +145,8 @@ impl Member {
         barrier_everywhere()
     }
 
-    /// Begins an operation in the name of a dead member, if its undo record says that its queues are to
-    /// be changed: a living member may be taking cells out of them.
+    /// Begins an operation in the name of a dead member, if its undo record says that its queues
+    /// are to be changed: a living member may be taking cells out of them.
     pub(crate) fn begin_for_dead(&self, arena: &Arena<'_>) -> Result<()> {
         let (active, taker) = (arena.word(undo::ACTIVE), arena.word(undo::TAKER));
         if active.load(Ordering::Acquire) != 0 || !arena.has_open_record() {
@@ -167,8 +167,8 @@ impl Member {
     }
 
     /// Takes free cells from members that are between two operations, until they are
-    /// [`TAKEN_AT_ONCE`]. Members before `first` are skipped; it becomes the next one. False if there
-    /// was nothing to take.
+    /// [`TAKEN_AT_ONCE`]. Members before `first` are skipped; it becomes the next one. False if
+    /// there was nothing to take.
     ///
     /// Cost: a line for each queue of each member, and for each member that has cells a lock, a
     /// barrier (0.2 to 20 us), and some 10 ns for each cell.

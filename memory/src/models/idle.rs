@@ -6,6 +6,18 @@ use super::{check, start, wait_for, write};
 use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::member::{idle, lock};
 
+const IDLE: &str = "idle::cells_are_taken_only_between_two_operations";
+
+/// The mutants, and for each the model that must fail.
+pub(super) const MUTANTS: &[(&str, &str)] = &[
+    ("active-no-fence", IDLE),
+    ("taker-unchecked", IDLE),
+    ("taker-relaxed", IDLE),
+    ("taker-no-barrier", IDLE),
+    ("active-unchecked", IDLE),
+    ("idle-relaxed", IDLE),
+];
+
 /// The words of an arena, and what belongs to its member: the content of its queues.
 struct Words {
     active: AtomicU64,

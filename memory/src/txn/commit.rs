@@ -110,9 +110,9 @@ pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
 }
 
 impl Member {
-    /// In a [`Member::operation`]: commits a transaction atomically: every reader sees all of it or nothing. All pending cells
-    /// are published with it or freed. The caller has held a pin since its first read. `keys` are
-    /// the bytes that contain the plan's keys.
+    /// In a [`Member::operation`], commits a transaction atomically: every reader sees all of it or
+    /// nothing. All pending cells are published with it or freed. The caller has held a pin since
+    /// its first read. `keys` are the bytes that contain the plan's keys.
     ///
     /// Cost for each record: an uncontended compare-and-swap, two stores to the line of its bucket
     /// and a line of this member. Locks are taken in the order of their offsets, which excludes

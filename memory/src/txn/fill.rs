@@ -53,9 +53,9 @@ impl Member {
         Ok(())
     }
 
-    /// In an operation: allocates a cell and fills it with the parts of its body, which have the length that `head`
-    /// names. `table` is that of a record that was not read: the record that the cell replaces is
-    /// prefetched while the checksum is computed over the new cell.
+    /// In an operation, allocates a cell and fills it with the parts of its body, which have the
+    /// length that `head` names. `table` is that of a record that was not read: the record that the
+    /// cell replaces is prefetched while the checksum is computed over the new cell.
     ///
     /// # Errors
     /// As [`Member::allocate_cell`].

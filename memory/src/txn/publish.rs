@@ -91,8 +91,8 @@ impl Member {
         self.operation(|| self.write_target(table, target, draft, choose))
     }
 
-    /// As [`Member::write_record`], in an operation, for a record that the caller may have read under a pin that is
-    /// still held. If its entry is unchanged, nothing is searched or compared.
+    /// As [`Member::write_record`], in an operation, for a record that the caller may have read
+    /// under a pin that is still held. If its entry is unchanged, nothing is searched or compared.
     ///
     /// # Errors
     /// As [`Member::write_record`].

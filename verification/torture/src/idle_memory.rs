@@ -1,5 +1,5 @@
-//! Memory of idle sessions: a child fills a region and takes what an idle session of another process
-//! has freed. It is killed or stopped at every point of that.
+//! Memory of idle sessions: a child fills a region and takes what an idle session of another
+//! process has freed. It is killed or stopped at every point of that.
 
 use std::path::Path;
 
