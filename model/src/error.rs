@@ -44,6 +44,16 @@ pub enum Error {
         /// What the memory is used for, if the heap is full.
         heap: Option<Box<HeapUsage>>,
     },
+    /// The records of a namespace would take more memory than its hard limit. Deletes, and writes
+    /// that take no more memory than what they replace, are still executed.
+    LimitReached {
+        /// The name of the namespace, as text if it is UTF-8.
+        namespace: String,
+        /// Bytes that its records take.
+        used_bytes: u64,
+        /// Its hard limit.
+        limit_bytes: u64,
+    },
     /// Another writer changed a record that the transaction has read: run the transaction again.
     Conflict {
         /// What was changed.
@@ -168,6 +178,11 @@ impl fmt::Display for Error {
             ),
             Self::WrongKind { detail } => write!(f, "wrong kind: {detail}"),
             Self::Full { detail, .. } => write!(f, "full: {detail}"),
+            Self::LimitReached { namespace, used_bytes, limit_bytes } => write!(
+                f,
+                "namespace {namespace:?} is full: its records take {used_bytes} bytes and its \
+                 limit is {limit_bytes}: delete records of it, or raise its limit"
+            ),
             Self::Conflict { detail } => {
                 write!(f, "{detail} was changed meanwhile: run the transaction again")
             }

@@ -4,9 +4,11 @@ use nearstate_model::invariant;
 
 use crate::index::bucket::{entry, hash_tag};
 use crate::index::lookup::ReadToken;
+use crate::layout::namespace_flags;
 use crate::txn::events::TxnEvents;
 use crate::txn::fill::PendingCell;
 use crate::txn::publish::{SlotLookup, WriteTarget};
+use crate::txn::usage::UsageChanges;
 
 /// A condition that must hold for a transaction to commit.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +109,8 @@ pub struct CommitPlan {
     pub accesses: Vec<RecordAccess>,
     /// Events for watchers and the commit stream.
     pub events: TxnEvents,
+    /// The namespaces with limits in which it writes.
+    pub usages: UsageChanges,
     /// Accesses in the order of their locks: the offset of the lock, and the number of the access.
     pub(crate) order: Vec<(u64, AccessIndex)>,
 }
@@ -116,7 +120,17 @@ impl CommitPlan {
     pub fn clear(&mut self) {
         self.accesses.clear();
         self.events.clear();
+        self.usages.clear();
         self.order.clear();
+    }
+
+    /// Adds an access. What it writes in a namespace with limits is counted.
+    #[inline]
+    pub fn add(&mut self, access: RecordAccess) {
+        self.accesses.push(access);
+        if access.flags & namespace_flags::LIMITED != 0 {
+            self.usages.add(access.namespace);
+        }
     }
 
     /// The access with this number.
