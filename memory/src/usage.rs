@@ -161,16 +161,17 @@ pub(crate) fn units_in(words: &[AtomicU64]) -> u64 {
     u64::try_from(sum).unwrap_or(0)
 }
 
-/// A1 and A2: the caller, `me`, holds the word and may grow its namespace. The sums of later calls
-/// contain it.
-pub(crate) fn reserve(word: &AtomicU64, me: u64, after: u64) {
-    if mutant("usage-after-sum") {
-        return;
+/// A1 and A2: the caller, `me`, holds the word and may change what its namespace takes. The sums of
+/// later calls contain what it adds. Returns false if it adds nothing.
+pub(crate) fn reserve(word: &AtomicU64, me: u64, before: u64, delta: i64) -> bool {
+    if delta <= 0 && !mutant("usage-early-shrink") || mutant("usage-unreserved") {
+        return delta > 0;
     }
-    lock::hold_with(word, me, after);
+    lock::hold_with(word, me, changed(before, delta));
     if !mutant("usage-no-fence") {
         fence(Ordering::SeqCst);
     }
+    delta > 0
 }
 
 /// What a namespace takes, and its limits. `None`: it has none.

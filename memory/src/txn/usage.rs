@@ -151,12 +151,12 @@ impl Member {
     /// # Errors
     /// `LimitReached`; `Damaged`.
     pub(crate) fn reserve_usages(&self, changes: &UsageChanges) -> Result<()> {
-        for change in changes.0.iter().filter(|change| change.delta > 0) {
+        for change in &changes.0 {
             let word = self.map().word(change.word_at)?;
-            let after = usage::changed(change.before, change.delta);
-            usage::reserve(word, self.lock_owner(), after);
-            crash_point!("usage.reserved");
-            self.check_hard_limit(change)?;
+            if usage::reserve(word, self.lock_owner(), change.before, change.delta) {
+                crash_point!("usage.reserved");
+                self.check_hard_limit(change)?;
+            }
         }
         Ok(())
     }
