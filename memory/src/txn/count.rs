@@ -77,10 +77,13 @@ impl Member {
         })
     }
 
-    /// True if a member has locked the bucket at a position.
-    fn is_busy(&self, table: &IndexTable, position: u64) -> Result<bool, Corruption> {
+    /// True if a living member has locked the bucket at a position.
+    fn is_busy(&self, table: &IndexTable, position: u64) -> Result<bool> {
         let (_, at, _) = find_bucket(self.map(), table, usage::hash_at(position))?;
-        Ok(lock::owner_of(self.map().word(at)?.load(Ordering::Relaxed)) != 0)
+        match lock::owner_of(self.map().word(at)?.load(Ordering::Relaxed)) {
+            0 => Ok(false),
+            owner => Ok(!self.recover_if_dead(lock::member_of(owner))?),
+        }
     }
 
     /// Counts the bucket at a position, unless another member was faster.
