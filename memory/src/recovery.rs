@@ -72,7 +72,8 @@ pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> Recov
         (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
         (op::COMPACT, _) => RecoveryDecision::RollForwardCompact,
         (op::LINES, WordState::New) => RecoveryDecision::RollForwardLines,
-        (op::COUNT, WordState::New) => RecoveryDecision::RollForwardCount,
+        // Others may have counted on since.
+        (op::COUNT, WordState::New | WordState::Neither) => RecoveryDecision::RollForwardCount,
         _ => RecoveryDecision::ReportCorruption,
     }
 }
@@ -354,7 +355,7 @@ mod tests {
              compact Neither RollForwardCompact\n\
              lines Old RollBack\nlines New RollForwardLines\nlines Neither ReportCorruption\n\
              set_once Old RollBack\nset_once New RollForwardWord\nset_once Neither RollBack\n\
-             count Old RollBack\ncount New RollForwardCount\ncount Neither ReportCorruption\n\
+             count Old RollBack\ncount New RollForwardCount\ncount Neither RollForwardCount\n\
              unknown Old ReportCorruption\nunknown New ReportCorruption\n\
              unknown Neither ReportCorruption\n"
         );

@@ -46,4 +46,17 @@ impl Session {
     pub fn usage(&self, namespace: Namespace) -> Result<Option<NamespaceUsage>> {
         self.member.namespace_usage(namespace.index)
     }
+
+    /// The namespaces that have limits: name, [`Namespace::number`], and what their records take.
+    /// Without those whose names are not UTF-8.
+    ///
+    /// Complexity: some nanoseconds for each namespace of the region.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn limited_namespaces(&self) -> Result<Vec<(String, u32, NamespaceUsage)>> {
+        let all = self.member.limited_namespaces()?.into_iter();
+        let named = |(name, number, usage)| Some((String::from_utf8(name).ok()?, number, usage));
+        Ok(all.filter_map(named).collect())
+    }
 }
