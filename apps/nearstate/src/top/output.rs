@@ -81,7 +81,8 @@ fn region_object(region: &RegionReport) -> Value {
         .iter()
         .map(|one| {
             json!({"name": one.name, "records": one.records, "bytes": one.bytes,
-                   "tags": one.tags, "records_per_second": one.growth})
+                   "tags": one.tags, "used_bytes": one.used_bytes, "soft_bytes": one.soft_bytes,
+                   "hard_bytes": one.hard_bytes, "records_per_second": one.growth})
         })
         .collect();
     let processes: Vec<Value> = seen
