@@ -73,7 +73,8 @@ pub use system::{barrier_everywhere, create_eventfd, with_signals_blocked};
 pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
 pub use txn::fill::PendingCell;
-pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
+pub use txn::plan::{
+    CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess, UsageChanges,
+};
 pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};
-pub use txn::usage::UsageChanges;
 pub use usage::{NamespaceLimits, NamespaceUsage};

@@ -85,7 +85,8 @@ pub(crate) mod op {
     /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
     /// value, this one was not published.
     pub(crate) const SET_ONCE: u64 = 8;
-    /// The records of a bucket are counted. The leaf lock is the usage word to which they are added.
+    /// The records of a bucket are counted. The leaf lock is the usage word to which they are
+    /// added.
     pub(crate) const COUNT: u64 = 9;
 }
 

@@ -8,7 +8,6 @@ use crate::layout::namespace_flags;
 use crate::txn::events::TxnEvents;
 use crate::txn::fill::PendingCell;
 use crate::txn::publish::{SlotLookup, WriteTarget};
-use crate::txn::usage::UsageChanges;
 
 /// A condition that must hold for a transaction to commit.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +98,52 @@ impl RecordAccess {
             CellChange::Publish(draft) => entry(hash_tag(self.hash), draft.at),
             CellChange::Keep | CellChange::Remove => 0,
         }
+    }
+}
+
+/// What a commit does to the usage of one namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsageChange {
+    /// The number of the namespace.
+    pub(crate) namespace: u32,
+    /// Offset of the usage word that this commit holds.
+    pub(crate) word_at: u64,
+    /// Its payload.
+    pub(crate) before: u64,
+    /// Units that are added.
+    pub(crate) delta: i64,
+}
+
+/// The changes of a commit, one for each namespace with limits in which it writes.
+#[derive(Debug, Default)]
+pub struct UsageChanges(pub(crate) Vec<UsageChange>);
+
+impl UsageChanges {
+    /// Counts what the writes of the plan to this namespace change.
+    #[cold]
+    pub fn add(&mut self, namespace: u32) {
+        if self.0.iter().all(|known| known.namespace != namespace) {
+            self.0.push(UsageChange { namespace, word_at: 0, before: 0, delta: 0 });
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
+    pub(crate) const fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// The namespaces.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().map(|change| change.namespace)
     }
 }
 

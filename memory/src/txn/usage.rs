@@ -13,54 +13,8 @@ use crate::member::lock;
 use crate::member::{LOCK_WAIT_SHORT, Member};
 use crate::region::index_table::NamespaceIdentity;
 use crate::region::map::Map;
-use crate::txn::plan::{CellChange, RecordAccess};
+use crate::txn::plan::{CellChange, RecordAccess, UsageChange, UsageChanges};
 use crate::usage;
-
-/// What a commit does to the usage of one namespace.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UsageChange {
-    /// The number of the namespace.
-    namespace: u32,
-    /// Offset of the usage word that this commit holds.
-    word_at: u64,
-    /// Its payload.
-    before: u64,
-    /// Units that are added.
-    delta: i64,
-}
-
-/// The changes of a commit, one for each namespace with limits in which it writes.
-#[derive(Debug, Default)]
-pub struct UsageChanges(Vec<UsageChange>);
-
-impl UsageChanges {
-    /// Counts what the writes of the plan to this namespace change.
-    #[cold]
-    pub fn add(&mut self, namespace: u32) {
-        if self.0.iter().all(|known| known.namespace != namespace) {
-            self.0.push(UsageChange { namespace, word_at: 0, before: 0, delta: 0 });
-        }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[inline]
-    pub(crate) const fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    /// The namespaces.
-    pub(crate) fn namespaces(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().map(|change| change.namespace)
-    }
-}
 
 /// Before the cell of the transaction is named: its lines for usage words, from `first` on, name no
 /// lock.

@@ -105,7 +105,8 @@ pub fn play(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What the next process finds: limits that hold or do not exist, and a count that writers complete.
+/// What the next process finds: limits that hold or do not exist, and a count that writers
+/// complete.
 ///
 /// # Errors
 /// The violation.

@@ -463,8 +463,8 @@ fn a_namespace_at_its_hard_limit_refuses_growth_with_oom() {
     let tenant = session.known_namespace("tenant").unwrap().unwrap();
     let limits = NamespaceLimits { soft_bytes: 64, hard_bytes: 128 };
     session.set_limits(tenant, limits).unwrap();
-    let full = "-OOM namespace \"tenant\" is full: its records take 128 bytes and its limit is 128: \
-                delete records of it, or raise its limit|";
+    let full = "-OOM namespace \"tenant\" is full: its records take 128 bytes and its limit is \
+                128: delete records of it, or raise its limit|";
     all(
         &mut client,
         &[
