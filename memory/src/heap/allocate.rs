@@ -497,7 +497,8 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         | op::LINE
         | op::COMPACT
         | op::LINES
-        | op::SET_ONCE) => Ok(known),
+        | op::SET_ONCE
+        | op::COUNT) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::histories::process;
 use crate::idle_memory;
+use crate::limits;
 use crate::node_kills::{embedded, node_process};
 use crate::reader;
 use crate::removals;
@@ -61,6 +62,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
         "fill-idle" => idle_memory::play(folder),
+        "limit-namespaces" => limits::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),
         other => Err(format!("unknown role {other:?}")),

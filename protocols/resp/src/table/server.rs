@@ -383,7 +383,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: ANY_TIME,
         also: AclCategories::DANGEROUS,
         summary: "Returns information and statistics about the server.",
-        differs: "No latencystats and errorstats sections. `used_memory` is the memory that \
+        differs: "No latencystats and errorstats sections. `namespace_limit_..` are namespaces \
+                  with limits. `used_memory` is the memory that \
                   is allocated in the region, `maxmemory` its size. `redis_version` is the Redis \
                   release with the same replies.",
         run: info::info,
