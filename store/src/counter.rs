@@ -140,7 +140,7 @@ impl Session {
             access.expect = Expectation::Read(found.token);
             let mut plan = CommitPlan::default();
             plan.add(access);
-            match self.member.commit(&mut plan, key)? {
+            match self.member.operation(|| self.member.commit(&mut plan, key))? {
                 CommitOutcome::Committed => return Ok(Outcome::Done { version }),
                 CommitOutcome::Conflict(_) | CommitOutcome::FlagsChanged(_) => self.pause(attempt),
             }

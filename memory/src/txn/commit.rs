@@ -129,7 +129,7 @@ impl Member {
     /// `Stalled`, `Full`, `LimitReached`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`,
     /// `System`. Nothing was changed then.
     pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
-        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        invariant!(self.is_in_operation(), "another member may be taking cells");
         match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
                 let arena = self.arena();

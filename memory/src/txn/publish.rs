@@ -104,7 +104,7 @@ impl Member {
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
-        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        invariant!(self.is_in_operation(), "another member may be taking cells");
         let (bucket_at, payload) = match self.lock_bucket(table, target.hash) {
             Ok(locked) => locked,
             Err(error) => {
