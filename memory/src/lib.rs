@@ -57,7 +57,7 @@ pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
-pub use region::catalog_use::namespace_removed;
+pub use region::catalog_use::{is_end_of_namespace, namespace_removed};
 pub use region::file::{
     AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
 };
