@@ -9,6 +9,7 @@ use crate::limits;
 use crate::node_kills::{embedded, node_process};
 use crate::reader;
 use crate::removals;
+use crate::repairs;
 use crate::rng::seeded;
 use crate::scenario;
 use crate::step;
@@ -61,6 +62,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
         "limit-namespaces" => limits::play(folder),
+        "repair" => repairs::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),
         other => Err(format!("unknown role {other:?}")),
