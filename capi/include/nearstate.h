@@ -2247,7 +2247,7 @@ enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms)
 
 /**
  * Removes a namespace that has no record, with its tags. Calls with its handles fail with
- * `NS_BAD_ARGUMENT` from then on, in every process, and its watches end.
+ * `NS_BAD_ARGUMENT` from then on, in every process, and its watches end after its last events.
  *
  * `NS_REFUSED`: it has a record, which may be an expired one that was not collected, or it is
  * written to meanwhile; nothing was changed. Fails with `NS_BAD_ARGUMENT` if it was removed
