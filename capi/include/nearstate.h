@@ -2264,7 +2264,7 @@ enum ns_status ns_namespace_remove(struct ns_session *session, struct ns_namespa
  * replaces; deletes are always executed. The soft limit is reported and refuses nothing.
  *
  * In a namespace with limits every write is a transaction. With the first limit its records are
- * counted, while others write: about 100 ns each.
+ * counted, while others write: about 300 ns each.
  *
  * Fails with `NS_BAD_ARGUMENT` if the soft limit is above the hard one or the namespace was
  * removed, `NS_STALLED` (the limits may be set; call it again), `NS_DAMAGED`, `NS_FORKED`.

@@ -165,7 +165,8 @@ impl Member {
         Ok(generation)
     }
 
-    /// Prepares what a removed namespace has left in its entry for the next one, of this generation.
+    /// Prepares what a removed namespace has left in its entry for the next one, of this
+    /// generation.
     fn reuse_entry(&self, index: u32, generation: u32) -> Result<()> {
         let (map, at) = (self.map(), catalog_at(index));
         self.raise_stamps(index, stamp_floor(map)?)?;

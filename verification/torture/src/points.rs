@@ -267,7 +267,8 @@ pub fn limits(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     Ok(reached)
 }
 
-/// Kills a repair at its stores, and the repair of what it has left too. A third one completes both.
+/// Kills a repair at its stores, and the repair of what it has left too. A third one completes
+/// both.
 ///
 /// # Errors
 /// The violation that was found, with the store.
