@@ -412,6 +412,11 @@ typedef enum ns_status {
      * Another thread is inside a call of this session: give each thread a session of its own.
      */
     NS_SESSION_BUSY = 38,
+    /**
+     * The records of a namespace would take more memory than its hard limit. Deletes, and writes
+     * that take no more memory than what they replace, are still executed.
+     */
+    NS_LIMIT_REACHED = 39,
 } ns_status;
 
 /**
@@ -948,6 +953,28 @@ typedef struct ns_buffer {
  * exist. The view ends with the callback and must not be released.
  */
 typedef bool (*ns_batch_fn)(void *context, size_t index, const struct ns_view *view);
+
+/**
+ * What the records of a namespace with limits take, in bytes of memory.
+ */
+typedef struct ns_namespace_usage {
+    /**
+     * Bytes of the memory that its records occupy, index entries not included.
+     */
+    uint64_t used_bytes;
+    /**
+     * Its soft limit; 0 if it has none.
+     */
+    uint64_t soft_bytes;
+    /**
+     * Its hard limit; 0 if it has none.
+     */
+    uint64_t hard_bytes;
+    /**
+     * False while its records are being counted for the first time.
+     */
+    bool is_complete;
+} ns_namespace_usage;
 
 /**
  * Options for attaching, checking and deleting a region. Initialize them with
@@ -2217,6 +2244,51 @@ enum ns_status ns_view_tags(const struct ns_view *view, ns_block_fn each, void *
  * Rules 1 and 3.
  */
 enum ns_status ns_view_expires(const struct ns_view *view, uint64_t *expires_ms);
+
+/**
+ * Removes a namespace that has no record, with its tags. Calls with its handles fail with
+ * `NS_BAD_ARGUMENT` from then on, in every process, and its watches end.
+ *
+ * `NS_REFUSED`: it has a record, which may be an expired one that was not collected, or it is
+ * written to meanwhile; nothing was changed. Fails with `NS_BAD_ARGUMENT` if it was removed
+ * before, `NS_STALLED`, `NS_FULL`, `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_namespace_remove(struct ns_session *session, struct ns_namespace namespace_);
+
+/**
+ * Sets the limits of a namespace for all processes, in bytes of memory. 0 is no limit. Above the
+ * hard limit a write fails with `NS_LIMIT_REACHED`, unless it takes no more memory than what it
+ * replaces; deletes are always executed. The soft limit is reported and refuses nothing.
+ *
+ * In a namespace with limits every write is a transaction. With the first limit its records are
+ * counted, while others write: about 100 ns each.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if the soft limit is above the hard one or the namespace was
+ * removed, `NS_STALLED` (the limits may be set; call it again), `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_namespace_set_limits(struct ns_session *session,
+                                       struct ns_namespace namespace_,
+                                       uint64_t soft_bytes,
+                                       uint64_t hard_bytes);
+
+/**
+ * Gets what the records of a namespace take, and its limits. `NS_NOT_FOUND`: it has no limits, so
+ * nothing is counted.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if it was removed, `NS_DAMAGED`, `NS_FORKED`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_namespace_get_usage(struct ns_session *session,
+                                      struct ns_namespace namespace_,
+                                      struct ns_namespace_usage *usage);
 
 /**
  * Opens a session. This takes some microseconds: open one per thread and keep it. Sessions of dead

@@ -55,6 +55,7 @@ pub mod patch;
 pub mod write;
 pub mod read;
 pub mod view;
+pub mod namespace;
 pub mod session;
 pub mod region;
 mod ffi;

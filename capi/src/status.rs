@@ -68,6 +68,9 @@ pub enum ns_status {
     NS_SESSION_STOPPED = 37,
     /// Another thread is inside a call of this session: give each thread a session of its own.
     NS_SESSION_BUSY = 38,
+    /// The records of a namespace would take more memory than its hard limit. Deletes, and writes
+    /// that take no more memory than what they replace, are still executed.
+    NS_LIMIT_REACHED = 39,
 }
 
 /// All status codes with their names.
@@ -100,6 +103,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_BEHIND, c"NS_BEHIND"),
     (ns_status::NS_SESSION_STOPPED, c"NS_SESSION_STOPPED"),
     (ns_status::NS_SESSION_BUSY, c"NS_SESSION_BUSY"),
+    (ns_status::NS_LIMIT_REACHED, c"NS_LIMIT_REACHED"),
 ];
 
 impl ns_status {
@@ -129,6 +133,7 @@ impl ns_status {
             Error::Behind { .. } => Self::NS_BEHIND,
             Error::SessionStopped => Self::NS_SESSION_STOPPED,
             Error::SessionBusy => Self::NS_SESSION_BUSY,
+            Error::LimitReached { .. } => Self::NS_LIMIT_REACHED,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

@@ -81,6 +81,11 @@ pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
 /// Which of the namespaces that have used the entry it belongs to: `region/catalog_use.rs`.
 pub(crate) const CATALOG_GENERATION: u64 = 56;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
+/// Soft and hard limit of the namespace in units, sealed; 0 if it has none.
+pub(crate) const CATALOG_SOFT_LIMIT: u64 = 72;
+pub(crate) const CATALOG_HARD_LIMIT: u64 = 80;
+/// Up to where the records of a namespace with limits are counted: `region/usage.rs`.
+pub(crate) const CATALOG_COUNTED: u64 = 88;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
 /// Number of buckets that have pages, sealed.
 pub(crate) const CATALOG_COMMITTED: u64 = 136;
@@ -90,6 +95,9 @@ pub(crate) const CATALOG_NAME: u64 = 200;
 pub(crate) const CATALOG_CHECK: u64 = 464;
 pub(crate) const CATALOG_SEGMENTS: u64 = 512;
 pub(crate) const SEGMENTS: usize = 40;
+/// What the records of a namespace with limits take, in [`USAGE_STRIPES`] words.
+pub(crate) const CATALOG_USAGE: u64 = 896;
+pub(crate) const USAGE_STRIPES: usize = 16;
 /// The state of a catalog entry in use. No single flipped bit makes it or 0 of the other.
 pub(crate) const NAMESPACE_LIVE: u64 = seal(1);
 
@@ -146,7 +154,8 @@ const _: () = assert!(CATALOG + CATALOG_BYTES * NAMESPACES_MAX as u64 <= ARENAS)
 const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
 const _: () = assert!(SUPER_BYTES + RESERVED_BYTES == MEMBERS);
 const _: () = assert!(HEAP.is_multiple_of(CHUNK_BYTES), "chunks are aligned");
-const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_BYTES);
+const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_USAGE);
+const _: () = assert!(CATALOG_USAGE + 8 * USAGE_STRIPES as u64 == CATALOG_BYTES);
 const _: () = assert!(MEMBERS_MAX < u16::MAX as usize);
 const _: () = assert!(NAMESPACES_MAX == 1 << NAMESPACE_NUMBER_BITS);
 const _: () = assert!(SUPER_CHECK.is_multiple_of(8) && SUPER_CHECK < SUPER_EPOCH);
@@ -180,6 +189,8 @@ pub mod namespace_flags {
     pub const EXPIRING: u64 = 8;
     /// A full commit stream rejects commits instead of losing its oldest entries.
     pub const LOSSLESS: u64 = 16;
+    /// What its records take is counted, and has limits.
+    pub const LIMITED: u64 = 32;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
 }

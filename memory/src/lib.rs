@@ -19,6 +19,7 @@ mod namespace;
 mod recovery;
 mod evacuation;
 mod txn;
+mod usage;
 mod index;
 mod counter;
 mod ring;
@@ -72,5 +73,8 @@ pub use system::{barrier_everywhere, create_eventfd, with_signals_blocked};
 pub use thread_guard::{ThreadCall, ThreadGuard};
 pub use txn::events::{TxnEvent, TxnEvents};
 pub use txn::fill::PendingCell;
-pub use txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
+pub use txn::plan::{
+    CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess, UsageChanges,
+};
 pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};
+pub use usage::{NamespaceLimits, NamespaceUsage};

@@ -13,6 +13,7 @@ mod pin_interval;
 mod pipe;
 mod removal;
 mod thread_guard;
+mod usage;
 
 use std::process::Command;
 
@@ -590,6 +591,7 @@ fn every_mutant_makes_its_model_fail() {
         .chain(name_table::MUTANTS)
         .chain(pipe::MUTANTS)
         .chain(removal::MUTANTS)
+        .chain(usage::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();

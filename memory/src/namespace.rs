@@ -19,8 +19,10 @@ use crate::region::catalog_use::{self, namespace_removed};
 use crate::region::file::TABLE_PAGE;
 use crate::region::index_table::{IndexTable, NamespaceIdentity, number_in};
 use crate::region::map::Map;
+use crate::usage::{self, NamespaceUsage};
 
 mod creation;
+mod limits;
 mod removal;
 
 /// A namespace, as listed in the catalog.
@@ -34,6 +36,8 @@ pub struct NamespaceEntry {
     pub kind: u64,
     /// Number of buckets of its index.
     pub buckets: u64,
+    /// What its records take, if it has limits.
+    pub usage: Option<NamespaceUsage>,
 }
 
 impl NamespaceEntry {
@@ -60,7 +64,8 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
         let NamespaceIdentity { name, kind, .. } = identity?;
         let buckets = map.word(catalog_at(index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         let buckets = unseal(buckets, "a namespace's bucket count has a flipped bit")?;
-        all.push(NamespaceEntry { index: number, name, kind, buckets });
+        let usage = usage::usage(map, number)?;
+        all.push(NamespaceEntry { index: number, name, kind, buckets, usage });
     }
     Ok(all)
 }
@@ -231,7 +236,8 @@ impl Member {
     }
 
     fn change_flags(&self, number: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
-        invariant!(self.has_lock(LockSlot::Bucket), "the namespace may be removed");
+        let is_kept = self.has_lock(LockSlot::Bucket) || self.has_lock(LockSlot::Split);
+        invariant!(is_kept, "the namespace may be removed");
         let word = self.map().word(catalog_at(number) + CATALOG_FLAGS)?;
         let mut seen = word.load(Ordering::Acquire);
         loop {

@@ -16,8 +16,8 @@ use crate::member::claim::claim_if_free;
 use crate::member::lock;
 use crate::member::{Member, is_process_dead};
 use crate::region::member_table::{member_slots_used, state, state_of};
-use crate::txn::commit;
 use crate::txn::publish::finish_record;
+use crate::txn::{commit, count};
 
 /// The state of the word that an undo record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub(crate) enum RecoveryDecision {
     RollForwardCompact,
     /// The change happened: the replaced overflow lines are retired.
     RollForwardLines,
+    /// The records are counted: the usage word gets its new payload.
+    RollForwardCount,
     /// The bytes contradict each other.
     ReportCorruption,
 }
@@ -60,7 +62,7 @@ pub(crate) enum RecoveryDecision {
 pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> RecoveryDecision {
     match (operation, word_state) {
         (op::NONE, _)
-        | (op::RECORD | op::WORD | op::SPLIT | op::LINE | op::LINES, WordState::Old)
+        | (op::RECORD | op::WORD | op::SPLIT | op::LINE | op::LINES | op::COUNT, WordState::Old)
         | (op::SET_ONCE, WordState::Old | WordState::Neither) => RecoveryDecision::RollBack,
         (op::RECORD, WordState::New) => RecoveryDecision::RollForwardRecord,
         (op::WORD | op::SET_ONCE, WordState::New) => RecoveryDecision::RollForwardWord,
@@ -70,6 +72,8 @@ pub(crate) const fn decision_for(operation: u64, word_state: WordState) -> Recov
         (op::LINE, WordState::New) => RecoveryDecision::RollForwardLine,
         (op::COMPACT, _) => RecoveryDecision::RollForwardCompact,
         (op::LINES, WordState::New) => RecoveryDecision::RollForwardLines,
+        // Others may have counted on since.
+        (op::COUNT, WordState::New | WordState::Neither) => RecoveryDecision::RollForwardCount,
         _ => RecoveryDecision::ReportCorruption,
     }
 }
@@ -283,6 +287,10 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.roll_back()
         }
         RecoveryDecision::RollForwardLines => split::finish_lines(arena, old),
+        RecoveryDecision::RollForwardCount => {
+            count::finish(arena, owner)?;
+            arena.roll_back()
+        }
         RecoveryDecision::ReportCorruption => {
             Err(Corruption("a recorded word has neither its old nor its new value"))
         }
@@ -323,7 +331,8 @@ mod tests {
             ("compact", op::COMPACT),
             ("lines", op::LINES),
             ("set_once", op::SET_ONCE),
-            ("unknown", 9),
+            ("count", op::COUNT),
+            ("unknown", 10),
         ] {
             for word_state in [WordState::Old, WordState::New, WordState::Neither] {
                 text.extend([
@@ -346,6 +355,7 @@ mod tests {
              compact Neither RollForwardCompact\n\
              lines Old RollBack\nlines New RollForwardLines\nlines Neither ReportCorruption\n\
              set_once Old RollBack\nset_once New RollForwardWord\nset_once Neither RollBack\n\
+             count Old RollBack\ncount New RollForwardCount\ncount Neither RollForwardCount\n\
              unknown Old ReportCorruption\nunknown New ReportCorruption\n\
              unknown Neither ReportCorruption\n"
         );

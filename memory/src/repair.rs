@@ -9,8 +9,8 @@
 //! bits of bitmaps are set before others are cleared. A repair that was killed can be run again,
 //! and sessions that open in between see a region that is no more damaged than before.
 
-mod metadata;
 mod walk;
+mod metadata;
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Commits: of one record, and of many records at once.
 
 pub(crate) mod commit;
+pub(crate) mod count;
+pub(crate) mod usage;
 pub(crate) mod plan;
 pub(crate) mod events;
 pub(crate) mod publish;

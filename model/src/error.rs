@@ -44,6 +44,16 @@ pub enum Error {
         /// What the memory is used for, if the heap is full.
         heap: Option<Box<HeapUsage>>,
     },
+    /// The records of a namespace would take more memory than its hard limit. Deletes, and writes
+    /// that take no more memory than what they replace, are still executed.
+    LimitReached {
+        /// The name of the namespace, as text if it is UTF-8.
+        namespace: String,
+        /// Bytes that its records take.
+        used_bytes: u64,
+        /// Its hard limit.
+        limit_bytes: u64,
+    },
     /// Another writer changed a record that the transaction has read: run the transaction again.
     Conflict {
         /// What was changed.
@@ -136,6 +146,10 @@ pub enum Error {
 const NO_OBJECT: &str = "it was freed, or this region never assigned it; use only addresses from \
                          records and objects that the same transaction has read";
 
+/// The reason and the remedy for a forked child.
+const FORKED: &str =
+    "this process was forked after it attached: attach to the region again in the child";
+
 /// The reason and the remedy for a session that a violated invariant has stopped.
 const STOPPED: &str = "this session was stopped by an internal error (an invariant was violated, \
                        see the message on stderr): close it, open another and report the error";
@@ -168,6 +182,9 @@ impl fmt::Display for Error {
             ),
             Self::WrongKind { detail } => write!(f, "wrong kind: {detail}"),
             Self::Full { detail, .. } => write!(f, "full: {detail}"),
+            Self::LimitReached { namespace, used_bytes, limit_bytes } => {
+                limit_reached(f, namespace, *used_bytes, *limit_bytes)
+            }
             Self::Conflict { detail } => {
                 write!(f, "{detail} was changed meanwhile: run the transaction again")
             }
@@ -206,10 +223,7 @@ impl fmt::Display for Error {
             Self::InUse { holder } => {
                 write!(f, "{holder} is still attached: let it detach or end it first")
             }
-            Self::Forked => f.write_str(
-                "this process was forked after it attached: attach to the region again in the \
-                 child",
-            ),
+            Self::Forked => f.write_str(FORKED),
             Self::SessionStopped => f.write_str(STOPPED),
             Self::SessionBusy => f.write_str(BUSY),
             Self::System { detail, errno } => refused(f, detail, *errno),
@@ -217,6 +231,20 @@ impl fmt::Display for Error {
             Self::Behind { detail } | Self::BadArgument { detail } => f.write_str(detail),
         }
     }
+}
+
+/// Writes the reason and the remedy for a namespace at its limit.
+fn limit_reached(
+    f: &mut fmt::Formatter<'_>,
+    namespace: &str,
+    used: u64,
+    limit: u64,
+) -> fmt::Result {
+    write!(
+        f,
+        "namespace {namespace:?} is full: its records take {used} bytes and its limit is {limit}: \
+         delete records of it, or raise its limit"
+    )
 }
 
 /// Writes a failed system call. An `errno` of 0 means that the failure has no number.

@@ -98,6 +98,7 @@ impl From<Cause> for Error {
             | Cause::BadArgument { .. } => ErrorKind::RejectedBySdl,
             Cause::WrongKind { .. }
             | Cause::Full { .. }
+            | Cause::LimitReached { .. }
             | Cause::Conflict { .. }
             | Cause::Deadline { .. }
             | Cause::TagTaken { .. }

@@ -3,11 +3,18 @@
 //! A record of a namespace of counters has no value; it owns one cell of sixteen stripes, and each
 //! session adds to the stripe of its own number. A deleted counter starts at zero again.
 
-use nearstate_memory::WriteDecision;
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{
+    CellChange, CommitOutcome, CommitPlan, Expectation, PendingCell, ReadToken, RecordAccess,
+    WriteDecision,
+};
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::Kind;
 use crate::session::{KeyLookup, Namespace, Session, check_key};
+use crate::txn::RetryPolicy;
+use crate::txn::write::{Condition, Outcome};
 
 impl Session {
     /// Adds to a counter; creates it at zero first if it does not exist. Wraps at 64 bits.
@@ -82,6 +89,10 @@ impl Session {
                 return Err(error);
             }
         };
+        let flags = self.member.namespace_flags(namespace.index)?;
+        if flags & namespace_flags::LIMITED != 0 {
+            return self.create_counted(namespace, lookup, (draft, flags));
+        }
         let done = self.member.write_record(
             lookup.table,
             lookup.hash,
@@ -89,16 +100,75 @@ impl Session {
             Some(draft),
             |record| {
                 lookup.table.keep_namespace(namespace.index)?;
-                Ok(if record.is_none() { WriteDecision::Publish } else { WriteDecision::Keep })
+                // With limits it is counted, by another call.
+                let flags = self.member.namespace_flags(namespace.index)?;
+                let is_direct = flags & namespace_flags::LIMITED == 0;
+                let is_created = record.is_none() && is_direct;
+                Ok(if is_created { WriteDecision::Publish } else { WriteDecision::Keep })
             },
         )?;
         invariant!(done.decision != WriteDecision::Remove, "creating a counter removes no record");
         invariant!(
-            done.version_before.is_none() == (done.decision == WriteDecision::Publish),
-            "a counter is created if and only if there is none"
+            done.version_before.is_none() || done.decision == WriteDecision::Keep,
+            "a counter is created only if there is none"
         );
         Ok(done.decision == WriteDecision::Publish)
     }
+
+    /// Deletes a counter in a namespace with limits if a condition on its version holds.
+    pub(crate) fn delete_counted(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        condition: Condition<'_>,
+    ) -> Result<Outcome> {
+        let lookup = self.lookup(namespace, key)?;
+        let tries = RetryPolicy::default().tries;
+        for attempt in 1..=tries {
+            let _held = self.member.pin()?;
+            let flags = self.member.namespace_flags(namespace.index)?;
+            let found = self.lookup_current(namespace.index, lookup.hash, key)?;
+            let current = found.record.map(|(cell, _)| cell.version());
+            let Some(version) =
+                current.filter(|_| condition.holds_of(current.map(|version| (version, None))))
+            else {
+                return Ok(Outcome::Refused { current });
+            };
+            let mut access = access_of(namespace, lookup);
+            (access.change, access.flags) = (CellChange::Remove, flags);
+            access.expect = Expectation::Read(found.token);
+            let mut plan = CommitPlan::default();
+            plan.add(access);
+            match self.member.commit(&mut plan, key)? {
+                CommitOutcome::Committed => return Ok(Outcome::Done { version }),
+                CommitOutcome::Conflict(_) | CommitOutcome::FlagsChanged(_) => self.pause(attempt),
+            }
+        }
+        Err(Error::Deadline { tries })
+    }
+
+    /// Publishes a new counter in a namespace with limits. False if it exists, or the flags of the
+    /// namespace have changed.
+    fn create_counted(
+        &self,
+        namespace: Namespace,
+        lookup: KeyLookup<'_>,
+        (draft, flags): (PendingCell, u64),
+    ) -> Result<bool> {
+        let mut access = access_of(namespace, lookup);
+        (access.change, access.flags) = (CellChange::Publish(draft), flags);
+        access.expect = Expectation::Read(ReadToken::absent());
+        let mut plan = CommitPlan::default();
+        plan.add(access);
+        Ok(self.member.commit(&mut plan, lookup.key)? == CommitOutcome::Committed)
+    }
+}
+
+/// The access of a plan whose only key is that of a lookup.
+fn access_of(namespace: Namespace, lookup: KeyLookup<'_>) -> RecordAccess {
+    let end = u32::try_from(lookup.key.len());
+    let end = guaranteed(end.ok(), "the length of a key was checked");
+    RecordAccess::new(namespace.index, lookup.hash, (0, end))
 }
 
 #[inline]

@@ -30,12 +30,13 @@ mod defragmentation;
 mod tags;
 mod removal;
 mod watch;
+mod counter;
 mod txn;
 mod scan;
 mod prefetch;
 mod read;
 mod commit_stream;
-mod counter;
+mod usage;
 mod session;
 mod index;
 mod record;
@@ -48,10 +49,11 @@ pub use defragmentation::Defragmentation;
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use nearstate_memory::{
-    AttachOptions, CreateOptions, Inspection, MemberEntry, NumaPolicy, PageSize, PinMode,
-    RegionFiles, RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path,
-    crash, create_eventfd, create_user_directory, now_ms, now_ms_coarse, prefetch,
-    release_allocator_memory, since_boot, user_directory, with_signals_blocked,
+    AttachOptions, CreateOptions, Inspection, MemberEntry, NamespaceLimits, NamespaceUsage,
+    NumaPolicy, PageSize, PinMode, RegionFiles, RemovedRegion, ThreadCall, ThreadGuard,
+    barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory, now_ms,
+    now_ms_coarse, prefetch, release_allocator_memory, since_boot, user_directory,
+    with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;

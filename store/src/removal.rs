@@ -18,8 +18,10 @@ pub(crate) const REMOVED_AT_ONCE: usize = 256;
 /// Keys that one transaction removes from the internal index.
 const KEYS_AT_ONCE: usize = 32;
 
-/// Flags of namespaces that are only removed on request: their tags or their stream were declared.
-const DECLARED: u64 = namespace_flags::TAGGED | namespace_flags::STREAMED;
+/// Flags of namespaces that are only removed on request: their tags, their stream or their limits
+/// were declared.
+const DECLARED: u64 =
+    namespace_flags::TAGGED | namespace_flags::STREAMED | namespace_flags::LIMITED;
 
 /// The number of the namespace to which a record of the internal index belongs. The nodes of
 /// ordered indexes have names of their own.
@@ -69,7 +71,8 @@ impl Session {
         Ok(self.member.find(table, self.hash(&key), &key)?.is_some())
     }
 
-    /// Removes empty namespaces, at most so many, except those that have tags or a commit stream.
+    /// Removes empty namespaces, at most so many, except those that have tags, a commit stream
+    /// or limits.
     /// Returns how many. A creation that finds no room does this itself.
     ///
     /// # Errors

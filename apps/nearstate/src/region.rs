@@ -12,6 +12,10 @@ use nearstate_store::{
 };
 use serde_json::{Value, json};
 
+mod limits;
+
+use limits::{LimitArgs, usage_json, usage_text};
+
 /// The subcommands of `nearstate region`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RegionCommand {
@@ -21,6 +25,8 @@ pub(crate) enum RegionCommand {
     Inspect(InspectArgs),
     /// Verify every byte of a region, or repair it; no process may be attached
     Check(CheckArgs),
+    /// Show the limits of a namespace and what its records take, or change the limits
+    Limit(LimitArgs),
     /// Delete a region and all its records; fails while a process is attached
     Drop(RegionArgs),
     /// Move the memory in use to 2 MiB pages, for faster reads (Linux 6.1 or later)
@@ -140,6 +146,7 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
             print(out, &text)
         }
         RegionCommand::Check(args) => check(&args, out),
+        RegionCommand::Limit(args) => limits::run(&args, out),
         RegionCommand::Drop(args) => {
             let removed = Region::remove_with(&args.path, &args.options())?;
             print(
@@ -363,7 +370,9 @@ fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
     ];
     for namespace in &seen.namespaces {
         let name = String::from_utf8_lossy(&namespace.name);
-        lines.push(format!("            {name} ({} buckets)", namespace.buckets));
+        let usage =
+            namespace.usage.map_or(String::new(), |usage| ", ".to_owned() + &usage_text(usage));
+        lines.push(format!("            {name} ({} buckets){usage}", namespace.buckets));
     }
     if let Some(objects) = objects {
         lines.push(format!("objects     {} of {} bytes", objects.count, objects.bytes));
@@ -389,7 +398,10 @@ fn inspection_json(seen: &Inspection, objects: Option<Objects>) -> Value {
     let namespaces: Vec<Value> = seen
         .namespaces
         .iter()
-        .map(|n| json!({"name": String::from_utf8_lossy(&n.name), "buckets": n.buckets}))
+        .map(|n| {
+            json!({"name": String::from_utf8_lossy(&n.name), "buckets": n.buckets,
+                   "usage": n.usage.map(usage_json)})
+        })
         .collect();
     let members: Vec<Value> = seen
         .members

@@ -18,12 +18,12 @@ use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::runtime_settings::ServerLogLevel;
 use nearstate_resp::server::{AuthFailure, RespServer, RespSettings};
-use nearstate_store::{CreateOptions, Region};
+use nearstate_store::{CreateOptions, Kind, Region, Schema};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
-use crate::settings::{LogLevel, MemoryMax, SettingFlags, Settings, print};
+use crate::settings::{LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, Settings, print};
 use memory_budget::{MemoryBudget, MemoryDemand};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
@@ -78,6 +78,7 @@ fn serve_until_signal(
     }
     let region = attach(settings)?;
     let _lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
+    set_limits(&region, &settings.namespace_limits)?;
     let budget = memory_budget(settings, region.inspect()?.bytes_max)?;
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
@@ -133,6 +134,22 @@ fn serve_until_signal(
     outcome
 }
 
+/// Sets the limits of namespaces. A namespace that does not exist is created, as for RESP clients.
+fn set_limits(region: &Region, limits: &NamespaceLimitLines) -> Result<()> {
+    if limits.0.is_empty() {
+        return Ok(());
+    }
+    let session = region.session()?;
+    for (name, limits) in &limits.0 {
+        let namespace = match session.known_namespace(name)? {
+            Some(namespace) => namespace,
+            None => session.namespace(name, &Schema { kind: Kind::Mixed, ..Schema::default() })?,
+        };
+        session.set_limits(namespace, *limits)?;
+    }
+    Ok(())
+}
+
 /// The settings of the RESP protocol.
 fn resp_settings(settings: &Settings, users: Users, budget: MemoryBudget) -> RespSettings {
     let mut resp = RespSettings::new(users);
@@ -141,6 +158,15 @@ fn resp_settings(settings: &Settings, users: Users, budget: MemoryBudget) -> Res
     let first = settings.listen.first().or(settings.tls_listen.first());
     resp.port = first.map_or(0, std::net::SocketAddr::port);
     resp.on_auth_failure = log_auth_failure;
+    resp.on_soft_limit = |namespace, usage| {
+        let fields: &log::LogFields<'_> = &[
+            ("namespace", &namespace),
+            ("used_bytes", &usage.used_bytes),
+            ("soft_bytes", &usage.limits.soft_bytes),
+            ("hard_bytes", &usage.limits.hard_bytes),
+        ];
+        log::emit(log::SOFT_LIMIT_EXCEEDED, fields);
+    };
     resp.log_level = match settings.log_level {
         LogLevel::Error | LogLevel::Warn => ServerLogLevel::Warning,
         LogLevel::Info => ServerLogLevel::Notice,

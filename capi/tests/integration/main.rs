@@ -13,6 +13,7 @@ mod api;
 mod fixture;
 mod for_update;
 mod header;
+mod namespaces;
 mod protocol_stack;
 mod sm_sessions;
 mod tags;

@@ -8,18 +8,21 @@ use crate::check::CheckReport;
 use crate::heap::chunk::unused_table_bytes;
 use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
-    CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SPLIT, CATALOG_STATE, Corruption, MEMBER_BYTES,
-    MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
-    RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
-    SUPER_STAMP_FLOOR, SUPER_WORDS, arena_at, catalog_at, member_at, unseal,
+    CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND,
+    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT,
+    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, Corruption, LINE, MEMBER_BYTES, MEMBER_NAME,
+    MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS,
+    SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
+    USAGE_STRIPES, arena_at, catalog_at, member_at, namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
+use crate::member::lock::owner_of;
 use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::parse_use;
 use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
+use crate::usage;
 
 /// Bytes of a page, which the tables get at once.
 const PAGE: u64 = 4096;
@@ -170,6 +173,7 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
     if !is_possible {
         report.fault(format!("namespace {index}: {committed} of {buckets} buckets have pages"));
     }
+    limits(map, index, report)?;
     let name_bytes = name.as_ref().map_or(NAMESPACE_NAME_BYTES_MAX, Vec::len) as u64;
     for which in unused_entry_words(name_bytes) {
         if load(map, at + which)? != 0 {
@@ -185,9 +189,43 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
     Ok(())
 }
 
+/// The limits of a namespace, and what its records take.
+fn limits(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corruption> {
+    let counted = usage::counted(map, index)?;
+    usage::limits(map, index)?;
+    let words = usage::stripes(map, index)?;
+    if words.iter().any(|word| owner_of(word.load(Ordering::Acquire)) != 0) {
+        report.fault(format!("namespace {index}: its usage is locked, and its owner is not alive"));
+    }
+    let flags = unseal(load(map, catalog_at(index) + CATALOG_FLAGS)?, "")?;
+    let is_limited = flags & namespace_flags::LIMITED != 0;
+    let Some(counted) = counted else {
+        let has_words = words.iter().any(|word| word.load(Ordering::Acquire) != 0)
+            || !usage::limits(map, index)?.is_none();
+        if has_words || is_limited {
+            report.fault(format!("namespace {index}: it has limits and no count of its records"));
+        }
+        return Ok(());
+    };
+    // A removed namespace leaves its words to the next one. Without the flag a change of limits
+    // was interrupted, and the next one stores all words.
+    if !is_limited || number_in(map, index)?.is_none() {
+        return Ok(());
+    }
+    let (expected, found) = (usage::units_counted(map, index, counted)?, usage::units_in(words));
+    if expected != found {
+        report.fault(format!(
+            "namespace {index}: its records take {} bytes, and {} bytes are counted",
+            expected.saturating_mul(LINE),
+            found.saturating_mul(LINE)
+        ));
+    }
+    Ok(())
+}
+
 /// The words of a catalog entry that no version writes. The name has `name_bytes` bytes.
 pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
-    const KNOWN: [u64; 10] = [
+    const KNOWN: [u64; 13] = [
         CATALOG_STATE,
         CATALOG_GENERATION,
         CATALOG_KIND,
@@ -198,11 +236,18 @@ pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
         CATALOG_COMMITTED,
         CATALOG_NAME_BYTES,
         CATALOG_CHECK,
+        CATALOG_SOFT_LIMIT,
+        CATALOG_HARD_LIMIT,
+        CATALOG_COUNTED,
     ];
+    let usage = CATALOG_USAGE..CATALOG_USAGE + 8 * USAGE_STRIPES as u64;
     let name = CATALOG_NAME..CATALOG_NAME + name_bytes;
     let segments = CATALOG_SEGMENTS..CATALOG_SEGMENTS + 8 * SEGMENTS as u64;
     (0..CATALOG_BYTES).step_by(8).filter(move |which| {
-        !KNOWN.contains(which) && !name.contains(which) && !segments.contains(which)
+        !KNOWN.contains(which)
+            && !name.contains(which)
+            && !segments.contains(which)
+            && !usage.contains(which)
     })
 }
 

@@ -28,8 +28,8 @@ use crate::region::member_table::{member_slots_used, state};
 const PRESSURE_CELLS_MAX: u64 = 256;
 pub(crate) const PRESSURE_CELLS_MIN: u64 = 64;
 
-/// Nanoseconds of the barrier that each cell may cost: 1 % of a write. The barrier takes 0.2 us if no
-/// other process runs, and up to 20 us if it must interrupt one.
+/// Nanoseconds of the barrier that each cell may cost: 1 % of a write. The barrier takes 0.2 us if
+/// no other process runs, and up to 20 us if it must interrupt one.
 const BARRIER_NANOS_PER_CELL: u64 = 4;
 
 /// Barriers of which the average is taken: one that was interrupted counts little.
@@ -484,7 +484,8 @@ pub(crate) fn undo_operation(arena: &Arena<'_>) -> Result<u64, Corruption> {
         | op::LINE
         | op::COMPACT
         | op::LINES
-        | op::SET_ONCE) => Ok(known),
+        | op::SET_ONCE
+        | op::COUNT) => Ok(known),
         _ => Err(Corruption("an undo record names an operation that does not exist")),
     }
 }

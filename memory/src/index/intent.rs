@@ -13,6 +13,8 @@
 //! transaction sees all of them from then on, because R3 of every other record loads the same
 //! status, and W4 comes after it.
 
+use std::ops::Range;
+
 use nearstate_model::invariant;
 use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 
@@ -29,7 +31,8 @@ use crate::region::map::Map;
 // Words of the transaction's cell: its first line, and the line of each access.
 pub(crate) const STATUS: u64 = 24;
 pub(crate) const LINES: u64 = 32;
-/// How many of the lines are events. They come last.
+/// How many of the lines are events. They come last. The high half: how many are usage words, which
+/// precede them.
 pub(crate) const EVENTS: u64 = 40;
 pub(crate) const LINE_LOCK: u64 = 0;
 pub(crate) const LINE_SLOT: u64 = 8;
@@ -112,6 +115,25 @@ impl<'m> TxnCell<'m> {
             lines if lines <= LINES_MAX => Ok(lines),
             _ => Err(Corruption("a transaction has too many lines")),
         }
+    }
+
+    /// The number of lines that are events, which are the last ones, and of lines that are usage
+    /// words.
+    pub(crate) fn events_and_usages(&self) -> Result<(u64, u64), Corruption> {
+        let word = self.word(EVENTS)?.load(Ordering::Acquire);
+        Ok((word & u64::from(u32::MAX), word >> 32))
+    }
+
+    /// The lines that are events.
+    pub(crate) fn event_lines(&self) -> Result<Range<u64>, Corruption> {
+        let (lines, (events, _)) = (self.lines()?, self.events_and_usages()?);
+        Ok(lines.saturating_sub(events)..lines)
+    }
+
+    /// The lines that are usage words of namespaces (`usage.rs`).
+    pub(crate) fn usage_lines(&self) -> Result<Range<u64>, Corruption> {
+        let (end, (_, usages)) = (self.event_lines()?.start, self.events_and_usages()?);
+        Ok(end.saturating_sub(usages)..end)
     }
 
     pub(crate) const fn line_at(&self, index: u64) -> u64 {

@@ -107,6 +107,13 @@ pub struct ReadToken {
     pub(crate) word: u64,
 }
 
+impl ReadToken {
+    /// The token of a record that must be absent, of a caller that has read nothing.
+    pub const fn absent() -> Self {
+        Self { at: 0, slot_at: 0, word: 0 }
+    }
+}
+
 /// How a search continues after some words of a chain.
 enum SearchStep<'m> {
     /// The record of the key.

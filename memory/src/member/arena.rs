@@ -43,6 +43,8 @@ pub(crate) mod undo {
     pub(crate) const BATCH_LAST: ArenaWord = ArenaWord::new(9);
     pub(crate) const SPLIT_NAMESPACE: ArenaWord = ArenaWord::new(14);
     pub(crate) const SPLIT_BUCKET: ArenaWord = ArenaWord::new(15);
+    /// Of a count: the payload of the usage word after it.
+    pub(crate) const COUNTED: ArenaWord = SPLIT_BUCKET;
     /// The transaction cell whose lines name the locks that are held or about to be taken.
     pub(crate) const TXN: ArenaWord = ArenaWord::new(25);
     /// The range that is being freed: its first byte that is not free yet, its end, and what it is
@@ -83,6 +85,9 @@ pub(crate) mod op {
     /// A word that is 0 is set once and for all by the first writer. If it holds another writer's
     /// value, this one was not published.
     pub(crate) const SET_ONCE: u64 = 8;
+    /// The records of a bucket are counted. The leaf lock is the usage word to which they are
+    /// added.
+    pub(crate) const COUNT: u64 = 9;
 }
 
 /// The place of a lock in the undo record. Locks are taken in this order.

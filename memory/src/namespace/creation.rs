@@ -9,10 +9,10 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::index::bucket::{WORDS, control, depth_of, stamp_of};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS,
-    CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SEGMENTS,
-    CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES,
-    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, seal,
+    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
+    CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS,
+    SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, seal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -139,6 +139,9 @@ impl Member {
         invariant!(!is_complete || is == EntryUse::Free, "entry {index} has two namespaces");
         if is_complete {
             self.raise_stamps(index, stamp_floor(map)?)?;
+            if map.word(at + CATALOG_COUNTED)?.load(Ordering::Acquire) != 0 {
+                self.clear_usage(index)?; // The removed namespace had limits.
+            }
         } else {
             // The first segment of an interrupted creation is used, and the generation goes on.
             let kept = [CATALOG_SEGMENTS, CATALOG_GENERATION];

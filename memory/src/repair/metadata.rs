@@ -7,20 +7,23 @@ use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
-    ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_FLAGS,
-    CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SPLIT,
-    CATALOG_STATE, CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID,
-    MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES,
-    SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
-    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, arena_at, catalog_at, member_at,
-    ordinary_chunks,
+    ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
+    CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
+    CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
+    MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
+    SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK,
+    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, member_at,
+    namespace_flags, ordinary_chunks, seal,
 };
 use crate::member::arena::{Arena, undo};
+use crate::member::lock;
 use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::{EntryUse, parse_use, use_word};
 use crate::region::index_table::{BUCKETS_FIRST, NamespaceIdentity, segment_slot};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
+use crate::usage::{self, ALL_COUNTED};
 
 const PAGE: u64 = 4096;
 
@@ -155,6 +158,7 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
         report.add_repaired(format!("{name}: its split lock"));
     }
     correct_sealed(map, at + CATALOG_FLAGS, &format!("{name}: its flags"), |_| true, report)?;
+    limits(map, index, report)?;
     let is_count = |count| (BUCKETS_FIRST..1 << 42).contains(&count);
     let what = format!("{name}: its bucket count");
     correct_sealed(map, at + CATALOG_BUCKETS, &what, is_count, report)?;
@@ -177,6 +181,64 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
         if set(map, at + which, 0)? {
             report.add_repaired(format!("{name}: byte {which} of its entry"));
         }
+    }
+    Ok(())
+}
+
+/// Corrects the words of limits. Without the flag that its records are counted they are cleared:
+/// it has no limits, or a change of them was interrupted. The usage is computed after the records.
+fn limits(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    let flags = map.word(at + CATALOG_FLAGS)?.load(Ordering::Acquire) >> 16;
+    let words = [CATALOG_SOFT_LIMIT, CATALOG_HARD_LIMIT, CATALOG_COUNTED];
+    if flags & namespace_flags::LIMITED == 0 {
+        let stripes = (0..USAGE_STRIPES as u64).map(|stripe| CATALOG_USAGE + 8 * stripe);
+        let mut is_changed = false;
+        for which in stripes.chain(words) {
+            is_changed |= set(map, at + which, 0)?;
+        }
+        if is_changed {
+            report
+                .add_repaired(format!("namespace {index}: words of limits that it does not have"));
+        }
+        return Ok(());
+    }
+    for which in words {
+        let word = map.word(at + which)?.load(Ordering::Acquire);
+        if word.is_power_of_two() {
+            set(map, at + which, 0)?;
+            report.add_repaired(format!("namespace {index}: a word of its limits"));
+        } else if word != 0 {
+            let what = format!("namespace {index}: a word of its limits");
+            let fits = |value| which != CATALOG_COUNTED || value <= ALL_COUNTED;
+            correct_sealed(map, at + which, &what, fits, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// After the index: what the records of a namespace with limits take is counted again.
+pub(super) fn usage(map: &Map, number: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+    let at = catalog_at(number);
+    let flags = map.word(at + CATALOG_FLAGS)?.load(Ordering::Acquire) >> 16;
+    if flags & namespace_flags::LIMITED == 0 {
+        return Ok(());
+    }
+    let words = usage::stripes(map, number)?;
+    let units = usage::units_counted(map, number, ALL_COUNTED)?;
+    let is_right = usage::counted(map, number) == Ok(Some(ALL_COUNTED))
+        && usage::units_in(words) == units
+        && words.iter().all(|word| lock::owner_of(word.load(Ordering::Acquire)) == 0);
+    if !is_right {
+        for stripe in 0..USAGE_STRIPES as u64 {
+            set(map, usage::stripe_at(number, stripe), if stripe == 0 { units } else { 0 })?;
+        }
+        set(map, at + CATALOG_COUNTED, seal(ALL_COUNTED))?;
+        report.add_repaired(format!(
+            "namespace {}: its usage is {} bytes",
+            entry_of(number),
+            units.saturating_mul(LINE)
+        ));
     }
     Ok(())
 }

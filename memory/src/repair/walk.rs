@@ -9,7 +9,7 @@ use nearstate_model::Result;
 
 use self::orphans::LostWord;
 
-use super::{RepairReport, correct, set};
+use super::{RepairReport, correct, metadata, set};
 use crate::atomic::Ordering;
 use crate::check::RecordCheck;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap};
@@ -66,7 +66,11 @@ pub(super) fn repair(
         walk.ring(arena_at(index) + undo::STREAM.offset(), &format!("the stream of slot {index}"))?;
     }
     walk.restore_orphans(&namespaces, validate, is_recovered)?;
-    Ok(walk.free_the_rest()?)
+    walk.free_the_rest()?;
+    for entry in &namespaces {
+        metadata::usage(map, entry.index, report)?;
+    }
+    Ok(())
 }
 
 struct Walk<'m, 'r> {

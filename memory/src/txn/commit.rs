@@ -23,11 +23,13 @@ use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
 use crate::region::index_table::NO_NAMESPACE;
 use crate::region::linear_hash::step;
 use crate::ring;
+use crate::txn::count::WhenLocked;
 use crate::txn::events::{self, TxnEvents};
 use crate::txn::plan::{
     AccessIndex, CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess,
 };
 use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, retire_record};
+use crate::txn::usage;
 
 /// The result of an attempt to take all locks.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +49,9 @@ pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
 /// Replaces the intents of an undecided transaction by the old entries. Idempotent. Recovery calls
 /// it for a dead member.
 pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
-    TxnCell::of(arena.map, arena.get(undo::SLOT)).replace_intents(LINE_OLD)?;
+    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
+    txn.replace_intents(LINE_OLD)?;
+    usage::settle(txn, LINE_OLD)?;
     crash_point!("txn.undone");
     arena.set(undo::OP, op::NONE);
     Ok(())
@@ -59,6 +63,7 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     txn.replace_intents(LINE_NEW)?;
     crash_point!("txn.replaced");
     events::append_all(txn)?;
+    usage::settle(txn, LINE_NEW)?;
     // Before anything is retired: otherwise a cell in transit could still head the pending list.
     arena.set(undo::PENDING, 0);
     crash_point!("txn.unpended");
@@ -121,14 +126,14 @@ impl Member {
     /// A full memory fence follows: what the caller loads next is not older than the commit.
     ///
     /// # Errors
-    /// `Stalled`, `Full`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`, `System`.
-    /// Nothing was changed then.
+    /// `Stalled`, `Full`, `LimitReached`, `Behind`, `TransactionTooLarge` (for a ring), `Damaged`,
+    /// `System`. Nothing was changed then.
     pub fn commit(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         self.check_usable()?;
         self.operation(|| match self.commit_in_order(plan, keys) {
             Ok(CommitOutcome::Committed) => {
                 let arena = self.arena();
-                let tidied = self.tidy(plan, &arena);
+                let tidied = self.tidy(plan, &arena).and_then(|()| self.count_on(plan));
                 if tidied.is_err() && arena.get(undo::OP) == op::NONE {
                     self.free_pending()?;
                 }
@@ -144,15 +149,18 @@ impl Member {
 
     fn commit_in_order(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<CommitOutcome> {
         invariant!(self.has_no_lock(), "a transaction begins while this member holds a lock");
-        let first = plan.accesses.len() as u64;
+        let usages = plan.accesses.len() as u64;
+        let first = usages + plan.usages.len();
         let events = plan.events.all.len() as u64;
-        let txn = self.allocate_txn_cell(first + events, events)?;
+        let txn = self.allocate_txn_cell(first + events, events, plan.usages.len())?;
         self.lock_all(plan, txn)?;
         crash_point!("txn.locked");
         let arena = self.arena();
         let done = match self.validate(plan, keys) {
             Ok(None) => self
-                .prepare_events(&plan.events, txn, first)
+                .measure_usages(&mut plan.usages, &plan.accesses, (txn, usages))
+                .map_err(Error::from)
+                .and_then(|()| self.prepare_events(&plan.events, txn, first))
                 .and_then(|()| self.write_all(plan, txn, &arena))
                 .map(|is_committed| {
                     if is_committed { CommitOutcome::Committed } else { CommitOutcome::Conflict(0) }
@@ -175,8 +183,8 @@ impl Member {
     }
 
     /// A pending transaction cell with room for `lines`.
-    fn allocate_txn_cell(&self, lines: u64, events: u64) -> Result<TxnCell<'_>> {
-        invariant!(events <= lines, "{events} events in {lines} lines");
+    fn allocate_txn_cell(&self, lines: u64, events: u64, usages: u64) -> Result<TxnCell<'_>> {
+        invariant!(events + usages <= lines, "{events} events, {usages} usages, {lines} lines");
         invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
         let at = self.allocate(LINE * (lines + 1))?;
         let txn = TxnCell::of(self.map(), at);
@@ -185,7 +193,7 @@ impl Member {
         head.store(class | cell::kind_in_head(CellKind::Transaction), Ordering::Relaxed);
         txn.word(STATUS)?.store(0, Ordering::Relaxed);
         txn.word(LINES)?.store(lines, Ordering::Relaxed);
-        txn.word(EVENTS)?.store(events, Ordering::Relaxed);
+        txn.word(EVENTS)?.store(usages << 32 | events, Ordering::Relaxed);
         Ok(txn)
     }
 
@@ -204,10 +212,12 @@ impl Member {
                 line.set(LINE_SLOT, 0);
                 before = *lock_at;
             }
-            events::record_ring_locks(&plan.events, txn, plan.order.len() as u64)?;
+            let first = plan.order.len() as u64;
+            usage::clear_lines(&plan.usages, txn, first)?;
+            events::record_ring_locks(&plan.events, txn, first + plan.usages.len())?;
             arena.set(undo::TXN, txn.at);
             crash_point!("txn.named");
-            let locked = self.lock_in_order(plan);
+            let locked = self.lock_in_order(plan, txn);
             if matches!(locked, Ok(LockAttempt::All)) {
                 return Ok(());
             }
@@ -236,7 +246,7 @@ impl Member {
         Ok(())
     }
 
-    fn lock_in_order(&self, plan: &CommitPlan) -> Result<LockAttempt> {
+    fn lock_in_order(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<LockAttempt> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is locked");
         debug_assert!(
             plan.order.is_sorted_by_key(|(at, _)| *at),
@@ -264,6 +274,12 @@ impl Member {
             if step(access.hash, access.bucket, depth_of(payload)).is_some() {
                 return Ok(LockAttempt::Moved);
             }
+        }
+        let first = plan.order.len() as u64;
+        if !plan.usages.is_empty()
+            && let Some(busy) = self.lock_usages(&mut plan.usages, txn, first)?
+        {
+            return Ok(LockAttempt::Busy(busy));
         }
         self.lock_rings(&plan.events)
     }
@@ -468,6 +484,7 @@ impl Member {
         arena.set(undo::SLOT, txn.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.recorded");
+        self.reserve_usages(&plan.usages)?;
         for (index, (_, place)) in (0_u64..).zip(&plan.order) {
             let access = plan.access(*place);
             if access.is_write() {
@@ -524,6 +541,15 @@ impl Member {
         }
     }
 
+    /// Continues the count of a namespace whose first limit was set by a process that was killed
+    /// meanwhile.
+    fn count_on(&self, plan: &CommitPlan) -> Result<()> {
+        for namespace in plan.usages.namespaces() {
+            self.count_usage(namespace, BUCKETS_COUNTED, WhenLocked::Skip)?;
+        }
+        Ok(())
+    }
+
     /// Trims queues that are too long, and grows crowded indexes.
     fn tidy(&self, plan: &CommitPlan, arena: &Arena<'_>) -> Result<()> {
         for access in &plan.accesses {
@@ -546,6 +572,9 @@ impl Member {
         Ok(())
     }
 }
+
+/// Buckets that a commit counts in a namespace whose count is not complete.
+const BUCKETS_COUNTED: u64 = 8;
 
 /// A commit examines one more queue for each of this many accesses.
 const ACCESSES_PER_LOOK: usize = 8;

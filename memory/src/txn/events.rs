@@ -3,12 +3,9 @@
 
 use nearstate_model::{Error, Result, invariant};
 
-use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{CELL_HEADER_BYTES, Cell, CellHeader, CellKind};
-use crate::index::intent::{
-    EVENTS, LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, TxnCell,
-};
+use crate::index::intent::{LINE_LOCK, LINE_RING, LINE_SLOT, LINE_SOURCE, LINE_TAIL, TxnCell};
 use crate::layout::Corruption;
 use crate::member::Member;
 use crate::member::arena::Arena;
@@ -135,8 +132,7 @@ pub(crate) fn record_ring_locks(events: &TxnEvents, txn: TxnCell<'_>, first: u64
 
 /// After the decision: appends the events that are not in their rings yet.
 pub(crate) fn append_all(txn: TxnCell<'_>) -> Result<(), Corruption> {
-    let lines = txn.lines()?;
-    for index in lines - txn.header(EVENTS)?.min(lines)..lines {
+    for index in txn.event_lines()? {
         let ring_at = txn.get(index, LINE_RING)?;
         if ring_at != 0 {
             let source = txn.get(index, LINE_SOURCE)?;
@@ -151,8 +147,7 @@ pub(crate) fn append_all(txn: TxnCell<'_>) -> Result<(), Corruption> {
 
 /// Retires the cells of the events. Idempotent.
 pub(crate) fn retire_all(arena: &Arena<'_>, txn: TxnCell<'_>) -> Result<(), Corruption> {
-    let lines = txn.lines()?;
-    for index in lines - txn.header(EVENTS)?.min(lines)..lines {
+    for index in txn.event_lines()? {
         if txn.get(index, LINE_RING)? != 0 {
             arena.retire(txn.get(index, LINE_SOURCE)?)?;
             crash_point!("event.retired");
@@ -163,9 +158,8 @@ pub(crate) fn retire_all(arena: &Arena<'_>, txn: TxnCell<'_>) -> Result<(), Corr
 
 /// Wakes the readers that wait for the rings of a transaction.
 pub(crate) fn wake_all(txn: TxnCell<'_>) -> Result<(), Corruption> {
-    let lines = txn.lines()?;
     let mut before = 0;
-    for index in lines - txn.header(EVENTS)?.min(lines)..lines {
+    for index in txn.event_lines()? {
         let ring_at = txn.get(index, LINE_RING)?;
         if ring_at != 0 && ring_at != before {
             crash_point!("txn.waking");
@@ -174,10 +168,4 @@ pub(crate) fn wake_all(txn: TxnCell<'_>) -> Result<(), Corruption> {
         }
     }
     Ok(())
-}
-
-impl TxnCell<'_> {
-    fn header(&self, which: u64) -> Result<u64, Corruption> {
-        Ok(self.word(which)?.load(Ordering::Acquire))
-    }
 }

@@ -4,6 +4,7 @@ use nearstate_model::invariant;
 
 use crate::index::bucket::{entry, hash_tag};
 use crate::index::lookup::ReadToken;
+use crate::layout::namespace_flags;
 use crate::txn::events::TxnEvents;
 use crate::txn::fill::PendingCell;
 use crate::txn::publish::{SlotLookup, WriteTarget};
@@ -100,6 +101,52 @@ impl RecordAccess {
     }
 }
 
+/// What a commit does to the usage of one namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsageChange {
+    /// The number of the namespace.
+    pub(crate) namespace: u32,
+    /// Offset of the usage word that this commit holds.
+    pub(crate) word_at: u64,
+    /// Its payload.
+    pub(crate) before: u64,
+    /// Units that are added.
+    pub(crate) delta: i64,
+}
+
+/// The changes of a commit, one for each namespace with limits in which it writes.
+#[derive(Debug, Default)]
+pub struct UsageChanges(pub(crate) Vec<UsageChange>);
+
+impl UsageChanges {
+    /// Counts what the writes of the plan to this namespace change.
+    #[cold]
+    pub fn add(&mut self, namespace: u32) {
+        if self.0.iter().all(|known| known.namespace != namespace) {
+            self.0.push(UsageChange { namespace, word_at: 0, before: 0, delta: 0 });
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
+    pub(crate) const fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// The namespaces.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().map(|change| change.namespace)
+    }
+}
+
 /// What a transaction does. Each record occurs once.
 #[derive(Debug, Default)]
 pub struct CommitPlan {
@@ -107,6 +154,8 @@ pub struct CommitPlan {
     pub accesses: Vec<RecordAccess>,
     /// Events for watchers and the commit stream.
     pub events: TxnEvents,
+    /// The namespaces with limits in which it writes.
+    pub usages: UsageChanges,
     /// Accesses in the order of their locks: the offset of the lock, and the number of the access.
     pub(crate) order: Vec<(u64, AccessIndex)>,
 }
@@ -116,7 +165,17 @@ impl CommitPlan {
     pub fn clear(&mut self) {
         self.accesses.clear();
         self.events.clear();
+        self.usages.clear();
         self.order.clear();
+    }
+
+    /// Adds an access. What it writes in a namespace with limits is counted.
+    #[inline]
+    pub fn add(&mut self, access: RecordAccess) {
+        self.accesses.push(access);
+        if access.flags & namespace_flags::LIMITED != 0 {
+            self.usages.add(access.namespace);
+        }
     }
 
     /// The access with this number.

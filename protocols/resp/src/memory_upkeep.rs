@@ -5,6 +5,7 @@
 //! A region without scattered or free memory costs a look at the words of its chunks every ten
 //! seconds.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::clock::Clock;
 use nearstate_node::executor::{is_due, sleep, yield_now};
-use nearstate_store::Session;
+use nearstate_store::{NamespaceUsage, Session};
 
 use crate::server::RespServer;
 
@@ -49,6 +50,7 @@ const CHUNKS_AT_ONCE: u64 = 16;
 /// Keeps the memory usable for the lifetime of the core.
 pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Clock) {
     let mut upkeep = MemoryUpkeep { session: &session, clock, free_least: u64::MAX, looks: 0 };
+    let mut soft_limits = SoftLimits::default();
     let mut polls = 0;
     loop {
         sleep(POLL_INTERVAL).await;
@@ -58,8 +60,31 @@ pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Cl
             // What fails now is tried again at the next look. A damaged region is reported by the
             // commands of clients.
             let _ = upkeep.look(is_purge).await;
+            let _ = soft_limits.look(&session, server.settings.on_soft_limit);
             polls = 0;
         }
+    }
+}
+
+/// The namespaces that exceed their soft limits.
+#[derive(Debug, Default)]
+struct SoftLimits {
+    /// The numbers of those that were reported.
+    exceeded: BTreeSet<u32>,
+}
+
+impl SoftLimits {
+    /// Reports the namespaces that exceed their soft limits and did not before.
+    fn look(&mut self, session: &Session, report: fn(&str, NamespaceUsage)) -> Result<()> {
+        let mut exceeded = session.limited_namespaces()?;
+        exceeded.retain(|(_, _, usage)| usage.is_above_soft_limit());
+        for (name, number, usage) in &exceeded {
+            if !self.exceeded.contains(number) {
+                report(name, *usage);
+            }
+        }
+        self.exceeded = exceeded.into_iter().map(|(_, number, _)| number).collect();
+        Ok(())
     }
 }
 
@@ -114,5 +139,42 @@ impl MemoryUpkeep<'_> {
 
     fn since(&self, ticks: u64) -> Duration {
         self.clock.time(self.clock.now().saturating_sub(ticks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearstate_store::{CreateOptions, NamespaceLimits, Region, Schema};
+    use std::cell::Cell;
+
+    thread_local! {
+        static REPORTS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn a_namespace_above_its_soft_limit_is_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("tenant", &Schema::default()).unwrap();
+        let limits = NamespaceLimits { soft_bytes: 1 << 10, hard_bytes: 1 << 20 };
+        session.set_limits(ns, limits).unwrap();
+        let mut soft = SoftLimits::default();
+        let mut reports = || {
+            soft.look(&session, |name, usage| {
+                assert!(name == "tenant" && usage.used_bytes > 1 << 10);
+                REPORTS.set(REPORTS.get() + 1);
+            })
+            .unwrap();
+            REPORTS.take()
+        };
+        assert_eq!(reports(), 0);
+        session.put(ns, b"k", &[1; 2000]).unwrap();
+        assert_eq!((reports(), reports()), (1, 0));
+        session.delete(ns, b"k").unwrap();
+        assert_eq!(reports(), 0);
+        session.put(ns, b"k", &[1; 2000]).unwrap();
+        assert_eq!(reports(), 1, "it was below the limit in between");
     }
 }

@@ -15,7 +15,7 @@ use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
 use nearstate_node::metrics::Distribution;
 use nearstate_node::{ConnectionLimits, CoreMetrics};
-use nearstate_store::OwnChange;
+use nearstate_store::{NamespaceUsage, OwnChange};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -63,6 +63,8 @@ pub struct RespSettings {
     pub on_log_level: fn(ServerLogLevel),
     /// Called on the core after an authentication that failed or was refused.
     pub on_auth_failure: fn(&AuthFailure<'_>),
+    /// Called when a namespace exceeds its soft limit: its name, and what its records take.
+    pub on_soft_limit: fn(&str, NamespaceUsage),
 }
 
 /// An authentication that failed.
@@ -131,6 +133,7 @@ impl RespSettings {
             log_level: ServerLogLevel::Notice,
             on_log_level: |_| (),
             on_auth_failure: |_| (),
+            on_soft_limit: |_, _| (),
         }
     }
 }

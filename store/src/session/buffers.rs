@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{CommitPlan, ReadToken};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
@@ -160,6 +161,14 @@ pub(crate) struct Buffers {
 const KEPT_MAX: usize = 1 << 20;
 
 impl Buffers {
+    /// True if a transaction of one record can be committed as a write of one record: it has no
+    /// events, and what the records of the namespace take is not counted.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        let is_limited = |entry: &TxnEntry| entry.flags & namespace_flags::LIMITED != 0;
+        self.plan.events.all.is_empty() && !self.entries.first().is_some_and(is_limited)
+    }
+
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();

@@ -12,7 +12,9 @@ use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
 use crate::txn::patch::other_form;
-use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
+use crate::txn::write::{
+    CHANGES_NEED_TXN, Condition, FlagCheck, NEEDS_TXN, Outcome, SingleWrite, present,
+};
 
 /// A record that was read in order to change it. The change is made only if the record has not
 /// changed since, as with [`Condition::Version`], and needs no second search. The record is not
@@ -185,7 +187,7 @@ impl RecordForUpdate<'_> {
         if self.view.form() != Form::Blocks {
             return Err(other_form(self.view.form()));
         }
-        if self.flags()? & NOTIFIES == 0 {
+        if self.flags()? & CHANGES_NEED_TXN == 0 {
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();
@@ -194,7 +196,7 @@ impl RecordForUpdate<'_> {
                 } else {
                     self.patched(lookup, names, changes)?
                 };
-                self.publish(draft, NOTIFIES)
+                self.publish(draft, CHANGES_NEED_TXN)
             })?;
             if let Some(outcome) = written {
                 return Ok(outcome);
@@ -235,7 +237,10 @@ impl RecordForUpdate<'_> {
     #[inline]
     fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
         invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
-        invariant!(mask & (NEEDS_TXN | NOTIFIES) != 0, "the flags {mask:#x} allow a direct write");
+        invariant!(
+            mask & (NEEDS_TXN | CHANGES_NEED_TXN) != 0,
+            "the flags {mask:#x} allow a direct write"
+        );
         let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
         let flags =
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };

@@ -11,7 +11,9 @@ use crate::record::{
     BLOCK_INLINE_MAX, Block, BlockChange, BlockContent, BlockTable, Form, Kind, encode, is_name,
 };
 use crate::session::{KeyLookup, Namespace, Session, check_key, wrong_kind};
-use crate::txn::write::{Condition, FlagCheck, NEEDS_TXN, NOTIFIES, Outcome, SingleWrite, present};
+use crate::txn::write::{
+    CHANGES_NEED_TXN, Condition, FlagCheck, NEEDS_TXN, Outcome, SingleWrite, present,
+};
 
 /// How often a patch is retried because another session has changed the record in the meantime.
 const ATTEMPTS_MAX: u32 = 16;
@@ -27,7 +29,7 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
         check_patch(namespace, key, changes, condition)?;
-        if self.member.namespace_flags(namespace.index)? & NOTIFIES != 0 {
+        if self.member.namespace_flags(namespace.index)? & CHANGES_NEED_TXN != 0 {
             return Ok(None);
         }
         let lookup = KeyLookup { form: Form::Blocks, ..self.lookup(namespace, key)? };
@@ -42,7 +44,7 @@ impl Session {
                 return Ok(Some(Outcome::Refused { current }));
             }
             // A patch of an existing record changes no tag, so it changes no index.
-            let mask = if seen.is_some() { NOTIFIES } else { NEEDS_TXN };
+            let mask = if seen.is_some() { CHANGES_NEED_TXN } else { NEEDS_TXN };
             if self.member.namespace_flags(namespace.index)? & mask != 0 {
                 return Ok(None);
             }

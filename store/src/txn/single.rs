@@ -4,7 +4,7 @@
 use nearstate_model::{Error, Result, invariant};
 
 use crate::read::BATCH;
-use crate::record::{BlockChange, Form};
+use crate::record::{BlockChange, Form, Kind};
 use crate::session::{KeyLookup, Namespace, Session, wrong_kind};
 use crate::txn::write::{Condition, Outcome};
 use crate::txn::{RetryPolicy, Txn};
@@ -119,6 +119,9 @@ impl Session {
     ) -> Result<Outcome> {
         match self.member.operation(|| self.delete_direct(namespace, key, condition))? {
             Some(outcome) => Ok(outcome),
+            None if namespace.kind() == Kind::Counters => {
+                self.delete_counted(namespace, key, condition)
+            }
             None => self.change_in_txn(namespace, key, condition, |txn| {
                 txn.delete(namespace, key).map(drop)
             }),

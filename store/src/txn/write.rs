@@ -307,10 +307,12 @@ const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a cell counts its childr
 const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a cell counts its body in 32 bits");
 
 /// Flags of a namespace in which every put and delete is a transaction.
-pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | NOTIFIES;
+pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | CHANGES_NEED_TXN;
 
-/// Flags of a namespace in which every change is announced: to watches, or to the commit stream.
-pub(crate) const NOTIFIES: u64 = namespace_flags::WATCHED | namespace_flags::STREAMED;
+/// Flags of a namespace in which every change of a record is a transaction, also one that keeps its
+/// tags: it is announced to watches or to the commit stream, or what the records take is counted.
+pub(crate) const CHANGES_NEED_TXN: u64 =
+    namespace_flags::WATCHED | namespace_flags::STREAMED | namespace_flags::LIMITED;
 
 /// The record, unless it has expired.
 #[inline]

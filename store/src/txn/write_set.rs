@@ -399,7 +399,7 @@ impl<'s> WriteSet<'s> {
         let done = member.with_reserve(|| {
             self.buffers.plan.accesses.clear();
             match self.buffers.entries.len() {
-                1 if self.buffers.plan.events.all.is_empty() => self.commit_one(),
+                1 if self.buffers.is_direct() => self.commit_one(),
                 _ => self.commit_many(),
             }
         });
@@ -455,7 +455,7 @@ impl<'s> WriteSet<'s> {
                     || forgotten == Some(index),
                 "entry {index} is written by the commit"
             );
-            self.buffers.plan.accesses.push(access);
+            self.buffers.plan.add(access);
         }
         let Buffers { bytes, plan, .. } = &mut *self.buffers;
         invariant!(plan.accesses.len() == count, "the plan has all {count} entries");

@@ -28,6 +28,7 @@ mod scattered_memory;
 mod hostile;
 mod killed_tag_declaration;
 mod mixed_namespaces;
+mod namespace_limits;
 mod namespace_removal;
 mod notifications;
 mod objects;

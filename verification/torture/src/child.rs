@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::histories::process;
+use crate::limits;
 use crate::node_kills::{embedded, node_process};
 use crate::reader;
 use crate::removals;
@@ -59,6 +60,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "served-embedded" => embedded::write(folder, number, &mut rng),
         "fill" => script_process::fill(folder),
         "attach" => scenario::attach(folder),
+        "limit-namespaces" => limits::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),
         other => Err(format!("unknown role {other:?}")),

@@ -27,6 +27,7 @@ pub mod histories;
 pub mod step;
 pub mod scenario;
 mod reader;
+pub mod limits;
 pub mod removals;
 mod stops;
 pub mod verify;

@@ -7,6 +7,7 @@ use std::path::Path;
 use nearstate_store::Region;
 use nearstate_store::crash::POINTS;
 
+use crate::limits;
 use crate::oracle::Oracle;
 use crate::removals::RemovalCase;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
@@ -236,6 +237,81 @@ pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
             }
             reached.count(point);
             occurrence += 1 + 2 * number;
+        }
+    }
+    Ok(reached)
+}
+
+/// Kills a process at every point that limits of namespaces reach. The next process completes what
+/// was begun. In every second case this process is attached the whole time.
+///
+/// # Errors
+/// The violation that was found, with the point.
+pub fn limits(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let prefixes = ["limits.", "count.", "usage.", "txn.", "lock.", "flags."];
+    let is_passed = |point: &&str| prefixes.iter().any(|prefix| point.starts_with(prefix));
+    for point in POINTS.iter().copied().filter(is_passed) {
+        let mut occurrence = 1_u32;
+        for number in 0..2 * test.occurrences {
+            let plan = format!("{point}:{occurrence}");
+            let killed = killed_limits(test, &plan, number % 2 == 0);
+            if !killed.map_err(|e| format!("limits killed at {plan}: {e}"))? {
+                break;
+            }
+            reached.count(point);
+            occurrence += 1 + 3 * number;
+        }
+    }
+    Ok(reached)
+}
+
+/// False if the child was not killed.
+fn killed_limits(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<bool, String> {
+    let CrashTest { folder, starter, .. } = *test;
+    limits::prepare(folder)?;
+    let attached = if is_attached { Some(limits::attach(folder)?) } else { None };
+    let end = child(starter, folder, ["limit-namespaces", ""], Some(plan))?;
+    limits::verify(folder, attached.as_ref())?;
+    drop(attached);
+    check_clean(&folder.join("region"))?;
+    child(starter, folder, ["limit-namespaces", ""], None).map_err(|e| format!("again: {e}"))?;
+    limits::verify(folder, None)?;
+    check_clean(&folder.join("region"))?;
+    Ok(end == ChildEnd::Killed)
+}
+
+/// Leaves a child dead at a point of a commit or of a count in a namespace with limits, and kills
+/// the process that recovers it at every point of the recovery.
+///
+/// # Errors
+/// The violation that was found, with the points.
+pub fn limit_recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let CrashTest { folder, starter, .. } = *test;
+    let is_first = |point: &&str| {
+        ["usage.", "count.", "txn.recorded", "txn.decided", "txn.intended"]
+            .iter()
+            .any(|prefix| point.starts_with(prefix))
+    };
+    let seconds = ["usage.settled", "count.added", "txn.undone", "txn.unlocking", "recover.record"];
+    for first in POINTS.iter().copied().filter(is_first) {
+        for second in POINTS.iter().copied().filter(|point| seconds.contains(point)) {
+            let context = |e| format!("limits killed at {first}, then {second}: {e}");
+            limits::prepare(folder).map_err(context)?;
+            let plan = format!("{first}:6");
+            let end = child(starter, folder, ["limit-namespaces", ""], Some(&plan));
+            if end.map_err(context)? != ChildEnd::Killed {
+                continue;
+            }
+            reached.count(first);
+            let plan = format!("{second}:1");
+            let end = child(starter, folder, ["attach", ""], Some(&plan)).map_err(context)?;
+            if end == ChildEnd::Killed {
+                reached.count(second);
+            }
+            limits::verify(folder, None).map_err(context)?;
+            check_clean(&folder.join("region")).map_err(context)?;
         }
     }
     Ok(reached)

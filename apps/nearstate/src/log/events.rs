@@ -81,4 +81,8 @@ events! {
          auth_timeout. Check that client; the limits are in `[limits]`.";
     CORE_FAILED = "NS-3004" Error "a core failed",
         "Its last message precedes this line. The node exits. Start it again; the region recovers.";
+    SOFT_LIMIT_EXCEEDED = "NS-3005" Warn "a namespace exceeds its soft limit",
+        "Its records take `used_bytes`. At `hard_bytes`, if there is one, writes are refused. \
+         Delete records, or raise the limits (`nearstate region limit`). One line until the usage \
+         was below the limit again.";
 }

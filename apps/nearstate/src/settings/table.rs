@@ -11,7 +11,8 @@ use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
     AutoSize, ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, MemoryMax,
-    PositiveCount, RegionPath, SettingValue, SpinSetting, TextLines, TimeSpan, UnixPaths,
+    NamespaceLimitLines, PositiveCount, RegionPath, SettingValue, SpinSetting, TextLines, TimeSpan,
+    UnixPaths,
 };
 
 /// One setting of the table.
@@ -154,6 +155,11 @@ settings! {
     /// Also use a region, a Unix socket, a directory or a symbolic link that belongs to another
     /// user than this one and root
     "region.any_owner" as is_any_owner: bool = "false", --"any-owner";
+    /// Limits of namespaces, which the node sets when it starts: one
+    /// `NAMESPACE soft=SIZE hard=SIZE` per line, of which one size may be left out. A namespace
+    /// that does not exist is created. Limits of other namespaces stay as they are
+    "region.namespace_limits" as namespace_limits: NamespaceLimitLines = "",
+        --"namespace-limits";
 
     /// File that declares users, in the format of Redis ACL files: one `user NAME RULE...` per line
     "users.file" as users_file: Option<PathBuf> = "", --"users-file";

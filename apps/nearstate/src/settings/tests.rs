@@ -2,8 +2,10 @@
 
 use super::print::example;
 use super::table::{SettingSpec, variable_of};
+use super::values::SettingValue as _;
 use super::*;
 use clap::Parser;
+use nearstate_store::NamespaceLimits;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -332,4 +334,29 @@ fn the_default_region_is_in_a_directory_of_its_user() {
     let given = layers(&["--region", "/dev/shm/amf"], &[]).unwrap();
     assert_eq!(Settings::parse(&given).unwrap().region.path.to_str(), Some("/dev/shm/amf"));
     assert!(rejection("[region]\npath = \"\"").contains("auto"));
+}
+
+#[test]
+fn limits_of_namespaces_are_lines() {
+    let parse = |lines: &[&str]| {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        NamespaceLimitLines::parse(&lines)
+    };
+    let limits = |soft_bytes, hard_bytes| NamespaceLimits { soft_bytes, hard_bytes };
+    assert_eq!(
+        parse(&["a soft=1MiB hard=2MiB", "b  hard=1GiB"]).unwrap().0,
+        [("a".to_owned(), limits(1 << 20, 2 << 20)), ("b".to_owned(), limits(0, 1 << 30))]
+    );
+    for (line, reason) in [
+        ("a", "expected NAMESPACE soft=SIZE hard=SIZE"),
+        ("a 1MiB", "expected NAMESPACE"),
+        ("a firm=1MiB", "expected NAMESPACE"),
+        ("a hard=much", "is not a size"),
+        ("a hard=1", "too small"),
+        ("a soft=2MiB hard=1MiB", "above the hard one"),
+    ] {
+        let error = parse(&[line]).unwrap_err();
+        assert!(error.contains(reason), "{line}: {error}");
+    }
+    assert!(parse(&["a hard=1MiB", "a soft=1MiB"]).unwrap_err().contains("two lines"));
 }

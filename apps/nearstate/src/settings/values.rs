@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nearstate_store::{create_user_directory, user_directory};
+use nearstate_store::{NamespaceLimits, create_user_directory, user_directory};
 
 /// How the items of a setting are separated where there is only one text (environment, flag).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,49 @@ impl SettingValue for TextLines {
             None => Ok(Self(items.to_vec())),
         }
     }
+}
+
+/// The names of namespaces, and their limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NamespaceLimitLines(pub(crate) Vec<(String, NamespaceLimits)>);
+
+impl SettingValue for NamespaceLimitLines {
+    const SEPARATOR: ItemSeparator = ItemSeparator::Newline;
+    const WANTS: &'static str = "LINE";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        let mut all: Vec<(String, NamespaceLimits)> = Vec::new();
+        for item in items {
+            let (name, limits) = namespace_limits(item)?;
+            if all.iter().any(|(known, _)| *known == name) {
+                return Err(format!("namespace {name:?} has two lines: write one"));
+            }
+            all.push((name, limits));
+        }
+        Ok(Self(all))
+    }
+}
+
+fn namespace_limits(item: &str) -> Result<(String, NamespaceLimits), String> {
+    let expected = || format!("{item:?} is not valid: expected NAMESPACE soft=SIZE hard=SIZE");
+    let mut words = item.split_whitespace();
+    let name = words.next().ok_or_else(expected)?;
+    let mut limits = NamespaceLimits::default();
+    for word in words {
+        let (field, size) = word.split_once('=').ok_or_else(expected)?;
+        let limit = match field {
+            "soft" => &mut limits.soft_bytes,
+            "hard" => &mut limits.hard_bytes,
+            _ => return Err(expected()),
+        };
+        *limit = ByteSize::parse(&[size.to_owned()])?.0;
+    }
+    if limits.is_none() {
+        return Err(expected());
+    }
+    if limits.hard_bytes != 0 && limits.soft_bytes > limits.hard_bytes {
+        return Err(format!("{item:?}: the soft limit is above the hard one"));
+    }
+    Ok((name.to_owned(), limits))
 }
 
 /// The path of the region's file.

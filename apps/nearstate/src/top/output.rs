@@ -81,7 +81,8 @@ fn region_object(region: &RegionReport) -> Value {
         .iter()
         .map(|one| {
             json!({"name": one.name, "records": one.records, "bytes": one.bytes,
-                   "tags": one.tags, "records_per_second": one.growth})
+                   "tags": one.tags, "used_bytes": one.used_bytes, "soft_bytes": one.soft_bytes,
+                   "hard_bytes": one.hard_bytes, "records_per_second": one.growth})
         })
         .collect();
     let processes: Vec<Value> = seen
@@ -127,9 +128,9 @@ core  per second  busy  connections  long polls
 0            400  60 %            2           0
 1            200  30 %            1           4
 
-namespace   records    bytes  growth/s  tags
-ue-context    1,000  250 KiB        -4     2
-sessions          5  1.2 KiB         -     0
+namespace   records    bytes  growth/s  tags             limit
+ue-context    1,000  250 KiB        -4     2  25 % of 1000 KiB
+sessions          5  1.2 KiB         -     0                 -
 and 7 more
 
 process    pid  sessions  oldest pin

@@ -241,6 +241,9 @@ fn namespaces(families: &Families<'_>) -> Vec<NamespaceSnapshot> {
     take("records", |namespace, records| namespace.records = records);
     take("bytes", |namespace, bytes| namespace.bytes = bytes);
     take("tags", |namespace, tags| namespace.tags = tags);
+    take("used_bytes", |namespace, bytes| namespace.used_bytes = bytes);
+    take("soft_limit_bytes", |namespace, bytes| namespace.soft_bytes = bytes);
+    take("hard_limit_bytes", |namespace, bytes| namespace.hard_bytes = bytes);
     seen.into_values().collect()
 }
 
@@ -309,7 +312,7 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
         let name = "a}b,c".to_owned();
         assert_eq!(
             region.namespaces,
-            [NamespaceSnapshot { name, records: 7, bytes: 448, tags: 0 }]
+            [NamespaceSnapshot { name, records: 7, bytes: 448, ..NamespaceSnapshot::default() }]
         );
         let name = "near\"x\\y\nz".to_owned();
         assert_eq!(

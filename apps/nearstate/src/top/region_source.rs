@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nearstate_store::{AttachOptions, Inspection, Region, Result, Session};
+use nearstate_store::{AttachOptions, Inspection, NamespaceUsage, Region, Result, Session};
 
 use super::snapshot::{NamespaceSnapshot, ProcessSnapshot, RegionSnapshot};
 use crate::record_counts::RecordCounter;
@@ -83,11 +83,20 @@ impl AttachedRegion {
         while self.counter.step(&self.session)? && start.elapsed() < COUNT_TIME_MAX {}
         let seen = self.region.inspect()?;
         let (namespaces, omitted) = self.counter.largest(NAMESPACES_MAX);
-        let namespaces = namespaces.into_iter().map(|counted| NamespaceSnapshot {
-            name: counted.name,
-            records: counted.records,
-            bytes: counted.bytes,
-            tags: counted.tags,
+        let limited = seen.namespaces.iter();
+        let limited = limited.filter_map(|one| Some((one.name.as_slice(), one.usage?)));
+        let limited: BTreeMap<&[u8], NamespaceUsage> = limited.collect();
+        let namespaces = namespaces.into_iter().map(|counted| {
+            let usage = limited.get(counted.name.as_bytes());
+            NamespaceSnapshot {
+                used_bytes: usage.map_or(0, |usage| usage.used_bytes),
+                soft_bytes: usage.map_or(0, |usage| usage.limits.soft_bytes),
+                hard_bytes: usage.map_or(0, |usage| usage.limits.hard_bytes),
+                name: counted.name,
+                records: counted.records,
+                bytes: counted.bytes,
+                tags: counted.tags,
+            }
         });
         let alive = seen.members.iter().filter(|member| member.is_alive).count();
         let pins = seen.members.iter().filter_map(|member| member.pinned_epoch);

@@ -74,6 +74,9 @@ pub(super) struct NamespaceReport {
     pub(super) records: u64,
     pub(super) bytes: u64,
     pub(super) tags: u64,
+    pub(super) used_bytes: u64,
+    pub(super) soft_bytes: u64,
+    pub(super) hard_bytes: u64,
     /// Change of the number of records, per second.
     pub(super) growth: Option<f64>,
 }
@@ -282,6 +285,9 @@ impl RegionReport {
             records: seen.records,
             bytes: seen.bytes,
             tags: seen.tags,
+            used_bytes: seen.used_bytes,
+            soft_bytes: seen.soft_bytes,
+            hard_bytes: seen.hard_bytes,
             growth: old.get(seen.name.as_str()).map(|old| growth(*old, seen.records)),
         });
         let mut report = Self {
@@ -386,7 +392,7 @@ mod tests {
             name: (*name).to_owned(),
             records: *records,
             bytes: *bytes,
-            tags: 0,
+            ..NamespaceSnapshot::default()
         });
         let region = RegionSnapshot {
             bytes_max: 200,

@@ -25,6 +25,9 @@ fn snapshot(turn: u64) -> Snapshot {
         records,
         bytes,
         tags,
+        used_bytes: bytes,
+        soft_bytes: 0,
+        hard_bytes: tags * 512_000,
     };
     let process = |pid: u64, name: &str, sessions: u64, oldest_pin: u64| ProcessSnapshot {
         pid,

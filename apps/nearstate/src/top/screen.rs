@@ -266,9 +266,9 @@ core  per second  busy  connections  long polls
 0            400  60 %            2           0
 1            200  30 %            1           4
 
-namespace   records    bytes  growth/s  tags
-ue-context    1,000  250 KiB        -4     2
-sessions          5  1.2 KiB         -     0
+namespace   records    bytes  growth/s  tags             limit
+ue-context    1,000  250 KiB        -4     2  25 % of 1000 KiB
+sessions          5  1.2 KiB         -     0                 -
 and 7 more
 
 process    pid  sessions  oldest pin

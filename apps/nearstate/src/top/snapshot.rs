@@ -75,6 +75,11 @@ pub(super) struct NamespaceSnapshot {
     pub(super) records: u64,
     pub(super) bytes: u64,
     pub(super) tags: u64,
+    /// Bytes that are counted, if it has limits.
+    pub(super) used_bytes: u64,
+    /// The limits; 0 if there is none.
+    pub(super) soft_bytes: u64,
+    pub(super) hard_bytes: u64,
 }
 
 /// A process with sessions.

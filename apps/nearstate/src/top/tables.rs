@@ -6,7 +6,7 @@ use std::time::Duration;
 use ratatui::text::Span;
 
 use super::format::{UNKNOWN, bytes, change, count, latency, name, or_unknown, rate, share, span};
-use super::report::{NodeReport, RegionReport, SHARES, TopReport};
+use super::report::{NamespaceReport, NodeReport, RegionReport, SHARES, TopReport};
 
 /// A table. The first column is text, all others are numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -200,7 +200,8 @@ pub(super) fn cores(node: &NodeReport) -> TextTable {
 
 /// The table of namespaces, in their order.
 pub(super) fn namespaces(region: &RegionReport) -> TextTable {
-    let mut table = TextTable::new(&["namespace", "records", "bytes", "growth/s", "tags"]);
+    let header = ["namespace", "records", "bytes", "growth/s", "tags", "limit"];
+    let mut table = TextTable::new(&header);
     for namespace in &region.namespaces {
         table.rows.push(vec![
             name(&namespace.name),
@@ -208,10 +209,20 @@ pub(super) fn namespaces(region: &RegionReport) -> TextTable {
             bytes(namespace.bytes),
             or_unknown(namespace.growth, change),
             count(namespace.tags),
+            limit(namespace),
         ]);
     }
     table.omitted = region.seen.namespaces_omitted;
     table
+}
+
+/// The share of the hard limit that is used, else of the soft one.
+fn limit(namespace: &NamespaceReport) -> String {
+    let most = if namespace.hard_bytes == 0 { namespace.soft_bytes } else { namespace.hard_bytes };
+    match (u128::from(namespace.used_bytes) * 100).checked_div(u128::from(most)) {
+        Some(share) => format!("{share} % of {}", bytes(most)),
+        None => "-".to_owned(),
+    }
 }
 
 /// The table of processes.

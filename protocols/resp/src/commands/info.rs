@@ -92,7 +92,10 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
             let [clients, _, _] = ctx.server.tracking.counts();
             facts.field("tracking_clients", clients);
         }
-        "memory" => memory(seen, &mut facts),
+        "memory" => {
+            memory(seen, &mut facts);
+            limits(seen, &mut facts);
+        }
         "persistence" => facts.field("loading", 0),
         "stats" => stats(ctx.server, &mut facts),
         "replication" => {
@@ -185,6 +188,27 @@ fn memory(seen: &Inspection, facts: &mut InfoText<'_>) {
         facts.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
         let bytes = i128::from(resident) - i128::from(seen.bytes_taken);
         facts.field("mem_fragmentation_bytes", bytes);
+    }
+}
+
+/// Namespaces with limits that the memory section lists.
+const LIMITED_MAX: usize = 256;
+
+/// The namespaces with limits: what their records take.
+fn limits(seen: &Inspection, facts: &mut InfoText<'_>) {
+    let limited = seen.namespaces.iter().filter_map(|one| Some((&one.name, one.usage?)));
+    facts.field("limited_namespaces", limited.clone().count());
+    for (number, (name, usage)) in limited.take(LIMITED_MAX).enumerate() {
+        let limits = usage.limits;
+        // The name comes last, because it may contain commas.
+        let line = format_args!(
+            "used={},soft={},hard={},name={}",
+            usage.used_bytes,
+            limits.soft_bytes,
+            limits.hard_bytes,
+            name.escape_ascii()
+        );
+        facts.field(&format!("namespace_limit_{number}"), line);
     }
 }
 

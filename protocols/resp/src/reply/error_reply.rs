@@ -102,7 +102,7 @@ impl From<Error> for ErrorReply {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::WrongKind { .. } => return Self::WRONG_TYPE,
-            Error::Full { .. } => "OOM",
+            Error::Full { .. } | Error::LimitReached { .. } => "OOM",
             Error::Conflict { .. } => "TRYAGAIN",
             Error::Deadline { .. }
             | Error::Stalled { .. }
@@ -140,6 +140,10 @@ mod tests {
         for (error, begins) in [
             (Error::WrongKind { detail: detail() }, "WRONGTYPE Operation against a key holding"),
             (Error::Full { detail: detail(), heap: None }, "OOM full: x"),
+            (
+                Error::LimitReached { namespace: "ue".into(), used_bytes: 3, limit_bytes: 4 },
+                "OOM namespace \"ue\" is full: its records take 3 bytes and its limit is 4: delete",
+            ),
             (Error::Conflict { detail: detail() }, "TRYAGAIN x was changed"),
             (Error::Deadline { tries: 3 }, "BUSY the transaction had conflicts in 3 attempts"),
             (Error::Stalled { holder: holder() }, "BUSY process 7 (cu) is alive but stopped"),

@@ -215,8 +215,9 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: ANY_TIME,
         also: AclCategories::DANGEROUS,
         summary: "Returns information and statistics about the server.",
-        differs: "No latencystats and errorstats sections. `used_memory` is the memory that \
-                  is allocated in the region, `maxmemory` its size. `redis_version` is a \
+        differs: "No latencystats and errorstats sections. `namespace_limit_..` are namespaces \
+                  with limits. `used_memory` is the memory that is allocated in the region, \
+                  `maxmemory` its size. `redis_version` is a \
                   Redis release for clients that decide by it, such as redis-py and Jedis, whose \
                   client-side caches require 7.4. CONFIG RESETSTAT concerns commandstats and \
                   the counters of stats.",

@@ -41,6 +41,10 @@ that names the closest listed command. *Arity* includes the names of the command
 A key `{ns},key` is the key `key` of the namespace `ns`, under which embedded processes find it. All
 other keys are stored unchanged in one separate namespace. A key has at most 4096 bytes.
 
+A write that needs more memory returns `OOM` if the region is full, or if the namespace has reached
+its hard limit. The text of the error says which. Deletes, and writes that take no more memory than
+what they replace, are still executed.
+
 Where Redis defines no order, the fields of a hash are returned in the order in which they were
 first set, and the members of a set in ascending order. Errors that repeat a part of the request
 replace invalid UTF-8 with U+FFFD.

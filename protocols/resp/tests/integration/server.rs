@@ -8,7 +8,7 @@ use crate::fixture::{TestClient, TestNode, node, node_with};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{Metadata, now_ms_coarse};
+use nearstate_store::{Metadata, NamespaceLimits, now_ms_coarse};
 
 fn all(client: &mut TestClient, script: &[(&str, &str)]) {
     for (request, answer) in script {
@@ -506,4 +506,37 @@ fn the_limit_of_messages_and_the_log_level_change_at_run_time() {
     let mut sender = node.client();
     let deliveries = [(); 4].map(|()| sender.ask(&format!("PUBLISH c {message}")));
     assert_eq!(deliveries, [":1|", ":1|", ":0|", ":0|"]);
+}
+
+#[test]
+fn a_namespace_at_its_hard_limit_refuses_growth_with_oom() {
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.ask("SET {tenant},one x"), "+OK|");
+    let session = node.region.session().unwrap();
+    let tenant = session.known_namespace("tenant").unwrap().unwrap();
+    let limits = NamespaceLimits { soft_bytes: 64, hard_bytes: 128 };
+    session.set_limits(tenant, limits).unwrap();
+    let full = "-OOM namespace \"tenant\" is full: its records take 128 bytes and its limit is \
+                128: delete records of it, or raise its limit|";
+    all(
+        &mut client,
+        &[
+            ("SET {tenant},two x", "+OK|"),
+            ("SET {tenant},three x", full),
+            ("HSET {tenant},three f v", full),
+            ("INCR {tenant},three", full),
+            ("SADD {tenant},three m", full),
+            ("MSET {other},k v {tenant},three v", full),
+            ("EXISTS {other},k", ":0|"),
+            ("SET {tenant},two y", "+OK|"),
+            ("SET {other},three x", "+OK|"),
+            ("DEL {tenant},one", ":1|"),
+            ("SET {tenant},three x", "+OK|"),
+        ],
+    );
+    let info = client.ask("INFO memory");
+    assert!(info.contains("limited_namespaces:1|"), "{info}");
+    let line = "namespace_limit_0:used=128,soft=64,hard=128,name=tenant|";
+    assert!(info.contains(line), "{info}");
 }

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nearstate_store::{
-    AttachOptions, BlockChange, Condition, Error, Filter, Kind, Metadata, Region, Schema,
-    TagSchema, WhenFull, repair_with,
+    AttachOptions, BlockChange, Condition, Error, Filter, Kind, Metadata, NamespaceLimits, Region,
+    Schema, TagSchema, WhenFull, repair_with,
 };
 
 use crate::fixture::{TestFolder, checked, clean, small};
@@ -97,6 +97,8 @@ fn populate(path: &Path) {
         session.patch(blocks, &key, &change, Condition::Always).unwrap();
         session.add(counters, &(number % 20).to_be_bytes(), 1).unwrap();
     }
+    let limits = NamespaceLimits { soft_bytes: 1 << 20, hard_bytes: 1 << 24 };
+    session.set_limits(blocks, limits).unwrap();
     session.stream(plain, WhenFull::LoseOldest).unwrap();
     drop(session.watch(tagged, Filter::Namespace).unwrap());
     for (other, session) in (0_u32..).zip(&others) {

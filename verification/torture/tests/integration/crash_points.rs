@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_torture::points::{CrashTest, adoptions, drops, recoveries, removals, writes};
+use nearstate_torture::points::{
+    CrashTest, adoptions, drops, limit_recoveries, limits, recoveries, removals, writes,
+};
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags;
 
@@ -39,8 +41,12 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let removed = removals(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
     let of_removal = ["removal.begun", "removal.committed", "removal.finished", "namespace.reused"];
     assert!(of_removal.iter().all(|point| removed.kills.contains_key(point)), "{removed:?}");
-    let more =
-        [recovered, tagged, adopted, dropped, removed].into_iter().flat_map(|part| part.kills);
+    let limited = limits(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
+    let of_limits = ["usage.locking", "usage.measured", "usage.reserved", "usage.settled"];
+    assert!(of_limits.iter().all(|point| limited.kills.contains_key(point)), "{limited:?}");
+    let more = [recovered, tagged, adopted, dropped, removed, limited]
+        .into_iter()
+        .flat_map(|part| part.kills);
     for (point, kills) in more {
         *reached.kills.entry(point).or_default() += kills;
     }
@@ -61,6 +67,17 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     for folder in folders {
         std::fs::remove_dir_all(folder).unwrap();
     }
+}
+
+#[test]
+fn a_kill_at_any_point_of_a_recovery_leaves_each_record_counted_once() {
+    let folder = folder("limit-recoveries");
+    let starter = starter();
+    let reached = limit_recoveries(&crash_test(&folder, &starter));
+    let reached = reached.unwrap_or_else(|e| panic!("{e}"));
+    println!("{:#?}", reached.kills);
+    assert!(reached.kills["usage.settled"] > 5 && reached.kills["count.added"] > 2, "{reached:?}");
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

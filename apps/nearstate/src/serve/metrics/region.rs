@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use nearstate_store::Inspection;
+use nearstate_store::{Inspection, NamespaceUsage};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::ServerMetrics;
@@ -58,6 +58,33 @@ pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) ->
         ("records", "Records in all namespaces, at the last count.", records),
     ] {
         gauge(to, &format!("region_{name}"), help, value)?;
+    }
+    limits(&seen, to)
+}
+
+type UsageOf = fn(&NamespaceUsage) -> u64;
+
+/// The namespaces with limits.
+fn limits(seen: &Inspection, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let limited = seen.namespaces.iter().filter_map(|one| Some((&one.name, one.usage?)));
+    let limited: Vec<_> = limited.take(NAMESPACES_MAX).collect();
+    let kinds: [(&str, &str, UsageOf); 3] = [
+        ("used_bytes", "Bytes that the records of a namespace with limits occupy.", |usage| {
+            usage.used_bytes
+        }),
+        ("soft_limit_bytes", "Soft limit of the namespace. 0: none.", |usage| {
+            usage.limits.soft_bytes
+        }),
+        ("hard_limit_bytes", "Hard limit of the namespace. 0: none.", |usage| {
+            usage.limits.hard_bytes
+        }),
+    ];
+    for (name, help, value) in kinds {
+        let values = limited.iter().map(|(namespace, usage)| {
+            let namespace = String::from_utf8_lossy(namespace).into_owned();
+            ([("namespace", namespace)], value(usage))
+        });
+        gauges(to, &format!("namespace_{name}"), help, values)?;
     }
     Ok(())
 }

@@ -1,0 +1,7 @@
+//! Removal and limits of namespaces, in C: `c/namespaces.c`.
+
+crate::fixture::c_tests! {
+    "c/namespaces.c":
+    an_empty_namespace_is_removed_and_its_handle_is_refused
+    growth_above_a_limit_is_refused
+}
