@@ -44,7 +44,7 @@ mod models;
 mod fixture;
 
 pub use allocator::release_allocator_memory;
-pub use clock::{now_ms, now_ms_coarse, since_boot};
+pub use clock::{is_reached, now_ms, now_ms_coarse, since_boot};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
 pub use heap::cell::{
