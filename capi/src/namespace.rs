@@ -21,7 +21,7 @@ pub struct ns_namespace_usage {
 }
 
 /// Removes a namespace that has no record, with its tags. Calls with its handles fail with
-/// `NS_BAD_ARGUMENT` from then on, in every process, and its watches end.
+/// `NS_BAD_ARGUMENT` from then on, in every process, and its watches end after its last events.
 ///
 /// `NS_REFUSED`: it has a record, which may be an expired one that was not collected, or it is
 /// written to meanwhile; nothing was changed. Fails with `NS_BAD_ARGUMENT` if it was removed
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn ns_namespace_remove(
 /// replaces; deletes are always executed. The soft limit is reported and refuses nothing.
 ///
 /// In a namespace with limits every write is a transaction. With the first limit its records are
-/// counted, while others write: about 100 ns each.
+/// counted, while others write: about 300 ns each.
 ///
 /// Fails with `NS_BAD_ARGUMENT` if the soft limit is above the hard one or the namespace was
 /// removed, `NS_STALLED` (the limits may be set; call it again), `NS_DAMAGED`, `NS_FORKED`.

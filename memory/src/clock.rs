@@ -38,7 +38,43 @@ pub fn now_ms() -> u64 {
     now
 }
 
+/// The longest time between two ticks of the system clock, with 100 ticks per second.
+const TICK_MS_MAX: u64 = 10;
+
+/// True if this time, in milliseconds since 1970, has come. As exact as [`now_ms`], and as fast as
+/// [`now_ms_coarse`] unless the time is within one tick.
+#[inline]
+pub fn is_reached(time_ms: u64) -> bool {
+    let left = time_ms.saturating_sub(now_ms_coarse());
+    left == 0 || left <= TICK_MS_MAX && is_reached_exactly(time_ms)
+}
+
+#[cold]
+fn is_reached_exactly(time_ms: u64) -> bool {
+    time_ms <= now_ms()
+}
+
 /// The time since the machine was started, at the last tick of the clock. It never jumps.
 pub fn since_boot() -> Duration {
     clock(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_reached_in_the_millisecond_in_which_it_comes() {
+        // Several ticks of 1 to 10 ms.
+        let end = now_ms() + 50;
+        let mut next = now_ms() + 1;
+        while next < end {
+            let before = now_ms();
+            let is_there = is_reached(next);
+            assert!(is_there || before < next, "{next} is not reached at {before}");
+            assert!(!is_there || next <= now_ms(), "{next} is reached too early");
+            next += u64::from(is_there);
+        }
+        assert!(is_reached(0) && !is_reached(u64::MAX));
+    }
 }

@@ -196,6 +196,7 @@ pub const POINTS: &[&str] = &[
     "removal.walked",
     "removal.committed",
     "removal.finished",
+    "repair.stored",
 ];
 
 /// True if `NEARSTATE_PLANT` names this fault. Tests inject faults to check that they detect them.

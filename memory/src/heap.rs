@@ -6,6 +6,7 @@ pub(crate) mod release;
 pub(crate) mod span;
 pub(crate) mod refill;
 pub(crate) mod set_aside;
+pub(crate) mod idle;
 pub(crate) mod free;
 pub(crate) mod chunk;
 pub(crate) mod queue;

@@ -44,7 +44,7 @@ mod models;
 mod fixture;
 
 pub use allocator::release_allocator_memory;
-pub use clock::{now_ms, now_ms_coarse, since_boot};
+pub use clock::{is_reached, now_ms, now_ms_coarse, since_boot};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
 pub use heap::cell::{
@@ -57,7 +57,7 @@ pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
-pub use region::catalog_use::namespace_removed;
+pub use region::catalog_use::{is_end_of_namespace, namespace_removed};
 pub use region::file::{
     AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
 };

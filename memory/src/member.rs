@@ -2,13 +2,13 @@
 //! see it as the representative of one thread that uses the region.
 
 pub(crate) mod operation;
+pub(crate) mod idle;
 pub(crate) mod claim;
 mod locking;
 pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod pin;
 pub(crate) mod lock;
-pub(crate) mod idle;
 
 use std::cell::{Cell as Private, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -102,7 +102,7 @@ pub struct Member {
     seen_epoch: Private<u64>,
     /// Cells retired, or requested in vain, since this member last advanced the epoch.
     pub(crate) pressure: Private<u64>,
-    /// The most cells of one class that it collects before it advances the epoch.
+    /// The most cells of one class that it collects before it advances the epoch. 0: not known.
     pub(crate) pressure_cells: Private<u64>,
     /// The average cost of its last barriers in nanoseconds.
     pub(crate) barrier_nanos: Private<u64>,

@@ -567,11 +567,10 @@ fn no_waiter_sleeps_while_there_is_an_entry() {
     });
 }
 
-/// Runs one model of this program with a mutant, or with none. True if the model held.
+/// Runs one model with a mutant, or with none. True if the model held.
 fn holds(model: &str, mutant: &str) -> bool {
-    let this = std::env::current_exe().unwrap();
     let name = format!("models::{model}");
-    let output = Command::new(this)
+    let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &name, "--test-threads=1"])
         .env("NEARSTATE_MUTANT", mutant)
         .output()
@@ -586,10 +585,9 @@ fn every_mutant_makes_its_model_fail() {
     if std::env::var_os("NEARSTATE_MUTANT").is_some() {
         return; // A mutant was planted from outside, to examine one failure.
     }
-    let survivors: Vec<_> = MUTANTS
-        .iter()
-        .chain(idle::MUTANTS)
-        .chain(member_slot::MUTANTS)
+    let survivors: Vec<_> = [MUTANTS, idle::MUTANTS, member_slot::MUTANTS]
+        .into_iter()
+        .flatten()
         .chain(name_table::MUTANTS)
         .chain(pipe::MUTANTS)
         .chain(removal::MUTANTS)

@@ -20,6 +20,7 @@ use nearstate_model::{Error, Result};
 use crate::atomic::Ordering;
 use crate::check::metadata::free_slots;
 use crate::check::{CheckReport, RecordCheck};
+use crate::crash::crash_point;
 use crate::layout::{Corruption, SUPER_BYTES, SUPER_DROP, arena_at, unseal};
 use crate::member::arena::undo;
 use crate::region::file::{AttachOptions, Region, open_file};
@@ -155,6 +156,7 @@ fn set(map: &Map, at: u64, value: u64) -> Result<bool, Corruption> {
     let differs = word.load(Ordering::Acquire) != value;
     if differs {
         word.store(value, Ordering::Release);
+        crash_point!("repair.stored");
     }
     Ok(differs)
 }

@@ -26,7 +26,7 @@ pub mod metrics;
 pub mod clock;
 
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
-pub use limits::{ConnectionLimits, RINGS_MAX};
+pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};

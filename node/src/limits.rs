@@ -1,6 +1,7 @@
 //! Limits of the resources that clients can use, each with its reason and what happens at the
 //! limit.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nearstate_model::limits::VALUE_BYTES_MAX;
@@ -54,7 +55,33 @@ pub struct ConnectionLimits {
     /// Further requests for a ring get an error, and the client stays on its socket. 0 disables
     /// rings.
     pub rings_max: usize,
+    /// A lower limit of connections that was set while the node runs.
+    pub connections_lowered: LoweredCount,
 }
+
+/// A limit that can be lowered while the node runs, for all cores together.
+#[derive(Debug)]
+pub struct LoweredCount(AtomicUsize);
+
+impl Default for LoweredCount {
+    fn default() -> Self {
+        Self(AtomicUsize::new(usize::MAX))
+    }
+}
+
+impl Clone for LoweredCount {
+    fn clone(&self) -> Self {
+        Self(AtomicUsize::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl PartialEq for LoweredCount {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.load(Ordering::Relaxed) == other.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Eq for LoweredCount {}
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
@@ -71,6 +98,7 @@ impl Default for ConnectionLimits {
             shutdown_timeout: Duration::from_secs(5),
             tcp_backlog: 4096,
             rings_max: RINGS_MAX,
+            connections_lowered: LoweredCount::default(),
         }
     }
 }
@@ -87,6 +115,17 @@ fn files_kept(cores: usize) -> u64 {
 }
 
 impl ConnectionLimits {
+    /// The current limit of connections.
+    pub fn connections_max_now(&self) -> usize {
+        self.connections_max.min(self.connections_lowered.0.load(Ordering::Relaxed))
+    }
+
+    /// Lowers the limit of connections, or raises it up to [`ConnectionLimits::connections_max`].
+    /// Open connections above the limit stay open.
+    pub fn set_connections_max(&self, connections: usize) {
+        self.connections_lowered.0.store(connections, Ordering::Relaxed);
+    }
+
     /// Limits the connections to the files that the process may open. Beyond that, the kernel would
     /// leave the next client waiting without an answer.
     #[must_use]

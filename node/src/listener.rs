@@ -329,7 +329,7 @@ impl CoreListener {
     /// Counts the connection, or returns the error reply if the limit is reached.
     fn acquire_permit(self: &Rc<Self>) -> std::result::Result<ConnectionPermit, Vec<u8>> {
         let core = self.context.core();
-        let max = core.limits().connections_max;
+        let max = core.limits().connections_max_now();
         core.metrics().accepted.add(1);
         let permit = ConnectionPermit {
             id: self.stats.last_peer.fetch_add(1, Ordering::Relaxed) + 1,

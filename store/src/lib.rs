@@ -65,6 +65,7 @@ pub use record::{BlockChange, Form, Kind};
 pub use repair::{RepairReport, repair_with};
 pub use scan::{Buckets, Pattern, RecordCounts, Scan};
 pub use session::buffers::Metadata;
+pub use session::own_changes::OwnChange;
 pub use session::{Namespace, Region, Schema, Session};
 pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;

@@ -35,8 +35,8 @@ fn number_in(key: &[u8]) -> Option<u32> {
 impl Session {
     /// Removes a namespace that has no record, with its tags. Handles of it answer `BadArgument`
     /// from then on, in every process; a namespace that is created with its name is another one.
-    /// Its watches end with an error. False if it has a record, also an expired one that was not
-    /// collected, or is written to meanwhile; nothing has changed then.
+    /// Its watches return its last events and end with an error. False if it has a record, also an
+    /// expired one that was not collected, or is written to meanwhile; nothing has changed then.
     ///
     /// The memory of its index serves the next namespace that is created. If its name is created
     /// again, the versions of its keys go on.

@@ -1,5 +1,6 @@
 //! Regions, sessions and namespaces: the API of an application.
 
+pub(crate) mod own_changes;
 pub(crate) mod buffers;
 pub(crate) mod copies;
 
@@ -16,6 +17,7 @@ use crate::index::internal::{INTERNAL_PREFIX, InternalCache};
 use crate::index::schema::TagSchema;
 use crate::record::{Form, Kind};
 use crate::session::buffers::BufferCache;
+use crate::session::own_changes::{OwnChange, OwnChanges};
 
 /// An attached region: a file of shared memory that many processes read and write concurrently. It
 /// is cheap to clone and may be shared by threads; each thread opens its own [`Session`].
@@ -102,6 +104,7 @@ impl Region {
             member: self.memory.member()?,
             buffer_cache: BufferCache::default(),
             internal: InternalCache::default(),
+            own_changes: OwnChanges::default(),
         })
     }
 
@@ -152,6 +155,7 @@ pub struct Session {
     /// The buffers of the last transaction, for the next one.
     pub(crate) buffer_cache: BufferCache,
     pub(crate) internal: InternalCache,
+    pub(crate) own_changes: OwnChanges,
 }
 
 /// The schema of the records of a namespace.
@@ -190,6 +194,16 @@ pub(crate) fn is_internal(name: &[u8]) -> bool {
 }
 
 impl Session {
+    /// Starts to record the changes of this session in watched namespaces.
+    pub fn record_own_changes(&self) {
+        self.own_changes.begin();
+    }
+
+    /// Ends it. Returns the changes since [`Session::record_own_changes`].
+    pub fn take_own_changes(&self) -> Vec<OwnChange> {
+        self.own_changes.end()
+    }
+
     /// The region of this session.
     pub fn region(&self) -> Region {
         Region { memory: self.member.region() }

@@ -523,6 +523,9 @@ impl Txn<'_> {
             .operation(|| set.prepare().and_then(|written| set.commit().map(|()| written)));
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
+            if !set.buffers.plan.events.all.is_empty() {
+                session.own_changes.add(&set.buffers);
+            }
             for entry in set.buffers.entries.iter().take(written).filter(|e| !e.write.is_none()) {
                 each(set.buffers.bytes(entry.key), entry.after);
             }

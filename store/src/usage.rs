@@ -11,7 +11,7 @@ impl Session {
     /// unless it takes no more memory than what it replaces; deletes are always executed.
     ///
     /// In a namespace with limits every write is a transaction. Its records are counted once, while
-    /// others write: about 100 ns each.
+    /// others write: about 300 ns each.
     ///
     /// ```
     /// # use nearstate_store::{CreateOptions, Error, NamespaceLimits, Region, Schema};

@@ -10,7 +10,9 @@ pub(crate) mod event;
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{RingRead, RingReader, RingStart, RingWaiter, wait_any};
+use nearstate_memory::{
+    RingRead, RingReader, RingStart, RingWaiter, is_end_of_namespace, namespace_removed, wait_any,
+};
 use nearstate_model::limits::WATCH_RING_BYTES;
 use nearstate_model::{Error, Result};
 
@@ -91,6 +93,8 @@ pub struct Watch {
     namespace: u32,
     filter: Filter,
     bytes: Vec<u8>,
+    /// The namespace was removed, and its last event was read.
+    is_over: bool,
 }
 
 impl Session {
@@ -124,7 +128,7 @@ impl Session {
         self.member.drain_writers(table)?;
         let reader = self.member.ring_reader(ring, RingStart::Tail)?;
         self.member.check_namespace(namespace.index)?;
-        Ok(Watch { reader, namespace: namespace.index, filter, bytes: Vec::new() })
+        Ok(Watch { reader, namespace: namespace.index, filter, bytes: Vec::new(), is_over: false })
     }
 }
 
@@ -133,8 +137,8 @@ impl Watch {
     /// watch.
     ///
     /// # Errors
-    /// `BadArgument`: the namespace was removed; `Damaged`, `Forked`. After `Damaged`, open a new
-    /// watch and read the watched records again.
+    /// `BadArgument`: the namespace was removed, and its last events were returned; `Damaged`,
+    /// `Forked`. After `Damaged`, open a new watch and read the watched records again.
     #[expect(clippy::should_implement_trait, reason = "it lends: a notice ends before the next")]
     pub fn next(&mut self) -> Result<Option<Notice<'_>>> {
         self.next_or(|_| Ok(()))
@@ -149,13 +153,31 @@ impl Watch {
         &mut self,
         none: impl FnOnce(WatchPosition) -> Result<()>,
     ) -> Result<Option<Notice<'_>>> {
+        let mut removed = None;
         for _ in 0..SKIPPED_MAX {
-            let read = self.reader.next(&mut self.bytes)?;
-            // After the read: the ring of a removed namespace serves the next one of its entry.
-            self.reader.check_namespace(self.namespace)?;
-            match read {
-                RingRead::Empty => break,
-                RingRead::Lost { entries } => return Ok(Some(Notice::Lost { events: entries })),
+            if self.is_over {
+                return Err(namespace_removed(self.namespace));
+            }
+            match self.reader.next(&mut self.bytes)? {
+                RingRead::Empty => match (removed, self.reader.check_namespace(self.namespace)) {
+                    (None, Ok(())) => break,
+                    // Its last events precede its removal: they are in the ring by now.
+                    (None, Err(error)) => {
+                        removed = Some(error);
+                        continue;
+                    }
+                    (Some(error), _) => return Err(error),
+                },
+                RingRead::Lost { entries } => {
+                    // The end of the namespace may be among them.
+                    self.is_over = self.reader.check_namespace(self.namespace).is_err();
+                    return Ok(Some(Notice::Lost { events: entries }));
+                }
+                RingRead::Entry { .. } if is_end_of_namespace(&self.bytes, self.namespace) => {
+                    // What follows in the ring is of the next namespace.
+                    self.is_over = true;
+                    continue;
+                }
                 RingRead::Entry { .. } => {}
             }
             if self.filter.matches(&Event::decode(&self.bytes)?) {

@@ -14,6 +14,10 @@ The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask
   cargo xtask test [SUITE ..]      installs missing packages, runs all suites or the named ones;
                                    ends with `N passed, N failed`
   cargo xtask soak [SCALE]         runs the same proofs for longer: about two hours at scale 1
+  cargo xtask soak clients         uses a node with ten clients at pinned versions, and kills it
+                                   during each run; `--only NAME` runs one client
+  cargo xtask soak tcl             runs units of Redis' own tests (from Debian's source package)
+                                   against a node; `--only UNIT` runs one unit
   cargo xtask gate                 runs every check below, and prints a table with their times;
                                    `--without CHECK ..` leaves some out
   cargo xtask packages             installs missing system packages (apt-get); starts no service

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         }
         "gate" => run::root().and_then(|root| gate::all(&root, rest)),
         "test" => run::root().and_then(|root| suites::all(&root, rest)),
-        "soak" => run::root().and_then(|root| soak::all(&root, rest)),
+        "soak" => run::root().and_then(|root| soak::run(&root, rest)),
         "demo" => run::root().and_then(|root| demo::run(&root, rest)),
         "instructions" => run::root().and_then(|root| instructions::all(&root, rest)),
         "packages" => packages::install_missing(packages::ALL).map(|()| true),

@@ -99,6 +99,45 @@ pub(crate) const ALL: &[Package] = &[
     },
 ];
 
+/// What the long test of clients needs in addition.
+pub(crate) const CLIENTS: &[Package] = &[
+    Package {
+        name: "nodejs",
+        probe: PackageProbe::Program("node"),
+        why: "runs ioredis and node-redis (version 20 or newer)",
+    },
+    Package {
+        name: "npm",
+        probe: PackageProbe::Program("npm"),
+        why: "installs ioredis and node-redis from their registry",
+    },
+    Package {
+        name: "default-jdk-headless",
+        probe: PackageProbe::Program("javac"),
+        why: "compiles and runs the programs of Jedis and Lettuce (Java 17 or newer)",
+    },
+    Package {
+        name: "maven",
+        probe: PackageProbe::Program("mvn"),
+        why: "installs Jedis and Lettuce from their registry",
+    },
+    Package {
+        name: "libhiredis-dev",
+        probe: PackageProbe::File("/usr/include/hiredis/hiredis.h"),
+        why: "sends the requests of O-RAN's C++ SDL, which uses it",
+    },
+];
+
+/// What the long test with Redis' Tcl units needs in addition.
+pub(crate) const TCL: &[Package] = &[
+    Package { name: "tcl", probe: PackageProbe::Program("tclsh"), why: "runs Redis' own tests" },
+    Package {
+        name: "dpkg-dev",
+        probe: PackageProbe::Program("dpkg-source"),
+        why: "fetches the source package of Redis, which has these tests",
+    },
+];
+
 /// Debian asks this program whether a package may start its service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 

@@ -2,7 +2,8 @@
 //! single steps, more histories, more random commands and more random input.
 //!
 //! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
-//! kills after every single instruction.
+//! kills after every single instruction. `soak clients` and `soak tcl` are runs of their own, of
+//! some minutes: they need registries and source packages.
 
 use crate::{packages, run};
 use std::fmt::Write as _;
@@ -79,9 +80,45 @@ const PARTS: &[Part] = &[
     },
 ];
 
+/// Runs `clients` or `tcl`, or all parts of the usual run.
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<bool, String> {
+    match args.first().map(String::as_str) {
+        Some("clients") => with_clients(root, packages::CLIENTS, args),
+        Some("tcl") => with_clients(root, packages::TCL, args),
+        _ => all(root, args),
+    }
+}
+
+/// Runs the program of `verification/clients`, which prints a table of results.
+fn with_clients(root: &Path, more: &[packages::Package], args: &[String]) -> Result<bool, String> {
+    let is_valid = matches!(args, [_]) || matches!(args, [_, only, _] if only == "--only");
+    if !is_valid {
+        return Err("run `cargo xtask soak clients|tcl [--only NAME]`".to_owned());
+    }
+    packages::install_missing(packages::ALL)?;
+    packages::install_missing(more)?;
+    build(root, &["-p", "nearstate-clients"])?;
+    let program = crate::suites::program(root);
+    let clients = program.with_file_name("nearstate-clients");
+    let mut command = Command::new(clients);
+    command.args(args).env("NEARSTATE_PROGRAM", program).current_dir(root);
+    Ok(run::show(&mut command).is_ok())
+}
+
+/// Builds `nearstate` with crash points, as the tests do, and these packages.
+fn build(root: &Path, more: &[&str]) -> Result<(), String> {
+    run::show(
+        run::cargo()
+            .args(["build", "--profile", "test", "-p", "nearstate"])
+            .args(["--features", "nearstate/crash-points"])
+            .args(more)
+            .current_dir(root),
+    )
+}
+
 /// Runs all parts, each scaled by the number that `args` holds (1 if it is empty). Returns whether
 /// all succeeded.
-pub(crate) fn all(root: &Path, args: &[String]) -> Result<bool, String> {
+fn all(root: &Path, args: &[String]) -> Result<bool, String> {
     let scale: u64 = match args {
         [] => 1,
         [scale] => scale.parse().ok().filter(|scale| *scale > 0).ok_or_else(|| {
@@ -92,12 +129,7 @@ pub(crate) fn all(root: &Path, args: &[String]) -> Result<bool, String> {
     let minutes: u64 = PARTS.iter().map(|part| part.minutes_at(scale)).sum();
     println!("{} parts, about {minutes} minutes on two idle cores", PARTS.len());
     packages::install_missing(packages::ALL)?;
-    run::show(
-        run::cargo()
-            .args(["build", "--profile", "test", "-p", "nearstate"])
-            .args(["--features", "nearstate/crash-points"])
-            .current_dir(root),
-    )?;
+    build(root, &[])?;
     let mut is_success = true;
     let mut table = String::new();
     for (index, part) in PARTS.iter().enumerate() {
@@ -162,6 +194,14 @@ mod tests {
         let steps = PARTS.iter().find(|part| part.args.contains(&"--step")).unwrap();
         for (scale, end) in [(1, "--step 20"), (4, "--step 5"), (50, "--step 1")] {
             assert!(run::words(&steps.command(Path::new("/none"), scale)).ends_with(end));
+        }
+    }
+
+    #[test]
+    fn arguments_after_clients_and_tcl_are_checked_before_anything_is_built() {
+        for args in [vec!["clients", "x"], vec!["tcl", "--only"], vec!["tcl", "--x", "multi"]] {
+            let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+            assert!(run(Path::new("."), &args).unwrap_err().contains("--only NAME"));
         }
     }
 

@@ -26,7 +26,7 @@ use crate::region::member_table::{member_slots_used, state};
 /// A cell is reused after about three times as many others: the fewer, the more of them are still
 /// in the second-level cache. But each time costs a barrier.
 const PRESSURE_CELLS_MAX: u64 = 256;
-pub(crate) const PRESSURE_CELLS_MIN: u64 = 64;
+const PRESSURE_CELLS_MIN: u64 = 64;
 
 /// Nanoseconds of the barrier that each cell may cost: 1 % of a write. The barrier takes 0.2 us if
 /// no other process runs, and up to 20 us if it must interrupt one.
@@ -103,8 +103,14 @@ impl Member {
             return 1;
         }
         let cells = self.shared().claim_units() * LINE / class::bytes_of(class);
-        let cells = cells.clamp(1, self.pressure_cells.get());
+        let cells = cells.clamp(1, self.pressure_cells_max());
         if self.only_retires.get() { cells.min(ONLY_RETIRES_PRESSURE) } else { cells }
+    }
+
+    /// The most cells of one class that this member collects before it advances the epoch.
+    #[inline]
+    fn pressure_cells_max(&self) -> u64 {
+        self.pressure_cells.get().max(PRESSURE_CELLS_MIN)
     }
 
     /// Adapts the pressure to the average cost of the last barriers. Crash points must be passed
@@ -368,7 +374,7 @@ impl Member {
         }
         let share = if self.only_retires.get() { ONLY_RETIRES_SHARE } else { 1 };
         let bytes = QUEUE_EXCESS * self.shared().claim_units() * LINE / share;
-        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * self.pressure_cells.get())
+        (bytes / class::bytes_of(class)).min(QUEUE_EXCESS * self.pressure_cells_max())
     }
 
     #[cold]

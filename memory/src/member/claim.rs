@@ -12,7 +12,6 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::{crash_point, is_planted};
-use crate::heap::allocate::PRESSURE_CELLS_MIN;
 use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
     QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
@@ -203,7 +202,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         aside_to_revisit: Private::new(ALL_ASIDE),
         seen_epoch: Private::new(0),
         pressure: Private::new(0),
-        pressure_cells: Private::new(PRESSURE_CELLS_MIN),
+        pressure_cells: Private::new(0),
         barrier_nanos: Private::new(0),
         queue_limits: Box::new([const { Private::new(0) }; QUEUES]),
         retired_in_a_row: Private::new(0),

@@ -1,5 +1,5 @@
-//! Takes free memory from the queues of members that carry out no operation
-//! (`docs/decisions/017-idle-memory.md`).
+//! Excludes the operations of a member and members that take cells from its queues
+//! (`docs/decisions/017-idle-memory.md`; `heap/idle.rs`).
 //!
 //! The queues and the bump ranges of an arena belong to its member, which changes them with plain
 //! stores. A member that finds the heap full may take cells out of the arena of another one between
@@ -20,21 +20,13 @@
 
 use std::time::{Duration, Instant};
 
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
-use crate::crash::crash_point;
-use crate::heap::cell::{self, WORD_HEAD};
-use crate::heap::class;
-use crate::layout::{Corruption, LINE, arena_at};
-use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
+use crate::layout::Corruption;
+use crate::member::arena::{Arena, undo};
 use crate::member::{LOCK_WAIT_MAX, Member, lock};
-use crate::region::member_table::{member_slots_used, state, state_of};
 use crate::system::barrier_everywhere;
-
-/// Bytes that are taken from idle members before the caller tries again: four chunks. The larger,
-/// the fewer searches of the heap; the smaller, the fewer members lose what they would use soon.
-const TAKEN_AT_ONCE: u64 = 1 << 20;
 
 /// How often a member that waits for a taker checks whether the taker is alive.
 const PROBE_EVERY: Duration = Duration::from_micros(200);
@@ -137,7 +129,7 @@ impl Member {
     }
 
     /// T2: true if the barrier was executed.
-    fn heavy_barrier(&self) -> bool {
+    pub(crate) fn heavy_barrier(&self) -> bool {
         if self.shared().is_fenced {
             fence(Ordering::SeqCst);
             return true;
@@ -164,76 +156,5 @@ impl Member {
             return Err(error);
         }
         Ok(())
-    }
-
-    /// Takes free cells from members that are between two operations, until they are
-    /// [`TAKEN_AT_ONCE`]. Members before `first` are skipped; it becomes the next one. False if
-    /// there was nothing to take.
-    ///
-    /// Cost: a line for each queue of each member, and for each member that has cells a lock, a
-    /// barrier (0.2 to 20 us), and some 10 ns for each cell.
-    pub(crate) fn take_from_idle(&self, first: &mut u32) -> Result<bool> {
-        invariant!(!self.has_lock(LockSlot::Leaf), "cells are taken under the lock of a chunk");
-        let mut bytes = 0;
-        while bytes < TAKEN_AT_ONCE && *first < member_slots_used(self.map())? {
-            let index = *first;
-            *first += 1;
-            let word = state_of(self.map(), index)?.load(Ordering::Acquire);
-            if index == self.index() || state::of(word) != state::ALIVE {
-                continue;
-            }
-            let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
-            if arena.get(undo::ACTIVE) == 0 && !arena.is_empty()? {
-                if bytes == 0 {
-                    // What was retired just now can be reused after two epochs.
-                    self.advance()?;
-                    self.advance()?;
-                }
-                bytes += self.take_from(index, &arena)?;
-            }
-        }
-        Ok(bytes != 0)
-    }
-
-    /// Takes the free cells of a member, unless it is in an operation. Returns their bytes.
-    fn take_from(&self, index: u32, from: &Arena<'_>) -> Result<u64> {
-        let at = arena_at(index) + undo::TAKER.offset();
-        let Some(payload) = self.try_acquire(at, LockSlot::Leaf)? else { return Ok(0) };
-        crash_point!("take.locked");
-        let taken = if is_idle(from.word(undo::ACTIVE), || self.heavy_barrier()) {
-            self.take_cells(from)
-        } else {
-            Ok(0)
-        };
-        self.release(at, LockSlot::Leaf, payload)?;
-        taken
-    }
-
-    fn take_cells(&self, from: &Arena<'_>) -> Result<u64> {
-        let own = self.arena();
-        let mut bytes = 0;
-        // A queue of more cells than the heap has units is a cycle.
-        let mut left = self.map().len() / LINE;
-        for number in 0..=SET_ASIDE {
-            let queue = from.numbered_queue(number)?;
-            loop {
-                let head = queue.head.load(Ordering::Relaxed);
-                if head == 0 || !self.is_reusable(head)? {
-                    break;
-                }
-                left = left.checked_sub(1).ok_or(Corruption("a queue has no end"))?;
-                bytes += cell::bytes_at(self.map(), head)?;
-                own.requeue(queue, own.queue(cell::class_at(self.map(), head)?)?, head)?;
-                crash_point!("take.moved");
-            }
-        }
-        loop {
-            let (front, end) = from.bump(Bump::Small);
-            let Some(class) = class::class_within(end.saturating_sub(front)) else { break };
-            cell::word(self.map(), front, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
-            own.take_front(from, front, class::bytes_of(class))?;
-            bytes += class::bytes_of(class);
-        }
-        Ok(bytes)
     }
 }

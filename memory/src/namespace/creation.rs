@@ -11,13 +11,14 @@ use crate::index::bucket::{WORDS, control, depth_of, stamp_of};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
-    CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS,
-    SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, seal,
+    CATALOG_RING, CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
+    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK,
+    catalog_at, seal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
 use crate::region::catalog::{self, EntryState, NameTable, entries_used, stamp_floor};
-use crate::region::catalog_use::{EntryUse, parse_use, use_word};
+use crate::region::catalog_use::{EntryUse, end_of_namespace, parse_use, use_word};
 use crate::region::index_table::{
     BUCKETS_FIRST, IndexTable, NamespaceIdentity, segment_of_word, segment_slot,
 };
@@ -138,10 +139,7 @@ impl Member {
         let is_complete = index < used && state == NAMESPACE_LIVE;
         invariant!(!is_complete || is == EntryUse::Free, "entry {index} has two namespaces");
         if is_complete {
-            self.raise_stamps(index, stamp_floor(map)?)?;
-            if map.word(at + CATALOG_COUNTED)?.load(Ordering::Acquire) != 0 {
-                self.clear_usage(index)?; // The removed namespace had limits.
-            }
+            self.reuse_entry(index, generation)?;
         } else {
             // The first segment of an interrupted creation is used, and the generation goes on.
             let kept = [CATALOG_SEGMENTS, CATALOG_GENERATION];
@@ -165,6 +163,22 @@ impl Member {
             crash_point!("namespace.counted");
         }
         Ok(generation)
+    }
+
+    /// Prepares what a removed namespace has left in its entry for the next one, of this
+    /// generation.
+    fn reuse_entry(&self, index: u32, generation: u32) -> Result<()> {
+        let (map, at) = (self.map(), catalog_at(index));
+        self.raise_stamps(index, stamp_floor(map)?)?;
+        if map.word(at + CATALOG_COUNTED)?.load(Ordering::Acquire) != 0 {
+            self.clear_usage(index)?; // It had limits.
+        }
+        let ring_at = map.word(at + CATALOG_RING)?.load(Ordering::Acquire);
+        // Its watches read up to here. After a kill the next creation appends another one.
+        if ring_at != 0 && !self.append_to_ring(ring_at, &end_of_namespace(generation))? {
+            return Err(Corruption("a watch ring has no room for the end of a namespace").into());
+        }
+        Ok(())
     }
 
     /// Raises the stamps of an index that a removed namespace has used.

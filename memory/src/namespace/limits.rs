@@ -29,7 +29,7 @@ impl Member {
     /// Sets the limits of a namespace, or removes them. With its first limit its records are
     /// counted, while others write. A limit below the usage refuses what grows the namespace.
     ///
-    /// Complexity: linear in the records for the first limit, about 100 ns each, and in the buckets
+    /// Complexity: linear in the records for the first limit, about 300 ns each, and in the buckets
     /// for the removal of the limits; constant for a change.
     ///
     /// # Errors

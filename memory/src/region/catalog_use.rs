@@ -47,6 +47,27 @@ const GENERATION_SHIFT: u32 = 32;
 
 const _: () = assert!(NAMESPACE_NUMBER_BITS == 16, "a number is an entry and a generation");
 
+/// The first bytes of an entry that ends the events of a namespace. No event is as short.
+const END: [u8; 4] = [0xff; 4];
+
+/// The entry that follows the last event of a removed namespace in its watch ring. The next
+/// namespace of the catalog entry, which uses the ring then, has this generation.
+pub(crate) fn end_of_namespace(generation: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    let (head, tail) = bytes.split_at_mut(END.len());
+    head.copy_from_slice(&END);
+    tail.copy_from_slice(&generation.to_le_bytes());
+    bytes
+}
+
+/// True if an entry of a watch ring ends the events of the namespace with this number.
+#[inline]
+pub fn is_end_of_namespace(entry: &[u8], number: u32) -> bool {
+    let Some((&END, rest)) = entry.split_first_chunk() else { return false };
+    let next = rest.try_into().map(u32::from_le_bytes);
+    next.is_ok_and(|next| next > number >> NAMESPACE_NUMBER_BITS)
+}
+
 /// The word of a generation and a use. That of the first namespace of an entry is 0.
 pub(crate) const fn use_word(generation: u32, is: EntryUse) -> u64 {
     seal((generation as u64) << GENERATION_SHIFT | is as u64) ^ seal(0)

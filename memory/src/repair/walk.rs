@@ -12,6 +12,7 @@ use self::orphans::LostWord;
 use super::{RepairReport, correct, metadata, set};
 use crate::atomic::Ordering;
 use crate::check::RecordCheck;
+use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap};
 use crate::heap::cell::{
     self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_NEXT, WORD_RETIRED, WORD_VERSION,
@@ -475,6 +476,7 @@ impl Walk<'_, '_> {
             }
             for (word, wanted) in words.iter().zip(wanted) {
                 word.store(*wanted, Ordering::Release);
+                crash_point!("repair.stored");
             }
             let is_changed = self.chunk_word(chunk)?;
             if is_changed || !had_all {

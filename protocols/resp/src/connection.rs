@@ -6,7 +6,7 @@ use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
 use crate::connection_state::{
-    CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest,
+    CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest, ReplyMode,
 };
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
@@ -28,7 +28,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Arguments of a slow log entry and bytes of each argument, as in Redis.
+/// Entries of a slow log's arguments and bytes of each argument, as in Redis.
 const SLOW_ARGS_MAX: usize = 32;
 const SLOW_ARG_BYTES_MAX: usize = 128;
 
@@ -75,8 +75,10 @@ impl RespConnection {
         let mark = reply.mark();
         let mut command = None;
         let server = &core.server;
-        let is_observed =
-            server.pause.is_set() | server.monitors.is_any() | connection.tracking.is_some();
+        let is_observed = server.pause.is_set()
+            | server.monitors.is_any()
+            | connection.tracking.is_some()
+            | connection.reply_mode.is_limited();
         let mut done = check_request(connection, args).and_then(|requested| {
             command = Some(requested);
             if is_observed {
@@ -113,6 +115,9 @@ impl RespConnection {
             }
         }
         if is_observed {
+            if is_silent(connection, command) {
+                reply.rewind(mark);
+            }
             after_request(core, connection, command, args);
         }
         core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
@@ -192,6 +197,10 @@ impl RespConnection {
         }
         if let Some(options) = &mut self.connection.tracking {
             options.is_starting = false;
+        }
+        if self.connection.reply_mode.is_limited() {
+            reply.rewind(mark);
+            end_skip(&mut self.connection);
         }
         self.connection.task = None;
         Some(Poll::Ready(NextAction::Read))
@@ -369,8 +378,25 @@ fn before_request(
     pause(core, connection, command, args)?;
     if connection.tracking.is_some() && !is_queued(connection, command) {
         connection.track_keys(&core.server, command, args);
+        if connection.is_no_loop() {
+            core.records.session().record_own_changes();
+            core.server.tracking.begin_request(connection.id);
+        }
     }
     Ok(())
+}
+
+/// Whether the reply to a request is not sent. Confirmations of subscriptions are messages.
+fn is_silent(connection: &ConnectionState, command: Option<&RespCommand>) -> bool {
+    let is_pushed = command.is_some_and(|command| command.name.ends_with("subscribe"));
+    connection.reply_mode.is_limited() && !is_pushed
+}
+
+/// The request to which `CLIENT REPLY SKIP` applies is complete.
+fn end_skip(connection: &mut ConnectionState) {
+    if connection.reply_mode == ReplyMode::Skip {
+        connection.reply_mode = ReplyMode::On;
+    }
 }
 
 /// After a request while there is a pause, a monitoring client, or tracking of this one.
@@ -385,6 +411,15 @@ fn after_request(
         command.is_some_and(|command| command.is_monitored() && !is_queued(connection, command));
     if is_executed && core.server.monitors.is_any() {
         core.server.monitor(&connection.address, args);
+    }
+    if connection.task.is_none() && command.is_none_or(|command| command.name != "client|reply") {
+        end_skip(connection);
+    }
+    // Always: the request may have ended the tracking.
+    let changes = core.records.session().take_own_changes();
+    if connection.is_no_loop() {
+        let budget = &core.server.pubsub.budget;
+        core.server.tracking.end_request(connection.id, changes, budget);
     }
     if let Some(options) = &mut connection.tracking
         && connection.queue.is_none()
@@ -464,7 +499,12 @@ fn slow_request(
     let is_secret = command.is_none_or(|command| {
         command.flags.has(CommandFlags::NO_AUTH) || command.name.starts_with("acl")
     });
-    let shown = if is_secret { 1 } else { SLOW_ARGS_MAX };
+    let shown = match args.len() {
+        _ if is_secret => 1,
+        // The last entry is the number of those that are not shown.
+        count if count > SLOW_ARGS_MAX => SLOW_ARGS_MAX - 1,
+        count => count,
+    };
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in args.iter().take(shown) {
         let cut = arg.get(..SLOW_ARG_BYTES_MAX).unwrap_or(arg);

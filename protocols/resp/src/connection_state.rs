@@ -62,8 +62,29 @@ pub struct ConnectionState {
     pub task: Option<Box<dyn SlicedTask>>,
     /// True if the connection closes after the current reply.
     pub is_closing: bool,
+    /// `CLIENT REPLY`.
+    pub reply_mode: ReplyMode,
     /// Resource of the local transport that the client requested and has not received yet.
     pub local_request: Option<nearstate_local_transport::LocalResource>,
+}
+
+/// `CLIENT REPLY`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Every request is answered.
+    #[default]
+    On,
+    /// None is.
+    Off,
+    /// The next one is not.
+    Skip,
+}
+
+impl ReplyMode {
+    /// True if some requests are not answered.
+    pub fn is_limited(self) -> bool {
+        self != Self::On
+    }
 }
 
 /// `CLIENT TRACKING` of a connection.
@@ -335,6 +356,11 @@ impl ConnectionState {
             let keys = command.keys.of(args).filter_map(|at| args.get(at));
             server.tracking.track(self.id, keys, &server.pubsub.budget);
         }
+    }
+
+    /// `CLIENT TRACKING ON NOLOOP`.
+    pub fn is_no_loop(&self) -> bool {
+        self.tracking.as_ref().is_some_and(|options| options.is_no_loop)
     }
 
     /// Ends `CLIENT TRACKING`.

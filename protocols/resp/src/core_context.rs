@@ -4,7 +4,9 @@ use crate::auth_limit::AuthSource;
 use crate::command::CommandFlags;
 use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
-use crate::connection_state::{ConnectionState, DeferredMessages, Subscriptions, WatchedRecords};
+use crate::connection_state::{
+    ConnectionState, DeferredMessages, ReplyMode, Subscriptions, WatchedRecords,
+};
 use crate::pubsub::mailbox::Mailbox;
 use crate::records::KeyedRecords;
 use crate::reply::RespVersion;
@@ -109,6 +111,7 @@ impl CoreContext {
             deferred_messages: DeferredMessages::default(),
             task: None,
             is_closing: false,
+            reply_mode: ReplyMode::On,
             local_request: None,
         }
     }

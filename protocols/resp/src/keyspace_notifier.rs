@@ -12,7 +12,7 @@ use crate::server::RespServer;
 use nearstate_model::Result;
 use nearstate_node::WatchSelector;
 use nearstate_node::executor::{Sleep, is_due, sleep, yield_now};
-use nearstate_store::{Event, Notice, Session};
+use nearstate_store::{Event, EventKind, Notice, OwnChange, Session};
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -182,7 +182,12 @@ impl<'s> KeyspaceNotifier<'s> {
             match watch.next() {
                 Ok(None) => return,
                 Ok(Some(Notice::Event(event))) => {
-                    publish_event(self.server, events, (prefix, &event), &mut self.channel);
+                    publish_event(
+                        self.server,
+                        events,
+                        (*number, prefix, &event),
+                        &mut self.channel,
+                    );
                 }
                 Ok(Some(Notice::Lost { events })) => {
                     self.server.keyspace.counts.lost.fetch_add(events, Ordering::Relaxed);
@@ -233,7 +238,7 @@ impl<'s> KeyspaceNotifier<'s> {
 fn publish_event(
     server: &RespServer,
     events: KeyspaceEvents,
-    (prefix, event): (&[u8], &Event<'_>),
+    (namespace, prefix, event): (u32, &[u8], &Event<'_>),
     channel: &mut Vec<u8>,
 ) {
     server.keyspace.counts.seen.fetch_add(1, Ordering::Relaxed);
@@ -243,7 +248,14 @@ fn publish_event(
     }
     let key = [prefix, event.key].concat();
     if is_tracking {
-        server.invalidate(&key);
+        let change = || OwnChange {
+            namespace,
+            key: event.key.to_vec(),
+            version: event.version,
+            is_deleted: event.kind == EventKind::Deleted,
+        };
+        let change = (event.kind != EventKind::Expired).then(change);
+        server.invalidate(&key, change.as_ref());
     }
     for (class, name) in names_of(event.kind, event.form) {
         if !events.has(class) {

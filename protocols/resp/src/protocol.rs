@@ -55,6 +55,7 @@ impl Protocol for RespProtocol {
                 self.server.keyspace.watch_namespace(core.session(), &name, namespace);
             }
         }
+        self.server.set_connection_limits(core.limits());
         let commands = TABLE.commands().iter().map(|command| (command.name, command.flags));
         let counts = Arc::new(RespCoreStats::new(commands));
         self.server.stats.add_core(Arc::clone(&counts));

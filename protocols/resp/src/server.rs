@@ -13,13 +13,13 @@ use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
-use nearstate_node::CoreMetrics;
 use nearstate_node::metrics::Distribution;
-use nearstate_store::NamespaceUsage;
+use nearstate_node::{ConnectionLimits, CoreMetrics};
+use nearstate_store::{NamespaceUsage, OwnChange};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Settings of the protocol.
@@ -80,8 +80,11 @@ pub struct AuthFailure<'a> {
     pub is_refused: bool,
 }
 
-/// The Redis release whose commands and replies are implemented. Clients depend on it.
-pub const REDIS_VERSION: &str = "7.0.15";
+/// The Redis release that clients are told. Some use it to decide what the server can do: redis-py
+/// and Jedis use `CLIENT TRACKING` from 7.4 on, Lettuce `CLIENT SETINFO` from 7.2 on. Replies are
+/// those of 7.0, apart from what later releases added to the commands of this server. A newer
+/// release is not reported without a run of `cargo xtask soak clients`.
+pub const REDIS_VERSION: &str = "7.4.0";
 
 /// Limit of queued message bytes per client, as Redis' default for subscribers.
 pub const MAILBOX_BYTES_MAX: usize = 32 << 20;
@@ -161,6 +164,8 @@ pub struct RespServer {
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
     port: AtomicU16,
+    /// The limits of the node, once it is started.
+    limits: OnceLock<Arc<ConnectionLimits>>,
     clients: Mutex<BTreeMap<u64, ClientEntry>>,
     slow: Mutex<SlowLog>,
 }
@@ -225,6 +230,7 @@ impl RespServer {
             keyspace: KeyspaceWatches::new(settings.keyspace_events),
             pubsub: PubSub::new(settings.messages_bytes_max),
             port: AtomicU16::new(settings.port),
+            limits: OnceLock::new(),
             runtime: RuntimeSettings::new(
                 settings.slow_micros,
                 settings.slow_entries_max,
@@ -253,6 +259,16 @@ impl RespServer {
     /// Sets the announced port, once the kernel has chosen one.
     pub fn set_port(&self, port: u16) {
         self.port.store(port, Ordering::Relaxed);
+    }
+
+    /// The limits of the node's connections, once it is started.
+    pub(crate) fn connection_limits(&self) -> Option<&ConnectionLimits> {
+        self.limits.get().map(Arc::as_ref)
+    }
+
+    /// Called by each core. All cores have the same limits.
+    pub(crate) fn set_connection_limits(&self, limits: &Arc<ConnectionLimits>) {
+        self.limits.get_or_init(|| Arc::clone(limits));
     }
 
     fn lock_clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientEntry>> {
@@ -300,8 +316,8 @@ impl RespServer {
     }
 
     /// A key was created, changed or deleted: tells the tracking clients.
-    pub(crate) fn invalidate(&self, key: &[u8]) {
-        self.tracking.invalidate(key, &self.pubsub.budget);
+    pub(crate) fn invalidate(&self, key: &[u8], change: Option<&OwnChange>) {
+        self.tracking.invalidate(key, change, &self.pubsub.budget);
         self.check_message_budget();
     }
 
@@ -402,6 +418,17 @@ pub struct ServerStats {
     cores: Mutex<Vec<Arc<RespCoreStats>>>,
     /// Metrics of connections, by core.
     connection_metrics: Mutex<Vec<Arc<CoreMetrics>>>,
+    /// The counters at the last `CONFIG RESETSTAT`.
+    baseline: Mutex<StatsSnapshot>,
+}
+
+/// The counters of `INFO`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StatsSnapshot {
+    /// Connections, requests, error replies, hits, misses, messages.
+    pub(crate) counts: [u64; 6],
+    /// By name.
+    pub(crate) commands: BTreeMap<&'static str, CommandStats>,
 }
 
 impl ServerStats {
@@ -461,6 +488,48 @@ impl ServerStats {
             }
         }
         all
+    }
+
+    /// Latencies of the commands that were called, by name, in nanoseconds.
+    pub(crate) fn command_latencies(&self) -> BTreeMap<&'static str, Distribution> {
+        let mut all: BTreeMap<&'static str, Distribution> = BTreeMap::new();
+        for core in self.cores().iter() {
+            for (name, more) in core.command_latencies() {
+                all.entry(name).or_default().merge(&more);
+            }
+        }
+        all
+    }
+
+    /// `CONFIG RESETSTAT`.
+    pub(crate) fn reset(&self) {
+        let now = self.snapshot();
+        *self.baseline.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    /// The counters since the last `CONFIG RESETSTAT`. The exported metrics are never reset.
+    pub(crate) fn since_reset(&self) -> StatsSnapshot {
+        let before = self.baseline.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut now = self.snapshot();
+        for (count, before) in now.counts.iter_mut().zip(before.counts) {
+            *count = count.saturating_sub(before);
+        }
+        for (name, before) in &before.commands {
+            if let Some(stats) = now.commands.get_mut(name) {
+                *stats = stats.since(before);
+            }
+        }
+        now.commands.retain(|_, stats| stats.calls > 0 || stats.rejected > 0);
+        now
+    }
+
+    fn snapshot(&self) -> StatsSnapshot {
+        let (requests, errors) = self.requests();
+        let [hits, misses] = self.hits_and_misses();
+        let connections = self.connections.load(Ordering::Relaxed);
+        let published = self.published.load(Ordering::Relaxed);
+        let counts = [connections, requests, errors, hits, misses, published];
+        StatsSnapshot { counts, commands: self.commands() }
     }
 
     /// Statistics of the commands that were called or rejected, by name.

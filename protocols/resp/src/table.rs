@@ -9,6 +9,7 @@ mod sdl;
 mod scripts;
 mod pubsub;
 mod transactions;
+mod clients;
 mod server;
 mod sentinel;
 mod local;
@@ -33,6 +34,7 @@ const GROUPS: &[&[RespCommand]] = &[
     scripts::COMMANDS,
     pubsub::COMMANDS,
     transactions::COMMANDS,
+    clients::COMMANDS,
     server::COMMANDS,
     sentinel::COMMANDS,
     local::COMMANDS,

@@ -8,6 +8,7 @@
 
 use crate::acl::User;
 use crate::pubsub::mailbox::{Delivery, Mailbox, Message, MessageBudget, MessageKind};
+use nearstate_store::OwnChange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,10 @@ pub const TRACKED_BYTES_MAX: usize = 16 << 20;
 /// Prefixes of all clients in broadcasting mode. Each change is compared with all of them, which
 /// takes some microseconds.
 pub const PREFIXES_MAX: usize = 1024;
+
+/// Changes of one client with `NOLOOP` whose events have not arrived: two of the largest
+/// transactions. Above it, the client is told about its own changes.
+const OWN_CHANGES_MAX: usize = 8192;
 
 /// The tracking clients.
 #[derive(Debug, Default)]
@@ -42,6 +47,19 @@ struct TrackingState {
     key_bytes: usize,
     /// The clients in broadcasting mode, by prefix.
     prefixes: BTreeMap<Vec<u8>, BTreeSet<u64>>,
+    /// The clients with `NOLOOP`.
+    no_loop: BTreeMap<u64, OwnRequests>,
+}
+
+/// The changes by a client with `NOLOOP`.
+#[derive(Debug, Default)]
+struct OwnRequests {
+    /// A request is running. What it changes is known at its end.
+    is_running: bool,
+    /// Changes whose events have not arrived.
+    changes: BTreeSet<OwnChange>,
+    /// Events that have arrived during the request, with the keys as clients write them.
+    held: Vec<(OwnChange, Vec<u8>)>,
 }
 
 /// A client that tracks.
@@ -55,6 +73,8 @@ pub struct TrackingClient {
     pub redirect: Option<(u64, Arc<Mailbox>)>,
     /// Prefixes in broadcasting mode; empty in default mode.
     pub prefixes: BTreeSet<Vec<u8>>,
+    /// It is not told about its own changes.
+    pub is_no_loop: bool,
 }
 
 impl TrackingClient {
@@ -84,6 +104,11 @@ impl Tracking {
         for prefix in &client.prefixes {
             state.prefixes.entry(prefix.clone()).or_default().insert(id);
         }
+        if client.is_no_loop {
+            state.no_loop.entry(id).or_default();
+        } else {
+            state.no_loop.remove(&id);
+        }
         state.clients.insert(id, client);
         self.is_any.store(true, Ordering::Release);
         true
@@ -92,6 +117,7 @@ impl Tracking {
     /// Removes a client. Returns true if none is left.
     pub fn remove(&self, id: u64) -> bool {
         let mut state = self.lock();
+        state.no_loop.remove(&id);
         if let Some(client) = state.clients.remove(&id) {
             for prefix in &client.prefixes {
                 if let Some(ids) = state.prefixes.get_mut(prefix) {
@@ -153,14 +179,41 @@ impl Tracking {
         }
     }
 
-    /// A key was created, changed or deleted.
-    pub fn invalidate(&self, key: &[u8], budget: &Arc<MessageBudget>) {
+    /// A client with `NOLOOP` begins a request. Events are held back until its end.
+    pub fn begin_request(&self, id: u64) {
+        if let Some(own) = self.lock().no_loop.get_mut(&id) {
+            own.is_running = true;
+        }
+    }
+
+    /// A request of a client with `NOLOOP` has made these changes.
+    pub fn end_request(&self, id: u64, changes: Vec<OwnChange>, budget: &Arc<MessageBudget>) {
+        let mut state = self.lock();
+        let Some(own) = state.no_loop.get_mut(&id) else { return };
+        own.is_running = false;
+        if own.changes.len() + changes.len() > OWN_CHANGES_MAX {
+            own.changes.clear();
+        }
+        own.changes.extend(changes.into_iter().take(OWN_CHANGES_MAX));
+        let mut held = std::mem::take(&mut own.held);
+        held.retain(|(change, _)| !own.changes.remove(change));
+        for (_, key) in held {
+            state.send(&key, &BTreeSet::from([id]), budget);
+        }
+    }
+
+    /// A key was created, changed or deleted. `change` is `None` if it has expired.
+    pub fn invalidate(&self, key: &[u8], change: Option<&OwnChange>, budget: &Arc<MessageBudget>) {
         let mut state = self.lock();
         let mut ids = state.take(key);
+        let readers = if state.no_loop.is_empty() { BTreeSet::new() } else { ids.clone() };
         // A prefix of a key is not greater than the key.
         let prefixes = state.prefixes.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
         for (_, more) in prefixes.filter(|(prefix, _)| key.starts_with(prefix)) {
             ids.extend(more);
+        }
+        if let Some(change) = change.filter(|_| !state.no_loop.is_empty()) {
+            state.hold_back(key, change, &mut ids, &readers);
         }
         state.send(key, &ids, budget);
     }
@@ -168,6 +221,10 @@ impl Tracking {
     /// Everything may have changed. Clients that have nothing cached are not told.
     pub fn invalidate_all(&self, budget: &Arc<MessageBudget>) {
         let mut state = self.lock();
+        for own in state.no_loop.values_mut() {
+            own.changes.clear();
+            own.held.clear();
+        }
         let keys = std::mem::take(&mut state.keys);
         (state.pairs, state.key_bytes) = (0, 0);
         let mut ids: BTreeSet<u64> = keys.into_values().flatten().collect();
@@ -191,6 +248,35 @@ impl TrackingState {
         let Some((key, ids)) = self.keys.remove_entry(key) else { return BTreeSet::new() };
         self.uncount(&key, &ids);
         ids
+    }
+
+    /// Removes the clients that made the change themselves, or may have made it in the request that
+    /// they are running. Those of `readers` remain interested in the key.
+    fn hold_back(
+        &mut self,
+        key: &[u8],
+        change: &OwnChange,
+        ids: &mut BTreeSet<u64>,
+        readers: &BTreeSet<u64>,
+    ) {
+        for (id, own) in &mut self.no_loop {
+            let is_own = own.changes.remove(change);
+            let is_held = own.is_running && own.held.len() < OWN_CHANGES_MAX;
+            if !(is_own || is_held) || !ids.remove(id) {
+                continue;
+            }
+            if !is_own {
+                own.held.push((change.clone(), key.to_vec()));
+            }
+            if readers.contains(id) {
+                if !self.keys.contains_key(key) {
+                    self.keys.insert(key.to_vec(), BTreeSet::new());
+                    self.key_bytes += key.len();
+                }
+                let is_new = self.keys.get_mut(key).is_some_and(|ids| ids.insert(*id));
+                self.pairs += usize::from(is_new);
+            }
+        }
     }
 
     fn pop_first(&mut self) -> Option<(Vec<u8>, BTreeSet<u64>)> {
@@ -231,7 +317,13 @@ mod tests {
         let users = Users::parse(lines, &TABLE).unwrap_or_else(|_| Users::open(&TABLE));
         let prefixes = prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect();
         let mailbox = Arc::new(Mailbox::new(1 << 20, &budget()));
-        TrackingClient { user: users.initial_user().cloned(), mailbox, redirect: None, prefixes }
+        TrackingClient {
+            user: users.initial_user().cloned(),
+            mailbox,
+            redirect: None,
+            prefixes,
+            is_no_loop: false,
+        }
     }
 
     fn keys(client: &TrackingClient) -> Vec<String> {
@@ -248,7 +340,7 @@ mod tests {
         tracking.track(2, [&b"k"[..]].into_iter(), &budget);
         tracking.track(3, [&b"k"[..]].into_iter(), &budget);
         for key in [&b"k"[..], b"k", b"other"] {
-            tracking.invalidate(key, &budget);
+            tracking.invalidate(key, None, &budget);
         }
         assert_eq!((keys(&one), keys(&two)), (vec!["k".to_owned()], vec!["k".to_owned()]));
         tracking.invalidate_all(&budget);
@@ -268,7 +360,7 @@ mod tests {
             assert!(tracking.add(id, client.clone()));
         }
         for key in [&b"{a},k"[..], b"{b},k", b"x", b"xy", b""] {
-            tracking.invalidate(key, &budget);
+            tracking.invalidate(key, None, &budget);
         }
         assert_eq!(keys(&every).len(), 5);
         assert_eq!(keys(&some), ["{a},k", "x", "xy"]);
@@ -277,7 +369,7 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(!tracking.add(4, client("", &many)));
         tracking.remove(2);
-        tracking.invalidate(b"x", &budget);
+        tracking.invalidate(b"x", None, &budget);
         assert!(keys(&some).is_empty());
     }
 
@@ -294,5 +386,42 @@ mod tests {
         let [_, tracked, _] = tracking.counts();
         assert!(tracked * 4100 <= TRACKED_BYTES_MAX, "{tracked}");
         assert!(!one.mailbox.take_all().is_empty());
+    }
+
+    #[test]
+    fn a_client_with_noloop_is_told_about_the_changes_of_others_only() {
+        let (tracking, budget) = (Tracking::default(), budget());
+        let [own, other] = [client("", &[]), client("", &[""])];
+        let own = TrackingClient { is_no_loop: true, ..own };
+        assert!(tracking.add(1, own.clone()) && tracking.add(2, other.clone()));
+        let change = |version: u64, is_deleted: bool| OwnChange {
+            namespace: 1,
+            key: b"k".to_vec(),
+            version,
+            is_deleted,
+        };
+        let event = |change: OwnChange| tracking.invalidate(b"k", Some(&change), &budget);
+        tracking.track(1, std::iter::once(&b"k"[..]), &budget);
+        // The event arrives after the request.
+        tracking.begin_request(1);
+        tracking.end_request(1, vec![change(1, false), change(1, true)], &budget);
+        event(change(1, false));
+        event(change(1, true));
+        assert_eq!((keys(&own).len(), keys(&other).len()), (0, 2));
+        // It arrives during the request, and so does that of another client.
+        tracking.begin_request(1);
+        event(change(2, false));
+        event(change(3, false));
+        assert!(keys(&own).is_empty(), "held until the end of the request");
+        tracking.end_request(1, vec![change(3, false)], &budget);
+        assert_eq!((keys(&own), keys(&other).len()), (vec!["k".to_owned()], 2));
+        // The key is still tracked after an own change.
+        event(change(4, false));
+        assert_eq!(keys(&own), ["k"]);
+        event(change(5, false));
+        assert!(keys(&own).is_empty(), "not tracked any more");
+        tracking.track(1, std::iter::once(&b"k"[..]), &budget);
+        tracking.invalidate(b"k", None, &budget);
+        assert_eq!(keys(&own), ["k"], "an expiry is told");
     }
 }

@@ -166,7 +166,7 @@ pub(crate) fn is_past(meta: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     let (_, meta) = Meta::split(meta)?;
-    Ok(meta.expires_ms != 0 && meta.expires_ms <= nearstate_memory::now_ms_coarse())
+    Ok(meta.expires_ms != 0 && nearstate_memory::is_reached(meta.expires_ms))
 }
 
 /// True if a record has expired.

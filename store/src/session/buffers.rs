@@ -57,8 +57,8 @@ pub struct Metadata<'a> {
     /// [`TAGS_MAX`]: nearstate_model::limits::TAGS_MAX
     pub tags: &'a [(&'a str, &'a [u8])],
     /// When the record expires, in milliseconds since 1970 by the machine's clock; 0: never. It has
-    /// expired as soon as [`now_ms_coarse`](crate::now_ms_coarse) reaches this time, so a time that
-    /// is not in the future expires at once.
+    /// expired as soon as [`now_ms`](crate::now_ms) reaches this time, so a time that is not in the
+    /// future expires at once.
     pub expires_ms: u64,
 }
 

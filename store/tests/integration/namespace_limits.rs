@@ -88,15 +88,15 @@ fn growth_above_the_limit_is_refused_and_everything_else_is_not() {
                 txn.put(ns, b"c", &value)
             })
             .unwrap();
-        writer.put(other, b"free", &[0; 100_000]).unwrap();
+        writer.put(other, b"free", &vec![0; 100_000]).unwrap();
         assert_eq!(used(writer, ns), 2880);
     }
     // A lower limit refuses what grows, and nothing else.
     session.set_limits(ns, hard(64)).unwrap();
-    assert_limit_below(far.put(ns, b"d", b""));
+    assert_limit_below(&far.put(ns, b"d", b""));
     far.put(ns, b"a", &[9; 900]).unwrap();
     assert!(far.delete(ns, b"a").unwrap());
-    assert_limit_below(far.put(ns, b"a", b""));
+    assert_limit_below(&far.put(ns, b"a", b""));
     session.set_limits(ns, hard(1 << 20)).unwrap();
     far.put(ns, b"a", &value).unwrap();
     // Without limits nothing is counted.
@@ -114,9 +114,9 @@ fn growth_above_the_limit_is_refused_and_everything_else_is_not() {
 }
 
 #[track_caller]
-fn assert_limit_below<T: std::fmt::Debug>(answer: Result<T, Error>) {
+fn assert_limit_below<T: std::fmt::Debug>(answer: &Result<T, Error>) {
     assert!(
-        matches!(answer, Err(Error::LimitReached { used_bytes, .. }) if used_bytes > 64),
+        matches!(answer, Err(Error::LimitReached { used_bytes, .. }) if *used_bytes > 64),
         "{answer:?}"
     );
 }
@@ -166,7 +166,7 @@ fn the_records_of_every_kind_are_counted_when_the_first_limit_is_set() {
     clean(&test.folder.path);
     let session = test.region.session().unwrap();
     session.set_limits(counters, hard(64)).unwrap();
-    assert_limit_below(session.add(counters, b"new", 1));
+    assert_limit_below(&session.add(counters, b"new", 1));
     session.add(counters, &1_u32.to_be_bytes(), 1).unwrap();
     for (namespace, before) in all.into_iter().zip(before) {
         assert_eq!(used(&session, namespace), before);
@@ -299,13 +299,15 @@ fn one_process_fills_its_namespace_and_another_continues_in_its_own() {
     let (greedy, modest) = (open(&session, "greedy"), open(&session, "modest"));
     session.set_limits(greedy, hard(8 << 20)).unwrap();
     let mut filling = child("namespace_limits::child_that_fills", &test.folder.path);
-    let filling = std::thread::spawn(move || output(&mut filling).unwrap());
-    let mut count = 0_u32;
-    while !filling.is_finished() || count < 1000 {
-        session.put(modest, &(count % 5000).to_be_bytes(), &[6; 1000]).unwrap();
-        count += 1;
-    }
-    succeeded(&filling.join().unwrap());
+    std::thread::scope(|scope| {
+        let filling = scope.spawn(|| output(&mut filling).unwrap());
+        let mut count = 0_u32;
+        while !filling.is_finished() || count < 1000 {
+            session.put(modest, &(count % 5000).to_be_bytes(), &[6; 1000]).unwrap();
+            count += 1;
+        }
+        succeeded(&filling.join().unwrap());
+    });
     assert!(used(&session, greedy) > 7 << 20);
     session.put(modest, b"after", &[6; 1000]).unwrap();
     drop(session);
@@ -407,7 +409,7 @@ fn memory_that_is_joined_again_leaves_the_count_as_it_was() {
     }
     let before = used(&session, ns);
     let mut large = 0;
-    while session.put(ns, format!("large-{large}").as_bytes(), &[2; 40_000]).is_ok() {
+    while session.put(ns, format!("large-{large}").as_bytes(), &vec![2; 40_000]).is_ok() {
         large += 1;
     }
     assert!(large > 300, "{large} large records fit");

@@ -1,8 +1,8 @@
 //! Empty namespaces are removed, and what had them says so.
 
 use nearstate_store::{
-    Condition, Error, Filter, Kind, Metadata, Namespace, Region, Schema, Session, TagSchema,
-    Values, WhenFull,
+    Condition, Error, Filter, Kind, Metadata, Namespace, Notice, Region, Schema, Session,
+    TagSchema, Values, Watch, WhenFull,
 };
 
 use crate::fixture::TestRegion;
@@ -189,6 +189,75 @@ fn a_watch_ends_with_an_error_when_its_namespace_is_removed() {
     session.put(new, b"k", b"v").unwrap();
     assert_removed(watch.next().map(|notice| notice.is_some()));
     assert!(next.next().unwrap().is_some());
+}
+
+/// The keys of the events that a watch returns, and what ends it.
+fn keys_until_the_end(watch: &mut Watch) -> (Vec<Vec<u8>>, Error) {
+    let mut keys = Vec::new();
+    loop {
+        match watch.next() {
+            Ok(Some(Notice::Event(event))) => keys.push(event.key.to_vec()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => return (keys, error),
+        }
+    }
+}
+
+#[test]
+fn a_watch_returns_the_last_events_of_a_removed_namespace_and_none_of_the_next() {
+    let test = TestRegion::new();
+    let (session, far) = (test.region.session().unwrap(), test.region.session().unwrap());
+    for is_reused in [false, true] {
+        let old = open(&session, "watched");
+        let mut all = far.watch(old, Filter::Namespace).unwrap();
+        let mut some = far.watch(old, Filter::Prefix(b"rare".to_vec())).unwrap();
+        for key in [b"rare-1", b"often1", b"rare-2"] {
+            session.put(old, key, b"v").unwrap();
+            session.delete(old, key).unwrap();
+        }
+        assert!(session.remove_namespace(old).unwrap());
+        if is_reused {
+            for round in 0..3 {
+                let next = open(&session, "next");
+                assert_eq!(next.number() & 0xffff, old.number() & 0xffff);
+                drop(session.watch(next, Filter::Namespace).unwrap());
+                session.put(next, b"rare-next", b"v").unwrap();
+                session.delete(next, b"rare-next").unwrap();
+                assert!(session.remove_namespace(next).unwrap(), "round {round}");
+            }
+        }
+        let (keys, error) = keys_until_the_end(&mut all);
+        assert_eq!(keys, [b"rare-1", b"rare-1", b"often1", b"often1", b"rare-2", b"rare-2"]);
+        assert_removed::<()>(Err(error));
+        let (keys, error) = keys_until_the_end(&mut some);
+        assert_eq!(keys.len(), 4, "{keys:?}");
+        assert_removed::<()>(Err(error));
+        assert_removed(all.next().map(|notice| notice.is_some()));
+    }
+    drop((session, far));
+    test.close_and_check();
+}
+
+/// The end of a namespace can be among the events that a slow watch has missed.
+#[test]
+fn a_slow_watch_of_a_removed_namespace_ends_after_what_it_has_missed() {
+    let test = TestRegion::new();
+    let session = test.region.session().unwrap();
+    let old = open(&session, "watched");
+    let mut watch = session.watch(old, Filter::Namespace).unwrap();
+    session.put(old, b"k", b"v").unwrap();
+    session.delete(old, b"k").unwrap();
+    assert!(session.remove_namespace(old).unwrap());
+    let next = open(&session, "next");
+    drop(session.watch(next, Filter::Namespace).unwrap());
+    for number in 0..60_000_u32 {
+        session.put(next, &number.to_be_bytes(), &[1; 50]).unwrap();
+    }
+    assert!(matches!(watch.next(), Ok(Some(Notice::Lost { .. }))));
+    session.put(next, b"later", b"v").unwrap();
+    assert_removed(watch.next().map(|notice| notice.is_some()));
+    drop((session, watch));
+    test.close_and_check();
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! The tests beside this file start the built `nearstate` and use it with `ricsdl`, redis-py,
 //! go-redis, `redis-cli` and `redis-benchmark`. They also send the same commands to the node and to
-//! Debian's Redis and compare every byte of the replies.
+//! Debian's Redis and compare every byte of the replies. The program of this crate runs the long
+//! tests: ten clients, and Redis' Tcl units.
 //!
 //! A module uses only modules that are listed below it.
 
@@ -13,7 +14,12 @@
     reason = "only tests use this crate: an error is a difference that was found, or an error of \
               the system"
 )]
+#![expect(clippy::print_stdout, reason = "a long test prints its progress")]
 
+pub mod tcl_units;
+pub mod redis_source;
+pub mod soak;
+pub mod client_programs;
 pub mod differential;
 pub mod sequence;
 pub mod known_differences;

@@ -27,6 +27,8 @@ const PROGRAM_VARIABLE: &str = "NEARSTATE_PROGRAM";
 #[derive(Debug)]
 pub struct TestServer {
     child: Child,
+    /// Starts it again, with the same arguments.
+    command: Command,
     /// The address that it listens on.
     pub address: SocketAddr,
     /// The file of its standard error.
@@ -68,8 +70,8 @@ impl TestServer {
             let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
             let address = free.map_err(|error| format!("no free port: {error}"))?;
             let folder = folder()?;
-            let mut command = make(address, folder.path());
-            let mut server = Self::start(&mut command, folder, address)?;
+            let command = make(address, folder.path());
+            let mut server = Self::start(command, folder, address)?;
             // If another process takes the port first, the server exits and the next port is tried.
             if server.is_started()? {
                 return Ok(server);
@@ -80,7 +82,7 @@ impl TestServer {
     }
 
     fn start(
-        command: &mut Command,
+        mut command: Command,
         folder: tempfile::TempDir,
         address: SocketAddr,
     ) -> Result<Self, String> {
@@ -88,11 +90,19 @@ impl TestServer {
         let file =
             File::create(&errors).map_err(|error| format!("{}: {error}", errors.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let program = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn().map_err(|error| {
-            format!("{program}: {error}: `cargo xtask test` installs what the tests need")
-        })?;
-        Ok(Self { child, address, errors, folder })
+        let child = spawn(&mut command)?;
+        Ok(Self { child, command, address, errors, folder })
+    }
+
+    /// Sends SIGKILL, and starts the server again with the same folder and address.
+    pub fn kill_and_restart(&mut self) -> Result<(), String> {
+        self.child.kill().map_err(|error| format!("the server is not killed: {error}"))?;
+        self.child.wait().map_err(|error| format!("the server does not exit: {error}"))?;
+        self.child = spawn(&mut self.command)?;
+        if self.is_started()? {
+            return Ok(());
+        }
+        Err(format!("the server does not start again: {}", self.error_output()))
     }
 
     /// Waits until it replies. Returns false if it has exited.
@@ -151,6 +161,13 @@ impl Drop for TestServer {
     }
 }
 
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.spawn().map_err(|error| {
+        format!("{program}: {error}: `cargo xtask test` installs what the tests need")
+    })
+}
+
 /// A temporary folder, in memory if possible.
 fn folder() -> Result<tempfile::TempDir, String> {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
@@ -167,10 +184,11 @@ pub fn root() -> PathBuf {
 
 /// Cargo's target folder.
 pub fn build_folder() -> Result<PathBuf, String> {
-    let test = env::current_exe().map_err(|error| format!("own path: {error}"))?;
-    // TARGET/PROFILE/deps/TEST
-    let folder = test.ancestors().nth(3).ok_or("this test is not in a target folder")?;
-    Ok(folder.to_owned())
+    let own = env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    // TARGET/PROFILE/deps/TEST or TARGET/PROFILE/PROGRAM
+    let is_test = own.parent().is_some_and(|parent| parent.ends_with("deps"));
+    let folder = own.ancestors().nth(if is_test { 3 } else { 2 });
+    Ok(folder.ok_or("this program is not in a target folder")?.to_owned())
 }
 
 /// The `nearstate` of these sources. Cargo passes a test only the paths of programs of its own
@@ -209,9 +227,7 @@ pub fn output_of(command: &mut Command) -> Result<String, String> {
 pub fn output_with_input(command: &mut Command, input: &[u8]) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| {
-        format!("{program}: {error}: `cargo xtask test` installs what the tests need")
-    })?;
+    let mut child = spawn(command)?;
     let stdin = child.stdin.take();
     let ended = thread::scope(|scope| {
         // A thread of its own: the command may write much before it has read everything.

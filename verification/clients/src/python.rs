@@ -1,26 +1,30 @@
 //! Python clients: a virtual environment for each list of pinned packages, in the build folder.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::programs::{TestServer, build_folder, output_of, root};
 
 /// Runs a script of `python/` with a server and the packages of a list. Returns its output.
 pub fn run(script: &str, list: &str, server: &TestServer) -> Result<String, String> {
-    let folder = root().join("verification/clients/python");
-    let python = environment(list, &folder.join(format!("requirements-{list}.txt")))?;
-    let mut command = Command::new(python);
-    command.arg("-B").arg(folder.join(script));
+    let mut command = Command::new(environment(list)?);
+    command.arg("-B").arg(folder().join(script));
     command.env("NEARSTATE_HOST", server.address.ip().to_string());
     command.env("NEARSTATE_PORT", server.address.port().to_string());
     output_of(&mut command)
 }
 
-/// The Python program of an environment with these packages, which is created if necessary.
-fn environment(name: &str, list: &Path) -> Result<PathBuf, String> {
+fn folder() -> PathBuf {
+    root().join("verification/clients/python")
+}
+
+/// The Python program of an environment with the packages of a list, which is created if
+/// necessary.
+pub fn environment(name: &str) -> Result<PathBuf, String> {
+    let list = folder().join(format!("requirements-{name}.txt"));
     let requested =
-        fs::read_to_string(list).map_err(|error| format!("{}: {error}", list.display()))?;
+        fs::read_to_string(&list).map_err(|error| format!("{}: {error}", list.display()))?;
     let folder = build_folder()?.join(format!("clients-{name}"));
     let python = folder.join("bin/python");
     // The list that was installed completely.
@@ -30,7 +34,7 @@ fn environment(name: &str, list: &Path) -> Result<PathBuf, String> {
     }
     output_of(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    output_of(Command::new(&python).args(install).arg("--requirement").arg(list)).map_err(
+    output_of(Command::new(&python).args(install).arg("--requirement").arg(&list)).map_err(
         |error| {
             let list = list.display();
             format!("PyPI must be reachable once for the packages of {list}: {error}")

@@ -10,6 +10,7 @@ use crate::limits;
 use crate::node_kills::{embedded, node_process};
 use crate::reader;
 use crate::removals;
+use crate::repairs;
 use crate::rng::seeded;
 use crate::scenario;
 use crate::step;
@@ -63,6 +64,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "attach" => scenario::attach(folder),
         "fill-idle" => idle_memory::play(folder),
         "limit-namespaces" => limits::play(folder),
+        "repair" => repairs::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),
         other => Err(format!("unknown role {other:?}")),

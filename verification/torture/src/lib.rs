@@ -28,6 +28,7 @@ pub mod step;
 pub mod scenario;
 mod reader;
 pub mod idle_memory;
+pub mod repairs;
 pub mod limits;
 pub mod removals;
 mod stops;

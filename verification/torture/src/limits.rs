@@ -11,10 +11,10 @@ use nearstate_store::{
 use crate::region_access::{create_region, open_session};
 use crate::verify::check_clean;
 
-const NAMES: [&str; 2] = ["limited", "limited-too"];
+pub(crate) const NAMES: [&str; 2] = ["limited", "limited-too"];
 
 /// Records of each namespace before its first limit: its index has some dozens of buckets.
-const RECORDS: u32 = 150;
+pub(crate) const RECORDS: u32 = 150;
 
 /// What the records may take.
 const LIMIT: u64 = 64 << 10;
@@ -42,6 +42,16 @@ pub fn prepare(folder: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Sets limits of the first namespace.
+///
+/// # Errors
+/// The store's error.
+pub(crate) fn limit_first(folder: &Path) -> Result<(), String> {
+    let session = open_session(&folder.join("region"))?;
+    let limits = NamespaceLimits { soft_bytes: 0, hard_bytes: LIMIT };
+    session.set_limits(open(&session, NAMES[0])?, limits).map_err(text("set limits"))
 }
 
 /// A refusal is an answer.

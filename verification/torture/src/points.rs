@@ -11,6 +11,7 @@ use crate::idle_memory::IdleCase;
 use crate::limits;
 use crate::oracle::Oracle;
 use crate::removals::RemovalCase;
+use crate::repairs;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
 use crate::spawn::ChildCommand;
 use crate::verify::check_clean;
@@ -265,6 +266,32 @@ pub fn limits(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
         }
     }
     Ok(reached)
+}
+
+/// Kills a repair at its stores, and the repair of what it has left too. A third one completes
+/// both.
+///
+/// # Errors
+/// The violation that was found, with the store.
+pub fn repairs(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let CrashTest { folder, starter, .. } = *test;
+    let mut store = 1_u32;
+    loop {
+        let context = |e| format!("a repair killed at store {store}: {e}");
+        repairs::prepare(folder).map_err(context)?;
+        let plan = format!("repair.stored:{store}");
+        if child(starter, folder, ["repair", ""], Some(&plan)).map_err(context)? != ChildEnd::Killed
+        {
+            return Ok(reached);
+        }
+        reached.count("repair.stored");
+        let again = format!("repair.stored:{}", 1 + store / 2);
+        child(starter, folder, ["repair", ""], Some(&again)).map_err(context)?;
+        repairs::verify(folder).map_err(context)?;
+        // The first stores one by one.
+        store += 1 + store / 12;
+    }
 }
 
 /// False if the child was not killed.

@@ -14,7 +14,7 @@ const COLUMNS_MAX: usize = 100;
 const EXTENSIONS: &[&str] = &[
     "rs", "toml", "lock", "md", "txt", // the workspace itself
     "c", "h", "cpp", "hpp", "in", "pc", "sh", // the C face, and what starts things
-    "py", "go", "mod", "sum", // clients
+    "py", "go", "mod", "sum", "mjs", // clients
     "json", "yaml", "yml", "csv", "xml", // contracts and the machines that tests carry
     "html", "css", "js", "svg",  // the report
     "java", // the front door of Apache Geode

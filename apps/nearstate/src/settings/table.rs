@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nearstate_model::Result;
-use nearstate_node::ConnectionLimits;
 use nearstate_node::executor::SpinPolicy;
+use nearstate_node::{ConnectionLimits, LoweredCount};
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
@@ -314,6 +314,7 @@ impl Settings {
             shutdown_timeout: self.shutdown_timeout.0,
             tcp_backlog: i32::try_from(self.tcp_backlog.0).unwrap_or(i32::MAX),
             rings_max: self.rings_max.0,
+            connections_lowered: LoweredCount::default(),
         }
     }
 

@@ -24,7 +24,9 @@ use crate::usage::NamespaceLimits;
 /// Points that the work below does not pass: those of recovery, attach, detach and drop, and those
 /// that only `store` passes.
 fn is_not_passed(point: &str) -> bool {
-    ["recover.", "attach.", "detach.", "drop."].iter().any(|prefix| point.starts_with(prefix))
+    ["recover.", "attach.", "detach.", "drop.", "repair."]
+        .iter()
+        .any(|prefix| point.starts_with(prefix))
 }
 
 fn pending(

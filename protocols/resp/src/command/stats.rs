@@ -2,6 +2,7 @@
 
 use crate::command::CommandFlags;
 use nearstate_node::metrics::{Distribution, Histogram};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Statistics of one core.
@@ -12,8 +13,6 @@ pub struct RespCoreStats {
     errors: AtomicU64,
     /// Hits and misses of reads.
     hits_and_misses: [AtomicU64; 2],
-    /// Latencies by class, in nanoseconds.
-    latencies: [Histogram; CommandClass::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -24,6 +23,8 @@ struct CommandCounters {
     nanos: AtomicU64,
     failed: AtomicU64,
     rejected: AtomicU64,
+    /// Latencies in nanoseconds. Allocated at the first call: 2 KiB.
+    latencies: OnceLock<Box<Histogram>>,
 }
 
 /// Class of a command in latency statistics.
@@ -81,6 +82,18 @@ pub struct CommandStats {
     pub rejected: u64,
 }
 
+impl CommandStats {
+    /// The difference from an earlier state.
+    pub(crate) const fn since(&self, before: &Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(before.calls),
+            micros: self.micros.saturating_sub(before.micros),
+            failed: self.failed.saturating_sub(before.failed),
+            rejected: self.rejected.saturating_sub(before.rejected),
+        }
+    }
+}
+
 impl RespCoreStats {
     /// Zeroed statistics of these commands, in the order of their numbers.
     pub fn new(commands: impl Iterator<Item = (&'static str, CommandFlags)>) -> Self {
@@ -92,13 +105,13 @@ impl RespCoreStats {
             nanos: none(),
             failed: none(),
             rejected: none(),
+            latencies: OnceLock::new(),
         };
         Self {
             commands: commands.map(count).collect(),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             hits_and_misses: [none(), none()],
-            latencies: CommandClass::ALL.map(|_| Histogram::default()),
         }
     }
 
@@ -114,9 +127,7 @@ impl RespCoreStats {
         };
         add(&count.calls, 1);
         add(&count.nanos, nanos);
-        if let Some(latencies) = self.latencies.get(count.class as usize) {
-            latencies.record(nanos);
-        }
+        count.latencies.get_or_init(Box::default).record(nanos);
         if is_refused {
             add(&count.failed, 1);
         }
@@ -150,7 +161,21 @@ impl RespCoreStats {
     /// Latencies by class in nanoseconds, in the order of [`CommandClass::ALL`]. Of a sliced task
     /// only the first slice counts.
     pub fn latencies(&self) -> [Distribution; CommandClass::ALL.len()] {
-        self.latencies.each_ref().map(Histogram::snapshot)
+        let mut all = CommandClass::ALL.map(|_| Distribution::default());
+        for count in &self.commands {
+            if let Some(latencies) = count.latencies.get()
+                && let Some(sum) = all.get_mut(count.class as usize)
+            {
+                sum.merge(&latencies.snapshot());
+            }
+        }
+        all
+    }
+
+    /// Latencies of the commands that were called, by name, in nanoseconds.
+    pub fn command_latencies(&self) -> impl Iterator<Item = (&'static str, Distribution)> {
+        let seen = |count: &CommandCounters| Some((count.name, count.latencies.get()?.snapshot()));
+        self.commands.iter().filter_map(seen)
     }
 
     /// Statistics of the commands that were called or rejected, by name.
@@ -190,6 +215,9 @@ mod tests {
         let [read, write, pubsub, other] = counts.latencies();
         assert_eq!((read.total(), read.sum, write.total()), (2, 5_000, 1));
         assert_eq!((pubsub.total(), other.total()), (0, 0));
+        let latencies: Vec<_> = counts.command_latencies().collect();
+        let totals = latencies.iter().map(|(name, latencies)| (*name, latencies.total()));
+        assert_eq!(totals.collect::<Vec<_>>(), [("get", 2), ("set", 1)]);
         let stats: Vec<_> = counts.commands().collect();
         let get = CommandStats { calls: 2, micros: 5, failed: 1, rejected: 0 };
         assert_eq!(stats.first(), Some(&("get", get)));

@@ -3,7 +3,9 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
+use super::transactions::reject_in_exec;
 use crate::command_context::CommandContext;
+use crate::connection_state::ReplyMode;
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::ReplyWriter;
@@ -84,9 +86,53 @@ fn close(ctx: &mut CommandContext<'_>, filter: &ClientFilter, skips_own: bool) -
             ctx.connection.is_closing = true;
         } else {
             client_entry.mailbox.close();
+            // It counts as closed at once, as in Redis. Its core closes the socket.
+            ctx.server.remove_client(id);
         }
     }
     closed
+}
+
+/// `ON` or `OFF` after the subcommand.
+fn on_or_off(args: Args<'_>) -> Result<bool, ErrorReply> {
+    match arg(args, 2).to_ascii_lowercase().as_slice() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(ErrorReply::SYNTAX),
+    }
+}
+
+/// `CLIENT NO-TOUCH ON|OFF`
+pub(crate) fn no_touch(
+    _: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    on_or_off(args)?;
+    reply.ok();
+    Ok(())
+}
+
+/// `CLIENT REPLY ON|OFF|SKIP`. Only ON has a reply.
+pub(crate) fn reply_mode(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    reject_in_exec(ctx, args)?;
+    let mode = match arg(args, 2).to_ascii_lowercase().as_slice() {
+        b"on" => ReplyMode::On,
+        b"off" => ReplyMode::Off,
+        // After OFF, no reply is sent until ON.
+        b"skip" if ctx.connection.reply_mode == ReplyMode::Off => ReplyMode::Off,
+        b"skip" => ReplyMode::Skip,
+        _ => return Err(ErrorReply::SYNTAX),
+    };
+    ctx.connection.reply_mode = mode;
+    if mode == ReplyMode::On {
+        reply.ok();
+    }
+    Ok(())
 }
 
 /// `CLIENT NO-EVICT ON|OFF`
@@ -95,11 +141,7 @@ pub(crate) fn no_evict(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
-    if !is("on") && !is("off") {
-        return Err(ErrorReply::SYNTAX);
-    }
-    let is_on = is("on");
+    let is_on = on_or_off(args)?;
     ctx.server.update_client(ctx.connection.id, |entry| entry.is_no_evict = is_on);
     reply.ok();
     Ok(())

@@ -1,6 +1,8 @@
 //! `CONFIG SET`: the settings that change while the server runs. All others are in the
 //! configuration file.
 
+#![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
+
 use super::server::{NOTIFY, settings};
 use super::transactions::reject_in_exec;
 use super::watch_namespaces::WatchNamespacesTask;
@@ -12,7 +14,7 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::runtime_settings::ServerLogLevel;
 use nearstate_model::Error;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Limit of `slowlog-max-len`: some hundred megabytes of entries.
 const SLOW_ENTRIES_LIMIT: i64 = 100_000;
@@ -28,6 +30,7 @@ enum SettingChange {
     MailboxBytesMax(usize),
     LatencyThresholdMs(u64),
     LogLevel(ServerLogLevel),
+    ConnectionsMax(usize),
     Events(KeyspaceEvents),
     /// The setting has this value and no other.
     None,
@@ -46,8 +49,18 @@ pub(crate) fn set(
     }
     let known = settings(ctx)?;
     let mut changes: BTreeMap<&str, SettingChange> = BTreeMap::new();
-    let names = pairs.iter().step_by(2);
-    for (word, value) in names.zip(pairs.iter().skip(1).step_by(2)) {
+    let names = || pairs.iter().step_by(2);
+    let mut seen = BTreeSet::new();
+    for word in names() {
+        let name = word.to_ascii_lowercase();
+        let is_known = |(known, _): &&(&str, String)| known.as_bytes() == name;
+        if let Some((name, _)) = known.iter().find(is_known)
+            && !seen.insert(*name)
+        {
+            return Err(failed(name, "duplicate parameter"));
+        }
+    }
+    for (word, value) in names().zip(pairs.iter().skip(1).step_by(2)) {
         let name = word.to_ascii_lowercase();
         let Some((name, current)) = known.iter().find(|(known, _)| known.as_bytes() == name) else {
             let word = String::from_utf8_lossy(word.get(..128).unwrap_or(word));
@@ -55,10 +68,11 @@ pub(crate) fn set(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{word}'"
             )));
         };
-        let change = read(name, value, current).map_err(|why| failed(name, &why))?;
-        if changes.insert(name, change).is_some() {
-            return Err(failed(name, "duplicate parameter"));
-        }
+        let change = match *name {
+            "maxclients" => read_connections_max(ctx, value),
+            _ => read(name, value, current),
+        };
+        changes.insert(name, change.map_err(|why| failed(name, &why))?);
     }
     let mut events = None;
     for change in changes.into_values() {
@@ -110,6 +124,22 @@ fn read(name: &str, value: &[u8], current: &str) -> Result<SettingChange, String
         // Tools set what they rely on, such as an empty `save`.
         _ if value == current.as_bytes() => Ok(SettingChange::None),
         _ => Err("can't set immutable config".to_owned()),
+    }
+}
+
+/// Reads the limit of connections: at most that of the configuration, for which memory and files
+/// are reserved.
+fn read_connections_max(ctx: &CommandContext<'_>, value: &[u8]) -> Result<SettingChange, String> {
+    let max = ctx.server.connection_limits().map_or(1, |limits| limits.connections_max);
+    let requested = integer(value).ok_or("argument couldn't be parsed into an integer")?;
+    match usize::try_from(requested) {
+        Ok(connections) if (1..=max).contains(&connections) => {
+            Ok(SettingChange::ConnectionsMax(connections))
+        }
+        _ => Err(format!(
+            "argument must be between 1 and {max} inclusive: limits.connections_max of the \
+             configuration raises it"
+        )),
     }
 }
 
@@ -168,6 +198,17 @@ fn memory_bytes(word: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
+/// `CONFIG RESETSTAT`
+pub(crate) fn resetstat(
+    ctx: &mut CommandContext<'_>,
+    _: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    ctx.server.stats.reset();
+    reply.ok();
+    Ok(())
+}
+
 fn apply(ctx: &CommandContext<'_>, change: SettingChange) {
     let (server, runtime) = (ctx.server, &ctx.server.runtime);
     match change {
@@ -181,6 +222,11 @@ fn apply(ctx: &CommandContext<'_>, change: SettingChange) {
         SettingChange::LogLevel(level) => {
             runtime.set_log_level(level);
             (server.settings.on_log_level)(level);
+        }
+        SettingChange::ConnectionsMax(connections) => {
+            if let Some(limits) = server.connection_limits() {
+                limits.set_connections_max(connections);
+            }
         }
         SettingChange::Events(_) | SettingChange::None => {}
     }

@@ -9,7 +9,7 @@ use super::transactions::reject_in_exec;
 use crate::acl::{DEFAULT_USER, User};
 use crate::auth_limit::AuthDecision;
 use crate::command_context::CommandContext;
-use crate::connection_state::{PostponeCause, PostponedRequest, WatchedRecords};
+use crate::connection_state::{PostponeCause, PostponedRequest, ReplyMode, WatchedRecords};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
@@ -84,6 +84,7 @@ pub(crate) fn reset(
     connection.watched = WatchedRecords::default();
     connection.name = Vec::new();
     connection.protocol = RespVersion::Resp2;
+    connection.reply_mode = ReplyMode::On;
     connection.user.clone_from(&connection.initial_user);
     let user = connection.user.as_ref().map(|user| user.name().to_owned()).unwrap_or_default();
     ctx.server.monitors.remove(connection.id);
@@ -356,20 +357,6 @@ pub(crate) fn setinfo(
             *part = value;
         }
     });
-    reply.ok();
-    Ok(())
-}
-
-/// `CLIENT NO-TOUCH ON|OFF`
-pub(crate) fn no_touch(
-    _: &mut CommandContext<'_>,
-    args: Args<'_>,
-    reply: &mut ReplyWriter<'_>,
-) -> CommandResult {
-    let is = |word: &str| arg(args, 2).eq_ignore_ascii_case(word.as_bytes());
-    if !is("on") && !is("off") {
-        return Err(ErrorReply::SYNTAX);
-    }
     reply.ok();
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::arg;
 use super::random::{RandomCount, below, bounded};
-use super::scan_options::{self, ScanOptions};
+use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::dump_payload::BytesPair;
 use crate::number::long_double::LongDouble;
@@ -393,13 +393,16 @@ pub(crate) fn hscan(
         return Ok(());
     };
     let existing = found.fields()?;
-    let options = ScanOptions::read(args.from(3), false)?;
+    let options = ScanOptions::read(args.from(3), ScanKind::Fields)?;
     scan_options::write_single_page(reply, |reply| {
         let mut elements = 0;
         for (name, value) in existing.iter().filter(|(name, _)| options.matches(name.as_bytes())) {
             reply.bulk(name.as_bytes());
-            reply.bulk(value);
-            elements += 2;
+            elements += 1;
+            if !options.is_without_values {
+                reply.bulk(value);
+                elements += 1;
+            }
         }
         elements
     });

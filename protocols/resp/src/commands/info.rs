@@ -213,16 +213,15 @@ fn limits(seen: &Inspection, facts: &mut InfoText<'_>) {
 }
 
 fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
-    let stats = &server.stats;
-    let (requests, errors) = stats.requests();
-    facts.field("total_connections_received", stats.connections.load(Ordering::Relaxed));
+    let [connections, requests, errors, hits, misses, published] =
+        server.stats.since_reset().counts;
+    facts.field("total_connections_received", connections);
     facts.field("total_commands_processed", requests);
     facts.field("total_error_replies", errors);
-    let [hits, misses] = stats.hits_and_misses();
     facts.field("keyspace_hits", hits);
     facts.field("keyspace_misses", misses);
     facts.field("acl_access_denied_auth", server.auth_limit.failures());
-    facts.field("messages_published", stats.published.load(Ordering::Relaxed));
+    facts.field("messages_published", published);
     facts.field("pubsub_channels", server.pubsub.channel_count());
     facts.field("pubsub_patterns", server.pubsub.patterns());
     let keyspace = &server.keyspace.counts;
@@ -242,7 +241,7 @@ fn stats(server: &RespServer, facts: &mut InfoText<'_>) {
 
 #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
 fn commands(server: &RespServer, facts: &mut InfoText<'_>) {
-    for (name, tally) in server.stats.commands() {
+    for (name, tally) in server.stats.since_reset().commands {
         let each = tally.micros as f64 / tally.calls.max(1) as f64;
         facts.field(
             &format!("cmdstat_{name}"),

@@ -6,7 +6,7 @@ mod tasks;
 
 use super::arg;
 use super::keyspace_walk::{list_namespaces, matches};
-use super::scan_options::{self, ScanOptions};
+use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::CommandContext;
 use crate::parse::Args;
 use crate::pattern;
@@ -60,7 +60,7 @@ pub(crate) fn scan(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let cursor = scan_options::read_cursor(arg(args, 1))?;
-    let options = ScanOptions::read(args.from(2), true)?;
+    let options = ScanOptions::read(args.from(2), ScanKind::Keys)?;
     let namespaces = list_namespaces(ctx.records, options.pattern)?;
     if ctx.txn.is_some() {
         let (mut found, mut bytes) = (Vec::new(), 0);

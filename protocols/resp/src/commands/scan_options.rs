@@ -19,6 +19,16 @@ pub(super) struct ScanOptions<'a> {
     pub(super) count: u64,
     /// Only records of this type.
     pub(super) record_type: Option<&'a [u8]>,
+    /// `NOVALUES` of `HSCAN`.
+    pub(super) is_without_values: bool,
+}
+
+/// The command whose options are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScanKind {
+    Keys,
+    Fields,
+    Members,
 }
 
 /// Parses a cursor.
@@ -27,10 +37,16 @@ pub(super) fn read_cursor(text: &[u8]) -> Result<u64, ErrorReply> {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Parses the arguments after the cursor. `has_type`: accepts `TYPE`.
-    pub(super) fn read(mut rest: Args<'a>, has_type: bool) -> Result<Self, ErrorReply> {
-        let mut options = Self { pattern: None, count: COUNT, record_type: None };
+    /// Parses the arguments after the cursor.
+    pub(super) fn read(mut rest: Args<'a>, kind: ScanKind) -> Result<Self, ErrorReply> {
+        let mut options =
+            Self { pattern: None, count: COUNT, record_type: None, is_without_values: false };
         while let Some(option) = rest.get(0) {
+            if kind == ScanKind::Fields && option.eq_ignore_ascii_case(b"novalues") {
+                options.is_without_values = true;
+                rest = rest.from(1);
+                continue;
+            }
             let Some(value) = rest.get(1) else { return Err(ErrorReply::SYNTAX) };
             match option.to_ascii_lowercase().as_slice() {
                 b"count" => {
@@ -42,7 +58,7 @@ impl<'a> ScanOptions<'a> {
                     pattern::validate(value)?;
                     options.pattern = (value != b"*").then_some(value);
                 }
-                b"type" if has_type => options.record_type = Some(value),
+                b"type" if kind == ScanKind::Keys => options.record_type = Some(value),
                 _ => return Err(ErrorReply::SYNTAX),
             }
             rest = rest.from(2);

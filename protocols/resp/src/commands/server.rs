@@ -67,6 +67,7 @@ pub(super) fn settings(
         ("appendfsync", "no"),
         ("appendonly", "no"),
         ("cluster-enabled", "no"),
+        ("daemonize", "no"),
         ("databases", "1"),
         ("lazyfree-lazy-user-del", "no"),
         ("masterauth", ""),
@@ -74,11 +75,15 @@ pub(super) fn settings(
         ("replicaof", ""),
         ("requirepass", ""),
         ("save", ""),
+        ("slaveof", ""),
         ("stop-writes-on-bgsave-error", "no"),
         ("timeout", "0"),
     ];
     let mut all: Vec<(&'static str, String)> =
         fixed.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    if let Some(limits) = ctx.server.connection_limits() {
+        all.push(("maxclients", limits.connections_max_now().to_string()));
+    }
     all.extend([
         ("bind", ctx.connection.local_host.clone()),
         ("client-output-buffer-limit", format!("normal 0 0 0 slave 0 0 0 pubsub {pubsub} 0 0")),

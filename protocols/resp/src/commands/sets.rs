@@ -2,7 +2,7 @@
 
 use super::arg;
 use super::random::{RandomCount, below, bounded, sample};
-use super::scan_options::{self, ScanOptions};
+use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
 use crate::parse::{ARGS_MAX, Args};
@@ -423,7 +423,7 @@ pub(crate) fn sscan(
         return Ok(());
     };
     let members = found.members()?;
-    let options = ScanOptions::read(args.from(3), false)?;
+    let options = ScanOptions::read(args.from(3), ScanKind::Members)?;
     scan_options::write_single_page(reply, |reply| {
         let chosen = members.filter(|member| options.matches(member));
         chosen.map(|member| reply.bulk(member)).count()

@@ -47,6 +47,7 @@ pub(crate) fn tracking(
         mailbox: Arc::clone(&ctx.connection.mailbox),
         redirect,
         prefixes: options.prefixes.clone(),
+        is_no_loop: options.is_no_loop,
     };
     if !ctx.server.tracking.add(ctx.connection.id, own) {
         return Err(ErrorReply::new(format!(

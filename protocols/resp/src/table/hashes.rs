@@ -142,7 +142,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: READ,
         summary: "Iterates over the fields and values of a hash.",
         complexity: "O(N), N fields of the hash",
-        differs: "Returns the whole hash in one call, regardless of COUNT.",
+        differs: "Returns the whole hash in one call, regardless of COUNT. NOVALUES as in Redis \
+                  7.4.",
         run: hashes::hscan,
         ..ROW
     },

@@ -3,9 +3,7 @@
 use super::{ANY_TIME, CONNECTION, OPERATOR, READ};
 use crate::command::{AclCategories, ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::RespCommand;
-use crate::commands::{
-    clients, command, config, connection, info, latency, monitor, server, tracking, users,
-};
+use crate::commands::{command, config, connection, info, latency, monitor, server, users};
 
 const ROW: RespCommand = RespCommand { group: CommandGroup::Server, ..super::ROW };
 
@@ -149,172 +147,6 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         ..ROW
     },
     RespCommand {
-        name: "client",
-        arity: -2,
-        flags: CommandFlags::CONTAINER,
-        group: CommandGroup::Connection,
-        summary: "Contains commands for connections.",
-        differs: "REPLY and UNBLOCK are not supported.",
-        ..ROW
-    },
-    RespCommand {
-        name: "client|id",
-        arity: 2,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Returns the ID of the connection.",
-        run: connection::id,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|setname",
-        arity: 3,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Sets the name of the connection.",
-        run: connection::setname,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|getname",
-        arity: 2,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Returns the name of the connection.",
-        run: connection::getname,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|setinfo",
-        arity: 4,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Sets the name or the version of the client library.",
-        differs: "As in Redis 7.2.",
-        run: connection::setinfo,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|info",
-        arity: 2,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Returns information about the connection.",
-        differs: "Unknown fields are omitted; `lib-name` and `lib-ver` as in Redis 7.2.",
-        run: clients::info,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|list",
-        arity: -2,
-        flags: OPERATOR,
-        group: CommandGroup::Connection,
-        summary: "Lists open connections.",
-        complexity: "O(N), N connections",
-        differs: "As CLIENT INFO; `multi` is shown for the own connection only.",
-        run: clients::list,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|kill",
-        arity: -3,
-        flags: OPERATOR,
-        group: CommandGroup::Connection,
-        summary: "Closes connections, by address or by filters.",
-        complexity: "O(N), N connections",
-        differs: "MAXAGE as in Redis 7.4. Replies that the client has not read are sent first. The \
-                  clients of other nodes and embedded processes are not affected.",
-        run: clients::kill,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|no-evict",
-        arity: 3,
-        flags: OPERATOR,
-        group: CommandGroup::Connection,
-        summary: "Sets the flag that excludes the connection from client eviction.",
-        differs: "CLIENT LIST shows the flag. It has no other effect: there is no client eviction.",
-        run: clients::no_evict,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|pause",
-        arity: -3,
-        flags: OPERATOR,
-        group: CommandGroup::Connection,
-        summary: "Suspends the requests of all clients, or those that write, for a time.",
-        differs: "Requests of AUTH, HELLO, QUIT, RESET and CLIENT UNPAUSE are not suspended. \
-                  Embedded processes and the expiration of keys are not affected.",
-        run: clients::pause,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|unpause",
-        arity: 2,
-        flags: OPERATOR,
-        group: CommandGroup::Connection,
-        summary: "Resumes the requests that CLIENT PAUSE suspended.",
-        complexity: "O(N), N suspended clients",
-        run: clients::unpause,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|no-touch",
-        arity: 3,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Returns OK.",
-        differs: "As in Redis 7.2, without effect: there is no eviction.",
-        run: connection::no_touch,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|tracking",
-        arity: -3,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Enables or disables messages about changed keys, for client-side caches.",
-        complexity: "O(N), N namespaces, in slices",
-        differs: "Changes by embedded processes and other nodes are reported as well. The messages \
-                  follow the change within about a millisecond, and within 100 ms for keys that \
-                  expire. NOLOOP is accepted, and own changes are reported as well: the region \
-                  does not tell the client that made a change. A message has one key, or null if \
-                  changes may have been missed; then discard all. At most 65536 keys are tracked \
-                  in default mode, and 1024 prefixes of all clients in BCAST mode. Prefixes must \
-                  be of allowed namespaces. REDIRECT requires a connection of the same user. \
-                  While a client tracks, each namespace permanently uses 1 MiB, as with \
-                  notify-keyspace-events. Rejected between MULTI and EXEC.",
-        run: tracking::tracking,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|caching",
-        arity: 3,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Decides whether the keys of the next request are tracked.",
-        run: tracking::caching,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|getredir",
-        arity: 2,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Returns the ID of the connection to which messages about keys are redirected.",
-        run: tracking::getredir,
-        ..ROW
-    },
-    RespCommand {
-        name: "client|trackinginfo",
-        arity: 2,
-        flags: CONNECTION,
-        group: CommandGroup::Connection,
-        summary: "Returns how CLIENT TRACKING is used by the connection.",
-        run: tracking::trackinginfo,
-        ..ROW
-    },
-    RespCommand {
         name: "command",
         arity: -1,
         flags: ANY_TIME.and(CommandFlags::CONTAINER),
@@ -384,9 +216,11 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         also: AclCategories::DANGEROUS,
         summary: "Returns information and statistics about the server.",
         differs: "No latencystats and errorstats sections. `namespace_limit_..` are namespaces \
-                  with limits. `used_memory` is the memory that \
-                  is allocated in the region, `maxmemory` its size. `redis_version` is the Redis \
-                  release with the same replies.",
+                  with limits. `used_memory` is the memory that is allocated in the region, \
+                  `maxmemory` its size. `redis_version` is a \
+                  Redis release for clients that decide by it, such as redis-py and Jedis, whose \
+                  client-side caches require 7.4. CONFIG RESETSTAT concerns commandstats and \
+                  the counters of stats.",
         run: info::info,
         ..ROW
     },
@@ -395,8 +229,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for the configuration.",
-        differs: "Supports GET and SET. REWRITE is not supported: all settings are in the \
-                  configuration file.",
+        differs: "Supports GET, RESETSTAT and SET. REWRITE is not supported: all settings are in \
+                  the configuration file.",
         ..ROW
     },
     RespCommand {
@@ -410,15 +244,26 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         ..ROW
     },
     RespCommand {
+        name: "config|resetstat",
+        arity: 2,
+        flags: OPERATOR,
+        summary: "Sets the counters of `INFO stats` and `INFO commandstats` to 0.",
+        complexity: "O(N), N commands",
+        differs: "`/metrics` is not changed.",
+        run: config::resetstat,
+        ..ROW
+    },
+    RespCommand {
         name: "config|set",
         arity: -4,
         flags: OPERATOR,
         summary: "Sets `slowlog-log-slower-than`, `slowlog-max-len`, `latency-monitor-threshold`, \
-                  `loglevel`, `client-output-buffer-limit` of pubsub clients, or \
+                  `loglevel`, `maxclients`, `client-output-buffer-limit` of pubsub clients, or \
                   `notify-keyspace-events`, which selects the keyspace notifications.",
         complexity: "O(N+B), N namespaces, B buckets of them, in slices",
         differs: "Other settings can only be set to the value that they have. Values are lost when \
-                  the node ends. `client-output-buffer-limit` concerns new connections. Rejected \
+                  the node ends. `client-output-buffer-limit` and `maxclients` concern new \
+                  connections; `maxclients` is at most `limits.connections_max`. Rejected \
                   between MULTI and EXEC. The events come from the region, so changes by embedded \
                   processes are published as well. The event name depends on the record after the \
                   change: `new`, `set`, `hset` or `sadd` (EXPIRE of a string is `set`, SREM is \
@@ -437,8 +282,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: CommandFlags::CONTAINER,
         summary: "Contains commands for the latency of requests.",
-        differs: "GRAPH and HISTOGRAM are not supported: `/metrics` has histograms by class of \
-                  command. The events are `command` and `fast-command`.",
+        differs: "The events are `command` and `fast-command`.",
         ..ROW
     },
     RespCommand {
@@ -448,6 +292,25 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns a text about the latency of requests.",
         differs: "An own text.",
         run: latency::doctor,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|graph",
+        arity: 3,
+        flags: OPERATOR,
+        summary: "Returns a chart of the times of an event.",
+        differs: "An own text, with one line for each second with slow requests.",
+        run: latency::graph,
+        ..ROW
+    },
+    RespCommand {
+        name: "latency|histogram",
+        arity: -2,
+        flags: OPERATOR,
+        summary: "Returns the cumulative distribution of the times of commands.",
+        complexity: "O(N), N commands",
+        differs: "Counts since the start, regardless of CONFIG RESETSTAT.",
+        run: latency::histogram,
         ..ROW
     },
     RespCommand {

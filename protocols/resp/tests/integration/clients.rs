@@ -42,6 +42,7 @@ fn client_kill_closes_the_connections_that_satisfy_all_filters() {
         others[1].1.ask("SUBSCRIBE c");
         let reply = killer.ask(&format!("CLIENT KILL {filters}"));
         assert_eq!(reply, format!(":{}|", closed.len()), "{filters}");
+        assert_eq!(node.server.client_count(), 4 - closed.len(), "{filters}");
         for (id, client) in &mut others {
             assert_eq!(is_closed(client), closed.contains(id), "{filters}: {id}");
         }
@@ -305,4 +306,47 @@ fn latency_reports_requests_above_the_threshold() {
     ] {
         assert_eq!(client.ask(request), answer, "{request}");
     }
+}
+
+#[test]
+fn client_reply_leaves_out_replies_and_no_messages() {
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
+    all(
+        &mut client,
+        &[
+            ("CLIENT REPLY ON", "+OK|"),
+            ("CLIENT REPLY x", "-ERR syntax error|"),
+            ("CLIENT REPLY SKIP", ""),
+            ("SET k 1", ""),
+            ("GET k", "$1|1|"),
+            ("CLIENT REPLY SKIP", ""),
+            ("nonsense", ""),
+            ("CLIENT REPLY SKIP", ""),
+            ("CLIENT REPLY SKIP", ""),
+            ("KEYS *", ""),
+            ("KEYS *", "*1|$1|k|"),
+            ("CLIENT REPLY OFF", ""),
+            ("INCR k", ""),
+            ("CLIENT REPLY SKIP", ""),
+            ("INCR k", ""),
+            ("FLUSHALL", ""),
+            ("SET k 5", ""),
+            ("GET k x", ""),
+            ("CLIENT REPLY ON", "+OK|"),
+            ("GET k", "$1|5|"),
+            ("MULTI", "+OK|"),
+            ("CLIENT REPLY OFF", "+QUEUED|"),
+            ("EXEC", "*1|-ERR CLIENT REPLY is not allowed between MULTI and EXEC|"),
+        ],
+    );
+    assert_eq!(client.ask("CLIENT REPLY OFF"), "");
+    assert_eq!(client.ask("SUBSCRIBE c"), "*3|$9|subscribe|$1|c|:1|", "a message is no reply");
+    assert_eq!(client.ask("UNSUBSCRIBE"), "*3|$11|unsubscribe|$1|c|:0|");
+    assert_eq!(client.ask("HELLO 3"), "");
+    assert_eq!(client.ask("SUBSCRIBE c"), ">3|$9|subscribe|$1|c|:1|");
+    assert_eq!(other.ask("PUBLISH c m"), ":1|");
+    assert_eq!(client.poll_progress(), b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n");
+    assert_eq!(client.ask("GET k"), "");
+    assert_eq!(client.ask("RESET"), "+RESET|", "RESET ends the mode");
 }

@@ -512,3 +512,55 @@ fn pubsub_channels_lists_every_channel_once_in_slices() {
     assert_eq!(client.ask("PUBSUB CHANNELS none"), "*0|");
     assert_eq!(node.client().ask("PUBSUB CHANNELS 00064"), "*1|$5|00064|");
 }
+
+#[test]
+fn the_limit_of_connections_is_lowered_and_raised_while_the_node_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+    let path = folder.path().join("s");
+    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600, any_owner: false };
+    let config = NodeConfig {
+        cores: 2,
+        is_pinned: false,
+        endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
+        limits: ConnectionLimits { connections_max: 10, ..ConnectionLimits::default() },
+        ..NodeConfig::default()
+    };
+    let service = RespProtocol::new(Arc::new(RespServer::new(settings())));
+    let _node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
+    // The reply to a request on a new connection, or the error without one.
+    let connect = |words: &[&[u8]]| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let _ = stream.write_all(&request(words));
+        let mut reply = Vec::new();
+        while !reply.ends_with(b"\r\n") {
+            let mut byte = [0];
+            assert_eq!(stream.read(&mut byte).unwrap(), 1);
+            reply.extend_from_slice(&byte);
+        }
+        (stream, String::from_utf8(reply).unwrap())
+    };
+    let (mut first, pong) = connect(&[b"PING"]);
+    assert_eq!(pong, "+PONG\r\n");
+    let mut ask = |words: &[&[u8]], ending: &str| {
+        first.write_all(&request(words)).unwrap();
+        let mut reply = Vec::new();
+        while !reply.ends_with(ending.as_bytes()) {
+            let mut byte = [0];
+            assert_eq!(first.read(&mut byte).unwrap(), 1);
+            reply.extend_from_slice(&byte);
+        }
+        String::from_utf8(reply).unwrap()
+    };
+    for value in ["0", "11", "x"] {
+        let refused = ask(&[b"CONFIG", b"SET", b"maxclients", value.as_bytes()], "\r\n");
+        assert!(refused.starts_with("-ERR CONFIG SET failed"), "{value}: {refused}");
+    }
+    assert!(ask(&[b"CONFIG", b"GET", b"maxclients"], "$2\r\n10\r\n").starts_with("*2"));
+    assert_eq!(ask(&[b"CONFIG", b"SET", b"maxclients", b"1"], "\r\n"), "+OK\r\n");
+    let (_, refused) = connect(&[b"PING"]);
+    assert!(refused.starts_with("-ERR max number of clients reached"), "{refused}");
+    assert_eq!(ask(&[b"CONFIG", b"SET", b"maxclients", b"10"], "\r\n"), "+OK\r\n");
+    let (_, pong) = connect(&[b"PING"]);
+    assert_eq!(pong, "+PONG\r\n");
+}

@@ -32,7 +32,7 @@ fn connection_commands_reply_like_redis() {
     let hello = |version: u8| {
         let (mark, pairs) = if version == 3 { ('%', 7) } else { ('*', 14) };
         format!(
-            "{mark}{pairs}|$6|server|$5|redis|$7|version|$6|7.0.15|$5|proto|:{version}|$2|id|:1|\
+            "{mark}{pairs}|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:{version}|$2|id|:1|\
              $4|mode|$10|standalone|$4|role|$6|master|$7|modules|*0|"
         )
     };
@@ -195,7 +195,7 @@ fn info_has_the_fields_that_tools_read_with_true_values() {
     let info = client.ask("INFO all");
     for (name, value) in [
         ("role", "master"),
-        ("redis_version", "7.0.15"),
+        ("redis_version", "7.4.0"),
         ("redis_mode", "standalone"),
         ("connected_slaves", "0"),
         ("connected_clients", "2"),
@@ -232,7 +232,7 @@ fn info_has_the_fields_that_tools_read_with_true_values() {
     assert!(!client.ask("INFO all").contains("# Modules"));
     assert!(client.ask("INFO everything").contains("# Modules"));
     client.ask("HELLO 3");
-    assert!(client.ask("INFO server").contains("|txt:# Server|redis_version:7.0.15|"));
+    assert!(client.ask("INFO server").contains("|txt:# Server|redis_version:7.4.0|"));
 }
 
 #[test]
@@ -316,6 +316,58 @@ fn config_slowlog_and_memory_reply_like_redis() {
     let prefix = seconds.get(..7).unwrap();
     assert!(time.starts_with(&format!("*2|$10|{prefix}")), "{time}");
     assert_eq!(client.ask("LASTSAVE"), format!(":{}|", node.server.settings.started_ms / 1000));
+}
+
+#[test]
+fn the_slow_log_shows_32_entries_of_the_arguments_at_most() {
+    let settings = RespSettings { slow_micros: 0, ..RespSettings::new(Users::open(&TABLE)) };
+    let mut client = node_with(settings).client();
+    let members = |count: usize| {
+        let words: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+        format!("SADD s {}", words.join(" "))
+    };
+    client.ask(&members(30));
+    assert!(client.ask("SLOWLOG GET 1").contains("|*32|$4|SADD|"));
+    client.ask(&members(31));
+    let slow = client.ask("SLOWLOG GET 1");
+    assert!(slow.contains("|$2|28|$22|... (2 more arguments)|$15|"), "{slow}");
+}
+
+#[test]
+fn resetstat_resets_the_counters_of_info() {
+    let node = node();
+    let mut client = node.client();
+    for request in ["SET a 1", "GET a", "GET absent", "GET", "PUBLISH c m"] {
+        client.ask(request);
+    }
+    assert_eq!(client.ask("CONFIG RESETSTAT"), "+OK|");
+    let requests = node.server.stats.requests();
+    let info = client.ask("INFO stats");
+    for field in ["keyspace_hits:0", "keyspace_misses:0", "messages_published:0"] {
+        assert!(info.contains(&format!("|{field}|")), "{field}: {info}");
+    }
+    assert_eq!(fact(&info, "total_commands_processed"), "1", "RESETSTAT itself");
+    assert_eq!(fact(&info, "total_error_replies"), "0");
+    client.ask("GET a");
+    let info = client.ask("INFO commandstats");
+    assert!(fact(&info, "cmdstat_get").starts_with("calls=1,"), "{info}");
+    assert!(!info.contains("cmdstat_set:") && info.contains("cmdstat_config|resetstat:"), "{info}");
+    assert!(node.server.stats.requests() > requests, "the metrics are not reset");
+}
+
+#[test]
+fn latency_histograms_have_the_calls_of_each_command() {
+    let mut client = node().client();
+    for request in ["SET a 1", "GET a", "GET a", "CONFIG GET databases", "HELLO 3"] {
+        client.ask(request);
+    }
+    let get = client.ask("LATENCY HISTOGRAM GET absent");
+    assert!(get.starts_with("%1|$3|get|%2|$5|calls|:2|$14|histogram_usec|%"), "{get}");
+    assert!(get.ends_with("|:2|"), "the last bucket has all calls: {get}");
+    assert!(client.ask("LATENCY HISTOGRAM config").starts_with("%1|$10|config|get|%2|"));
+    assert!(client.ask("LATENCY HISTOGRAM").contains("|$3|set|%2|$5|calls|:1|"));
+    let error = client.ask("LATENCY GRAPH command");
+    assert!(error.starts_with("-ERR the event has no samples"), "{error}");
 }
 
 #[test]
@@ -404,6 +456,8 @@ fn config_set_changes_all_settings_of_a_request_or_none() {
         ),
         ("CONFIG SET latency-monitor-threshold 5", "+OK|".to_owned()),
         ("CONFIG GET latency-*", "*2|$25|latency-monitor-threshold|$1|5|".to_owned()),
+        ("CONFIG SET databases 2 databases 3", failed("databases", "duplicate parameter")),
+        ("CONFIG SET daemonize yes", failed("daemonize", "can't set immutable config")),
         ("CONFIG SET databases 2", failed("databases", "can't set immutable config")),
         ("CONFIG SET databases 1 appendonly no", "+OK|".to_owned()),
         (

@@ -340,3 +340,65 @@ fn a_client_is_not_told_the_names_of_keys_that_it_may_not_read() {
     seen.push_str(&caching.until(&invalidated("{mine},end")));
     assert!(!seen.contains("{other}"), "{seen}");
 }
+
+#[test]
+fn noloop_leaves_out_the_changes_of_the_own_connection() {
+    let node = serve(Users::open(&TABLE));
+    let mut client = node.client_with_resp3();
+    let mut other = node.client();
+    other.ask("SET k 0", "+OK|");
+    other.ask("SET end 0", "+OK|");
+    client.send("CLIENT TRACKING ON NOLOOP");
+    client.until("+OK|");
+    let own = [
+        "SET k 1",
+        "APPEND k 1",
+        "DEL k",
+        "HSET k f 1",
+        "HDEL k f",
+        "SADD k m",
+        "EXPIRE k 1000",
+        "RENAME k k2",
+        "RENAME k2 k",
+        "MULTI",
+        "DEL k",
+        "SET k 5",
+        "EXEC",
+        "SETIE k 6 5",
+    ];
+    for round in 0..20 {
+        client.send("MGET k end");
+        for request in own {
+            client.send(request);
+        }
+        client.send("PING");
+        let seen = client.until("PONG|");
+        assert!(!seen.contains("invalidate"), "round {round}: {seen}");
+        // Events have an order: all earlier ones are delivered before that of `end`.
+        other.ask("INCR end", "|");
+        let seen = client.until("|$3|end|");
+        assert_eq!(seen, ">2|$10|invalidate|*1|$3|end|", "round {round}");
+    }
+    // Its own changes have not ended the tracking of the key.
+    other.ask("SET k 7", "+OK|");
+    assert_eq!(client.until("|$1|k|"), ">2|$10|invalidate|*1|$1|k|");
+}
+
+#[test]
+fn noloop_with_broadcasting_tells_the_changes_of_others() {
+    let node = serve(Users::open(&TABLE));
+    let mut client = node.client_with_resp3();
+    let mut other = node.client();
+    // The first record of a namespace invalidates everything.
+    other.ask("SET b 1", "+OK|");
+    client.send("CLIENT TRACKING ON NOLOOP BCAST PREFIX a");
+    client.until("+OK|");
+    for round in 0..20 {
+        client.send("SET a 1");
+        client.send("DEL a");
+        client.until(":1|");
+        other.ask("SET ab 1", "+OK|");
+        let seen = client.until("|$2|ab|");
+        assert_eq!(seen, ">2|$10|invalidate|*1|$2|ab|", "round {round}");
+    }
+}

@@ -1,9 +1,7 @@
 //! go-redis against the node: v9 in both versions of the protocol, and v8 with the options and the
 //! requests of O-RAN's sdlgo.
 
-use std::path::Path;
-use std::process::Command;
-
+use nearstate_clients::client_programs::go;
 use nearstate_clients::programs::{TestServer, output_of, root};
 
 /// Tests of the Go programs, without subtests.
@@ -12,13 +10,9 @@ const TESTS: usize = 14;
 #[test]
 fn go_clients_work() {
     let node = TestServer::node(&[]).unwrap_or_else(|error| panic!("{error}"));
-    // The folder of Go's own installer, if go is not on the PATH.
-    let installed = Path::new("/usr/local/go/bin/go");
-    let go = if installed.is_file() { installed } else { Path::new("go") };
-    let mut test = Command::new(go);
+    let mut test = go();
     // One after the other: each test starts with an empty node.
     test.args(["test", "-count=1", "-parallel=1", "-v", "./..."]);
-    test.env("GOTOOLCHAIN", "local").env("GOFLAGS", "-mod=readonly");
     test.env("NEARSTATE_HOST", node.address.ip().to_string());
     test.env("NEARSTATE_PORT", node.address.port().to_string());
     let output = output_of(test.current_dir(root().join("verification/clients/go")))

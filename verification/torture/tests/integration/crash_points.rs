@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use nearstate_torture::points::{
-    CrashTest, adoptions, drops, limit_recoveries, limits, recoveries, removals, takes, writes,
+    CrashTest, adoptions, drops, limit_recoveries, limits, recoveries, removals, repairs, takes,
+    writes,
 };
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags;
@@ -65,11 +66,22 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
         "lines.retired",
     ];
     let mut missing = reached.missing();
-    missing.retain(|point| !by_chance.contains(point));
+    // Repairs have a test of their own.
+    missing.retain(|point| !by_chance.contains(point) && !point.starts_with("repair."));
     assert_eq!(missing, Vec::<&str>::new(), "points that no scenario reaches");
     for folder in folders {
         std::fs::remove_dir_all(folder).unwrap();
     }
+}
+
+#[test]
+fn a_repair_that_is_killed_at_any_store_is_completed_by_the_next() {
+    let folder = folder("repairs");
+    let starter = starter();
+    let reached = repairs(&crash_test(&folder, &starter)).unwrap_or_else(|e| panic!("{e}"));
+    println!("{:#?}", reached.kills);
+    assert!(reached.kills["repair.stored"] > 50, "{reached:?}");
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
