@@ -93,8 +93,11 @@ impl Member {
             if process.is_some() && process == seen {
                 continue;
             }
-            if !self.recover_if_dead(index)? {
-                seen = process;
+            match self.recover_if_dead(index) {
+                Ok(false) => seen = process,
+                // Not recovered: a stopped process takes cells of it.
+                Ok(true) | Err(Error::Stalled { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -249,13 +249,20 @@ impl Member {
         let (mut refusal, mut evacuations) = (None, 0);
         // One call in a loop, so that it is part of its caller.
         loop {
-            let done = self.operation(&mut operation);
+            // In the same operation, so that no member takes cells of this one while it has pending
+            // ones.
+            let done = self.operation(|| {
+                let done = operation();
+                if done.is_err() {
+                    self.arena().roll_back()?;
+                }
+                done
+            });
             if let Some(full) = refusal {
                 return self.end_reserve(done, full);
             }
             match done {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
-                    self.free_pending()?;
                     evacuations += 1;
                     if !self.makes_room(evacuations)? {
                         self.may_use_reserve.set(true);
@@ -272,9 +279,6 @@ impl Member {
     #[cold]
     fn end_reserve<T>(&self, repeated: Result<T>, full: Error) -> Result<T> {
         self.may_use_reserve.set(false);
-        if repeated.is_err() {
-            self.free_pending()?;
-        }
         // What was lent comes back at once, and what was replaced is free for others. A failure
         // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| self.free_all());

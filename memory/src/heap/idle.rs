@@ -8,9 +8,9 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD};
 use crate::heap::class;
 use crate::layout::{Corruption, LINE, arena_at};
-use crate::member::Member;
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::idle::is_idle;
+use crate::member::{ALL_ASIDE, Member};
 use crate::region::member_table::{member_slots_used, state, state_of};
 
 /// Bytes that are taken from idle members before the caller tries again: four chunks. The larger,
@@ -26,7 +26,7 @@ impl Member {
     /// barrier (0.2 to 20 us), and some 10 ns for each cell.
     pub(crate) fn take_from_idle(&self, first: &mut u32) -> Result<bool> {
         invariant!(!self.has_lock(LockSlot::Leaf), "cells are taken under the lock of a chunk");
-        let mut bytes = 0;
+        let (mut bytes, mut has_advanced) = (0, false);
         while bytes < TAKEN_AT_ONCE && *first < member_slots_used(self.map())? {
             let index = *first;
             *first += 1;
@@ -36,7 +36,7 @@ impl Member {
             }
             let arena = Arena::new(self.map(), index, self.shared().is_fenced)?;
             if arena.get(undo::ACTIVE) == 0 && !arena.is_empty()? {
-                if bytes == 0 {
+                if !std::mem::replace(&mut has_advanced, true) {
                     // What was retired just now can be reused after two epochs.
                     self.advance()?;
                     self.advance()?;
@@ -57,12 +57,18 @@ impl Member {
         } else {
             Ok(0)
         };
+        if taken.is_err() {
+            // The cell in transit arrives before the lock is released. Damage that prevents it is
+            // in `taken`.
+            let _ = self.arena().finish_transit();
+        }
         self.release(at, LockSlot::Leaf, payload)?;
         taken
     }
 
     fn take_cells(&self, from: &Arena<'_>) -> Result<u64> {
         let own = self.arena();
+        self.aside_to_revisit.set(ALL_ASIDE);
         let mut bytes = 0;
         // A queue of more cells than the heap has units is a cycle.
         let mut left = self.map().len() / LINE;
@@ -70,12 +76,17 @@ impl Member {
             let queue = from.numbered_queue(number)?;
             loop {
                 let head = queue.head.load(Ordering::Relaxed);
-                if head == 0 || !self.is_reusable(head)? {
+                if head == 0 {
+                    break;
+                }
+                if self.is_reusable(head)? {
+                    bytes += cell::bytes_at(self.map(), head)?;
+                } else if number == SET_ASIDE || !self.is_set_aside(head)? {
                     break;
                 }
                 left = left.checked_sub(1).ok_or(Corruption("a queue has no end"))?;
-                bytes += cell::bytes_at(self.map(), head)?;
-                own.requeue(queue, own.queue(cell::class_at(self.map(), head)?)?, head)?;
+                // Not behind cells of this member that cannot be reused yet.
+                own.requeue(queue, own.set_aside(), head)?;
                 crash_point!("take.moved");
             }
         }

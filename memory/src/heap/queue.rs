@@ -209,13 +209,16 @@ impl Arena<'_> {
         Ok(())
     }
 
-    /// Takes a cell from the front of the small bump range of another arena into a queue.
+    /// Moves a cell from the front of the small bump range of another arena to the queue of what
+    /// stalled readers hold, all of which is looked at again.
     pub(crate) fn take_front(&self, from: &Self, cell: u64, bytes: u64) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
         crash_point!("take.recorded");
         from.set(Bump::Small.front(), cell + bytes);
         crash_point!("take.cut");
-        self.link(cell, Some(pin::NEVER_READ))?;
+        cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
+        cell::word(self.map, cell, WORD_RETIRED)?.store(pin::NEVER_READ, Ordering::Release);
+        self.link_last(self.set_aside(), cell)?;
         self.set(undo::POP, 0);
         crash_point!("take.done");
         Ok(())

@@ -290,7 +290,7 @@ impl<'m> Arena<'m> {
     /// True if an operation has begun that recovery completes or undoes in the queues or the small
     /// bump range.
     pub(crate) fn has_open_record(&self) -> bool {
-        [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST, undo::FREE_AT]
+        [undo::OP, undo::POP, undo::PENDING, undo::CHUNK_TO, undo::BATCH_FIRST]
             .into_iter()
             .any(|which| self.get(which) != 0)
     }

@@ -16,7 +16,8 @@ use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
     QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead};
+use crate::member::arena::undo;
+use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead, lock};
 use crate::region::file::{Region, Shared};
 use crate::region::member_table::{member_slots_used, state, state_of};
 
@@ -83,6 +84,11 @@ pub(crate) fn claim_if_free(shared: &Arc<Shared>, index: u32) -> Result<Option<M
     let word = state_of(&shared.map, index)?;
     let seen = word.load(Ordering::Relaxed);
     if state::of(seen) != state::FREE {
+        return Ok(None);
+    }
+    // While a stopped process takes cells of the slot, its next member could not write.
+    let taker = shared.map.word(arena_at(index) + undo::TAKER.offset())?;
+    if lock::owner_of(taker.load(Ordering::Acquire)) != 0 {
         return Ok(None);
     }
     let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else {
@@ -152,6 +158,9 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
             // Nothing of the slot may be reused: the next member or process tries again.
             member.health.set(Health::Unrecovered);
             state::give_up(word, word.load(Ordering::Acquire));
+            if matches!(error, Error::Stalled { .. }) {
+                continue; // A stopped process takes cells of this one.
+            }
             return Err(error);
         }
         member.end_operation();
