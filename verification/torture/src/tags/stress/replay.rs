@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_store::meta::Meta;
 use nearstate_store::{
-    Event, EventKind, Namespace, Session, StreamEntry, StreamedChange, Values, now_ms_coarse,
+    Event, EventKind, Namespace, Session, StreamEntry, StreamedChange, Values, now_ms,
 };
 
 use crate::tags::stress::worker::ZONES;
@@ -196,14 +196,14 @@ impl StreamReplay {
     /// Compares with the records of a posting list.
     fn compare_zone(&self, session: &Session, ns: Namespace, zone: &str) -> Result<(), String> {
         let tag = ("zone".to_owned(), zone.to_owned());
-        let begun_ms = now_ms_coarse();
+        let begun_ms = now_ms();
         let mut found = BTreeSet::new();
         session
             .find_all(ns, "zone", Values::Equal(zone.as_bytes()), |view| {
                 found.insert(utf8(view.key()))
             })
             .map_err(|e| format!("find all of {zone}: {e}"))?;
-        let now_ms = now_ms_coarse();
+        let now_ms = now_ms();
         for (key, put) in self.stored.iter().filter(|(_, put)| put.tags.contains(&tag)) {
             let is_living = put.expires_ms == 0 || put.expires_ms > now_ms;
             let was_past = put.expires_ms != 0 && put.expires_ms <= begun_ms;
@@ -220,7 +220,7 @@ impl StreamReplay {
 
     /// Compares with the records of the namespace and with their counts.
     pub(super) fn compare(&self, session: &Session, ns: Namespace) -> Result<u64, String> {
-        let begun_ms = now_ms_coarse();
+        let begun_ms = now_ms();
         let mut seen = BTreeSet::new();
         let mut scan = session.scan(ns).map_err(|e| format!("scan: {e}"))?;
         while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
@@ -237,7 +237,7 @@ impl StreamReplay {
             }
             seen.insert(key);
         }
-        let now_ms = now_ms_coarse();
+        let now_ms = now_ms();
         let (mut counts, mut holders) = (BTreeMap::new(), BTreeMap::new());
         for (key, put) in &self.stored {
             let is_living = put.expires_ms == 0 || put.expires_ms > now_ms;
