@@ -456,9 +456,9 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct TestCli {
+    pub(super) struct TestCli {
         #[command(subcommand)]
-        command: RegionCommand,
+        pub(super) command: RegionCommand,
     }
 
     #[test]

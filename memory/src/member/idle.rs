@@ -92,19 +92,20 @@ impl Member {
     #[cold]
     #[inline(never)]
     pub(crate) fn wait_for_taker(&self) -> Result<()> {
+        let since = Instant::now();
         loop {
             self.end_operation();
-            self.wait_until_not_taken(self.arena().word(undo::TAKER))?;
+            self.wait_until_not_taken(self.arena().word(undo::TAKER), since)?;
             if self.begin_operation() {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until the lock of a taker is free. Recovers a dead taker.
-    fn wait_until_not_taken(&self, taker: &AtomicU64) -> Result<()> {
-        let since = Instant::now();
-        let mut probed = since;
+    /// Waits until the lock of a taker is free, for [`LOCK_WAIT_MAX`] at most. Recovers a dead
+    /// taker.
+    fn wait_until_not_taken(&self, taker: &AtomicU64, since: Instant) -> Result<()> {
+        let mut probed = Instant::now();
         loop {
             let owner = lock::owner_of(taker.load(Ordering::Acquire));
             if owner == 0 {
@@ -151,7 +152,7 @@ impl Member {
                 Corruption("the kernel refuses membarrier(2) to an attached process").into()
             );
         }
-        if let Err(error) = self.wait_until_not_taken(taker) {
+        if let Err(error) = self.wait_until_not_taken(taker, Instant::now()) {
             end(active);
             return Err(error);
         }

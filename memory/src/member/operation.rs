@@ -10,6 +10,7 @@ use nearstate_model::Result;
 
 use crate::crash::crash_point;
 use crate::member::Member;
+use crate::member::arena::{op, undo};
 
 /// Stops the session of a member when it is dropped. Only unwinding drops it.
 struct StopOnUnwind<'m>(&'m Member);
@@ -52,9 +53,24 @@ impl Member {
         let result = body();
         std::mem::forget(stop);
         if is_outermost {
+            if result.is_err() {
+                self.roll_back_failed();
+            }
             self.end_operation();
         }
         result
+    }
+
+    /// Gives back the pending cells of a failed operation before another member may take cells:
+    /// the undo record of a member between two operations is empty.
+    #[cold]
+    #[inline(never)]
+    fn roll_back_failed(&self) {
+        let arena = self.arena();
+        if arena.get(undo::OP) == op::NONE && !self.map().is_damaged() {
+            // Damage that prevents it is found again by whatever uses the list next.
+            let _ = arena.roll_back();
+        }
     }
 }
 

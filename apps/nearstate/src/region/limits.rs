@@ -77,16 +77,11 @@ pub(super) fn usage_json(usage: NamespaceUsage) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RegionCommand, inspection_json, inspection_text, run};
+    use super::super::tests::TestCli;
+    use super::super::{inspection_json, inspection_text, run};
     use super::*;
     use clap::Parser;
     use nearstate_store::{CreateOptions, Region};
-
-    #[derive(Debug, Parser)]
-    struct TestCli {
-        #[command(subcommand)]
-        command: RegionCommand,
-    }
 
     #[test]
     fn limits_are_shown_set_and_removed() {

@@ -12,7 +12,7 @@ use crate::heap::cell::{CellHeader, CellKind};
 use crate::index::lookup::{LookupResult, hash};
 use crate::layout::{CATALOG_SPLIT, catalog_at};
 use crate::member::Member;
-use crate::member::arena::LockSlot;
+use crate::member::arena::{LockSlot, undo};
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
@@ -299,4 +299,20 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
     }
     // A panic at this one, of a reader, leaves nothing half done.
     assert_eq!(missed, ["ring.numbered"]);
+}
+
+#[test]
+fn a_failed_operation_leaves_no_pending_cell() {
+    let place = TestRegionPath::new("operation-failed");
+    let region = Region::create(place.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let failed: Result<()> = member.operation(|| {
+        member.allocate(1000)?;
+        Err(Error::Deadline { tries: 1 })
+    });
+    assert_eq!(failed, Err(Error::Deadline { tries: 1 }));
+    let arena = member.arena();
+    assert!(!arena.has_open_record() && !arena.is_empty().unwrap());
+    assert_eq!(arena.get(undo::ACTIVE), 0, "others may take its cells");
+    drop((member, region));
 }

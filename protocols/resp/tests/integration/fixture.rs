@@ -2,14 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, clippy::allow_attributes, reason = "each test module uses a part of it")]
 
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use nearstate_node::clock::Clock;
 use nearstate_node::{
-    ConnectionHandler, ConnectionLimits, Core, CoreParts, CoreService, NextAction, PeerAddress,
-    PeerIdentity, Protocol,
+    ConnectionHandler, ConnectionLimits, Core, CoreParts, CoreService, Endpoint, ListenAddress,
+    NextAction, Node, NodeConfig, PeerAddress, PeerIdentity, Protocol,
 };
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -25,6 +27,38 @@ pub(crate) struct TestNode {
     sentinel_service: Rc<dyn CoreService>,
     next: std::cell::Cell<u64>,
     _dir: tempfile::TempDir,
+}
+
+/// A node that listens on a Unix socket.
+pub(crate) struct SocketNode {
+    pub(crate) node: Node,
+    pub(crate) server: Arc<RespServer>,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl SocketNode {
+    pub(crate) fn start(cores: usize, settings: RespSettings, limits: ConnectionLimits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let region = Region::create(&dir.path().join("r"), &CreateOptions::default()).unwrap();
+        let path = dir.path().join("s");
+        let address = ListenAddress::Unix { path: path.clone(), mode: 0o600, any_owner: false };
+        let config = NodeConfig {
+            cores,
+            is_pinned: false,
+            endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
+            limits,
+            ..NodeConfig::default()
+        };
+        let server = Arc::new(RespServer::new(settings));
+        let service = RespProtocol::new(Arc::clone(&server));
+        let node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
+        Self { node, server, path, _dir: dir }
+    }
+
+    pub(crate) fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
 }
 
 /// A client.

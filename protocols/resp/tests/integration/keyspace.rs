@@ -404,6 +404,10 @@ fn tags_and_expiry_survive_changes_of_the_value() {
     let mut client = node.client();
     let found = || session.find(ns, "supi", b"imsi-1").unwrap().map(|view| view.key().to_vec());
     assert_eq!(client.ask("HSET {ue},h f w g x"), ":1|");
+    assert_eq!(client.ask("HSCAN {ue},h 0"), "*2|$1|0|*4|$1|f|$1|w|$1|g|$1|x|");
+    assert_eq!(client.ask("HSCAN {ue},h 0 NOVALUES"), "*2|$1|0|*2|$1|f|$1|g|");
+    assert_eq!(client.ask("HSCAN {ue},h 0 MATCH g NOVALUES COUNT 1"), "*2|$1|0|*1|$1|g|");
+    assert!(client.ask("SSCAN {ue},s 0 NOVALUES").starts_with("-ERR syntax error"));
     assert_eq!(client.ask("HDEL {ue},h g"), ":1|");
     assert_eq!(client.ask("SADD {ue},s n"), ":1|");
     assert_eq!(client.ask("SREM {ue},s m"), ":1|");

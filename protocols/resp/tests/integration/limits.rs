@@ -7,14 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::fixture::{TestClient, TestNode, node, node_with, node_with_limits, request};
-use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, NextAction, Node, NodeConfig};
-use nearstate_resp::RespProtocol;
+use crate::fixture::{
+    SocketNode, TestClient, TestNode, node, node_with, node_with_limits, request,
+};
+use nearstate_node::{ConnectionLimits, NextAction};
 use nearstate_resp::acl::Users;
 use nearstate_resp::pubsub::mailbox::{Delivery, Mailbox, Message};
-use nearstate_resp::server::{RespServer, RespSettings};
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{CreateOptions, Region, Schema};
+use nearstate_store::Schema;
 
 /// Memory that the parser keeps between requests.
 const PARSER_BYTES: usize = 4096;
@@ -200,20 +201,8 @@ fn a_message_without_receivers_closes_no_client() {
 
 #[test]
 fn a_client_whose_subscriptions_exceed_the_memory_of_the_core_is_closed() {
-    let folder = tempfile::tempdir().unwrap();
-    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let path = folder.path().join("s");
-    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600, any_owner: false };
-    let config = NodeConfig {
-        cores: 1,
-        is_pinned: false,
-        endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
-        limits: ConnectionLimits { core_bytes_max: 4 << 20, ..ConnectionLimits::default() },
-        ..NodeConfig::default()
-    };
-    let service = RespProtocol::new(Arc::new(RespServer::new(settings())));
-    let node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
-    let connect = || UnixStream::connect(&path).unwrap();
+    let limits = ConnectionLimits { core_bytes_max: 4 << 20, ..ConnectionLimits::default() };
+    let node = SocketNode::start(1, settings(), limits);
     let subscribe = |stream: &mut UnixStream, count: usize| {
         let words = many("SUBSCRIBE", count, 4000);
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
@@ -229,20 +218,20 @@ fn a_client_whose_subscriptions_exceed_the_memory_of_the_core_is_closed() {
             reply.extend_from_slice(&part[..bytes]);
         }
     };
-    let mut first = connect();
+    let mut first = node.connect();
     subscribe(&mut first, 200);
     expect(&mut first, ":200\r\n");
     // These take 1.7 MB, 300 more would be above 4 MiB.
-    let mut second = connect();
+    let mut second = node.connect();
     subscribe(&mut second, 300);
     // The replies to this client also count, so it is closed.
     let _ = second.read_to_end(&mut Vec::new());
-    assert_eq!(node.stats().total().0.out_of_memory, 1);
+    assert_eq!(node.node.stats().total().0.out_of_memory, 1);
     drop(first);
-    while node.stats().total().0.open() > 0 {
+    while node.node.stats().total().0.open() > 0 {
         std::thread::yield_now();
     }
-    let mut third = connect();
+    let mut third = node.connect();
     subscribe(&mut third, 200);
     expect(&mut third, ":200\r\n");
 }
@@ -515,22 +504,11 @@ fn pubsub_channels_lists_every_channel_once_in_slices() {
 
 #[test]
 fn the_limit_of_connections_is_lowered_and_raised_while_the_node_runs() {
-    let folder = tempfile::tempdir().unwrap();
-    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let path = folder.path().join("s");
-    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600, any_owner: false };
-    let config = NodeConfig {
-        cores: 2,
-        is_pinned: false,
-        endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
-        limits: ConnectionLimits { connections_max: 10, ..ConnectionLimits::default() },
-        ..NodeConfig::default()
-    };
-    let service = RespProtocol::new(Arc::new(RespServer::new(settings())));
-    let _node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
+    let limits = ConnectionLimits { connections_max: 10, ..ConnectionLimits::default() };
+    let node = SocketNode::start(2, settings(), limits);
     // The reply to a request on a new connection, or the error without one.
     let connect = |words: &[&[u8]]| {
-        let mut stream = UnixStream::connect(&path).unwrap();
+        let mut stream = node.connect();
         let _ = stream.write_all(&request(words));
         let mut reply = Vec::new();
         while !reply.ends_with(b"\r\n") {

@@ -4,16 +4,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fixture::request;
-use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig};
-use nearstate_resp::RespProtocol;
+use crate::fixture::{SocketNode, request};
+use nearstate_node::ConnectionLimits;
 use nearstate_resp::acl::Users;
-use nearstate_resp::server::{RespServer, RespSettings};
+use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{CreateOptions, Region};
 
 /// The reply to a request, up to the first bytes that end with `ending`.
 fn ask(stream: &mut UnixStream, words: &[&[u8]], ending: &str) -> String {
@@ -30,36 +27,24 @@ fn ask(stream: &mut UnixStream, words: &[&[u8]], ending: &str) -> String {
 
 #[test]
 fn a_stalled_subscriber_is_closed_at_its_limit_and_not_at_the_reply_timeout() {
-    let folder = tempfile::tempdir().unwrap();
-    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let path = folder.path().join("s");
-    let address = ListenAddress::Unix { path: path.clone(), mode: 0o600, any_owner: false };
-    let config = NodeConfig {
-        cores: 2,
-        is_pinned: false,
-        endpoints: vec![Endpoint { protocol: "resp".to_owned(), address, tls: None }],
-        limits: ConnectionLimits {
-            reply_timeout: Duration::from_secs(3600),
-            ..ConnectionLimits::default()
-        },
-        ..NodeConfig::default()
+    let limits = ConnectionLimits {
+        reply_timeout: Duration::from_secs(3600),
+        ..ConnectionLimits::default()
     };
     let settings =
         RespSettings { mailbox_bytes_max: 1 << 20, ..RespSettings::new(Users::open(&TABLE)) };
-    let server = Arc::new(RespServer::new(settings));
-    let node =
-        Node::start(&config, &region, &[Arc::new(RespProtocol::new(Arc::clone(&server)))]).unwrap();
-    let mut stalled = UnixStream::connect(&path).unwrap();
+    let node = SocketNode::start(2, settings, limits);
+    let mut stalled = node.connect();
     ask(&mut stalled, &[b"SUBSCRIBE", b"c"], ":1\r\n");
-    let mut sender = UnixStream::connect(&path).unwrap();
+    let mut sender = node.connect();
     let message = vec![b'x'; 60_000];
     while ask(&mut sender, &[b"PUBLISH", b"c", &message], "\r\n") == ":1\r\n" {}
     assert_eq!(ask(&mut sender, &[b"PUBLISH", b"c", b"m"], "\r\n"), ":0\r\n");
     // Only a broken node makes this loop endless: the reply timeout is an hour.
-    while node.stats().total().0.open() > 1 {
+    while node.node.stats().total().0.open() > 1 {
         std::thread::yield_now();
     }
-    assert_eq!(server.pubsub.budget.overruns(), 1);
-    assert_eq!((server.pubsub.subscribers(b"c"), server.pubsub.budget.bytes()), (0, 0));
+    assert_eq!(node.server.pubsub.budget.overruns(), 1);
+    assert_eq!((node.server.pubsub.subscribers(b"c"), node.server.pubsub.budget.bytes()), (0, 0));
     stalled.read_to_end(&mut Vec::new()).ok();
 }
