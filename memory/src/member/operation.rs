@@ -61,8 +61,8 @@ impl Member {
         result
     }
 
-    /// Gives back the pending cells of a failed operation before another member may take cells:
-    /// the undo record of a member between two operations is empty.
+    /// Returns the pending cells of a failed operation to the queues. Between two operations the
+    /// undo record is empty, so others may take cells from the queues.
     #[cold]
     #[inline(never)]
     fn roll_back_failed(&self) {
