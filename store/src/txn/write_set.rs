@@ -340,6 +340,7 @@ impl<'s> WriteSet<'s> {
             Write::None | Write::Put { .. } | Write::Object { .. } => {
                 (false, Vec::with_capacity(blocks.len()))
             }
+            Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
             let bytes = change.bytes.map(|bytes| self.buffers.keep(bytes)).transpose()?;
@@ -498,7 +499,10 @@ impl<'s> WriteSet<'s> {
         match entry.write {
             Write::None => return Ok(CellChange::Keep),
             Write::Delete => return Ok(CellChange::Remove),
-            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } => {}
+            Write::Put { .. }
+            | Write::Object { .. }
+            | Write::Patch { .. }
+            | Write::Elements(_) => {}
         }
         let session = self.session;
         let table = session.member.table(entry.table)?;
@@ -537,6 +541,13 @@ impl<'s> WriteSet<'s> {
                     })
                     .collect();
                 let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
+                Ok(CellChange::Publish(draft))
+            }
+            Write::Elements(elements) => {
+                let seen = entry.seen.filter(|_| !elements.is_anew);
+                let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
+                let old = old.map(|(cell, _)| cell);
+                let draft = session.draft_elements(lookup, old, &elements.edit, meta)?;
                 Ok(CellChange::Publish(draft))
             }
         }

@@ -2,6 +2,8 @@
 //! commit stream of this writer. Both are encoded here, before the decision. The commit appends
 //! them.
 
+use std::collections::BTreeSet;
+
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, TxnEvent};
 use nearstate_model::invariant::guaranteed;
@@ -10,6 +12,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::commit_stream::entry::{self, BLOCKS_MAX_PATCHED, StreamedChange};
 use crate::record::Form;
+use crate::record::fields::is_block_name;
 use crate::record::meta::{Meta, Tags, is_past, is_past_cell, split};
 use crate::session::Session;
 use crate::session::buffers::{Buffers, Write};
@@ -92,6 +95,7 @@ impl<'s> WriteSet<'s> {
             version: version.unwrap_or(0),
             key,
             blocks: &[],
+            is_cut: false,
             before: &before,
             after: &[],
         };
@@ -101,7 +105,7 @@ impl<'s> WriteSet<'s> {
             // The first write that deletes or replaces it reports the expiry.
             add(&ended, false);
         }
-        let mut blocks: Vec<&str> = Vec::new();
+        let (mut blocks, mut is_cut): (Vec<&str>, bool) = (Vec::new(), false);
         match &entry.write {
             Write::None => invariant!("a record that was only read is announced"),
             Write::Delete => {
@@ -118,6 +122,17 @@ impl<'s> WriteSet<'s> {
                 };
                 blocks.extend(changes.iter().map(name));
             }
+            Write::Elements(elements) if entry.form == Form::Blocks => {
+                let names = elements.changes.iter().map(|(name, _)| name.of(&buffers.bytes));
+                let names: BTreeSet<&[u8]> = names.collect();
+                for name in &names {
+                    match str::from_utf8(name).ok().filter(|_| is_block_name(name)) {
+                        Some(name) => blocks.push(name),
+                        None => is_cut = true,
+                    }
+                }
+            }
+            Write::Elements(_) => {}
         }
         let after: Vec<TagValue<'_>> = match entry.meta {
             Some(span) => tags_of(span.of(&buffers.bytes)).collect(),
@@ -127,6 +142,7 @@ impl<'s> WriteSet<'s> {
             kind: if is_there { EventKind::Updated } else { EventKind::Created },
             form: entry.form,
             blocks: &blocks,
+            is_cut,
             before: if is_there { &before } else { &[] },
             after: &after,
             ..ended
@@ -174,6 +190,18 @@ impl<'s> WriteSet<'s> {
                 Write::Patch { is_anew, changes } => StreamedChange::Patched {
                     is_anew: *is_anew,
                     blocks: changes
+                        .iter()
+                        .map(|(name, bytes)| {
+                            (name.of(&buffers.bytes), bytes.map(|bytes| bytes.of(&buffers.bytes)))
+                        })
+                        .collect(),
+                    meta: entry.meta.map(|meta| meta.of(&buffers.bytes)),
+                },
+                Write::Elements(elements) => StreamedChange::Elements {
+                    is_set: entry.form == Form::Set,
+                    is_anew: elements.is_anew,
+                    elements: elements
+                        .changes
                         .iter()
                         .map(|(name, bytes)| {
                             (name.of(&buffers.bytes), bytes.map(|bytes| bytes.of(&buffers.bytes)))
