@@ -210,6 +210,7 @@ fn twenty_thousand_members_come_and_go_one_by_one() {
         }
     }
     assert!(session.get(ns, b"s").unwrap().is_none());
+    drop(old);
     drop(session);
     test.close_and_check();
 }
