@@ -117,6 +117,7 @@ pub(crate) struct Replaced {
 pub(crate) struct OwnPart {
     pub(crate) first: u32,
     /// Shared with the transaction's own views.
+    #[expect(clippy::rc_buffer, reason = "an `Arc<[u8]>` would copy each changed part once more")]
     pub(crate) bytes: std::sync::Arc<Vec<u8>>,
 }
 
@@ -229,7 +230,7 @@ impl<'v> Collection<'v> {
         let mut walk = ElementWalk { of: *self, part: None, index: 0, next: Some(hash) };
         walk.enter();
         if let Some(part) = walk.part {
-            walk.index = part.from_hash(hash);
+            walk.index = part.first_from(hash);
         }
         walk
     }
@@ -297,7 +298,8 @@ impl<'v> Collection<'v> {
         let mut elements = 0;
         for index in 0..self.table.parts() {
             let first = self.table.first(index).ok_or(BAD_TABLE)?;
-            let last = self.table.first(index + 1).map_or(Some(u32::MAX), |next| next.checked_sub(1));
+            let last =
+                self.table.first(index + 1).map_or(Some(u32::MAX), |next| next.checked_sub(1));
             let part = self.part(PartLocation::Stored(index))?;
             part.check(self.seed, first, last.ok_or(BAD_TABLE)?)?;
             if self.table.count(index).map(u64::from) != Some(part.len() as u64) {

@@ -73,7 +73,8 @@ impl CollectionEdit {
         let (limit, mut run, mut taken) = (part_bytes_max(parts) / 4 * 3, 0, 0);
         let mut own = Vec::new();
         for (index, element) in elements.iter().enumerate() {
-            let is_same = index > 0 && elements.get(index - 1).map(|e| e.hash) == Some(element.hash);
+            let is_same =
+                index > 0 && elements.get(index - 1).map(|e| e.hash) == Some(element.hash);
             let more = bytes_of(shape, element);
             if taken + more > limit && index > run && !is_same && own.len() + 1 < PARTS_MAX {
                 own.push(own_part(shape, elements.get(run..index))?);

@@ -4,7 +4,9 @@ use nearstate_memory::Cell;
 use nearstate_model::limits::BLOCK_NAME_BYTES_MAX;
 
 use crate::record::collection::{Collection, ElementWalk};
-use crate::record::{BLOCK_INLINE_MAX, Block, BlockContent, BlockTable, ENTRY, encode, size_of_block};
+use crate::record::{
+    BLOCK_INLINE_MAX, Block, BlockContent, BlockTable, ENTRY, encode, size_of_block,
+};
 
 /// The largest flat hash: fields, and bytes of its table with what is inline.
 pub(crate) const FLAT_FIELDS_MAX: usize = 128;
@@ -82,7 +84,9 @@ impl<'v> Fields<'v> {
     pub fn get(&self, name: &[u8]) -> Option<&'v [u8]> {
         match &self.0 {
             Source::None => None,
-            Source::Flat(..) => self.clone().find(|(known, _)| *known == name).map(|(_, value)| value),
+            Source::Flat(..) => {
+                self.clone().find(|(known, _)| *known == name).map(|(_, value)| value)
+            }
             Source::Divided(collection, _) => collection.find(name).map(|element| element.value),
         }
     }
@@ -107,7 +111,12 @@ impl<'v> Fields<'v> {
     /// Calls `each` with some fields from a cursor on, as [`Members::scan_from`].
     ///
     /// [`Members::scan_from`]: crate::Members::scan_from
-    pub fn scan_from(&self, cursor: u64, count: u64, mut each: impl FnMut(&'v [u8], &'v [u8])) -> u64 {
+    pub fn scan_from(
+        &self,
+        cursor: u64,
+        count: u64,
+        mut each: impl FnMut(&'v [u8], &'v [u8]),
+    ) -> u64 {
         match &self.0 {
             Source::None => 0,
             Source::Flat(..) => {

@@ -5,8 +5,8 @@
 //! count u32 | count x end u32 | members, concatenated
 //! ```
 //!
-//! An end is relative to the first byte of the first member. All numbers are little-endian. A larger
-//! set is divided into parts (`collection.rs`).
+//! An end is relative to the first byte of the first member. All numbers are little-endian. A
+//! larger set is divided into parts (`collection.rs`).
 
 use nearstate_memory::Corruption;
 use nearstate_model::invariant::guaranteed;

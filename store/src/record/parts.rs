@@ -52,6 +52,9 @@ pub(crate) fn hash_of(seed: u64, name: &[u8]) -> u32 {
     (nearstate_memory::hash(seed, name) >> 32) as u32
 }
 
+/// The halves of a part, and the first hash of the second one.
+type Halves = (Vec<u8>, u32, Vec<u8>);
+
 /// Reads a part. Total: any bytes give elements or an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
@@ -129,8 +132,8 @@ impl<'a> Part<'a> {
         Err(index)
     }
 
-    /// The first element with this hash or a higher one.
-    pub(crate) fn from_hash(&self, hash: u32) -> usize {
+    /// The index of the first element with this hash or a higher one.
+    pub(crate) fn first_from(&self, hash: u32) -> usize {
         self.hashes.partition_point(|known| u32::from_le_bytes(*known) < hash)
     }
 
@@ -144,18 +147,14 @@ impl<'a> Part<'a> {
             Ok(index) => (index, index + 1),
             Err(index) => (index, index),
         };
-        let pieces = [
-            Piece::Run(*self, 0..at),
-            Piece::One(element),
-            Piece::Run(*self, after..self.len()),
-        ];
+        let pieces =
+            [Piece::Run(*self, 0..at), Piece::One(element), Piece::Run(*self, after..self.len())];
         compose(self.shape, &pieces)
     }
 
     /// The part without the element at an index.
     pub(crate) fn without(&self, index: usize) -> Result<Vec<u8>> {
-        let pieces =
-            [Piece::Run(*self, 0..index), Piece::Run(*self, index + 1..self.len())];
+        let pieces = [Piece::Run(*self, 0..index), Piece::Run(*self, index + 1..self.len())];
         compose(self.shape, &pieces)
     }
 
@@ -167,7 +166,7 @@ impl<'a> Part<'a> {
 
     /// Two halves of about the same size, between two different hashes; the second begins with the
     /// hash that is returned. `None` if all hashes are equal.
-    pub(crate) fn halves(&self) -> Result<Option<(Vec<u8>, u32, Vec<u8>)>> {
+    pub(crate) fn halves(&self) -> Result<Option<Halves>> {
         let head = 4 * (1 + self.shape.strings());
         let bytes_before = |index: usize| {
             let strings = self.start(index * self.shape.strings()).unwrap_or(self.bytes.len());

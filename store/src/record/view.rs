@@ -198,7 +198,8 @@ impl<'s> View<'s> {
         match self.form {
             Form::Set => match self.collection() {
                 Some(collection) => Members::divided(collection),
-                None => FlatMembers::new(self.stored()).map_or_else(|_| Members::default(), Members::from),
+                None => FlatMembers::new(self.stored())
+                    .map_or_else(|_| Members::default(), Members::from),
             },
             Form::Value | Form::Blocks => Members::default(),
         }
@@ -210,14 +211,14 @@ impl<'s> View<'s> {
         match (self.form, self.collection()) {
             (Form::Value | Form::Set, _) => Fields::default(),
             (Form::Blocks, Some(collection)) => Fields::divided(collection),
-            (Form::Blocks, None) => self
-                .table()
-                .map_or_else(Fields::default, |table| Fields::flat(self.cell, table)),
+            (Form::Blocks, None) => {
+                self.table().map_or_else(Fields::default, |table| Fields::flat(self.cell, table))
+            }
         }
     }
 
-    /// The value of a field of a hash. Linear in the fields of a small hash, logarithmic in those of
-    /// a large one.
+    /// The value of a field of a hash. Linear in the fields of a small hash, logarithmic in those
+    /// of a large one.
     pub fn field(&self, name: &[u8]) -> Option<&[u8]> {
         let Some(mut table) = self.table() else { return self.divided_field(name) };
         while let Ok(Some(block)) = table.step() {
@@ -296,8 +297,8 @@ impl<'s> View<'s> {
         }
     }
 
-    /// All named blocks, in the order in which they were first written; of a large hash those fields
-    /// whose names a block can have, in the order of their hashes.
+    /// All named blocks, in the order in which they were first written; of a large hash those
+    /// fields whose names a block can have, in the order of their hashes.
     pub fn blocks(&self) -> Blocks<'_> {
         let table = self.table();
         let walk = if table.is_some() || self.form != Form::Blocks { None } else { self.walk() };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nearstate_memory::{Cell, CellHeader, CellKind, PendingCell};
+use nearstate_memory::{Cell, CellHeader, CellKind, PendingCell, ReadToken};
 use nearstate_model::limits::{FIELD_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
@@ -31,6 +31,9 @@ const _: () = assert!(FLAT_AGAIN_BYTES_MAX * 2 <= members::FLAT_BYTES_MAX);
 /// A change of one element: its name, and the value of a field; `None` removes it. Members have the
 /// value `Some(b"")`.
 pub(crate) type ElementChange<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// An element: its name, and the value of a field.
+pub(crate) type ElementPair<'a> = (&'a [u8], &'a [u8]);
 
 impl Txn<'_> {
     /// Adds members to a set, which is created if there is none; its tags and its expiry stay as
@@ -63,7 +66,8 @@ impl Txn<'_> {
         key: &[u8],
         members: &[&[u8]],
     ) -> Result<usize> {
-        let changes: Vec<ElementChange<'_>> = members.iter().map(|member| (*member, None)).collect();
+        let changes: Vec<ElementChange<'_>> =
+            members.iter().map(|member| (*member, None)).collect();
         Ok(self.change_elements(namespace, key, Form::Set, &changes)?.removed)
     }
 
@@ -92,7 +96,12 @@ impl Txn<'_> {
     ///
     /// # Errors
     /// As [`Txn::add_members`].
-    pub fn remove_fields(&self, namespace: Namespace, key: &[u8], names: &[&[u8]]) -> Result<usize> {
+    pub fn remove_fields(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        names: &[&[u8]],
+    ) -> Result<usize> {
         let changes: Vec<ElementChange<'_>> = names.iter().map(|name| (*name, None)).collect();
         Ok(self.change_elements(namespace, key, Form::Blocks, &changes)?.removed)
     }
@@ -121,7 +130,7 @@ impl Txn<'_> {
         &self,
         namespace: Namespace,
         key: &[u8],
-        (form, pairs): (Form, &[(&[u8], &[u8])]),
+        (form, pairs): (Form, &[ElementPair<'_>]),
         meta: &[u8],
     ) -> Result<()> {
         let mut set = self.set.borrow_mut();
@@ -184,7 +193,7 @@ impl Txn<'_> {
             None => false,
         };
         if !has_divided {
-            return self.rewrite(namespace, key, (form, changes), found);
+            return self.rewrite(namespace, key, (form, changes), found.as_ref());
         }
         drop(found);
         let mut set = self.set.borrow_mut();
@@ -210,13 +219,12 @@ impl Txn<'_> {
         let hash = set.session.hash(key);
         let meta = encode_meta(metadata)?;
         let index = set.find_entry(namespace.index, hash, key);
-        let index = match index.filter(|index| set.is_written(*index)) {
-            Some(index) => index,
-            None => {
-                let (index, stored) = set.read(namespace.index, hash, key)?;
-                set.begin_elements(index, form, stored)?;
-                index
-            }
+        let index = if let Some(index) = index.filter(|index| set.is_written(*index)) {
+            index
+        } else {
+            let (index, stored) = set.read(namespace.index, hash, key)?;
+            set.begin_elements(index, form, stored)?;
+            index
         };
         set.buffers.changes += 1;
         set.set_meta(index, &meta)
@@ -228,10 +236,10 @@ impl Txn<'_> {
         namespace: Namespace,
         key: &[u8],
         (form, changes): (Form, &[ElementChange<'_>]),
-        found: Option<View<'_>>,
+        found: Option<&View<'_>>,
     ) -> Result<ChangedElements> {
         let mut done = ChangedElements::default();
-        let (old, meta): (Vec<(&[u8], &[u8])>, Vec<u8>) = match &found {
+        let (old, meta): (Vec<ElementPair<'_>>, Vec<u8>) = match found {
             None => (Vec::new(), Vec::new()),
             Some(view) if form == Form::Set => {
                 (view.members().map(|member| (member, &[][..])).collect(), view.meta_bytes()?)
@@ -288,7 +296,7 @@ struct NameIndex<'a>(Option<BTreeMap<&'a [u8], usize>>);
 const COMPARISONS_MAX: usize = 1024;
 
 impl<'a> NameIndex<'a> {
-    fn of(pairs: &[(&'a [u8], &'a [u8])], changes: usize) -> Self {
+    fn of(pairs: &[ElementPair<'a>], changes: usize) -> Self {
         let is_small = (pairs.len() + changes).saturating_mul(changes) <= COMPARISONS_MAX;
         let all = || pairs.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
         Self((!is_small).then(all))
@@ -356,14 +364,12 @@ impl WriteSet<'_> {
         let seen = self.entry_at(index).seen;
         let stored = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
         let mut write = std::mem::take(&mut self.entry_mut(index).write);
-        let done = match &mut write {
-            Write::Elements(elements) => {
-                let cell = stored.map(|(cell, _)| cell).filter(|_| !elements.is_anew);
-                self.apply_all(elements, cell, changes)
-            }
-            _ => invariant!("entry {index} is a divided collection"),
+        let Write::Elements(elements) = &mut write else {
+            invariant!("entry {index} is a divided collection")
         };
-        let is_empty = matches!(&write, Write::Elements(elements) if elements.edit.elements == 0);
+        let cell = stored.map(|(cell, _)| cell).filter(|_| !elements.is_anew);
+        let done = self.apply_all(elements, cell, changes);
+        let is_empty = elements.edit.elements == 0;
         self.entry_mut(index).write = write;
         if is_empty {
             self.delete(index);
@@ -418,10 +424,12 @@ impl Session {
     pub(crate) fn draft_elements(
         &self,
         lookup: KeyLookup<'_>,
-        old: Option<Cell<'_>>,
-        edit: &CollectionEdit,
+        (elements, seen): (&ElementsWrite, Option<ReadToken>),
         meta: Option<&[u8]>,
     ) -> Result<PendingCell> {
+        let seen = seen.filter(|_| !elements.is_anew);
+        let old = seen.map(|seen| self.stored(seen)).transpose()?.flatten().map(|(cell, _)| cell);
+        let edit = &elements.edit;
         let kept = match old {
             Some(cell) => split(cell, cell.value()?)?.1,
             None => &[],
@@ -532,8 +540,8 @@ fn last_of_each<'a>(pairs: &[(&'a [u8], &'a [u8])]) -> Result<Vec<BlockChange<'a
     blocks_of(&changes)
 }
 
-/// Changes of elements as changes of blocks; of those with one name, the last one. Removals of names
-/// that no block has are left out.
+/// Changes of elements as changes of blocks; of those with one name, the last one. Removals of
+/// names that no block has are left out.
 fn blocks_of<'a>(changes: &[ElementChange<'a>]) -> Result<Vec<BlockChange<'a>>> {
     let mut last: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(changes.len());
     let mut known = NameIndex::of(&[], changes.len());

@@ -46,7 +46,9 @@ impl Session {
             }
             // Its elements are changed in a transaction.
             let is_in_parts = match seen {
-                Some(cell) => Form::of(namespace.kind, &cell) == Form::Blocks && is_divided(cell.value()?),
+                Some(cell) => {
+                    Form::of(namespace.kind, &cell) == Form::Blocks && is_divided(cell.value()?)
+                }
                 None => false,
             };
             if is_in_parts {

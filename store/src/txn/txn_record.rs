@@ -132,4 +132,3 @@ pub(crate) fn written_record<'t, 's: 't>(
     record.value = encode_inline(&pairs);
     Ok(Some(View::written(written.keep(record))))
 }
-

@@ -496,13 +496,9 @@ impl<'s> WriteSet<'s> {
     /// The change of an entry, with the draft of its new version.
     fn change_of(&self, index: usize) -> Result<CellChange> {
         let entry = self.entry_at(index);
-        match entry.write {
-            Write::None => return Ok(CellChange::Keep),
-            Write::Delete => return Ok(CellChange::Remove),
-            Write::Put { .. }
-            | Write::Object { .. }
-            | Write::Patch { .. }
-            | Write::Elements(_) => {}
+        if entry.write.is_none() || entry.write.is_delete() {
+            let is_kept = entry.write.is_none();
+            return Ok(if is_kept { CellChange::Keep } else { CellChange::Remove });
         }
         let session = self.session;
         let table = session.member.table(entry.table)?;
@@ -514,13 +510,8 @@ impl<'s> WriteSet<'s> {
             Write::None => Ok(CellChange::Keep),
             Write::Delete => Ok(CellChange::Remove),
             Write::Put { value } => {
-                let value = self.buffers.bytes(*value);
-                Ok(CellChange::Publish(session.draft(
-                    lookup,
-                    &[],
-                    value,
-                    meta.unwrap_or_default(),
-                )?))
+                let (value, meta) = (self.buffers.bytes(*value), meta.unwrap_or_default());
+                Ok(CellChange::Publish(session.draft(lookup, &[], value, meta)?))
             }
             Write::Object { copy } => {
                 let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
@@ -544,10 +535,7 @@ impl<'s> WriteSet<'s> {
                 Ok(CellChange::Publish(draft))
             }
             Write::Elements(elements) => {
-                let seen = entry.seen.filter(|_| !elements.is_anew);
-                let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
-                let old = old.map(|(cell, _)| cell);
-                let draft = session.draft_elements(lookup, old, &elements.edit, meta)?;
+                let draft = session.draft_elements(lookup, (elements, entry.seen), meta)?;
                 Ok(CellChange::Publish(draft))
             }
         }

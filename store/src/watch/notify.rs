@@ -15,7 +15,7 @@ use crate::record::Form;
 use crate::record::fields::is_block_name;
 use crate::record::meta::{Meta, Tags, is_past, is_past_cell, split};
 use crate::session::Session;
-use crate::session::buffers::{Buffers, Write};
+use crate::session::buffers::{BufferSpan, Buffers, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
 
@@ -105,7 +105,6 @@ impl<'s> WriteSet<'s> {
             // The first write that deletes or replaces it reports the expiry.
             add(&ended, false);
         }
-        let (mut blocks, mut is_cut): (Vec<&str>, bool) = (Vec::new(), false);
         match &entry.write {
             Write::None => invariant!("a record that was only read is announced"),
             Write::Delete => {
@@ -114,26 +113,10 @@ impl<'s> WriteSet<'s> {
                 }
                 return Ok(());
             }
-            Write::Put { .. } | Write::Object { .. } => {}
-            Write::Patch { changes, .. } => {
-                let name = |(name, _): &(crate::session::buffers::BufferSpan, _)| {
-                    let name = str::from_utf8(name.of(&buffers.bytes)).ok();
-                    guaranteed(name, "a name was kept from a `str`")
-                };
-                blocks.extend(changes.iter().map(name));
+            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
             }
-            Write::Elements(elements) if entry.form == Form::Blocks => {
-                let names = elements.changes.iter().map(|(name, _)| name.of(&buffers.bytes));
-                let names: BTreeSet<&[u8]> = names.collect();
-                for name in &names {
-                    match str::from_utf8(name).ok().filter(|_| is_block_name(name)) {
-                        Some(name) => blocks.push(name),
-                        None => is_cut = true,
-                    }
-                }
-            }
-            Write::Elements(_) => {}
         }
+        let (blocks, is_cut) = changed_names(entry, &buffers.bytes);
         let after: Vec<TagValue<'_>> = match entry.meta {
             Some(span) => tags_of(span.of(&buffers.bytes)).collect(),
             None => before.clone(),
@@ -220,6 +203,31 @@ impl<'s> WriteSet<'s> {
             announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless });
         }
         Ok(())
+    }
+}
+
+/// The names of the changed blocks; true if one is left out that no block can have.
+fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
+    let text = |name: BufferSpan| str::from_utf8(name.of(bytes)).ok();
+    match &entry.write {
+        Write::Patch { changes, .. } => {
+            let name = |(name, _): &(_, _)| guaranteed(text(*name), "a name was kept from a `str`");
+            (changes.iter().map(name).collect(), false)
+        }
+        Write::Elements(elements) if entry.form == Form::Blocks => {
+            let names = elements.changes.iter().map(|(name, _)| name.of(bytes));
+            let names: BTreeSet<&[u8]> = names.collect();
+            let is_possible = |name: &&&[u8]| is_block_name(name);
+            let possible = names.iter().filter(is_possible);
+            let blocks: Vec<&str> = possible.filter_map(|name| str::from_utf8(name).ok()).collect();
+            let is_cut = blocks.len() < names.len();
+            (blocks, is_cut)
+        }
+        Write::None
+        | Write::Delete
+        | Write::Put { .. }
+        | Write::Object { .. }
+        | Write::Elements(_) => (Vec::new(), false),
     }
 }
 

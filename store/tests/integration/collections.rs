@@ -276,7 +276,10 @@ fn the_fields_of_a_large_hash_are_blocks() {
     }
     let view = session.get(ns, b"h").unwrap().unwrap();
     assert_eq!((view.block("member-1"), view.block("member-2")), (Some(&b"new"[..]), None));
-    assert_eq!((view.block("extra"), view.block("member-3")), (Some(&[7; 2000][..]), Some(&b"3"[..])));
+    assert_eq!(
+        (view.block("extra"), view.block("member-3")),
+        (Some(&[7; 2000][..]), Some(&b"3"[..]))
+    );
     assert_eq!((view.blocks().count(), view.fields().len()), (3_000, 3_000));
     let mut seen = Vec::new();
     view.blocks_among(&["none", "member-1"], |index, bytes| seen.push((index, bytes.to_vec())));
@@ -294,7 +297,9 @@ fn watches_and_the_stream_name_the_changed_elements() {
     let names: Vec<Vec<u8>> = (0..500).map(member).collect();
     let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|n| (n.as_slice(), &b"v"[..])).collect();
     session.transact(|txn| txn.put_fields(ns, b"h", &pairs, Metadata::default())).unwrap();
-    session.transact(|txn| txn.put_members(ns, b"s", &slices(&names), Metadata::default())).unwrap();
+    session
+        .transact(|txn| txn.put_members(ns, b"s", &slices(&names), Metadata::default()))
+        .unwrap();
     session.stream(ns, WhenFull::Refuse).unwrap();
     let mut watch = session.watch(ns, Filter::Namespace).unwrap();
     session

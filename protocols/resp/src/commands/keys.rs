@@ -4,7 +4,9 @@ use super::arg;
 use crate::command_context::{CommandContext, CommandTxn, RETRY_POLICY};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_hash, put_set, put_string};
+use crate::records::{
+    ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_hash, put_set, put_string,
+};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;

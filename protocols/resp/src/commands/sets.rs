@@ -261,8 +261,7 @@ fn combine(
     mut answer: impl FnMut(&[Members<'_>]),
 ) -> Result<(), ErrorReply> {
     ctx.change(|change| {
-        let found =
-            distinct(keys).map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
+        let found = distinct(keys).map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
         let sets =
             found.iter().map(|found| members(found.as_ref())).collect::<Result<Vec<_>, _>>()?;
         answer(&sets);

@@ -5,7 +5,8 @@
 
 use crate::fixture::{TestClient, TestNode, node};
 use nearstate_model::limits::{
-    FIELD_NAME_BYTES_MAX, KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
+    FIELD_NAME_BYTES_MAX, KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX,
+};
 
 /// Namespaces created by clients.
 fn made(node: &TestNode) -> Vec<String> {
