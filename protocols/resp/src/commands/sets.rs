@@ -378,7 +378,9 @@ pub(crate) fn sscan(
         }
     });
     scan_options::write_page(reply, next, |reply| {
-        page.iter().for_each(|member| reply.bulk(member));
+        for member in &page {
+            reply.bulk(member);
+        }
         page.len()
     });
     Ok(())
