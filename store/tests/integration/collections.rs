@@ -109,7 +109,7 @@ proptest! {
                     prop_assert_eq!(added, next.len() - before);
                 } else {
                     let removed = txn.remove_members(ns, b"s", &slices(&some)).unwrap();
-                    some.iter().for_each(|one| { next.remove(one); });
+                    some.iter().map(|one| next.remove(one)).for_each(drop);
                     prop_assert_eq!(removed, before - next.len());
                 }
                 match seed {
@@ -163,7 +163,7 @@ proptest! {
                     prop_assert_eq!(added, next.len() - before);
                 } else {
                     let removed = txn.remove_fields(ns, b"h", &slices(&names)).unwrap();
-                    names.iter().for_each(|one| { next.remove(one); });
+                    names.iter().map(|one| next.remove(one)).for_each(drop);
                     prop_assert_eq!(removed, before - next.len());
                 }
                 if seed == 2 {
@@ -316,11 +316,11 @@ fn watches_and_the_stream_name_the_changed_elements() {
         let blocks: Vec<String> = event.blocks().map(str::to_owned).collect();
         events.push((event.kind, event.form, event.is_truncated, blocks));
     }
-    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let words = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     assert_eq!(
         events,
         [
-            (EventKind::Updated, Form::Blocks, false, named(&["a", "b", "member-1"])),
+            (EventKind::Updated, Form::Blocks, false, words(&["a", "b", "member-1"])),
             (EventKind::Updated, Form::Set, false, Vec::new()),
             (EventKind::Updated, Form::Blocks, true, Vec::new()),
         ]

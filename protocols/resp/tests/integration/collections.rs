@@ -1,7 +1,7 @@
 //! Large sets and hashes: the same commands as for small ones, through both conversions, and
 //! replies that are collected in slices.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::fixture::{TestClient, node};
 use nearstate_node::NextAction;
@@ -92,14 +92,16 @@ fn a_set_grows_and_shrinks_through_both_conversions() {
             let expected = model.len().saturating_sub(count as usize);
             let popped = bulks(&client.ask(&format!("SPOP {{ns}},s {count}")));
             let popped = if is_multi { bulks(&client.ask("EXEC")) } else { popped };
-            popped.iter().for_each(|name| assert!(model.remove(name)));
+            for name in &popped {
+                assert!(model.remove(name));
+            }
             assert_eq!(model.len(), expected);
             check_set(&mut client, "{ns},s", &model);
             continue;
         } else {
-            some.iter().for_each(|name| {
+            for name in &some {
                 model.remove(name);
-            });
+            }
             with_words(&mut client, "SREM", "{ns},s", words)
         };
         let changed = format!(":{}|", model.len().abs_diff(before));
