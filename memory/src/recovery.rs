@@ -263,7 +263,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.set(undo::OP, op::NONE);
             arena.roll_back()
         }
-        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new),
+        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new).map(drop),
         RecoveryDecision::RollForwardWord => {
             finish_word(arena);
             Ok(())

@@ -114,6 +114,18 @@ impl ReadToken {
     }
 }
 
+/// What a writer knows about the slot of a key before it locks the bucket.
+#[derive(Clone, Copy, Debug)]
+pub enum KnownSlot {
+    /// Nothing.
+    Unknown,
+    /// The token of an earlier read, under a pin that is still held.
+    Read(ReadToken),
+    /// The slot to which the line of the bucket led, without a comparison of the key. If its word
+    /// is unchanged under the lock, the key of its record is compared.
+    Probed(ReadToken),
+}
+
 /// How a search continues after some words of a chain.
 enum SearchStep<'m> {
     /// The record of the key.
@@ -544,6 +556,24 @@ impl Member {
         self.map().prefetch_lines(LINE * units, lines);
         self.map().prefetch(LINE * (units + self.lines.get()));
         Probe(units)
+    }
+
+    /// As [`Member::prefetch_record`], for a writer. Returns the slot to which the bucket's line
+    /// leads, for [`KnownSlot::Probed`](crate::KnownSlot).
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub(crate) fn probe_slot(&self, table: &IndexTable, hash: u64) -> Option<ReadToken> {
+        let line_at = table.bucket_at(self.map(), table.bucket_of(hash)).ok()?;
+        let [_, entries @ ..] = self.map().line_at(line_at).ok()?;
+        let tag = hash_tag(hash);
+        let (units, place, _) = pick_placed(entries, tag);
+        if !is_units(units) {
+            return None;
+        }
+        let at = LINE * units;
+        self.map().prefetch(at);
+        self.map().prefetch(at + LINE * self.lines.get());
+        Some(ReadToken { at, slot_at: line_at + 8 + 8 * place, word: entry(tag, at) })
     }
 
     /// True if the pin protects the cells to which all probes since its begin have led. Then they

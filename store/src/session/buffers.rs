@@ -88,6 +88,11 @@ impl BufferSpan {
     }
 
     #[inline]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.from == self.to
+    }
+
+    #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         let range = self.from as usize..self.to as usize;
         guaranteed(bytes.get(range), "a span lies in the buffer that it was made for")
@@ -154,7 +159,8 @@ pub(crate) struct Buffers {
     has_conflict: Cell<bool>,
     /// True while a read does not validate the earlier ones: all are validated together afterwards.
     pub(crate) is_validated_later: bool,
-    pub(crate) scratch: IndexScratch,
+    /// `None` before its first use, and while the indexes of this transaction are changed.
+    scratch: Option<Box<IndexScratch>>,
 }
 
 /// Bytes that a session keeps between transactions; more is freed.
@@ -191,6 +197,37 @@ impl Buffers {
         self.is_validated_later = false;
     }
 
+    /// Takes the buffers for changes of indexes, for the time of such a change.
+    #[inline]
+    pub(crate) fn take_scratch(&mut self) -> Box<IndexScratch> {
+        self.scratch.take().unwrap_or_default()
+    }
+
+    /// Returns them.
+    #[inline]
+    pub(crate) fn give_scratch(&mut self, scratch: Box<IndexScratch>) {
+        self.scratch = Some(scratch);
+    }
+
+    /// The bytes of several spans, if each begins where the previous one ends. Empty spans do not
+    /// count.
+    #[inline]
+    pub(crate) fn joined(&self, spans: [BufferSpan; 3]) -> Option<&[u8]> {
+        let mut all = BufferSpan::default();
+        for span in spans {
+            if span.is_empty() {
+                continue;
+            }
+            if all.to == 0 {
+                all.from = span.from;
+            } else if all.to != span.from {
+                return None;
+            }
+            all.to = span.to;
+        }
+        Some(self.bytes(all))
+    }
+
     #[inline]
     pub(crate) fn bytes(&self, span: BufferSpan) -> &[u8] {
         span.of(&self.bytes)
@@ -208,6 +245,13 @@ impl Buffers {
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
         Ok(BufferSpan::new(from, self.bytes.len()))
+    }
+
+    /// Removes the bytes that were kept last.
+    #[cold]
+    pub(crate) fn forget(&mut self, last: BufferSpan) {
+        invariant!(last.to as usize == self.bytes.len(), "only the last bytes are removed");
+        self.bytes.truncate(last.from as usize);
     }
 
     /// Appends encoded metadata; nothing if there is none.

@@ -44,9 +44,9 @@ impl<'s> WriteSet<'s> {
         if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
-        let mut scratch = std::mem::take(&mut self.buffers.scratch);
+        let mut scratch = self.buffers.take_scratch();
         let done = self.index_written(written, &mut scratch);
-        self.buffers.scratch = scratch;
+        self.buffers.give_scratch(scratch);
         match done {
             Ok(()) => Ok(written),
             Err(error @ Error::Conflict { .. }) => Err(error),

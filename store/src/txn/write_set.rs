@@ -4,8 +4,8 @@
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
 use nearstate_memory::{
-    Cell, CellChange, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess,
-    WriteTarget,
+    Cell, CellChange, CommitOutcome, Expectation, KnownSlot, PendingCell, Pin, ReadToken,
+    RecordAccess, WriteTarget,
 };
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
@@ -286,9 +286,16 @@ impl<'s> WriteSet<'s> {
         metadata: Metadata<'_>,
     ) -> Result<()> {
         invariant!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is put", value.len());
-        // First, because invalid metadata must leave the transaction unchanged.
-        let meta = self.buffers.keep_meta(metadata)?;
+        // The metadata follows the value, as in the cell.
         let value = self.buffers.keep(value)?;
+        let meta = match self.buffers.keep_meta(metadata) {
+            Ok(meta) => meta,
+            Err(error) => {
+                // Invalid metadata must leave the transaction unchanged.
+                self.buffers.forget(value);
+                return Err(error);
+            }
+        };
         let entry = self.entry_mut(index);
         entry.write = Write::Put { value };
         entry.form = Form::Value;
@@ -420,7 +427,8 @@ impl<'s> WriteSet<'s> {
         invariant!(!entry.write.is_none(), "a commit of one entry writes it");
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
-        let target = WriteTarget { hash: entry.hash, key, token: entry.seen };
+        let known = entry.seen.map_or(KnownSlot::Unknown, KnownSlot::Read);
+        let target = WriteTarget { hash: entry.hash, key, known };
         let flags =
             FlagCheck { table, namespace: entry.table, mask: u64::MAX, expected: entry.flags };
         let written = session.write_single(flags, target, draft, |record| {
@@ -505,24 +513,26 @@ impl<'s> WriteSet<'s> {
         let key = self.buffers.bytes(entry.key);
         let (hash, form, is_seen) = (entry.hash, entry.form, entry.seen.is_some());
         let lookup = KeyLookup { table, hash, key, form, is_seen };
-        let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
         match &entry.write {
             Write::None => Ok(CellChange::Keep),
             Write::Delete => Ok(CellChange::Remove),
             Write::Put { value } => {
-                let value = self.buffers.bytes(*value);
-                Ok(CellChange::Publish(session.draft(
-                    lookup,
-                    &[],
-                    value,
-                    meta.unwrap_or_default(),
-                )?))
+                let meta = entry.meta.unwrap_or_default();
+                let draft = match self.buffers.joined([entry.key, *value, meta]) {
+                    Some(body) => session.draft_whole(lookup, body, !meta.is_empty())?,
+                    None => {
+                        let (value, meta) = (self.buffers.bytes(*value), self.buffers.bytes(meta));
+                        session.draft(lookup, &[], value, meta)?
+                    }
+                };
+                Ok(CellChange::Publish(draft))
             }
             Write::Object { copy } => {
                 let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
                 Ok(CellChange::Publish(session.draft_of_parts(lookup, &parts)?))
             }
             Write::Patch { is_anew, changes } => {
+                let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
                 let seen = entry.seen.filter(|_| !is_anew);
                 let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
                 invariant!(
