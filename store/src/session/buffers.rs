@@ -137,6 +137,8 @@ pub(crate) struct TxnEntry {
     pub(crate) after: Option<u64>,
     /// It is deleted because it has expired.
     pub(crate) is_expiry: bool,
+    /// It was not read, and must not exist at the commit: the posting of a unique value.
+    pub(crate) is_claim: bool,
 }
 
 /// Up to this many entries are searched linearly, which is faster than a tree.
@@ -153,6 +155,9 @@ pub(crate) struct Buffers {
     pub(crate) entry_indices: BTreeMap<(u32, u64), u32>,
     /// How many writes were buffered.
     pub(crate) changes: u64,
+    /// True once a value that the transaction claims was taken: then postings are read before they
+    /// are written.
+    pub(crate) is_claim_refused: bool,
     /// True once the reads were not of one moment.
     pub(crate) is_torn: bool,
     /// True once an index has changed faster than it could be read.
@@ -192,6 +197,7 @@ impl Buffers {
             self.entry_indices.clear();
         }
         self.changes = 0;
+        self.is_claim_refused = false;
         self.is_torn = false;
         self.has_conflict.set(false);
         self.is_validated_later = false;

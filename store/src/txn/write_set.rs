@@ -80,6 +80,7 @@ impl<'s> WriteSet<'s> {
             flags: 0,
             after: None,
             is_expiry: false,
+            is_claim: false,
         });
         invariant!(self.buffers.entries.len() == index + 1, "entry {index} is the last one");
         if index >= LINEAR_MAX {
@@ -266,6 +267,15 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
+    /// The entry of a record of which the caller has read nothing, and that must not exist at the
+    /// commit.
+    #[inline]
+    pub(crate) fn claim(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
+        let index = self.push(table, hash, key)?;
+        self.entry_mut(index).is_claim = true;
+        Ok(index)
+    }
+
     /// The entry of a record that will be written.
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         if let Some(index) = self.find_entry(table, hash, key) {
@@ -380,12 +390,48 @@ impl<'s> WriteSet<'s> {
     /// Adds the changes of indexes, and the events for watches and the commit stream. Returns the
     /// number of entries before that.
     #[inline]
-    pub(crate) fn prepare(&mut self) -> Result<usize> {
+    fn prepare(&mut self) -> Result<usize> {
         let written = self.index_all()?;
         let count = self.buffers.entries.len();
         invariant!(written <= count, "indexes add entries: {written} became {count}");
         self.notify_all()?;
         invariant!(self.buffers.entries.len() == count, "notifications add no entries");
+        Ok(written)
+    }
+
+    /// Commits the buffered changes, with those of indexes and with events. Returns the number of
+    /// entries without them.
+    ///
+    /// # Errors
+    /// Those of [`WriteSet::index_all`] and [`WriteSet::commit`].
+    #[inline]
+    pub(crate) fn commit_all(&mut self) -> Result<usize> {
+        let bytes = self.buffers.bytes.len();
+        let written = self.prepare()?;
+        match self.commit() {
+            Ok(()) => Ok(written),
+            Err(Error::Conflict { .. }) if self.buffers.is_claim_refused => {
+                self.commit_after_refusal(written, bytes)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A unique value has a posting already. Prepares the commit anew, with reads of the postings:
+    /// their holders decide.
+    #[cold]
+    fn commit_after_refusal(&mut self, written: usize, kept_bytes: usize) -> Result<usize> {
+        let Buffers { entries, entry_indices, bytes, plan, .. } = &mut *self.buffers;
+        entries.truncate(written);
+        bytes.truncate(kept_bytes);
+        plan.clear();
+        entry_indices.clear();
+        if written > LINEAR_MAX {
+            let all = (0_u32..).zip(&*entries);
+            entry_indices.extend(all.map(|(index, entry)| ((entry.table, entry.hash), index)));
+        }
+        let written = self.prepare()?;
+        self.commit()?;
         Ok(written)
     }
 
@@ -456,7 +502,11 @@ impl<'s> WriteSet<'s> {
             let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
             access.flags = entry.flags;
-            access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
+            access.expect = if entry.is_claim {
+                Expectation::Read(ReadToken::absent())
+            } else {
+                entry.seen.map_or(Expectation::Any, Expectation::Read)
+            };
             debug_assert!(
                 !matches!(access.change, CellChange::Keep)
                     || entry.write.is_none()
@@ -483,6 +533,7 @@ impl<'s> WriteSet<'s> {
             }
             CommitOutcome::Conflict(index) | CommitOutcome::FlagsChanged(index) => {
                 invariant!(index < count, "conflict at entry {index} of {count}");
+                self.buffers.is_claim_refused |= self.entry_at(index).is_claim;
                 Err(self.conflict(index))
             }
         }
