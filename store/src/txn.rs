@@ -260,11 +260,11 @@ impl Txn<'_> {
         let (_, stored) = set.read_at(index, namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(None) };
         if !cell.has_meta() {
-            return Ok(Some(View::in_txn(cell, bytes, namespace.kind)));
+            return Ok(Some(View::protected(cell, bytes, namespace.kind)));
         }
         let (value, meta) = split(cell, bytes)?;
         let is_expired = is_past(meta)?;
-        Ok((!is_expired).then(|| View::in_txn(cell, value, namespace.kind)))
+        Ok((!is_expired).then(|| View::protected(cell, value, namespace.kind)))
     }
 
     /// Puts a record with this value, without tags and expiry. Replaces an existing record of any

@@ -6,7 +6,7 @@ use nearstate_model::Result;
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellHeader};
-use crate::index::lookup::KnownSlot;
+use crate::index::known_slot::KnownSlot;
 use crate::layout::Corruption;
 use crate::member::Member;
 use crate::region::index_table::IndexTable;

@@ -3,7 +3,8 @@
 use nearstate_model::invariant;
 
 use crate::index::bucket::{entry, hash_tag};
-use crate::index::lookup::{KnownSlot, ReadToken};
+use crate::index::known_slot::KnownSlot;
+use crate::index::lookup::ReadToken;
 use crate::layout::namespace_flags;
 use crate::txn::events::TxnEvents;
 use crate::txn::fill::PendingCell;

@@ -9,7 +9,8 @@ use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link, link,
     load, next_version, publish, stamp_of, units_of, version_count,
 };
-use crate::index::lookup::{CHAIN_MAX, KnownSlot, find_bucket, is_equal, link_slot, walk_chain};
+use crate::index::known_slot::KnownSlot;
+use crate::index::lookup::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use nearstate_memory::{Corruption, IndexTable};
 use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{Corruption, IndexTable};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
     INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TRANSACTION_RECORDS_MAX,

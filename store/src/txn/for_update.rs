@@ -90,14 +90,9 @@ impl Session {
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace.index)?;
         let Some((cell, value)) = found.record else { return Ok(None) };
-        let view = if cell.has_meta() {
-            let Some(view) = View::with_meta(pin, cell, value, namespace.kind)? else {
-                return Ok(None);
-            };
-            view
-        } else {
-            View::new(pin, cell, value, namespace.kind)
-        };
+        let value = if cell.has_meta() { View::current_value(cell, value)? } else { Some(value) };
+        let Some(value) = value else { return Ok(None) };
+        let view = View::new(pin, cell, value, namespace.kind);
         let (key, seen, layout) = (cell.key()?, found.token, std::cell::Cell::new(0));
         let session = self;
         Ok(Some(RecordForUpdate { session, namespace, table, view, cell, key, hash, seen, layout }))
