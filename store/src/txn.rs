@@ -8,6 +8,7 @@ pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
 pub(crate) mod txn_record;
+mod commit;
 pub(crate) mod write_set;
 mod patch;
 pub(crate) mod write;
