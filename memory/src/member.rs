@@ -90,8 +90,10 @@ pub struct Member {
     is_active: Private<bool>,
     /// The locks that the undo record names, one bit for each `LockSlot`.
     locks: Private<u8>,
-    /// Last line of the record that was found last: the next record probably ends there too.
+    /// Last line of the record that was read last as a whole: the next one probably ends there too.
     pub(crate) lines: Private<u64>,
+    /// The same of the last record whose start was read and that has metadata at its end. 0: none.
+    pub(crate) meta_line: Private<u64>,
     /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
     /// What else may be reused if stalled readers are left out.
