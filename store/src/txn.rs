@@ -9,6 +9,7 @@ pub(crate) mod for_update;
 mod single;
 pub(crate) mod elements;
 pub(crate) mod txn_record;
+mod commit;
 pub(crate) mod write_set;
 mod patch;
 pub(crate) mod write;
@@ -531,9 +532,7 @@ impl Txn<'_> {
             set.release_buffers();
             return done;
         }
-        let done = session
-            .member
-            .operation(|| set.prepare().and_then(|written| set.commit().map(|()| written)));
+        let done = session.member.operation(|| set.commit_all());
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
             if !set.buffers.plan.events.all.is_empty() {

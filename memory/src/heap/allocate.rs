@@ -141,7 +141,8 @@ impl Member {
 
     #[inline]
     pub(crate) fn is_reusable(&self, cell: u64) -> Result<bool, Corruption> {
-        let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
+        let [_, _, retired, ..] = cell::first_line(self.map(), cell)?;
+        let retired = retired.load(Ordering::Relaxed);
         Ok(pin::is_reusable(retired, self.safe.get()) || self.is_reusable_beside_stalled(retired))
     }
 

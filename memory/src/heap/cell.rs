@@ -425,6 +425,12 @@ pub fn checksum_of(parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
+/// The words of a cell's first line, which contains its header.
+#[inline]
+pub(crate) fn first_line(map: &Map, at: u64) -> Result<&[AtomicU64; 8], Corruption> {
+    map.line_at(at)
+}
+
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corruption> {

@@ -170,7 +170,7 @@ pub(super) fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
 /// As [`pick`], but returns the last such entry, and the number of its word.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
-fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
+pub(super) fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
     let (mut picked, mut place) = (NONE, 0);

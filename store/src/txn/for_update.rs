@@ -1,6 +1,6 @@
 //! Read-modify-write of one record, as a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
+use nearstate_memory::{Cell, IndexTable, KnownSlot, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
@@ -236,7 +236,8 @@ impl RecordForUpdate<'_> {
             mask & (NEEDS_TXN | CHANGES_NEED_TXN) != 0,
             "the flags {mask:#x} allow a direct write"
         );
-        let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
+        let target =
+            WriteTarget { hash: self.hash, key: self.key, known: KnownSlot::Read(self.seen) };
         let flags =
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
         let mut current = None;
