@@ -186,10 +186,8 @@ impl WriteSet<'_> {
         match entry.write {
             Write::None => return Ok(CellChange::Keep),
             Write::Delete => return Ok(CellChange::Remove),
-            Write::Put { .. }
-            | Write::Object { .. }
-            | Write::Patch { .. }
-            | Write::Elements(_) => {}
+            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
+            }
         }
         let session = self.session;
         let table = session.member.table(entry.table)?;
