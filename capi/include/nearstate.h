@@ -98,6 +98,11 @@
 #define NS_STREAM_OP_EXPIRED 4
 
 /**
+ * Some members of a large set or some fields of a large hash were changed.
+ */
+#define NS_STREAM_OP_ELEMENTS 5
+
+/**
  * Events of all records of the namespace.
  */
 #define NS_FILTER_ALL 0
@@ -707,7 +712,7 @@ typedef struct ns_stream_record {
      */
     bool has_metadata;
     /**
-     * For a patched record: all previous blocks were removed.
+     * For a patched record, and for changed elements: all previous ones were removed.
      */
     bool is_replacement;
     /**
@@ -1584,7 +1589,8 @@ enum ns_status ns_stream_records(const struct ns_stream *stream,
                                  void *context);
 
 /**
- * Calls `each` for every changed block. Only patched records have changed blocks.
+ * Calls `each` for every changed block of a patched record, or for every changed member or field of
+ * a large set or hash. A member has an empty value. Other changes have none.
  *
  * # Safety
  * Rules 1 and 4.
