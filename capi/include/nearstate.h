@@ -1589,8 +1589,8 @@ enum ns_status ns_stream_records(const struct ns_stream *stream,
                                  void *context);
 
 /**
- * Calls `each` for every changed block of a patched record, or for every changed member or field of
- * a large set or hash. A member has an empty value. Other changes have none.
+ * Calls `each` for every changed block of a patched record, or for every changed member or field
+ * of a large set or hash. A member has an empty value. Other changes have none.
  *
  * # Safety
  * Rules 1 and 4.

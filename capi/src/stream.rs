@@ -316,8 +316,8 @@ pub type ns_patch_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, name: ns_bytes, block: *const ns_bytes) -> bool,
 >;
 
-/// Calls `each` for every changed block of a patched record, or for every changed member or field of
-/// a large set or hash. A member has an empty value. Other changes have none.
+/// Calls `each` for every changed block of a patched record, or for every changed member or field
+/// of a large set or hash. A member has an empty value. Other changes have none.
 ///
 /// # Safety
 /// Rules 1 and 4.
