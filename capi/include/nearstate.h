@@ -2177,7 +2177,8 @@ enum ns_status ns_get(struct ns_session *session,
 
 /**
  * As `ns_get`, for a caller that reads the whole value: its cache lines are requested together.
- * With values of 1 KB that are not in the cache, reading all of them takes about a sixth less time.
+ * With values of 1 KB that are not in the cache, reading all of them takes about a sixth less
+ * time.
  *
  * Fails as `ns_get`.
  *
