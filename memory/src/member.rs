@@ -29,7 +29,7 @@ use crate::region::file::{Region, Shared};
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::is_process_alive;
 use crate::region::map::Map;
-use crate::region::member_table::{identity_of, member_slots_used, state, state_of};
+use crate::region::member_table::{clear_copy, identity_of, member_slots_used, state, state_of};
 use crate::region::page_fault::USABLE;
 use crate::system::barrier_everywhere;
 
@@ -134,6 +134,8 @@ pub struct Member {
     pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
+    /// Its bump ranges as it stored them last.
+    pub(crate) bumps: [Private<(u64, u64)>; 2],
     /// What the heap was used for when it was full.
     pub(crate) usage: RefCell<Option<KnownUsage>>,
     /// The chunk in which its last large cell ends.
@@ -480,6 +482,8 @@ impl Drop for Member {
             invariant!("slot {} lies outside the region", self.index)
         };
         pin.store(0, Ordering::Release);
+        // The table was in the mapping, as above.
+        let _ = clear_copy(self.map(), self.index);
         crash_point!("detach.unpinned");
         state::free(word, word.load(Ordering::Acquire));
         crash_point!("detach.free");

@@ -177,6 +177,14 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
         }
     }
     let bytes = NamespaceIdentity::load(map, index)?.name.len() as u64;
+    let end = at + CATALOG_NAME + bytes;
+    if !end.is_multiple_of(8) {
+        let last = end - end % 8;
+        let of_name = map.word(last)?.load(Ordering::Acquire) & ((1 << (8 * (end % 8))) - 1);
+        if set(map, last, of_name)? {
+            report.add_repaired(format!("{name}: the bytes behind its name"));
+        }
+    }
     for which in unused_entry_words(bytes) {
         if set(map, at + which, 0)? {
             report.add_repaired(format!("{name}: byte {which} of its entry"));

@@ -53,12 +53,7 @@ impl Session {
     }
 
     /// Remembers tags that were read after the generation of the flags was `now`.
-    pub(crate) fn remember_tags(
-        &self,
-        namespace: u32,
-        now: u64,
-        tags: &Arc<TagSet>,
-    ) -> Result<()> {
+    pub(crate) fn remember_tags(&self, namespace: u32, now: u64, tags: &Arc<TagSet>) -> Result<()> {
         if now < tags.generation {
             // After this no session can commit with older tags. The flags can have a higher
             // generation by now, of tags that were stored after these: they are read by the next

@@ -159,6 +159,34 @@ impl FrozenRegion {
         cells
     }
 
+    /// The end of what a cell contains.
+    pub(crate) fn end_of(&self, cell: u64) -> u64 {
+        let is_counter = self.word(cell) >> 8 & 0xf == 5;
+        let bytes = if is_counter { 1088 } else { 44 + (self.word(cell + 32) >> 32) };
+        cell.saturating_add(bytes)
+    }
+
+    /// The records that the current operation of a member changes: before and after.
+    pub(crate) fn changed_by(&self, member: u64) -> Vec<u64> {
+        let arena = ARENAS + 4096 * member;
+        let words = match self.word(arena) {
+            0 => Vec::new(),
+            4 => {
+                let txn = self.word(arena + 8);
+                let lines = (1..=self.word(txn + 32).min(64)).map(|line| txn + 64 * line);
+                lines.flat_map(|line| [line + 16, line + 24]).collect()
+            }
+            _ => vec![arena + 16, arena + 24],
+        };
+        let cells = words.iter().map(|at| (self.word(*at) & UNITS) * 64);
+        cells.filter(|cell| self.word(*cell) >> 8 & 0xf == 1).collect()
+    }
+
+    /// The namespace of a record.
+    pub(crate) fn namespace_of(&self, record: u64) -> usize {
+        (self.word(record) >> 16 & 0xffff) as usize
+    }
+
     /// The free cells in the queues of a member's arena, at most some hundred.
     pub(crate) fn free_cells(&self, member: u64) -> BTreeSet<u64> {
         let mut cells = BTreeSet::new();

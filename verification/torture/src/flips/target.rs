@@ -72,10 +72,10 @@ pub(crate) fn choose(region: &FrozenRegion, rng: &mut Rng) -> FlipTarget {
     }
     let bit = rng.u32(..64);
     let mut chooser = Chooser { region, rng, names, buckets };
-    let (at, place, cell_of, bucket) = chooser.word(area);
+    let (at, place, bucket) = chooser.word(area);
     let mut concerned = BTreeSet::new();
-    if let Some(record) = cell_of {
-        concerned.extend(chooser.space_of(record.0).map(|space| (space, region.key(record.1))));
+    for (namespace, record) in chooser.records_at(area, at) {
+        concerned.extend(chooser.space_of(namespace).map(|space| (space, region.key(record))));
     }
     if let Some((namespace, number)) = bucket
         && let Some(space) = chooser.space_of(namespace)
@@ -90,8 +90,8 @@ pub(crate) fn choose(region: &FrozenRegion, rng: &mut Rng) -> FlipTarget {
     FlipTarget { area, at, bit, place, concerned }
 }
 
-/// Offset, name, the record and the bucket (each with its namespace) that a word belongs to.
-type WordChoice = (u64, String, Option<(usize, u64)>, Option<(usize, u64)>);
+/// Offset and name of a word, and the bucket (with its namespace) that it belongs to.
+type WordChoice = (u64, String, Option<(usize, u64)>);
 
 impl Chooser<'_> {
     fn space_of(&self, namespace: usize) -> Option<usize> {
@@ -99,12 +99,34 @@ impl Chooser<'_> {
         (0..SPACES).find(|space| namespace_name(*space).as_bytes() == name)
     }
 
+    /// The records, each with its namespace, in one of whose cells a word lies, or which the
+    /// operation of its undo record changes.
+    fn records_at(&self, area: &str, at: u64) -> Vec<(usize, u64)> {
+        let mut all = Vec::new();
+        for bucket in &self.buckets {
+            for record in &bucket.records {
+                let is_in = |cell: &u64| (*cell..self.region.end_of(*cell)).contains(&at);
+                if self.region.cells(*record).iter().any(is_in) {
+                    all.push((bucket.namespace, *record));
+                }
+            }
+        }
+        // An undo record decides about what its operation changes.
+        if area == "undo records" {
+            let member = at.saturating_sub(ARENAS) / 4096;
+            let changed = self.region.changed_by(member).into_iter();
+            all.extend(changed.map(|record| (self.region.namespace_of(record), record)));
+        }
+        all
+    }
+
     fn word(&mut self, area: &str) -> WordChoice {
+        let word = 8 * self.rng.u64(..6);
         match area {
             "member slots" => {
                 let (slot, word) = (self.slot(), 8 * self.rng.u64(..16));
                 let at = MEMBERS + 128 * slot + word;
-                (at, format!("slot {slot} at {word}"), None, None)
+                (at, format!("slot {slot} at {word}"), None)
             }
             "catalog" => self.catalog(),
             "undo records" => self.arena(&[0..128, 144..160, 200..232, 3328..3336, 3392..3400]),
@@ -113,12 +135,12 @@ impl Chooser<'_> {
             "chunk words" => {
                 let chunk = self.chunk();
                 let at = self.region.chunk_words() + 8 * chunk;
-                (at, format!("chunk {chunk}"), None, None)
+                (at, format!("chunk {chunk}"), None)
             }
             "bitmaps" => {
                 let (chunk, word) = (self.chunk(), self.rng.u64(..64));
                 let at = self.region.bitmaps() + 512 * chunk + 8 * word;
-                (at, format!("chunk {chunk}, units {} on", 64 * word), None, None)
+                (at, format!("chunk {chunk}, units {} on", 64 * word), None)
             }
             "index" => self.index(),
             "records" | "blocks and counters" => self.record(area == "records"),
@@ -126,18 +148,18 @@ impl Chooser<'_> {
                 let slot = self.slot();
                 let cells: Vec<u64> = self.region.free_cells(slot).into_iter().collect();
                 match self.rng.choice(cells) {
-                    Some(cell) => self.header(cell, "free cell", None),
+                    Some(cell) => header(cell, "free cell", word),
                     None => self.arena(&[128..144]),
                 }
             }
             "any unit" => {
                 let unit = self.rng.u64(..self.region.chunks_used().max(1) * 4096);
-                self.header(super::frozen::HEAP + 64 * unit, "unit", None)
+                header(super::frozen::HEAP + 64 * unit, "unit", word)
             }
             _ => {
                 let index = self.rng.usize(..SUPERBLOCK.len());
                 let at = SUPERBLOCK.get(index).copied().unwrap_or(0);
-                (at, format!("superblock at {at:#x}"), None, None)
+                (at, format!("superblock at {at:#x}"), None)
             }
         }
     }
@@ -156,7 +178,7 @@ impl Chooser<'_> {
         let start = CATALOG + 1024 * entry;
         let words: Vec<u64> = (start..start + 1024).step_by(8).collect();
         let at = self.used_word(words);
-        (at, format!("entry {entry} at {}", at - start), None, None)
+        (at, format!("entry {entry} at {}", at - start), None)
     }
 
     /// A word in one of these parts of an arena.
@@ -165,7 +187,7 @@ impl Chooser<'_> {
         let words = parts.iter().flat_map(|part| part.clone().step_by(8).map(|at| start + at));
         let words = words.collect();
         let at = self.used_word(words);
-        (at, format!("arena at {}", at - start), None, None)
+        (at, format!("arena at {}", at - start), None)
     }
 
     fn used_word(&mut self, words: Vec<u64>) -> u64 {
@@ -177,42 +199,32 @@ impl Chooser<'_> {
 
     fn index(&mut self) -> WordChoice {
         let at = self.rng.usize(..self.buckets.len().max(1));
-        let Some(bucket) = self.buckets.get(at) else { return (0, String::new(), None, None) };
+        let Some(bucket) = self.buckets.get(at) else { return (0, String::new(), None) };
         let (namespace, number) = (bucket.namespace, bucket.number);
         let words = bucket.words.clone();
         let first = words.first().copied().unwrap_or(0);
         let at = self.used_word(words);
         let what = if at == first { "control word" } else { "entry or link" };
         let place = format!("namespace {namespace}, bucket {number}, {what}");
-        (at, place, None, Some((namespace, number)))
+        (at, place, Some((namespace, number)))
     }
 
     /// A word of the header of a record, or of one of its other cells.
     fn record(&mut self, itself: bool) -> WordChoice {
         let mut cells = Vec::new();
-        for bucket in &self.buckets {
-            for record in &bucket.records {
-                let of_record = self.region.cells(*record);
-                let which = of_record.into_iter().enumerate();
-                let which = which.filter(|(index, _)| (*index == 0) == itself);
-                cells.extend(which.map(|(_, cell)| (cell, bucket.namespace, *record)));
-            }
+        for record in self.buckets.iter().flat_map(|bucket| &bucket.records) {
+            let of_record = self.region.cells(*record).into_iter().enumerate();
+            cells.extend(of_record.filter(|(index, _)| (*index == 0) == itself));
         }
+        let word = 8 * self.rng.u64(..6);
         match self.rng.choice(cells) {
-            Some((cell, namespace, record)) => {
-                self.header(cell, "cell", Some((namespace, record)))
-            }
+            Some((_, cell)) => header(cell, "cell", word),
             None => self.index(),
         }
     }
+}
 
-    fn header(
-        &mut self,
-        cell: u64,
-        what: &str,
-        record: Option<(usize, u64)>,
-    ) -> WordChoice {
-        let word = 8 * self.rng.u64(..6);
-        (cell + word, format!("{what} {cell:#x} at {word}"), record, None)
-    }
+/// A word of the header of a cell.
+fn header(cell: u64, what: &str, word: u64) -> WordChoice {
+    (cell + word, format!("{what} {cell:#x} at {word}"), None)
 }

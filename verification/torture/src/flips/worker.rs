@@ -160,7 +160,9 @@ impl FlipWorker {
             }
         }
         let mut left = OPERATIONS;
-        while left > 0 && self.stalled < STALLED_MAX && self.errors.values().sum::<u32>() < ERRORS_MAX
+        while left > 0
+            && self.stalled < STALLED_MAX
+            && self.errors.values().sum::<u32>() < ERRORS_MAX
         {
             if left < OPERATIONS || self.done.is_multiple_of(16) && self.is_flipped() {
                 left -= 1;
@@ -310,9 +312,9 @@ impl FlipWorker {
                 let cell = (self.seq % 5).to_le_bytes();
                 let tags: [(&str, &[u8]); 2] = [("id", id.as_bytes()), ("cell", &cell)];
                 let metadata = Metadata { tags: &tags, expires_ms: 0 };
-                let done = self.session.transact(|txn| {
-                    txn.put_with_metadata(namespace, &bytes, &value, metadata)
-                });
+                let done = self
+                    .session
+                    .transact(|txn| txn.put_with_metadata(namespace, &bytes, &value, metadata));
                 let done = self.answer(Some((space, number)), done)?;
                 self.written((space, number), Some([print, 0]), done.is_some());
             }
@@ -354,7 +356,11 @@ impl FlipWorker {
     }
 
     /// Reads a record, and verifies its bytes.
-    fn read(&self, space: usize, key: TortureKey) -> nearstate_store::Result<Result<Content, String>> {
+    fn read(
+        &self,
+        space: usize,
+        key: TortureKey,
+    ) -> nearstate_store::Result<Result<Content, String>> {
         let (namespace, bytes) = (self.namespace(space), key.bytes());
         if space == 2 {
             let sum = self.session.read_counter(namespace, &bytes)?;
