@@ -409,17 +409,35 @@ impl Member {
     }
 
     /// Recovers readers that were killed while they had a view: their pins would keep memory from
-    /// reuse forever.
+    /// reuse forever. Not one from which a living process takes cells, which may be stopped: the
+    /// caller needs the epoch, and a later advance recovers the reader.
     #[cold]
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
             let is_stalled = |pin: PinInterval| pin.start.saturating_add(STALLED_EPOCHS) < now;
-            if PinInterval::decode(pin).is_some_and(is_stalled) {
-                self.recover_if_dead(index)?;
+            if PinInterval::decode(pin).is_some_and(is_stalled) && !self.is_taken(index)? {
+                match self.recover_if_dead(index) {
+                    Ok(_) | Err(Error::Stalled { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
+    }
+
+    /// True if a living process takes cells of a member.
+    fn is_taken(&self, index: u32) -> Result<bool> {
+        let taker = Arena::new(self.map(), index, self.shared.is_fenced)?.get(undo::TAKER);
+        match lock::owner_of(taker) {
+            0 => Ok(false),
+            owner if owner == self.lock_owner() => Ok(true),
+            owner => match self.recover_if_dead(lock::member_of(owner)) {
+                Ok(is_recovered) => Ok(!is_recovered),
+                Err(Error::Stalled { .. }) => Ok(true),
+                Err(error) => Err(error),
+            },
+        }
     }
 
     /// The process of a member, for error messages.

@@ -479,7 +479,10 @@ impl Member {
         };
         let usage = known.usage.clone();
         self.usage.replace(Some(known));
-        Ok(Error::Full { detail: format!("{detail}: {}", usage.describe()), heap: Some(usage) })
+        Ok(Error::Full {
+            detail: format!("{detail}: {}", usage.describe(self.index())),
+            heap: Some(usage),
+        })
     }
 }
 
