@@ -104,7 +104,7 @@ pub unsafe extern "C" fn ns_get_copy(
             return Err(null("the buffer's data"));
         }
         let namespace = session.namespace(namespace)?;
-        let Some(view) = session.store().get(namespace, key)? else {
+        let Some(view) = session.store().get_whole(namespace, key)? else {
             return Ok(ns_status::NS_NOT_FOUND);
         };
         let (bytes, version) = (view.bytes(), view.version());

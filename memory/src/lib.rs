@@ -50,7 +50,9 @@ pub use evacuation::Evacuation;
 pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };
-pub use index::lookup::{LookupResult, Probe, ReadToken, hash};
+pub use index::batch::{BucketLine, Probe};
+pub use index::known_slot::KnownSlot;
+pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
 pub use member::advisory_lock::AdvisoryLock;

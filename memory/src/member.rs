@@ -38,6 +38,11 @@ use crate::system::barrier_everywhere;
 /// running. A lock that several processes keep in turn is waited for at most four times as long.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// How long a writer waits in all for locks that change hands: four times the bound for one holder.
+/// The caller must answer some time. A fair share of a lock comes much earlier unless several
+/// holders are stopped in turn.
+pub(crate) const LOCK_WAIT_TOTAL: Duration = LOCK_WAIT_MAX.saturating_mul(4);
+
 /// The stalled pins have changed: all cells that were set aside are to be looked at again.
 pub(crate) const ALL_ASIDE: u64 = u64::MAX;
 
@@ -90,8 +95,10 @@ pub struct Member {
     is_active: Private<bool>,
     /// The locks that the undo record names, one bit for each `LockSlot`.
     locks: Private<u8>,
-    /// Last line of the record that was found last: the next record probably ends there too.
+    /// Last line of the record that was read last as a whole: the next one probably ends there too.
     pub(crate) lines: Private<u64>,
+    /// The same of the last record whose start was read and that has metadata at its end. 0: none.
+    pub(crate) meta_line: Private<u64>,
     /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
     /// What else may be reused if stalled readers are left out.

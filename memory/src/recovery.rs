@@ -19,7 +19,7 @@ use crate::region::member_table::{
     clear_copy, member_slots_used, names_its_process, state, state_of,
 };
 use crate::txn::publish::finish_record;
-use crate::txn::{commit, count};
+use crate::txn::{count, finish};
 
 /// The state of the word that an undo record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,7 +262,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let (old, new) = (arena.get(undo::OLD), arena.get(undo::NEW));
     let word_state = match operation {
         op::SPLIT if split::is_committed(arena)? => WordState::New,
-        op::TXN if commit::is_committed(arena)? => WordState::New,
+        op::TXN if finish::is_committed(arena)? => WordState::New,
         op::NONE | op::SPLIT | op::TXN | op::COMPACT => WordState::Old,
         _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
             value if value == new => WordState::New,
@@ -275,7 +275,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.set(undo::OP, op::NONE);
             arena.roll_back()
         }
-        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new),
+        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new).map(drop),
         RecoveryDecision::RollForwardWord => {
             finish_word(arena);
             Ok(())
@@ -286,11 +286,11 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             split::finish(arena, owner)
         }
         RecoveryDecision::RollForwardTransaction => {
-            commit::finish(arena)?;
-            commit::wake(arena)
+            finish::finish(arena)?;
+            finish::wake(arena)
         }
         RecoveryDecision::RollBackTransaction => {
-            commit::undo(arena)?;
+            finish::undo(arena)?;
             crash_point!("recover.undone");
             arena.roll_back()
         }
@@ -328,7 +328,7 @@ fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.set(undo::lock(slot), 0);
         }
     }
-    commit::unlock(arena, owner)
+    finish::unlock(arena, owner)
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl SyncStorage for RegionStorage {
     ) -> Result<()> {
         let namespace = self.namespace(namespace)?;
         validate::read(keys.len())?;
-        self.session.get_batch(namespace, keys, |_, view| {
+        self.session.get_batch_whole(namespace, keys, |_, view| {
             if let Some(view) = view.filter(|view| view.form() == Form::Value) {
                 each(view.key(), view.bytes());
             }

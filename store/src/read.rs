@@ -1,7 +1,6 @@
-//! Reading a record, alone and in batches: the hot path of every reader.
+//! Reading a record, alone, in a scope and in batches: the hot path of every reader.
 
-use nearstate_memory::IndexTable;
-use nearstate_memory::Probe;
+use nearstate_memory::{BucketLine, Cell, IndexTable, Pin, Probe};
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
@@ -17,12 +16,69 @@ pub(crate) const BATCH: usize = 16;
 pub(crate) const BATCH_LINES: u64 = 2;
 const _: () = assert!(BATCH > 0 && BATCH_LINES > 0, "a batch asks for the lines of its records");
 
+/// Records of a batch whose remaining lines are requested before the current one is read.
+const WHOLE_AHEAD: usize = 2;
+const _: () = assert!(WHOLE_AHEAD < BATCH, "a batch reads ahead within its keys");
+
+/// Reads of one namespace under one pin: less work for each read.
+///
+/// From [`Session::read_scope`]. The memory of the versions that are live meanwhile is not reused
+/// until it is dropped, so it is for the work at hand, such as one message.
+#[derive(Debug)]
+pub struct ReadScope<'s> {
+    session: &'s Session,
+    table: &'s IndexTable,
+    namespace: Namespace,
+    _pin: Pin<'s>,
+}
+
+impl ReadScope<'_> {
+    /// As [`Session::get`].
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
+    pub fn get(&self, key: &[u8]) -> Result<Option<View<'_>>> {
+        let member = &self.session.member;
+        member.check_usable()?;
+        let found = member.find(self.table, self.session.hash(key), key)?;
+        let Namespace { kind, .. } = self.namespace;
+        view_of(self.session, found, self.table, self.namespace, |cell, value| {
+            View::protected(cell, value, kind)
+        })
+    }
+
+    /// As [`Session::get_whole`].
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
+    pub fn get_whole(&self, key: &[u8]) -> Result<Option<View<'_>>> {
+        let member = &self.session.member;
+        member.check_usable()?;
+        let found = member.find_whole(self.table, self.session.hash(key), key)?;
+        let Namespace { kind, .. } = self.namespace;
+        view_of(self.session, found, self.table, self.namespace, |cell, value| {
+            View::protected(cell, value, kind)
+        })
+    }
+}
+
 impl Session {
     /// The record of a key as a zero-copy view, or `None`.
     ///
     /// No lock, no system call, no store to a cache line that another member reads or writes
     /// (except the pin of this one, which others only read when they reclaim). Linearizable. Cost:
-    /// at most two dependent cache misses.
+    /// at most two dependent cache misses. The lines of the key and of the start of the value are
+    /// requested together; [`Session::get_whole`] requests all lines.
     ///
     /// # Errors
     /// `WrongKind` in a namespace of counters, `Damaged`, `Forked`. A key that is too long has no
@@ -33,23 +89,33 @@ impl Session {
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
-        if namespace.kind == Kind::Counters {
-            return Err(no_value());
-        }
+        check_kind(namespace)?;
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
-        // In each case: a check in front of them would take the result through memory.
-        match self.member.find(table, self.hash(key), key)? {
-            Some((cell, value)) if !cell.has_meta() => {
-                check_current(table, namespace)?;
-                Ok(Some(View::new(pin, cell, value, namespace.kind)))
-            }
-            Some((cell, value)) => {
-                check_current(table, namespace)?;
-                View::with_meta(pin, cell, value, namespace.kind)
-            }
-            None => check_current(table, namespace).map(|()| None),
-        }
+        let found = self.member.find(table, self.hash(key), key)?;
+        view_of(self, found, table, namespace, |cell, value| {
+            View::new(pin, cell, value, namespace.kind)
+        })
+    }
+
+    /// As [`Session::get`], for a caller that reads the whole value: all its lines are requested
+    /// before the first arrives. The lengths of records that were read so before are the guess.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "the path of every read: its answer would travel through memory"
+    )]
+    pub fn get_whole(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
+        check_kind(namespace)?;
+        let table = self.table(namespace)?;
+        let pin = self.member.pin()?;
+        let found = self.member.find_whole(table, self.hash(key), key)?;
+        view_of(self, found, table, namespace, |cell, value| {
+            View::new(pin, cell, value, namespace.kind)
+        })
     }
 
     /// Copies the value of a key into `out` (cleared first) and returns its version, or `None`.
@@ -68,15 +134,42 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>> {
         out.clear();
-        let Some(view) = self.get(namespace, key)? else { return Ok(None) };
+        let Some(view) = self.get_whole(namespace, key)? else { return Ok(None) };
         out.extend_from_slice(view.bytes());
         // A lost page reads as zeros, which are not the value.
         self.member.check_not_truncated()?;
         Ok(Some(view.version()))
     }
 
+    /// Begins to read records of a namespace under one pin. Each read takes less work than
+    /// [`Session::get`].
+    ///
+    /// ```
+    /// # use nearstate_store::{CreateOptions, Region, Schema};
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// # let ue = session.namespace("ue", &Schema::default())?;
+    /// # session.put_batch(ue, &[(b"imsi-1", b"registered"), (b"imsi-2", b"idle")])?;
+    /// let reads = session.read_scope(ue)?;
+    /// let (one, two) = (reads.get(b"imsi-1")?, reads.get(b"imsi-2")?);
+    /// assert!(one.is_some_and(|view| view.bytes() == b"registered") && two.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline]
+    pub fn read_scope(&self, namespace: Namespace) -> Result<ReadScope<'_>> {
+        check_kind(namespace)?;
+        let table = self.table(namespace)?;
+        Ok(ReadScope { session: self, table, namespace, _pin: self.member.pin()? })
+    }
+
     /// Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` with the number
-    /// of the key and its record.
+    /// of the key and its record. The lines of the start of each value are requested.
     ///
     /// # Errors
     /// As [`Session::get`].
@@ -85,48 +178,69 @@ impl Session {
         &self,
         namespace: Namespace,
         keys: &[&[u8]],
+        each: impl FnMut(usize, Option<View<'_>>),
+    ) -> Result<()> {
+        self.read_batch::<false>(namespace, keys, each)
+    }
+
+    /// As [`Session::get_batch`], for a caller that reads each whole value.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    #[inline]
+    pub fn get_batch_whole(
+        &self,
+        namespace: Namespace,
+        keys: &[&[u8]],
+        each: impl FnMut(usize, Option<View<'_>>),
+    ) -> Result<()> {
+        self.read_batch::<true>(namespace, keys, each)
+    }
+
+    #[inline]
+    fn read_batch<const WHOLE: bool>(
+        &self,
+        namespace: Namespace,
+        keys: &[&[u8]],
         mut each: impl FnMut(usize, Option<View<'_>>),
     ) -> Result<()> {
-        if namespace.kind == Kind::Counters {
-            return Err(no_value());
-        }
-        let table = self.table(namespace)?;
-        let _held = self.member.pin()?;
+        check_kind(namespace)?;
+        let (table, member) = (self.table(namespace)?, &self.member);
+        let _held = member.pin()?;
         for (round, keys) in keys.chunks(BATCH).enumerate() {
-            let mut hashes = [0_u64; BATCH];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = self.hash(key);
-                self.member.prefetch_bucket(table, *hash);
+            let mut buckets = [BucketLine::NONE; BATCH];
+            for (bucket, key) in buckets.iter_mut().zip(keys) {
+                *bucket = member.prefetch_bucket(table, self.hash(key));
             }
             let mut probes = [Probe::NOWHERE; BATCH];
-            for (probe, hash) in probes.iter_mut().zip(hashes).take(keys.len()) {
-                *probe = self.member.probe(table, hash, BATCH_LINES);
+            for (probe, bucket) in probes.iter_mut().zip(buckets).take(keys.len()) {
+                *probe = member.probe(bucket, BATCH_LINES);
             }
             // Before `each`, which may read other records.
-            if !self.member.protects_probes() {
+            if !member.protects_probes() {
                 probes = [Probe::NOWHERE; BATCH];
             }
-            for (index, (key, (hash, probe))) in
-                keys.iter().zip(hashes.into_iter().zip(probes)).enumerate()
-            {
-                let found = match self.member.find_probed(probe, hash, key)? {
-                    None => self.member.find(table, hash, key)?,
-                    found => found,
+            let mut ahead = probes.iter();
+            if WHOLE {
+                for probe in ahead.by_ref().take(WHOLE_AHEAD) {
+                    member.prefetch_rest(*probe, BATCH_LINES);
+                }
+            }
+            let known = buckets.iter().zip(&probes);
+            for (index, (key, (bucket, probe))) in keys.iter().zip(known).enumerate() {
+                if WHOLE && let Some(probe) = ahead.next() {
+                    member.prefetch_rest(*probe, BATCH_LINES);
+                }
+                let found = match member.find_probed(*probe, bucket.hash(), key)? {
+                    Some((cell, value)) => Some((cell, value)),
+                    None => member.find(table, self.hash(key), key)?,
                 };
-                let view = match found {
-                    Some((cell, value)) if !cell.has_meta() => {
-                        check_current(table, namespace)?;
-                        Some(View::new(self.member.pin()?, cell, value, namespace.kind))
-                    }
-                    Some((cell, value)) => {
-                        check_current(table, namespace)?;
-                        View::with_meta(self.member.pin()?, cell, value, namespace.kind)?
-                    }
-                    None => {
-                        check_current(table, namespace)?;
-                        None
-                    }
-                };
+                if WHOLE && let Some((cell, _)) = &found {
+                    member.note_whole(cell);
+                }
+                let view = view_of(self, found, table, namespace, |cell, value| {
+                    View::protected(cell, value, namespace.kind)
+                })?;
                 debug_assert!(index < BATCH, "key {index} of a batch of {BATCH}");
                 each(round * BATCH + index, view);
             }
@@ -135,11 +249,43 @@ impl Session {
     }
 }
 
+/// The view of what a look-up has found.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn view_of<'s>(
+    session: &'s Session,
+    found: Option<(Cell<'s>, &'s [u8])>,
+    table: &IndexTable,
+    namespace: Namespace,
+    view: impl FnOnce(Cell<'s>, &'s [u8]) -> View<'s>,
+) -> Result<Option<View<'s>>> {
+    check_current(table, namespace)?;
+    let Some((cell, value)) = found else { return Ok(None) };
+    if !cell.has_meta() {
+        return Ok(Some(view(cell, value)));
+    }
+    session.member.note_metadata(&cell);
+    match View::current_value(cell, value)? {
+        Some(value) => Ok(Some(view(cell, value))),
+        None => Ok(None),
+    }
+}
+
 /// Checks that the namespace was not removed before the caller has read from its index.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every read")]
 fn check_current(table: &IndexTable, namespace: Namespace) -> Result<()> {
     if table.is_current(namespace.index) { Ok(()) } else { Err(removed(namespace)) }
+}
+
+/// Checks that the records of a namespace have values.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn check_kind(namespace: Namespace) -> Result<()> {
+    match namespace.kind {
+        Kind::Value | Kind::Blocks | Kind::Mixed => Ok(()),
+        Kind::Counters => Err(no_value()),
+    }
 }
 
 #[cold]

@@ -70,12 +70,16 @@ pub enum Form {
 impl Form {
     /// The form of a record in a namespace of this kind.
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "four kinds, and two bits of a cell")]
     pub(crate) const fn of(kind: Kind, cell: &Cell<'_>) -> Self {
-        match (kind, cell.form()) {
-            (Kind::Blocks, _) | (Kind::Mixed, 1) => Self::Blocks,
-            (Kind::Mixed, 2) => Self::Set,
-            (Kind::Value | Kind::Counters | Kind::Mixed, _) => Self::Value,
-        }
+        /// By the kind and the form in the cell: a `match` would become a jump table.
+        const FORMS: [[Form; 4]; 4] = [
+            [Form::Value; 4],
+            [Form::Blocks; 4],
+            [Form::Value; 4],
+            [Form::Value, Form::Blocks, Form::Set, Form::Value],
+        ];
+        FORMS[kind as usize][cell.form() as usize & 3]
     }
 
     /// As [`Form::of`], by the code of the kind as the region has it.

@@ -8,6 +8,7 @@ pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
 pub(crate) mod txn_record;
+mod commit;
 pub(crate) mod write_set;
 mod patch;
 pub(crate) mod write;
@@ -260,11 +261,11 @@ impl Txn<'_> {
         let (_, stored) = set.read_at(index, namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(None) };
         if !cell.has_meta() {
-            return Ok(Some(View::in_txn(cell, bytes, namespace.kind)));
+            return Ok(Some(View::protected(cell, bytes, namespace.kind)));
         }
         let (value, meta) = split(cell, bytes)?;
         let is_expired = is_past(meta)?;
-        Ok((!is_expired).then(|| View::in_txn(cell, value, namespace.kind)))
+        Ok((!is_expired).then(|| View::protected(cell, value, namespace.kind)))
     }
 
     /// Puts a record with this value, without tags and expiry. Replaces an existing record of any
@@ -518,9 +519,7 @@ impl Txn<'_> {
             set.release_buffers();
             return done;
         }
-        let done = session
-            .member
-            .operation(|| set.prepare().and_then(|written| set.commit().map(|()| written)));
+        let done = session.member.operation(|| set.commit_all());
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
             if !set.buffers.plan.events.all.is_empty() {

@@ -416,6 +416,12 @@ pub fn checksum_of(parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
+/// The words of a cell's first line, which contains its header.
+#[inline]
+pub(crate) fn first_line(map: &Map, at: u64) -> Result<&[AtomicU64; 8], Corruption> {
+    map.line_at(at)
+}
+
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corruption> {
@@ -433,7 +439,7 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
 /// compared.
 #[inline]
 pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corruption> {
-    let [head, _, _, _, sizes, ..] = map.line(at / LINE)?;
+    let [head, _, _, _, sizes, ..] = first_line(map, at)?;
     let head = head.load(Ordering::Relaxed);
     let body = sizes.load(Ordering::Relaxed) >> 32;
     Ok(!matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5)

@@ -5,7 +5,7 @@
 
 use nearstate_model::invariant;
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::class;
@@ -22,15 +22,15 @@ impl Arena<'_> {
     /// Removes the head of a queue. It becomes pending.
     #[inline]
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
+        let line @ [_, next, ..] = cell::first_line(self.map, cell)?;
         self.set(undo::POP, cell);
         crash_point!("pop.recorded");
-        let next = cell::word(self.map, cell, WORD_NEXT)?;
         queue.head.store(next.load(Ordering::Relaxed), Ordering::Release);
         crash_point!("pop.unlinked");
         let count = queue.count.load(Ordering::Relaxed);
         queue.count.store(count.saturating_sub(1), Ordering::Relaxed);
         crash_point!("pop.counted");
-        self.pend(cell)
+        self.pend(cell, line)
     }
 
     /// Cuts a cell from the front of a bump range that has pages for it. It becomes pending.
@@ -42,24 +42,25 @@ impl Arena<'_> {
             "the header of a cell has its class"
         );
         let cell = self.get(which.front());
-        cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
+        let line @ [head, ..] = cell::first_line(self.map, cell)?;
+        head.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");
         self.set(undo::POP, cell);
         crash_point!("pop.recorded");
         self.set(which.front(), cell + bytes);
         crash_point!("pop.unlinked");
-        self.pend(cell)?;
+        self.pend(cell, line)?;
         Ok(cell)
     }
 
     /// Adds a cell in transit to the pending list.
     #[inline]
-    fn pend(&self, cell: u64) -> Result<(), Corruption> {
+    fn pend(&self, cell: u64, [_, next, retired, ..]: &[AtomicU64; 8]) -> Result<(), Corruption> {
         let pending = self.get(undo::PENDING);
-        cell::word(self.map, cell, WORD_NEXT)?.store(pending, Ordering::Release);
+        next.store(pending, Ordering::Release);
         crash_point!("pop.chained");
         let birth = pin::birth_epoch(self.map.word(SUPER_EPOCH)?);
-        cell::word(self.map, cell, WORD_RETIRED)?.store(birth, Ordering::Release);
+        retired.store(birth, Ordering::Release);
         crash_point!("pop.linked");
         self.set(undo::PENDING, cell);
         crash_point!("pop.pending");
@@ -81,9 +82,9 @@ impl Arena<'_> {
     /// Links a cell at the tail of its queue: retired in the current epoch, or with the given word.
     #[inline]
     fn link(&self, cell: u64, retired: Option<u64>) -> Result<(), Corruption> {
-        let queue = self.queue(cell::class_at(self.map, cell)?)?;
-        let word = cell::word(self.map, cell, WORD_RETIRED)?;
-        cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
+        let [head, next, word, ..] = cell::first_line(self.map, cell)?;
+        let queue = self.queue(head.load(Ordering::Relaxed) as u8)?;
+        next.store(0, Ordering::Release);
         crash_point!("append.cleared");
         let retired = if let Some(retired) = retired {
             retired
@@ -234,16 +235,17 @@ impl Arena<'_> {
             || front == cell && front < end)
     }
 
-    /// Retires an unlinked cell, unless it is retired already. A cell whose class has a flipped bit
-    /// stays allocated until the repair: as a larger cell it would contain its neighbours.
+    /// Retires an unlinked cell, unless it is retired already. Returns its class. A cell whose class has
+    /// a flipped bit stays allocated until the repair: as a larger cell it would contain its neighbours.
     #[inline]
-    pub(crate) fn retire(&self, cell: u64) -> Result<(), Corruption> {
-        if !pin::is_retired(cell::word(self.map, cell, WORD_RETIRED)?.load(Ordering::Acquire))
+    pub(crate) fn retire(&self, cell: u64) -> Result<u8, Corruption> {
+        let [head, _, retired, ..] = cell::first_line(self.map, cell)?;
+        if !pin::is_retired(retired.load(Ordering::Acquire))
             && cell::has_class_of_its_size(self.map, cell)?
         {
             self.append(cell)?;
         }
-        Ok(())
+        Ok(head.load(Ordering::Relaxed) as u8)
     }
 
     /// Turns the content of a bump range into free cells, so that the range is empty.
@@ -269,12 +271,9 @@ impl Arena<'_> {
 /// interrupted.
 #[inline]
 fn is_tail(map: &Map, tail: u64, next: u64) -> bool {
-    let Ok([_, link, retired, ..]) = map.line(tail / LINE) else { return false };
+    let Ok([_, link, retired, ..]) = cell::first_line(map, tail) else { return false };
     let link = link.load(Ordering::Relaxed);
-    tail >= HEAP
-        && tail.is_multiple_of(LINE)
-        && (link == 0 || link == next)
-        && pin::is_retired(retired.load(Ordering::Relaxed))
+    tail >= HEAP && (link == 0 || link == next) && pin::is_retired(retired.load(Ordering::Relaxed))
 }
 
 /// After a line was linked: removes it from the head of the pending list, and only it.

@@ -20,10 +20,10 @@ const HEAD: Corruption = Corruption("a queue of free cells leads to a cell that 
 /// `Corruption`: there is no retired cell, or one of another class.
 #[inline]
 pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corruption> {
-    if head < HEAP || !head.is_multiple_of(LINE) {
+    if head < HEAP {
         return Err(HEAD);
     }
-    let [first, _, retired, ..] = map.line(head / LINE)?;
+    let [first, _, retired, ..] = cell::first_line(map, head)?;
     let (class, retired) = (first.load(Ordering::Relaxed) as u8, retired.load(Ordering::Relaxed));
     if !pin::is_retired(retired) || number != SET_ASIDE && class != number {
         return Err(HEAD);

@@ -37,15 +37,6 @@ const _: () = assert!(WORDS == LAST + 1 && READ_LINES <= WHOLE_LINES);
 
 const CHAIN: Corruption = Corruption("a bucket's chain has no end");
 
-/// Where a bucket's line led for a hash, without a comparison of the key.
-#[derive(Clone, Copy, Debug)]
-pub struct Probe(u64);
-
-impl Probe {
-    /// Nowhere.
-    pub const NOWHERE: Self = Self(NONE);
-}
-
 /// Finds the bucket of a hash, starting from a bucket count that may be out of date. Returns the
 /// bucket, the offset of its line and the control word that was read.
 #[inline]
@@ -75,7 +66,7 @@ pub(crate) type RecordAndValue<'m> = (Cell<'m>, &'m [u8]);
 /// The record of an entry, if it has this key.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every read")]
-fn of_key<'m>(
+pub(super) fn of_key<'m>(
     cell: Cell<'m>,
     hash: u64,
     key: &[u8],
@@ -163,7 +154,7 @@ pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Corruption> {
 /// waits for the line before it starts the next record.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
-fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
+pub(super) fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
     let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
     let mut picked = NONE;
@@ -179,7 +170,7 @@ fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
 /// As [`pick`], but returns the last such entry, and the number of its word.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
-fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
+pub(super) fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
     let (mut picked, mut place) = (NONE, 0);
@@ -193,15 +184,18 @@ fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     (picked, place, last)
 }
 
-/// Lines of a record that a read prefetches while it waits for the header: as many as a core can
-/// have in flight. The processor's sequential prefetch loads the rest.
-const READ_LINES: u64 = 12;
+/// Lines behind the first that a read of a field prefetches: the key, and the start of the value.
+const START_LINES: u64 = 2;
+
+/// Lines of a record that a read of all of it prefetches while it waits for the header: as many as
+/// a core can have in flight. The processor's sequential prefetch loads the rest.
+pub(super) const READ_LINES: u64 = 12;
 
 /// Lines of a record that a transaction's read prefetches: one kilobyte.
 const WHOLE_LINES: u64 = 16;
 
 /// The result of [`pick`] if no entry has the tag.
-const NONE: u64 = u64::MAX;
+pub(super) const NONE: u64 = u64::MAX;
 
 /// Calls `each` with the offset and the value of every word of a bucket's chain that can hold an
 /// entry, in order. Follows links and does not pass them on. Stops when `each` returns false. The
@@ -294,8 +288,7 @@ impl Member {
         })
     }
 
-    /// Finds the record of a key. `lines` is the line in which the record probably ends, counted
-    /// from its first.
+    /// Finds the record of a key. `prefetch` gets the line of a record that is probably the one.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn find_prefetching(
@@ -303,18 +296,17 @@ impl Member {
         table: &IndexTable,
         hash: u64,
         key: &[u8],
-        lines: u64,
+        prefetch: impl FnOnce(&Map, u64),
     ) -> Result<Option<RecordAndValue<'_>>, Corruption> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
-        let [first, entries @ ..] = map.line(table.bucket_at(map, bucket)? / LINE)?;
+        let [first, entries @ ..] = map.line(table.bucket_line(map, bucket)?)?;
         let control = begin(first);
         if step(hash, bucket, depth_of(control)).is_none() {
             let (units, last) = pick(entries, hash_tag(hash));
             if is_units(units) {
                 // The header holds the record's length. The lines are prefetched before it arrives.
-                map.prefetch_lines(LINE * (units + 1), lines.min(READ_LINES).saturating_sub(1));
-                map.prefetch(LINE * (units + lines));
+                prefetch(map, units);
                 if self.is_protected()
                     && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
                 {
@@ -324,7 +316,11 @@ impl Member {
                 return Ok(None);
             }
         }
-        self.find_slowly(table, hash, key)
+        // Taken apart: an answer that is passed on whole travels through memory.
+        match self.find_slowly(table, hash, key)? {
+            Some((cell, value)) => Ok(Some((cell, value))),
+            None => Ok(None),
+        }
     }
 
     /// As [`Member::find_prefetching`], if the bucket was split, has overflow lines, is being
@@ -358,7 +354,8 @@ impl Member {
         }
     }
 
-    /// Finds the record of a key. The caller holds a pin for as long as it uses the cell.
+    /// Finds the record of a key. The caller holds a pin for as long as it uses the cell. It
+    /// probably reads the start of the value.
     ///
     /// Cost: one line of the index and the lines of the record; no store.
     ///
@@ -372,8 +369,45 @@ impl Member {
         hash: u64,
         key: &[u8],
     ) -> Result<Option<(Cell<'_>, &[u8])>> {
-        match self.find_prefetching(table, hash, key, self.lines.get())? {
+        let meta_line = self.meta_line.get();
+        let found = self.find_prefetching(table, hash, key, |map, units| {
+            for line in 1..=START_LINES {
+                map.prefetch(LINE * (units + line));
+            }
+            map.prefetch(LINE * (units + meta_line));
+        })?;
+        match found {
             // A missing page reads as zeros, in which nothing is found.
+            None => self.check_not_truncated().map(|()| None),
+            Some((cell, value)) => Ok(Some((cell, value))),
+        }
+    }
+
+    /// Notes that a record that was found has metadata at its end, which every read needs: the next
+    /// one probably has it in the same line.
+    #[inline]
+    pub fn note_metadata(&self, cell: &Cell<'_>) {
+        self.meta_line.set(cell.last_line());
+    }
+
+    /// As [`Member::find`], for a caller that reads the whole value.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    pub fn find_whole(
+        &self,
+        table: &IndexTable,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        let lines = self.lines.get();
+        let found = self.find_prefetching(table, hash, key, |map, units| {
+            map.prefetch_lines(LINE * (units + 1), lines.min(READ_LINES).saturating_sub(1));
+            map.prefetch(LINE * (units + lines));
+        })?;
+        match found {
             None => self.check_not_truncated().map(|()| None),
             Some((cell, value)) => {
                 self.lines.set(cell.last_line());
@@ -438,8 +472,8 @@ impl Member {
     ) -> Result<LookupResult<'_>> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
-        let line_at = table.bucket_at(map, bucket)?;
-        let [first, entries @ ..] = map.line(line_at / LINE)?;
+        let line = table.bucket_line(map, bucket)?;
+        let [first, entries @ ..] = map.line(line)?;
         let control = begin(first);
         if step(hash, bucket, depth_of(control)).is_none() {
             let (units, place, last_word) = pick_placed(entries, hash_tag(hash));
@@ -449,7 +483,7 @@ impl Member {
                 if self.is_protected()
                     && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
                 {
-                    let slot_at = line_at + 8 + 8 * place;
+                    let slot_at = line * LINE + 8 + 8 * place;
                     let word = entry(hash_tag(hash), LINE * units);
                     let token = ReadToken { at: LINE * units, slot_at, word };
                     return Ok(LookupResult { record: Some(found), token });
@@ -498,84 +532,13 @@ impl Member {
         key: &[u8],
         token: ReadToken,
     ) -> Result<bool> {
-        let found = self.find_prefetching(table, hash, key, 1)?;
+        let found = self.find_prefetching(table, hash, key, |_, _| ())?;
         if token.at != 0 || found.is_some() {
             return Ok(found.map_or(0, |(cell, _)| cell.at()) == token.at);
         }
         // After the search: a removal before it would have changed the word by now.
         let (_, _, control) = find_bucket(self.map(), table, hash)?;
         Ok(control == token.word)
-    }
-
-    /// Prefetches the bucket of a hash: the first half of a batch read.
-    #[inline]
-    pub fn prefetch_bucket(&self, table: &IndexTable, hash: u64) {
-        if let Ok(at) = table.bucket_at(self.map(), table.bucket_of(hash)) {
-            self.map().prefetch(at);
-        }
-    }
-
-    /// The line in which the record that was found last ends, counted from its first. The next
-    /// record probably ends there too.
-    #[inline]
-    pub fn last_line(&self) -> u64 {
-        self.lines.get()
-    }
-
-    /// Prefetches the first lines of the record that a hash may have, and the line in which it
-    /// probably ends: the second half.
-    #[inline]
-    pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
-        self.probe(table, hash, lines);
-    }
-
-    /// As [`Member::prefetch_record`]. Returns the record that the bucket's line leads to, for
-    /// [`Member::find_probed`].
-    #[inline]
-    pub fn probe(&self, table: &IndexTable, hash: u64, lines: u64) -> Probe {
-        let bucket = table.bucket_of(hash);
-        let Ok(at) = table.bucket_at(self.map(), bucket) else { return Probe(NONE) };
-        let Ok([first, entries @ ..]) = self.map().line(at / LINE) else { return Probe(NONE) };
-        let control = begin(first);
-        let (units, _) = pick(entries, hash_tag(hash));
-        if !is_units(units) || step(hash, bucket, depth_of(control)).is_some() {
-            return Probe(NONE);
-        }
-        self.map().prefetch_lines(LINE * units, lines);
-        self.map().prefetch(LINE * (units + self.lines.get()));
-        Probe(units)
-    }
-
-    /// True if the pin protects the cells to which all probes since its begin have led. Then they
-    /// may be used as long as it is held. If not, the records are searched again.
-    ///
-    /// The order is that of P4 to P6 (`member/pin.rs`) with several entries: all of them are loaded
-    /// before the epoch. What extends the pin afterwards does not weaken it.
-    #[inline]
-    pub fn protects_probes(&self) -> bool {
-        self.is_protected()
-    }
-
-    /// The record that a probe has led to, if it has this key. `None` decides nothing.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub fn find_probed(
-        &self,
-        probe: Probe,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Option<(Cell<'_>, &[u8])>> {
-        if probe.0 == NONE {
-            return Ok(None);
-        }
-        let found = of_key(Cell::at_units(self.map(), probe.0)?, hash, key)?;
-        if let Some((cell, _)) = found {
-            self.lines.set(cell.last_line());
-        }
-        Ok(found)
     }
 
     /// The current number of buckets of a namespace.

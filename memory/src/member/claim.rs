@@ -208,6 +208,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         index,
         pins: Private::new(0),
         lines: Private::new(1),
+        meta_line: Private::new(0),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         arena: NonNull::from(map.words(arena_at(index))?),

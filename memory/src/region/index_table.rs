@@ -37,9 +37,9 @@ pub struct IndexTable {
     buckets: AtomicU64,
     /// `linear_hash::wide_mask` of it.
     wide: AtomicU64,
-    /// Offset of each segment, minus the line offset of its first bucket: adding a bucket's number
-    /// times a line gives the bucket's offset. 0 means unknown.
-    bases: [AtomicU64; SEGMENTS],
+    /// The line of each segment, minus the number of its first bucket: adding a bucket's number
+    /// gives the bucket's line. 0 means unknown. [`slot_of`] is the position.
+    bases: [AtomicU64; u64::BITS as usize],
 }
 
 impl IndexTable {
@@ -155,26 +155,35 @@ impl IndexTable {
     /// Offset of a bucket's line.
     #[inline]
     pub(crate) fn bucket_at(&self, map: &Map, bucket: u64) -> Result<u64, Corruption> {
-        let segment = 64 - (bucket >> DEPTH_FIRST).leading_zeros() as usize;
-        let base = self.bases.get(segment).map_or(0, |base| base.load(Ordering::Acquire));
+        Ok(self.bucket_line(map, bucket)?.wrapping_mul(LINE))
+    }
+
+    /// A bucket's line, counted from the start of the region.
+    #[inline]
+    pub(crate) fn bucket_line(&self, map: &Map, bucket: u64) -> Result<u64, Corruption> {
+        let base = self.bases.get(slot_of(bucket)).map_or(0, |base| base.load(Ordering::Acquire));
         if base != 0 {
-            return Ok(base.wrapping_add(bucket * LINE));
+            return Ok(base.wrapping_add(bucket));
         }
-        self.find_segment(map, segment, bucket)
+        self.find_segment(map, bucket)
     }
 
     #[cold]
-    fn find_segment(&self, map: &Map, segment: usize, bucket: u64) -> Result<u64, Corruption> {
+    fn find_segment(&self, map: &Map, bucket: u64) -> Result<u64, Corruption> {
         let none = Corruption("a bucket lies in a segment that is not there");
-        let slot = self.bases.get(segment).ok_or(none)?;
+        let segment = segment_of(bucket);
+        if segment >= SEGMENTS {
+            return Err(none);
+        }
         let at = map.word(segment_slot(self.index, segment))?.load(Ordering::Acquire);
         if at == 0 {
             return Err(none);
         }
-        let at = segment_of_word(at)?;
-        let base = at.wrapping_add(LINE).wrapping_sub(first_of(segment) * LINE);
-        slot.store(base, Ordering::Release);
-        Ok(base.wrapping_add(bucket * LINE))
+        // Behind the header of the segment.
+        let first = segment_of_word(at)? / LINE + 1;
+        let base = first.wrapping_sub(first_of(segment));
+        self.bases.get(slot_of(bucket)).ok_or(none)?.store(base, Ordering::Release);
+        Ok(base.wrapping_add(bucket))
     }
 }
 
@@ -267,6 +276,13 @@ pub(crate) const fn first_of(segment: usize) -> u64 {
 /// The number of buckets of a segment.
 pub(crate) const fn buckets_of(segment: usize) -> u64 {
     if segment == 0 { BUCKETS_FIRST } else { BUCKETS_FIRST << (segment - 1) }
+}
+
+/// The position of a bucket's segment in [`IndexTable::bases`]: the number of the bucket's highest
+/// bit, and for all buckets of the first segment the same.
+#[inline]
+const fn slot_of(bucket: u64) -> usize {
+    (bucket | (BUCKETS_FIRST - 1)).ilog2() as usize
 }
 
 /// The segment of a bucket.

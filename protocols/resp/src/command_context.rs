@@ -130,7 +130,7 @@ impl<'c> CommandContext<'c> {
         let found = match (self.records.resolve(key)?, self.txn) {
             (None, _) => None,
             (Some(resolved), None) => {
-                self.session().get(resolved.namespace, resolved.key)?.map(RecordRef)
+                self.session().get_whole(resolved.namespace, resolved.key)?.map(RecordRef)
             }
             (Some(resolved), Some(txn)) => {
                 txn.get(resolved.namespace, resolved.key)?.map(RecordRef)

@@ -94,7 +94,12 @@ impl KeyedRecords {
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
-        let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
+        let own = match (prefix.is_empty(), key.first()) {
+            // A key with a brace may name a namespace.
+            (true, Some(b'{')) => return None,
+            (true, _) => key,
+            (false, _) => key.strip_prefix(prefix.as_slice())?,
+        };
         // An empty namespace may have been removed, also by another process.
         let is_current = self.session.has_namespace(namespace);
         is_current.then_some(ResolvedKey { namespace, key: own })

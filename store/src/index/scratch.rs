@@ -79,6 +79,8 @@ pub(crate) struct List {
     /// The index of the list's depth in the session's cache.
     pub(crate) depth_index: usize,
     pub(crate) next: Vec<u8>,
+    /// The half of a part that stays when it is split.
+    pub(crate) stay: Vec<u8>,
     pub(crate) other: Vec<u8>,
 }
 

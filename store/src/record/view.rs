@@ -14,9 +14,9 @@ use crate::record::{BlockContent, BlockTable, Form, Kind, is_name};
 /// One version of a record, read without a copy. Later writes and deletes of the record do not
 /// change it.
 ///
-/// A view of a session holds a pin of its own; a view of a transaction is protected by the pin of
-/// the transaction. Retired memory of the region is not reused while a pin is held, so keep a view
-/// only for the work at hand.
+/// A view of a session holds a pin of its own. A view of a transaction, of a batch or of a
+/// [`ReadScope`](crate::ReadScope) is protected by the pin of that. Retired memory of the region is
+/// not reused while a pin is held, so keep a view only for the work at hand.
 #[derive(Debug)]
 pub struct View<'s> {
     version: u64,
@@ -34,8 +34,8 @@ pub struct View<'s> {
 enum ViewBacking<'s> {
     /// A pin of the view's own.
     Pin { _pin: Pin<'s> },
-    /// The pin of the transaction, which outlives the view.
-    Txn,
+    /// The pin of a transaction, a batch or a read scope, which outlives the view.
+    Reader,
     /// The record that the reading transaction has written, and keeps until its end.
     Written(&'s WrittenRecord),
 }
@@ -63,23 +63,20 @@ impl<'s> View<'s> {
         Self { version, form, cell: Some(cell), value, backing: ViewBacking::Pin { _pin: pin } }
     }
 
-    /// As [`View::new`] of a record that has metadata; `None` if the record has expired.
+    /// The value of a record that has metadata; `None` if the record has expired.
     #[cold]
-    pub(crate) fn with_meta(
-        pin: Pin<'s>,
-        cell: Cell<'s>,
-        value: &'s [u8],
-        kind: Kind,
-    ) -> Result<Option<Self>> {
+    pub(crate) fn current_value(cell: Cell<'s>, value: &'s [u8]) -> Result<Option<&'s [u8]>> {
         let (value, meta) = split(cell, value)?;
-        Ok(if is_past(meta)? { None } else { Some(Self::new(pin, cell, value, kind)) })
+        Ok(if is_past(meta)? { None } else { Some(value) })
     }
 
-    /// A record that a transaction has read. The pin of the transaction outlives the view.
-    #[inline]
-    pub(crate) fn in_txn(cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
+    /// A record that a pin of the reader protects, which outlives the view: that of a transaction,
+    /// a batch or a read scope.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its result would travel through memory")]
+    pub(crate) fn protected(cell: Cell<'s>, value: &'s [u8], kind: Kind) -> Self {
         let (version, form) = (cell.version(), Form::of(kind, &cell));
-        Self { version, form, cell: Some(cell), value, backing: ViewBacking::Txn }
+        Self { version, form, cell: Some(cell), value, backing: ViewBacking::Reader }
     }
 
     /// A record that the transaction itself has written.
@@ -92,7 +89,7 @@ impl<'s> View<'s> {
     #[inline]
     pub(crate) fn stored(&self) -> &[u8] {
         match &self.backing {
-            ViewBacking::Pin { .. } | ViewBacking::Txn => self.value,
+            ViewBacking::Pin { .. } | ViewBacking::Reader => self.value,
             ViewBacking::Written(record) => &record.value,
         }
     }

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{Corruption, IndexTable};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
     INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TRANSACTION_RECORDS_MAX,
@@ -44,9 +44,9 @@ impl<'s> WriteSet<'s> {
         if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
-        let mut scratch = std::mem::take(&mut self.buffers.scratch);
+        let mut scratch = self.buffers.take_scratch();
         let done = self.index_written(written, &mut scratch);
-        self.buffers.scratch = scratch;
+        self.buffers.give_scratch(scratch);
         match done {
             Ok(()) => Ok(written),
             Err(error @ Error::Conflict { .. }) => Err(error),
@@ -82,8 +82,10 @@ impl<'s> WriteSet<'s> {
 
     fn index_written(&mut self, written: usize, scratch: &mut IndexScratch) -> Result<()> {
         scratch.begin();
+        let session = self.session;
+        let internal = session.member.table(session.internal_table()?)?;
         for index in 0..written {
-            self.collect_changes(index, scratch)?;
+            self.collect_changes(index, internal, scratch)?;
         }
         invariant!(
             self.buffers.entries.len() == written,
@@ -143,7 +145,12 @@ impl<'s> WriteSet<'s> {
 
     /// Collects the values that a record loses and gains, and prefetches the index records that
     /// will change, so that their cache misses overlap.
-    fn collect_changes(&mut self, index: usize, scratch: &mut IndexScratch) -> Result<()> {
+    fn collect_changes(
+        &mut self,
+        index: usize,
+        internal: &IndexTable,
+        scratch: &mut IndexScratch,
+    ) -> Result<()> {
         let Some((old, new)) = self.change_of_meta(index)? else { return Ok(()) };
         let TxnEntry { table, hash: record, .. } = self.entry_at(index);
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
@@ -154,7 +161,7 @@ impl<'s> WriteSet<'s> {
                 // A tag that the namespace has not declared has no index.
                 let Some(tag) = set.named(name) else { continue };
                 if new.is_empty() || pairs(new).all(|kept| kept != (name, value)) {
-                    let lost = self.collect_value(record, (table, tag), value, scratch)?;
+                    let lost = self.collect_value(record, (table, tag), value, internal, scratch);
                     scratch.old_values.push(lost);
                 }
             }
@@ -162,7 +169,7 @@ impl<'s> WriteSet<'s> {
                 let Some(tag) = set.named(name) else { continue };
                 invariant!(value.len() <= TAG_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
                 if old.is_empty() || pairs(old).all(|pair| pair != (name, value)) {
-                    let gained = self.collect_value(record, (table, tag), value, scratch)?;
+                    let gained = self.collect_value(record, (table, tag), value, internal, scratch);
                     scratch.new_values.push(gained);
                 }
             }
@@ -184,18 +191,18 @@ impl<'s> WriteSet<'s> {
         record: u64,
         (table, tag): (u32, &Tag),
         value: &[u8],
+        internal: &IndexTable,
         scratch: &mut IndexScratch,
-    ) -> Result<CollectedValue> {
+    ) -> CollectedValue {
         let IndexScratch { collected, list, .. } = scratch;
         let member = &self.session.member;
-        let internal = member.table(self.session.internal_table()?)?;
         let key_at = collected.len();
         if tag.is_unique {
             append_posting_key(table, tag.id, value, collected);
             let hash = self.session.hash(collected.get(key_at..).unwrap_or_default());
             member.prefetch_bucket(internal, hash);
             let value = (key_at + POSTING_VALUE_AT, collected.len());
-            return Ok(CollectedValue { tag: tag.id, value, key_at, hash });
+            return CollectedValue { tag: tag.id, value, key_at, hash };
         }
         collected.extend_from_slice(value);
         if tag.has_lists() {
@@ -203,7 +210,7 @@ impl<'s> WriteSet<'s> {
             let (_, key) = list.guess(self, record);
             member.prefetch_bucket(internal, self.session.hash(key));
         }
-        Ok(CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, hash: 0 })
+        CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, hash: 0 }
     }
 
     /// Removes the collected old values of a record from the indexes.
@@ -262,7 +269,9 @@ impl<'s> WriteSet<'s> {
             let value = new.of(&collected);
             if tag.is_unique && !tag.is_ordered && !tag.is_counted {
                 let posting = (new.hash, new.key(&collected));
-                self.add_posting((table, tag), value, posting, scratch)?;
+                if !self.claim_posting(posting, &scratch.record)? {
+                    self.add_posting((table, tag), value, posting, scratch)?;
+                }
             } else {
                 self.add_value(table, tag, value, scratch)?;
             }
@@ -312,6 +321,21 @@ impl<'s> WriteSet<'s> {
             self.count((table, tag.id), value, 1, scratch)?;
         }
         Ok(())
+    }
+
+    /// Adds the posting of a unique value without a search for one: if there is one, the commit is
+    /// refused and prepared again. False if the transaction knows the posting, or was refused.
+    #[inline]
+    fn claim_posting(&mut self, (hash, key): (u64, &[u8]), record: &[u8]) -> Result<bool> {
+        let table = self.session.internal_table()?;
+        if self.buffers.is_claim_refused || self.find_entry(table, hash, key).is_some() {
+            return Ok(false);
+        }
+        if !nearstate_memory::crash::is_planted("forget-posting") {
+            let index = self.claim(table, hash, key)?;
+            self.put(index, record, &[])?;
+        }
+        Ok(true)
     }
 
     /// Adds the posting of a unique value. False if it exists already.

@@ -1,6 +1,6 @@
 //! Read-modify-write of one record, as a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
+use nearstate_memory::{Cell, IndexTable, KnownSlot, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
@@ -90,14 +90,9 @@ impl Session {
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace.index)?;
         let Some((cell, value)) = found.record else { return Ok(None) };
-        let view = if cell.has_meta() {
-            let Some(view) = View::with_meta(pin, cell, value, namespace.kind)? else {
-                return Ok(None);
-            };
-            view
-        } else {
-            View::new(pin, cell, value, namespace.kind)
-        };
+        let value = if cell.has_meta() { View::current_value(cell, value)? } else { Some(value) };
+        let Some(value) = value else { return Ok(None) };
+        let view = View::new(pin, cell, value, namespace.kind);
         let (key, seen, layout) = (cell.key()?, found.token, std::cell::Cell::new(0));
         let session = self;
         Ok(Some(RecordForUpdate { session, namespace, table, view, cell, key, hash, seen, layout }))
@@ -241,7 +236,8 @@ impl RecordForUpdate<'_> {
             mask & (NEEDS_TXN | CHANGES_NEED_TXN) != 0,
             "the flags {mask:#x} allow a direct write"
         );
-        let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
+        let target =
+            WriteTarget { hash: self.hash, key: self.key, known: KnownSlot::Read(self.seen) };
         let flags =
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
         let mut current = None;

@@ -1,6 +1,6 @@
 //! Patches of named blocks (deltas). Only changed blocks are written, only small blocks are copied.
 
-use nearstate_memory::{Cell, CellHeader, Corruption, WriteTarget};
+use nearstate_memory::{Cell, CellHeader, Corruption, KnownSlot, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
@@ -56,7 +56,8 @@ impl Session {
                     return Err(error);
                 }
             };
-            let target = WriteTarget { hash: lookup.hash, key, token: Some(found.token) };
+            let target =
+                WriteTarget { hash: lookup.hash, key, known: KnownSlot::Read(found.token) };
             let flags =
                 FlagCheck { table: lookup.table, namespace: namespace.index, mask, expected: 0 };
             let is_same =

@@ -75,7 +75,7 @@ pub(crate) fn written_record<'t>(
         if meta.is_none() {
             record.meta.extend_from_slice(kept);
         }
-        let stored = View::in_txn(cell, value, namespace.kind);
+        let stored = View::protected(cell, value, namespace.kind);
         blocks.extend(stored.blocks().map(|(name, bytes)| (name.to_owned(), bytes.to_vec())));
     }
     for (name, bytes) in changes {

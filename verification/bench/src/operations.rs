@@ -68,6 +68,12 @@ pub trait Store {
         Ok(())
     }
 
+    /// As [`Store::batch`], for a `look` that reads each whole value.
+    #[inline]
+    fn batch_whole(&mut self, keys: &[&[u8]], look: impl FnMut(usize, &[u8])) -> Result<()> {
+        self.batch(keys, look)
+    }
+
     /// Steps through all records once; returns their number.
     fn walk(&mut self) -> Result<u64>;
 }
@@ -149,7 +155,7 @@ fn batch_copies<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
     let (mut met, mut sum) = (0, 0_u64);
     let mut out: [Vec<u8>; BATCH] = std::array::from_fn(|_| Vec::new());
     batches(keys, |keys| {
-        store.batch(keys, |at, value| {
+        store.batch_whole(keys, |at, value| {
             if let Some(out) = out.get_mut(at) {
                 out.clear();
                 out.extend_from_slice(value);

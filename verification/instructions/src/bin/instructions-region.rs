@@ -9,13 +9,17 @@ use nearstate_instructions::{
     MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
 };
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, Kind, Metadata, Namespace, Schema, Session, TagSchema,
+    BlockChange, BlockLayout, Condition, Kind, Metadata, Namespace, Region, Schema, Session,
+    TagSchema, View,
 };
 
 const OPERATIONS: &[MeasuredOperation] = &[
+    ("key", 8000, only_key),
     ("view", 8000, view),
+    ("scope-view", 8000, scope_view),
     ("copy", 8000, copy),
     ("batch-view", 8000, batch_view),
+    ("batch-copy", 8000, batch_copy),
     ("put", 8000, put),
     ("batch-put", 8000, batch_put),
     ("patch", 8000, patch),
@@ -35,6 +39,7 @@ const BLOCKS: [&str; 8] = ["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7"];
 
 /// A region with records, and keys in an order that looks random.
 struct Loaded {
+    region: Region,
     session: Session,
     values: Namespace,
     random: u64,
@@ -46,7 +51,8 @@ impl Loaded {
         let (region, folder) = new_region()?;
         let session = region.session()?;
         let values = session.namespace("values", &Schema::default())?;
-        let mut loaded = Self { session, values, random: 88_172_645_463_325_252, _folder: folder };
+        let mut loaded =
+            Self { region, session, values, random: 88_172_645_463_325_252, _folder: folder };
         for number in 0..RECORDS {
             loaded.session.put(values, &key(number), &VALUE)?;
         }
@@ -101,10 +107,33 @@ impl Loaded {
         let (guti, ip) = (number.to_le_bytes(), (number ^ 0xffff_ffff).to_le_bytes());
         let tags: &[(&str, &[u8])] = &[("guti", &guti), ("ip", &ip), ("cell", b"c1")];
         let metadata = Metadata { tags, ..Metadata::default() };
-        self.session
-            .transact(|txn| txn.put_with_metadata(tagged, &key(number), &VALUE, metadata))?;
+        self.session.transact(|txn| {
+            txn.put_with_metadata(tagged, &key(number), black_box(&VALUE), metadata)
+        })?;
         Ok(())
     }
+}
+
+/// The key alone, which each other operation on a region counts as well.
+fn only_key(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    measured(times, |_| {
+        black_box(loaded.next_key());
+        Ok(())
+    })
+}
+
+/// A zero-copy read in a scope.
+fn scope_view(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let session = loaded.region.session()?;
+    let reads = session.read_scope(loaded.values)?;
+    measured(times, |_| {
+        let key = loaded.next_key();
+        let view = reads.get(&key)?.ok_or("no record")?;
+        black_box(view.bytes().first());
+        Ok(())
+    })
 }
 
 /// A zero-copy read.
@@ -142,12 +171,28 @@ fn batch_view(times: u64) -> MeasuredResult {
     })
 }
 
+/// A copy of 16 keys at once, counted for each key.
+fn batch_copy(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let mut out = Vec::with_capacity(VALUE.len());
+    measured(times / BATCH as u64, |_| {
+        let keys: [[u8; 20]; BATCH] = std::array::from_fn(|_| loaded.next_key());
+        let keys = keys.each_ref().map(<[u8; 20]>::as_slice);
+        loaded.session.get_batch_whole(loaded.values, &keys, |_, view| {
+            out.clear();
+            out.extend_from_slice(view.as_ref().map(View::bytes).unwrap_or_default());
+            black_box(&out);
+        })?;
+        Ok(())
+    })
+}
+
 /// A put that replaces a record.
 fn put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times, |_| {
         let key = loaded.next_key();
-        black_box(loaded.session.put(loaded.values, &key, &VALUE)?);
+        black_box(loaded.session.put(loaded.values, &key, black_box(&VALUE))?);
         Ok(())
     })
 }
@@ -157,7 +202,7 @@ fn batch_put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times / BATCH as u64, |_| {
         let keys: [[u8; 20]; BATCH] = std::array::from_fn(|_| loaded.next_key());
-        let records = keys.each_ref().map(|key| (key.as_slice(), VALUE.as_slice()));
+        let records = keys.each_ref().map(|key| (key.as_slice(), black_box(VALUE.as_slice())));
         Ok(loaded.session.put_batch(loaded.values, &records)?)
     })
 }

@@ -42,6 +42,15 @@ impl Store for Loops<'_> {
         })
     }
 
+    #[inline]
+    fn batch_whole(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
+        self.session.get_batch_whole(self.namespace, keys, |at, view| {
+            if let Some(view) = view {
+                look(at, view.bytes());
+            }
+        })
+    }
+
     fn walk(&mut self) -> Result<u64> {
         let mut scan = self.session.scan(self.namespace)?;
         let mut count = 0;

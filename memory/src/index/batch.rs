@@ -1,0 +1,136 @@
+//! The steps of a batch of reads: the cache misses of many keys overlap. First the buckets are
+//! requested, then the records to which they lead, then the records are read.
+
+use nearstate_model::Result;
+
+use crate::heap::cell::Cell;
+use crate::index::bucket::{begin, depth_of, hash_tag, is_units};
+use crate::index::lookup::{NONE, READ_LINES, of_key, pick};
+use crate::layout::LINE;
+use crate::member::Member;
+use crate::region::index_table::IndexTable;
+use crate::region::linear_hash::step;
+
+const _: () = assert!(!is_units(NONE), "a probe that leads nowhere leads to no record");
+
+/// Where a bucket's line led for a hash, without a comparison of the key.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe(u64);
+
+impl Probe {
+    /// Nowhere.
+    pub const NOWHERE: Self = Self(NONE);
+}
+
+/// The bucket of a hash, as far as this process knows, and its line.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketLine {
+    hash: u64,
+    bucket: u64,
+    line: u64,
+}
+
+impl BucketLine {
+    /// That of no bucket: a probe leads nowhere.
+    pub const NONE: Self = Self { hash: 0, bucket: 0, line: u64::MAX };
+
+    /// The hash.
+    #[inline]
+    pub const fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl Member {
+    #[inline]
+    fn bucket_line(&self, table: &IndexTable, hash: u64) -> BucketLine {
+        let bucket = table.bucket_of(hash);
+        match table.bucket_line(self.map(), bucket) {
+            Ok(line) => BucketLine { hash, bucket, line },
+            Err(_) => BucketLine::NONE,
+        }
+    }
+
+    /// Prefetches the bucket of a hash: the first step of a batch.
+    #[inline]
+    pub fn prefetch_bucket(&self, table: &IndexTable, hash: u64) -> BucketLine {
+        let at = self.bucket_line(table, hash);
+        self.map().prefetch(at.line.wrapping_mul(LINE));
+        at
+    }
+
+    /// Prefetches the first lines of the record that a hash may have, and the line in which it
+    /// probably ends, if its bucket is in the cache.
+    #[inline]
+    pub fn prefetch_record(&self, table: &IndexTable, hash: u64, lines: u64) {
+        let probe = self.probe(self.bucket_line(table, hash), lines);
+        if probe.0 != NONE {
+            self.map().prefetch(LINE * (probe.0 + self.lines.get()));
+        }
+    }
+
+    /// The line in which the record that was read as a whole last ends, counted from its first. The
+    /// next record probably ends there too.
+    #[inline]
+    pub fn last_line(&self) -> u64 {
+        self.lines.get()
+    }
+
+    /// Prefetches the first lines of the record to which a bucket's line leads, for
+    /// [`Member::find_probed`]: the second step.
+    #[inline]
+    pub fn probe(&self, at: BucketLine, lines: u64) -> Probe {
+        let Ok([first, entries @ ..]) = self.map().line(at.line) else { return Probe(NONE) };
+        let control = begin(first);
+        let (units, _) = pick(entries, hash_tag(at.hash));
+        if !is_units(units) || step(at.hash, at.bucket, depth_of(control)).is_some() {
+            return Probe(NONE);
+        }
+        self.map().prefetch_lines(LINE * units, lines);
+        Probe(units)
+    }
+
+    /// Prefetches all of the record of a probe, of which the first `lines` lines were requested:
+    /// for a caller that reads the whole value soon.
+    #[inline]
+    pub fn prefetch_rest(&self, probe: Probe, lines: u64) {
+        if probe.0 != NONE {
+            let last = self.lines.get().min(READ_LINES);
+            self.map().prefetch_lines(LINE * (probe.0 + lines), (last + 1).saturating_sub(lines));
+        }
+    }
+
+    /// True if the pin protects the cells to which all probes since its begin have led. Then they
+    /// may be used as long as it is held. If not, the records are searched again.
+    ///
+    /// The order is that of P4 to P6 (`member/pin.rs`) with several entries: all of them are loaded
+    /// before the epoch. What extends the pin afterwards does not weaken it.
+    #[inline]
+    pub fn protects_probes(&self) -> bool {
+        self.is_protected()
+    }
+
+    /// The record that a probe has led to, if it has this key. `None` decides nothing.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub fn find_probed(
+        &self,
+        probe: Probe,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        if probe.0 == NONE {
+            return Ok(None);
+        }
+        Ok(of_key(Cell::at_units(self.map(), probe.0)?, hash, key)?)
+    }
+
+    /// Notes that a record is read as a whole: the next one probably ends in the same line.
+    #[inline]
+    pub fn note_whole(&self, cell: &Cell<'_>) {
+        self.lines.set(cell.last_line());
+    }
+}
