@@ -76,7 +76,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", conflicts_with_all = ["step", "node_kills", "full_kills"])]
     flips: Option<u64>,
     /// Kill this many repairs instead, each at a random store (needs crash points)
-    #[arg(long, value_name = "N", conflicts_with_all = ["step", "node_kills", "full_kills", "flips"])]
+    #[arg(long, value_name = "N")]
+    #[arg(conflicts_with_all = ["step", "node_kills", "full_kills", "flips"])]
     repair_kills: Option<u64>,
     /// Print the result as JSON
     #[arg(long)]

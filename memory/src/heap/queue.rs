@@ -235,8 +235,9 @@ impl Arena<'_> {
             || front == cell && front < end)
     }
 
-    /// Retires an unlinked cell, unless it is retired already. Returns its class. A cell whose class has
-    /// a flipped bit stays allocated until the repair: as a larger cell it would contain its neighbours.
+    /// Retires an unlinked cell, unless it is retired already. Returns its class. A cell whose
+    /// class has a flipped bit stays allocated until the repair: as a larger cell it would contain
+    /// its neighbours.
     #[inline]
     pub(crate) fn retire(&self, cell: u64) -> Result<u8, Corruption> {
         let [head, _, retired, ..] = cell::first_line(self.map, cell)?;

@@ -33,8 +33,8 @@ pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corr
 
 impl Member {
     /// True if the head of a queue may be reused. A head that is no retired cell of the queue means
-    /// that the link to it has a flipped bit: the queue is given up, so that nothing in use is taken
-    /// from it. Its cells stay allocated until the repair.
+    /// that the link to it has a flipped bit: the queue is given up, so that nothing in use is
+    /// taken from it. Its cells stay allocated until the repair.
     #[inline]
     pub(crate) fn is_head_reusable(
         &self,
@@ -95,9 +95,9 @@ impl Member {
         }
     }
 
-    /// Verifies that a bump range is what this member has stored, or a rest of it: others take cells
-    /// from its front while this member carries out no operation. A range that is neither is given
-    /// up.
+    /// Verifies that a bump range is what this member has stored, or a rest of it: others take
+    /// cells from its front while this member carries out no operation. A range that is neither is
+    /// given up.
     ///
     /// # Errors
     /// `Corruption`, once.

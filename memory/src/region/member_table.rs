@@ -95,8 +95,8 @@ mod tests {
     use crate::fixture::TestRegionPath;
     use crate::region::file::{CreateOptions, Region};
 
-    /// A flipped bit does not make a slot free, or its process a dead one: another session would use
-    /// its arena.
+    /// A flipped bit does not make a slot free, or its process a dead one: another session would
+    /// use its arena.
     #[test]
     fn a_flip_in_the_state_of_a_slot_makes_no_other_session_use_it() {
         let path = TestRegionPath::new("flip-slot");

@@ -55,7 +55,7 @@ struct Watched {
 }
 
 /// How a process ended.
-enum End {
+enum ProcessEnd {
     Exited,
     Crashed(String),
     Hung,
@@ -112,19 +112,19 @@ impl Watched {
     }
 
     /// Waits until it ends.
-    fn wait(&mut self) -> Result<End, String> {
+    fn wait(&mut self) -> Result<ProcessEnd, String> {
         loop {
             if let Some(status) = self.child.try_wait().map_err(|e| format!("wait: {e}"))? {
                 return Ok(if status.success() {
-                    End::Exited
+                    ProcessEnd::Exited
                 } else {
-                    End::Crashed(status.to_string())
+                    ProcessEnd::Crashed(status.to_string())
                 });
             }
             if self.is_hung() {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
-                return Ok(End::Hung);
+                return Ok(ProcessEnd::Hung);
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -249,14 +249,14 @@ impl FlipContext<'_> {
     fn ended(&mut self, process: &mut Watched) -> Result<(), String> {
         let number = process.number;
         match process.wait()? {
-            End::Exited => {}
-            End::Crashed(status) => {
+            ProcessEnd::Exited => {}
+            ProcessEnd::Crashed(status) => {
                 let errors = errors_path(self.folder, &number.to_string());
                 let errors = std::fs::read_to_string(errors).unwrap_or_default();
                 self.totals.crashes += 1;
                 self.violation(&format!("process {number}: {status}: {}", errors.trim()));
             }
-            End::Hung => {
+            ProcessEnd::Hung => {
                 self.totals.hangs += 1;
                 self.violation(&format!("process {number} makes no progress"));
             }
