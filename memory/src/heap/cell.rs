@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::class;
-use crate::layout::{CLASS_EXTENT, Corruption, LINE};
+use crate::layout::{CLASS_EXTENT, Corruption, LINE, SUPER_SEED};
 use crate::region::map::Map;
 
 /// Bytes of a cell's header.
@@ -272,6 +272,15 @@ impl<'m> Cell<'m> {
             bytes += class::bytes_of(child.head()? as u8);
         }
         Ok(bytes)
+    }
+
+    /// The seed of the hashes of the region.
+    ///
+    /// # Errors
+    /// `Corruption`: the region has no first page.
+    #[inline]
+    pub fn seed(&self) -> Result<u64, Corruption> {
+        Ok(self.map.word(SUPER_SEED)?.load(Ordering::Relaxed))
     }
 
     /// The version of the record.

@@ -515,14 +515,24 @@ fn retire_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Cor
 #[cold]
 fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Corruption> {
     let mut kept = Vec::new();
+    let (mut same, mut same_last) = (0, 0);
     if new != 0 {
         let cell = Cell::new(arena.map, at_of(new))?;
-        for index in 0..cell.children() {
-            kept.push(cell.child(index)?);
+        // A change of one of many parts keeps those before it and those behind it in their order.
+        let (one, other) = (old.children_bytes()?, cell.children_bytes()?);
+        let ((one, _), (other, _)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
+        let is_same = |(one, other): &(&[u8; 8], &[u8; 8])| one == other;
+        same = one.iter().zip(other).take_while(is_same).count();
+        let rests = (one.get(same..), other.get(same..));
+        if let (Some(one), Some(other)) = rests {
+            let pairs = one.iter().rev().zip(other.iter().rev());
+            same_last = pairs.take_while(is_same).count();
         }
+        let rest = other.get(same..other.len() - same_last).unwrap_or_default();
+        kept.extend(rest.iter().map(|child| u64::from_le_bytes(*child)));
         kept.sort_unstable();
     }
-    for index in 0..old.children() {
+    for index in same as u64..old.children() - same_last as u64 {
         let child = old.child(index)?;
         if kept.binary_search(&child).is_err() {
             // The offset is read from the region: a stray one must not change another record.

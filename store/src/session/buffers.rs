@@ -12,6 +12,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::index::scratch::IndexScratch;
 use crate::record::Form;
+use crate::record::edit::CollectionEdit;
 use crate::record::meta;
 use crate::session::copies::Copies;
 
@@ -112,10 +113,22 @@ pub(crate) enum Write {
     Put { value: BufferSpan },
     /// Some blocks change; all others are removed if `is_anew`.
     Patch { is_anew: bool, changes: Vec<BlockWrite> },
+    /// Some elements of a collection change, which is divided into parts.
+    Elements(Box<ElementsWrite>),
     /// The record is deleted.
     Delete,
     /// The record is an object, and gets the bytes of its private copy.
     Object { copy: usize },
+}
+
+/// The changes of a divided collection.
+#[derive(Clone, Debug)]
+pub(crate) struct ElementsWrite {
+    pub(crate) edit: CollectionEdit,
+    /// True if all other elements are removed, and the record is not a change of a stored one.
+    pub(crate) is_anew: bool,
+    /// The changed elements, in the order of their changes: for watches and the commit stream.
+    pub(crate) changes: Vec<BlockWrite>,
 }
 
 /// One record of a transaction.

@@ -99,7 +99,7 @@ impl WriteSet<'_> {
     pub(crate) fn own(&self, index: Option<usize>) -> OwnWrite {
         match index.map(|index| &self.entry_at(index).write) {
             Some(Write::Put { .. }) => OwnWrite::Written,
-            Some(Write::Patch { .. } | Write::Object { .. }) => {
+            Some(Write::Patch { .. } | Write::Elements(_) | Write::Object { .. }) => {
                 invariant!("a record of the internal namespace is put whole")
             }
             Some(Write::Delete) => OwnWrite::Deleted,

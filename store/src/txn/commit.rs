@@ -186,7 +186,8 @@ impl WriteSet<'_> {
         match entry.write {
             Write::None => return Ok(CellChange::Keep),
             Write::Delete => return Ok(CellChange::Remove),
-            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } => {}
+            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
+            }
         }
         let session = self.session;
         let table = session.member.table(entry.table)?;
@@ -227,6 +228,11 @@ impl WriteSet<'_> {
                     })
                     .collect();
                 let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
+                Ok(CellChange::Publish(draft))
+            }
+            Write::Elements(elements) => {
+                let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
+                let draft = session.draft_elements(lookup, (elements, entry.seen), meta)?;
                 Ok(CellChange::Publish(draft))
             }
         }

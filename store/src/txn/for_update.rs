@@ -182,7 +182,7 @@ impl RecordForUpdate<'_> {
         if self.view.form() != Form::Blocks {
             return Err(other_form(self.view.form()));
         }
-        if self.flags()? & CHANGES_NEED_TXN == 0 {
+        if self.flags()? & CHANGES_NEED_TXN == 0 && !self.view.is_divided() {
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();

@@ -5,6 +5,7 @@ use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
+use crate::record::collection::is_divided;
 use crate::record::meta::split;
 use crate::record::splice::Splice;
 use crate::record::{
@@ -42,6 +43,16 @@ impl Session {
             if !condition.holds(seen)? {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
+            }
+            // Its elements are changed in a transaction.
+            let is_in_parts = match seen {
+                Some(cell) => {
+                    Form::of(namespace.kind, &cell) == Form::Blocks && is_divided(cell.value()?)
+                }
+                None => false,
+            };
+            if is_in_parts {
+                return Ok(None);
             }
             // A patch of an existing record changes no tag, so it changes no index.
             let mask = if seen.is_some() { CHANGES_NEED_TXN } else { NEEDS_TXN };

@@ -8,6 +8,7 @@ use nearstate_memory::{
 use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
+use crate::record::collection::PARTS_MAX;
 use crate::record::meta::{is_past_cell, split};
 use crate::record::splice::Splice;
 use crate::record::{CUT, Form};
@@ -210,7 +211,7 @@ impl Session {
         let KeyLookup { table, hash, key, is_seen, .. } = lookup;
         invariant!(children.len().is_multiple_of(8), "children of {} bytes", children.len());
         invariant!(
-            children.len() / 8 <= BLOCKS_MAX,
+            children.len() / 8 <= PARTS_MAX,
             "a record with {} children",
             children.len() / 8
         );
@@ -329,7 +330,7 @@ pub(crate) fn head_of(
 const BODY_SMALL: usize = 320;
 
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "a cell counts its key in 16 bits");
-const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a cell counts its children in 16 bits");
+const _: () = assert!(BLOCKS_MAX <= PARTS_MAX, "a cell counts its children in 13 bits");
 const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a cell counts its body in 32 bits");
 
 /// Flags of a namespace in which every put and delete is a transaction.

@@ -351,6 +351,7 @@ impl<'s> WriteSet<'s> {
             Write::None | Write::Put { .. } | Write::Object { .. } => {
                 (false, Vec::with_capacity(blocks.len()))
             }
+            Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
             let bytes = change.bytes.map(|bytes| self.buffers.keep(bytes)).transpose()?;
