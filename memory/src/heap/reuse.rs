@@ -105,7 +105,7 @@ impl Member {
     pub(crate) fn check_bump(&self, which: Bump) -> Result<(), Corruption> {
         let (front, end) = self.arena().bump(which);
         let (seen_front, seen_end) =
-            self.bumps.get(which.number()).map_or((0, 0), |seen| seen.get());
+            self.bumps.get(which.number()).map_or((0, 0), std::cell::Cell::get);
         if end == seen_end && front >= seen_front && front.is_multiple_of(LINE) {
             return Ok(());
         }
