@@ -15,7 +15,9 @@ use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
 use crate::member::claim::claim_if_free;
 use crate::member::{Member, is_process_dead};
 use crate::member::{idle, lock};
-use crate::region::member_table::{member_slots_used, state, state_of};
+use crate::region::member_table::{
+    clear_copy, member_slots_used, names_its_process, state, state_of,
+};
 use crate::txn::publish::finish_record;
 use crate::txn::{count, finish};
 
@@ -125,12 +127,17 @@ impl Member {
                             Corruption("a member waits for a recoverer that does not exist")
                         })?;
                 }
-                _ if state::is_owned(seen)
-                    && !is_process_dead(self.shared(), state::process(seen))? =>
+                state::ALIVE | state::CLAIMING
+                    if !is_process_dead(self.shared(), state::process(seen))?
+                        || !names_its_process(self.map(), index, seen)? =>
                 {
                     return Ok(false);
                 }
-                _ => return self.recover(index, word, seen),
+                state::ALIVE | state::CLAIMING | state::RECOVERING => {
+                    return self.recover(index, word, seen);
+                }
+                // A flipped bit: its process may be alive.
+                _ => return Ok(false),
             }
         }
         Err(Error::from(Corruption("members recover each other in a circle")))
@@ -164,9 +171,11 @@ impl Member {
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
             // Another member may retry. The slot must not name a recoverer that has failed.
+            clear_copy(self.map(), index)?;
             state::give_up(word, seen);
             return Err(error);
         }
+        clear_copy(self.map(), index)?;
         crash_point!("recover.unpinned");
         state::free(word, seen);
         Ok(true)
@@ -197,6 +206,7 @@ impl Member {
             let seen = word.load(Ordering::Acquire);
             if state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner {
                 // Any other member may recover it.
+                clear_copy(self.map(), index)?;
                 let dead = state::make(state::ALIVE, state::NO_PROCESS, state::incarnation(seen));
                 word.store(dead, Ordering::Release);
             }
@@ -214,7 +224,9 @@ impl Member {
             if !is_left || index == self.index() || !state::win(word, seen, self.lock_owner()) {
                 continue;
             }
-            if let Err(error) = self.finish_work_of(index) {
+            let finished = self.finish_work_of(index);
+            clear_copy(self.map(), index)?;
+            if let Err(error) = finished {
                 state::give_up(word, seen);
                 return Err(error);
             }

@@ -444,6 +444,17 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
     Ok(map.word(at + WORD_HEAD)?.load(Ordering::Relaxed) as u8)
 }
 
+/// True if the class of a record, a block or a counter is the one for its size. Other cells are not
+/// compared.
+#[inline]
+pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corruption> {
+    let [head, _, _, _, sizes, ..] = first_line(map, at)?;
+    let head = head.load(Ordering::Relaxed);
+    let body = sizes.load(Ordering::Relaxed) >> 32;
+    Ok(!matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5)
+        || class::class_of(CELL_HEADER_BYTES + body) == Some(head as u8))
+}
+
 /// Bytes that the cell occupies in the heap.
 ///
 /// # Errors

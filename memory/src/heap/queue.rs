@@ -9,9 +9,10 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::class;
-use crate::layout::{CLASS_EXTENT, Corruption, SUPER_EPOCH};
+use crate::layout::{CLASS_EXTENT, Corruption, HEAP, LINE, SUPER_EPOCH};
 use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
+use crate::region::map::Map;
 
 /// The most cells that one operation has pending: the records of a transaction with their blocks. A
 /// longer list is a cycle caused by corruption.
@@ -35,10 +36,7 @@ impl Arena<'_> {
     /// Cuts a cell from the front of a bump range that has pages for it. It becomes pending.
     #[inline]
     pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Corruption> {
-        invariant!(
-            bytes.is_multiple_of(crate::layout::LINE) && bytes != 0,
-            "a cell of {bytes} bytes is cut"
-        );
+        invariant!(bytes.is_multiple_of(LINE) && bytes != 0, "a cell of {bytes} bytes is cut");
         debug_assert!(
             class == CLASS_EXTENT || class::bytes_of(class) == bytes,
             "the header of a cell has its class"
@@ -99,15 +97,17 @@ impl Arena<'_> {
         self.link_last(queue, cell)
     }
 
-    /// Links a cell, which has no link yet, at the tail of a queue.
+    /// Links a cell, which has no link yet, at the tail of a queue. If the tail has a flipped bit,
+    /// the queue begins anew with this cell: what it contained stays allocated until the repair.
     #[inline]
     fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
-        if queue.head.load(Ordering::Relaxed) == 0 {
+        let tail = queue.tail.load(Ordering::Relaxed);
+        let is_empty = queue.head.load(Ordering::Relaxed) == 0;
+        if is_empty || !is_tail(self.map, tail, cell) {
             queue.tail.store(cell, Ordering::Release);
             crash_point!("append.tail");
             queue.head.store(cell, Ordering::Release);
         } else {
-            let tail = queue.tail.load(Ordering::Relaxed);
             cell::word(self.map, tail, WORD_NEXT)?.store(cell, Ordering::Release);
             crash_point!("append.tail");
             queue.tail.store(cell, Ordering::Release);
@@ -235,11 +235,15 @@ impl Arena<'_> {
             || front == cell && front < end)
     }
 
-    /// Retires an unlinked cell, unless it is retired already. Returns its class.
+    /// Retires an unlinked cell, unless it is retired already. Returns its class. A cell whose
+    /// class has a flipped bit stays allocated until the repair: as a larger cell it would contain
+    /// its neighbours.
     #[inline]
     pub(crate) fn retire(&self, cell: u64) -> Result<u8, Corruption> {
         let [head, _, retired, ..] = cell::first_line(self.map, cell)?;
-        if !pin::is_retired(retired.load(Ordering::Acquire)) {
+        if !pin::is_retired(retired.load(Ordering::Acquire))
+            && cell::has_class_of_its_size(self.map, cell)?
+        {
             self.append(cell)?;
         }
         Ok(head.load(Ordering::Relaxed) as u8)
@@ -262,6 +266,15 @@ impl Arena<'_> {
             self.set(undo::POP, 0);
         }
     }
+}
+
+/// True if a cell is the last one of a queue, or `next` was linked to it by an append that was
+/// interrupted.
+#[inline]
+fn is_tail(map: &Map, tail: u64, next: u64) -> bool {
+    let Ok([_, link, retired, ..]) = cell::first_line(map, tail) else { return false };
+    let link = link.load(Ordering::Relaxed);
+    tail >= HEAP && (link == 0 || link == next) && pin::is_retired(retired.load(Ordering::Relaxed))
 }
 
 /// After a line was linked: removes it from the head of the pending list, and only it.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{Corruption, IndexTable};
+use nearstate_memory::{BucketLine, Corruption, IndexTable};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
     INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TRANSACTION_RECORDS_MAX,
@@ -24,6 +24,8 @@ use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
 
 const NO_CHANGE: &str = "a change of metadata is named by its index";
+/// Lines of a posting, or of a part of a list, that are requested before it is read.
+const POSTING_LINES: u64 = 2;
 const NO_VALUE: &str = "a change of metadata names its values";
 
 impl<'s> WriteSet<'s> {
@@ -100,6 +102,12 @@ impl<'s> WriteSet<'s> {
             scratch.changes.is_sorted_by(|one, next| one.index < next.index),
             "each entry changes once"
         );
+        // What is read of the index: all postings that are removed, and the parts of lists. Their
+        // misses overlap, too.
+        let parts = scratch.new_values.iter().filter(|value| !value.has_posting());
+        for value in scratch.old_values.iter().chain(parts) {
+            session.member.probe(value.bucket, POSTING_LINES);
+        }
         // Values are removed from all records before any is added, so that a value can move from
         // one record to another.
         if !scratch.old_values.is_empty() {
@@ -200,17 +208,18 @@ impl<'s> WriteSet<'s> {
         if tag.is_unique {
             append_posting_key(table, tag.id, value, collected);
             let hash = self.session.hash(collected.get(key_at..).unwrap_or_default());
-            member.prefetch_bucket(internal, hash);
+            let bucket = member.prefetch_bucket(internal, hash);
             let value = (key_at + POSTING_VALUE_AT, collected.len());
-            return CollectedValue { tag: tag.id, value, key_at, hash };
+            return CollectedValue { tag: tag.id, value, key_at, bucket };
         }
         collected.extend_from_slice(value);
+        let mut bucket = BucketLine::NONE;
         if tag.has_lists() {
             list.begin(table, tag.id, value);
             let (_, key) = list.guess(self, record);
-            member.prefetch_bucket(internal, self.session.hash(key));
+            bucket = member.prefetch_bucket(internal, self.session.hash(key));
         }
-        CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, hash: 0 }
+        CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, bucket }
     }
 
     /// Removes the collected old values of a record from the indexes.
@@ -228,7 +237,7 @@ impl<'s> WriteSet<'s> {
         for index in from..to {
             let old = *guaranteed(scratch.old_values.get(index), NO_VALUE);
             let Some(tag) = set.numbered(old.tag) else { continue };
-            let posting = (old.hash, old.key(&collected));
+            let posting = (old.bucket.hash(), old.key(&collected));
             self.remove_value((table, tag), old.of(&collected), posting, scratch)?;
         }
         scratch.collected = collected;
@@ -268,7 +277,7 @@ impl<'s> WriteSet<'s> {
             let Some(tag) = set.numbered(new.tag) else { continue };
             let value = new.of(&collected);
             if tag.is_unique && !tag.is_ordered && !tag.is_counted {
-                let posting = (new.hash, new.key(&collected));
+                let posting = (new.bucket.hash(), new.key(&collected));
                 if !self.claim_posting(posting, &scratch.record)? {
                     self.add_posting((table, tag), value, posting, scratch)?;
                 }
