@@ -2,6 +2,7 @@
 //! change is there completely or not at all, and the region is sound.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::Path;
 
 use nearstate_store::crash::POINTS;
@@ -114,9 +115,10 @@ fn changes_in_another_process() {
     let region = Region::attach(&region_path()).unwrap();
     let session = region.session().unwrap();
     let ns = open(&session);
+    let mut out = std::io::stdout();
     for number in 0..STEPS {
         apply(&session, ns, number);
-        println!("\nstep {}", number + 1);
+        writeln!(out, "\nstep {}", number + 1).and_then(|()| out.flush()).unwrap();
     }
 }
 
