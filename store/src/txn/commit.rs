@@ -199,12 +199,11 @@ impl WriteSet<'_> {
             Write::Delete => Ok(CellChange::Remove),
             Write::Put { value } => {
                 let meta = entry.meta.unwrap_or_default();
-                let draft = match self.buffers.joined([entry.key, *value, meta]) {
-                    Some(body) => session.draft_whole(lookup, body, !meta.is_empty())?,
-                    None => {
-                        let (value, meta) = (self.buffers.bytes(*value), self.buffers.bytes(meta));
-                        session.draft(lookup, &[], value, meta)?
-                    }
+                let draft = if let Some(body) = self.buffers.joined([entry.key, *value, meta]) {
+                    session.draft_whole(lookup, body, !meta.is_empty())?
+                } else {
+                    let (value, meta) = (self.buffers.bytes(*value), self.buffers.bytes(meta));
+                    session.draft(lookup, &[], value, meta)?
                 };
                 Ok(CellChange::Publish(draft))
             }
