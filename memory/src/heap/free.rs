@@ -206,7 +206,10 @@ impl Member {
     ) -> Result<()> {
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         let arena = self.arena();
-        invariant!(arena.get(undo::FREE_AT) == 0, "a range that is being freed is forgotten");
+        if arena.get(undo::FREE_AT) != 0 {
+            // A flipped bit in the undo record: what was freed last has no end.
+            return Err(Error::from(Corruption("a range that is being freed is forgotten")));
+        }
         // The range comes from a list in shared memory. Units that are free have another owner
         // soon.
         let run = chunk.checked_run(at, to)?;

@@ -1,6 +1,8 @@
 //! What a member verifies before it uses memory that its queues and bump ranges name: they lie in
 //! shared memory, and a flipped bit of them must not lead to a cell that is in use.
 
+use std::cell::Cell as Private;
+
 use crate::atomic::Ordering;
 use crate::heap::cell::{self, WORD_RETIRED};
 use crate::layout::{Corruption, HEAP, LINE};
@@ -104,8 +106,7 @@ impl Member {
     #[inline]
     pub(crate) fn check_bump(&self, which: Bump) -> Result<(), Corruption> {
         let (front, end) = self.arena().bump(which);
-        let (seen_front, seen_end) =
-            self.bumps.get(which.number()).map_or((0, 0), std::cell::Cell::get);
+        let (seen_front, seen_end) = self.bumps.get(which.number()).map_or((0, 0), Private::get);
         if end == seen_end && front >= seen_front && front.is_multiple_of(LINE) {
             return Ok(());
         }

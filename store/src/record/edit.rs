@@ -222,8 +222,8 @@ impl CollectionEdit {
             next.first = dropped.first;
         }
         self.parts -= 1;
-        invariant!((self.parts == 0) == (self.elements == 0), "no part is empty");
-        Ok(())
+        // The count is read from the region.
+        if (self.parts == 0) == (self.elements == 0) { Ok(()) } else { Err(BAD_COUNT.into()) }
     }
 
     fn has_left(&self, range: usize) -> bool {
@@ -403,6 +403,8 @@ impl CollectionEdit {
     }
 }
 
+const BAD_COUNT: Corruption =
+    Corruption("a collection has another number of elements than its parts");
 const NO_PART: Corruption = Corruption("a collection has no cell for one of its parts");
 
 fn stored_bytes(stored: StoredParts<'_>, child: usize) -> Result<usize> {

@@ -27,6 +27,8 @@ mod for_update;
 mod full_region;
 mod scattered_memory;
 mod hostile;
+#[cfg(feature = "crash-points")]
+mod killed_collection;
 mod killed_tag_declaration;
 mod mixed_namespaces;
 mod namespace_limits;

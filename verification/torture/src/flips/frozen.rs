@@ -38,7 +38,7 @@ pub(crate) struct FrozenNamespace {
 impl FrozenNamespace {
     /// The bucket of a hash.
     pub(crate) fn bucket_of(&self, hash: u64) -> u64 {
-        let level = 63 - self.buckets.max(1).leading_zeros();
+        let level = self.buckets.max(1).ilog2();
         let bucket = hash & ((1 << (level + 1)) - 1);
         if bucket < self.buckets { bucket } else { hash & ((1 << level) - 1) }
     }

@@ -138,10 +138,7 @@ impl Watched {
     fn stop(&self) -> Result<bool, String> {
         nix::sys::signal::kill(self.pid(), Signal::SIGSTOP).map_err(|e| format!("stop: {e}"))?;
         let status = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED));
-        match status.map_err(|e| format!("wait: {e}"))? {
-            WaitStatus::Stopped(..) => Ok(true),
-            _ => Ok(false),
-        }
+        Ok(matches!(status.map_err(|e| format!("wait: {e}"))?, WaitStatus::Stopped(..)))
     }
 
     fn resume(&self) -> Result<(), String> {

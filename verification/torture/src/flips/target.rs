@@ -149,7 +149,7 @@ impl Chooser<'_> {
                 let cells: Vec<u64> = self.region.free_cells(slot).into_iter().collect();
                 match self.rng.choice(cells) {
                     Some(cell) => header(cell, "free cell", word),
-                    None => self.arena(&[128..144]),
+                    None => self.arena(&[128..136, 136..144]),
                 }
             }
             "any unit" => {

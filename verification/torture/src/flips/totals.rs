@@ -1,6 +1,7 @@
 //! What a run of flips has found.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
@@ -82,10 +83,11 @@ impl FlipTotals {
         let mut text = table(lines);
         text.push_str("\npart                    flips   found  errors  concerned  others\n");
         for (name, area) in &self.areas {
-            text.push_str(&format!(
-                "{name:<22} {:>6}  {:>6}  {:>6}  {:>9}  {:>6}\n",
+            let _ = writeln!(
+                text,
+                "{name:<22} {:>6}  {:>6}  {:>6}  {:>9}  {:>6}",
                 area.flips, area.found, area.with_errors, area.concerned, area.others
-            ));
+            );
         }
         for violation in &self.violations {
             text.push_str(violation);

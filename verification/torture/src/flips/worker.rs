@@ -80,26 +80,14 @@ struct FlipWorker {
     /// Spaces and numbers that are not used any more: a process waits a second for each of them.
     avoided: Vec<(usize, u32)>,
     stalled: u32,
-    errors: HashMap<&'static str, u32>,
+    errors: HashMap<String, u32>,
     report: File,
 }
 
-/// The variant of an error.
-const fn name_of(error: &Error) -> &'static str {
-    match error {
-        Error::Full { .. } => "Full",
-        Error::Stalled { .. } => "Stalled",
-        Error::Damaged { .. } => "Damaged",
-        Error::Conflict { .. } => "Conflict",
-        Error::Deadline { .. } => "Deadline",
-        Error::NotARegion { .. } => "NotARegion",
-        Error::TagTaken { .. } => "TagTaken",
-        Error::BadArgument { .. } => "BadArgument",
-        Error::WrongKind { .. } => "WrongKind",
-        Error::SessionStopped => "SessionStopped",
-        Error::System { .. } => "System",
-        _ => "other",
-    }
+/// The name of the variant of an error.
+fn name_of(error: &Error) -> String {
+    let text = format!("{error:?}");
+    text.split(|character: char| !character.is_alphanumeric()).next().unwrap_or_default().to_owned()
 }
 
 /// A child's role: works until the bit was flipped, and for some operations more. What it finds is
@@ -147,7 +135,7 @@ fn open_namespaces(session: &Session) -> nearstate_store::Result<[Namespace; SPA
             4 => (Kind::Value, tags.clone()),
             _ => (Kind::Value, Vec::new()),
         };
-        session.namespace(namespace_name(space), &Schema { kind, tags, ..Schema::default() })
+        session.namespace(namespace_name(space), &Schema { kind, tags })
     };
     Ok([open(0)?, open(1)?, open(2)?, open(3)?, open(4)?])
 }
