@@ -169,7 +169,8 @@ impl Session {
     }
 
     /// Reads many keys: the cache misses of 16 keys at a time overlap. Calls `each` with the number
-    /// of the key and its record. The lines of the start of each value are requested.
+    /// of the key and its record. The lines of the start of each value are requested. A write by
+    /// `each` may show from the next 16 keys on.
     ///
     /// # Errors
     /// As [`Session::get`].
@@ -231,6 +232,8 @@ impl Session {
                 if WHOLE && let Some(probe) = ahead.next() {
                     member.prefetch_rest(*probe, BATCH_LINES);
                 }
+                // `each` may have forked.
+                member.check_usable()?;
                 let found = match member.find_probed(*probe, bucket.hash(), key)? {
                     Some((cell, value)) => Some((cell, value)),
                     None => member.find(table, self.hash(key), key)?,
@@ -245,7 +248,7 @@ impl Session {
                 each(round * BATCH + index, view);
             }
         }
-        Ok(())
+        member.check_not_truncated()
     }
 }
 

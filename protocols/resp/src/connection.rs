@@ -50,6 +50,8 @@ pub(crate) struct RespConnection {
     prefetched: usize,
     /// Requests executed.
     requests: u64,
+    /// The current task has written a part of its reply.
+    is_reply_begun: bool,
 }
 
 impl RespConnection {
@@ -57,7 +59,7 @@ impl RespConnection {
     pub(crate) fn new(core: Rc<CoreContext>, connection: ConnectionState) -> Self {
         let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
         parser.set_unauthenticated(connection.user.is_none());
-        Self { core, connection, parser, prefetched: 0, requests: 0 }
+        Self { core, connection, parser, prefetched: 0, requests: 0, is_reply_begun: false }
     }
 
     /// Executes one request.
@@ -185,8 +187,19 @@ impl RespConnection {
             result = Err(too_long(max, None));
         }
         match result {
-            Ok(TaskProgress::More) => return Some(Poll::Ready(NextAction::Work)),
+            Ok(TaskProgress::More) => {
+                if self.connection.reply_mode.is_limited() {
+                    reply.rewind(mark);
+                }
+                self.is_reply_begun |= reply.mark() != mark;
+                return Some(Poll::Ready(NextAction::Work));
+            }
             Ok(TaskProgress::Done) => {}
+            Err(_) if self.is_reply_begun => {
+                // The client waits for the rest, and would take an error for a part of it.
+                reply.rewind(mark);
+                return Some(Poll::Ready(NextAction::Close));
+            }
             Err(error) => {
                 reply.rewind(mark);
                 reply.error(error.text());
@@ -203,6 +216,7 @@ impl RespConnection {
             end_skip(&mut self.connection);
         }
         self.connection.task = None;
+        self.is_reply_begun = false;
         Some(Poll::Ready(NextAction::Read))
     }
 }

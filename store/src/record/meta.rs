@@ -210,15 +210,12 @@ const FEW: usize = 8;
 fn append_sorted(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let mut few = [("", &[][..]); FEW];
     let mut many = Vec::new();
-    let sorted = match few.get_mut(..tags.len()) {
-        Some(few) => {
-            few.copy_from_slice(tags);
-            few
-        }
-        None => {
-            many.extend_from_slice(tags);
-            many.as_mut_slice()
-        }
+    let sorted = if let Some(few) = few.get_mut(..tags.len()) {
+        few.copy_from_slice(tags);
+        few
+    } else {
+        many.extend_from_slice(tags);
+        many.as_mut_slice()
     };
     sorted.sort_unstable();
     append(sorted, out);

@@ -169,7 +169,7 @@ impl<'s> WriteSet<'s> {
                 // A tag that the namespace has not declared has no index.
                 let Some(tag) = set.named(name) else { continue };
                 if new.is_empty() || pairs(new).all(|kept| kept != (name, value)) {
-                    let lost = self.collect_value(record, (table, tag), value, internal, scratch);
+                    let lost = self.collect_value(record, (table, tag, value), internal, scratch);
                     scratch.old_values.push(lost);
                 }
             }
@@ -177,7 +177,7 @@ impl<'s> WriteSet<'s> {
                 let Some(tag) = set.named(name) else { continue };
                 invariant!(value.len() <= TAG_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
                 if old.is_empty() || pairs(old).all(|pair| pair != (name, value)) {
-                    let gained = self.collect_value(record, (table, tag), value, internal, scratch);
+                    let gained = self.collect_value(record, (table, tag, value), internal, scratch);
                     scratch.new_values.push(gained);
                 }
             }
@@ -197,8 +197,7 @@ impl<'s> WriteSet<'s> {
     fn collect_value(
         &self,
         record: u64,
-        (table, tag): (u32, &Tag),
-        value: &[u8],
+        (table, tag, value): (u32, &Tag, &[u8]),
         internal: &IndexTable,
         scratch: &mut IndexScratch,
     ) -> CollectedValue {

@@ -35,11 +35,21 @@ impl WriteSet<'_> {
     /// Those of [`WriteSet::index_all`] and [`WriteSet::commit`].
     #[inline]
     pub(crate) fn commit_all(&mut self) -> Result<usize> {
-        let bytes = self.buffers.bytes.len();
+        // The preparation changes the entries of index records that the transaction has read, so it
+        // could not be repeated: nothing is claimed then.
+        let internal = self.session.internal.table.get();
+        let is_index = |entry: &TxnEntry| Some(entry.table) == internal;
+        if self.buffers.entries.iter().any(is_index) {
+            self.buffers.is_claim_refused = true;
+            let written = self.prepare()?;
+            return self.commit().map(|()| written);
+        }
+        let (bytes, changes) = (self.buffers.bytes.len(), self.buffers.changes);
         let written = self.prepare()?;
         match self.commit() {
             Ok(()) => Ok(written),
             Err(Error::Conflict { .. }) if self.buffers.is_claim_refused => {
+                self.buffers.changes = changes;
                 self.commit_after_refusal(written, bytes)
             }
             Err(error) => Err(error),
@@ -50,8 +60,13 @@ impl WriteSet<'_> {
     /// their holders decide.
     #[cold]
     fn commit_after_refusal(&mut self, written: usize, kept_bytes: usize) -> Result<usize> {
+        let internal = self.session.internal.table.get();
         let Buffers { entries, entry_indices, bytes, plan, .. } = &mut *self.buffers;
         entries.truncate(written);
+        invariant!(
+            entries.iter().all(|entry| Some(entry.table) != internal),
+            "a commit that claims values has read no index record"
+        );
         bytes.truncate(kept_bytes);
         plan.clear();
         entry_indices.clear();
@@ -199,12 +214,11 @@ impl WriteSet<'_> {
             Write::Delete => Ok(CellChange::Remove),
             Write::Put { value } => {
                 let meta = entry.meta.unwrap_or_default();
-                let draft = match self.buffers.joined([entry.key, *value, meta]) {
-                    Some(body) => session.draft_whole(lookup, body, !meta.is_empty())?,
-                    None => {
-                        let (value, meta) = (self.buffers.bytes(*value), self.buffers.bytes(meta));
-                        session.draft(lookup, &[], value, meta)?
-                    }
+                let draft = if let Some(body) = self.buffers.joined([entry.key, *value, meta]) {
+                    session.draft_whole(lookup, body, !meta.is_empty())?
+                } else {
+                    let (value, meta) = (self.buffers.bytes(*value), self.buffers.bytes(meta));
+                    session.draft(lookup, &[], value, meta)?
                 };
                 Ok(CellChange::Publish(draft))
             }

@@ -158,6 +158,34 @@ fn a_large_commit_that_meets_a_taken_value_is_prepared_again_as_a_whole() {
     fixture.close_and_check();
 }
 
+/// A transaction that has searched for a value reads the postings before it writes them.
+#[test]
+fn a_transaction_that_has_searched_meets_a_taken_value() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = sessions(&session);
+    let put = |txn: &nearstate_store::Txn<'_>, key: &[u8], guti: &[u8]| {
+        let tags: &[(&str, &[u8])] = &[("guti", guti)];
+        txn.put_with_metadata(ns, key, b"v", Metadata { tags, ..Metadata::default() })
+    };
+    session.transact(|txn| put(txn, b"holder", b"b")).unwrap();
+    let insert = || {
+        session.transact(|txn| {
+            assert!(txn.find(ns, "guti", b"a")?.is_none());
+            put(txn, b"one", b"a")?;
+            put(txn, b"two", b"b")
+        })
+    };
+    let refused = insert();
+    assert!(matches!(&refused, Err(Error::TagTaken { value, .. }) if value == "b"), "{refused:?}");
+    assert!(session.delete(ns, b"holder").unwrap());
+    insert().unwrap();
+    assert_eq!(session.find(ns, "guti", b"a").unwrap().unwrap().key(), b"one");
+    assert_eq!(session.find(ns, "guti", b"b").unwrap().unwrap().key(), b"two");
+    drop(session);
+    fixture.close_and_check();
+}
+
 #[test]
 fn tags_are_added_while_writers_run() {
     let _no_forks = without_forks();

@@ -324,6 +324,26 @@ fn nget_and_ndel_process_all_keys_that_match() {
 }
 
 #[test]
+fn a_long_value_ends_a_part_of_the_reply() {
+    let node = node();
+    let mut client = node.client();
+    for bytes in [64 << 10, (64 << 10) - 6, 1 << 20] {
+        let value = vec![b'v'; bytes];
+        client.send(&crate::fixture::request(&[b"SET", b"{ns},k", &value]));
+        let reply = format!("*2|$6|{{ns}},k|${bytes}|{}|", "v".repeat(bytes));
+        for command in ["NGET.ATOMIC {ns},*", "NGET.NOATOMIC {ns},*"] {
+            assert_eq!(client.ask(command), reply, "{command} of {bytes}");
+            assert_eq!(client.ask("PING"), "+PONG|", "nothing follows the reply");
+        }
+    }
+    // No part of a long reply is sent to a client that wants none.
+    for command in ["CLIENT REPLY OFF", "NGET.NOATOMIC {ns},*", "NGET.ATOMIC {ns},*"] {
+        assert_eq!(client.ask(command), "", "{command}");
+    }
+    assert_eq!(client.ask("CLIENT REPLY ON"), "+OK|");
+}
+
+#[test]
 fn a_walk_of_many_keys_is_complete_and_one_beyond_the_limits_of_exec_is_rejected() {
     let node = node();
     let mut client = node.client();

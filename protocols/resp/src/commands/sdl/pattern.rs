@@ -94,7 +94,7 @@ fn begin(
 ) -> CommandResult {
     let path = path(ctx, pattern)?;
     let (keys, found) = (BTreeSet::new(), VecDeque::new());
-    let mut gather = PatternTxnTask { path, keys, bytes: 0, action, found };
+    let mut gather = PatternTxnTask { path, keys, bytes: 0, action, found, is_answered: false };
     let Some(exec_txn) = ctx.txn else {
         ctx.connection.task = Some(Box::new(gather));
         return Ok(());
@@ -150,6 +150,9 @@ impl PatternReadTask {
 /// Bytes of a reply between two checks for other clients: what a connection sends at once.
 const PART_BYTES: usize = 64 << 10;
 
+/// At most the bytes that the protocol adds to a key and its value.
+const PAIR_FRAME_BYTES: usize = 2 * "$1234567890\r\n\r\n".len();
+
 /// Memory of a key and its value.
 fn pair_bytes((key, value): &(Vec<u8>, Vec<u8>)) -> usize {
     key.len() + value.len() + FOUND_BYTES
@@ -198,6 +201,7 @@ impl SlicedTask for PatternReadTask {
         }
         records.session().check_not_truncated()?;
         self.is_walked = true;
+        reply.check_room_for(self.bytes + self.found.len() * PAIR_FRAME_BYTES);
         reply.array(self.found.len() * 2);
         Ok(self.write_part(reply))
     }
@@ -224,6 +228,7 @@ struct PatternTxnTask {
     action: PatternAction,
     /// What the transaction has read and is not written yet.
     found: VecDeque<(Vec<u8>, Vec<u8>)>,
+    is_answered: bool,
 }
 
 impl PatternTxnTask {
@@ -279,7 +284,7 @@ impl SlicedTask for PatternTxnTask {
         _: &RespServer,
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
-        if !self.found.is_empty() {
+        if self.is_answered {
             return Ok(self.write_part(reply));
         }
         if self.step_walk(records)? {
@@ -289,6 +294,7 @@ impl SlicedTask for PatternTxnTask {
         let outcome = session.transact_within(RETRY_POLICY, |txn| self.carry_out(records, txn))?;
         session.check_not_truncated()?;
         self.found = outcome.begin_answer(self.action, reply)?;
+        self.is_answered = true;
         self.keys = BTreeSet::new();
         self.bytes = self.found.iter().map(pair_bytes).sum();
         Ok(self.write_part(reply))
@@ -319,7 +325,12 @@ impl PatternResult {
         }
         match action {
             PatternAction::Delete => reply.count(self.deleted),
-            PatternAction::Get => reply.array(self.found.len() * 2),
+            PatternAction::Get => {
+                let bytes: usize =
+                    self.found.iter().map(|(key, value)| key.len() + value.len()).sum();
+                reply.check_room_for(bytes + self.found.len() * PAIR_FRAME_BYTES);
+                reply.array(self.found.len() * 2);
+            }
         }
         Ok(self.found)
     }
