@@ -44,8 +44,9 @@ fn scanned(client: &mut TestClient, request: &str, options: &str) -> Vec<String>
     let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
     loop {
         let page = bulks(&client.ask(&format!("{request} {cursor}{options}")));
-        all.extend_from_slice(&page[1..]);
-        cursor.clone_from(&page[0]);
+        let (next, found) = page.split_first().unwrap();
+        all.extend_from_slice(found);
+        cursor.clone_from(next);
         if cursor == "0" {
             return all;
         }

@@ -118,6 +118,9 @@ fn path(ctx: &CommandContext<'_>, pattern: &[u8]) -> Result<KeyspaceWalk, ErrorR
     Ok(KeyspaceWalk::new(namespaces, Some(pattern)))
 }
 
+/// A matching key as clients write it, and its value.
+type KeyAndValue = (Vec<u8>, Vec<u8>);
+
 /// Operation on the matching keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PatternAction {
@@ -154,14 +157,14 @@ const PART_BYTES: usize = 64 << 10;
 const PAIR_FRAME_BYTES: usize = 2 * "$1234567890\r\n\r\n".len();
 
 /// Memory of a key and its value.
-fn pair_bytes((key, value): &(Vec<u8>, Vec<u8>)) -> usize {
+fn pair_bytes((key, value): &KeyAndValue) -> usize {
     key.len() + value.len() + FOUND_BYTES
 }
 
 /// Writes some of the pairs. `Done` after the last one.
 fn write_pairs(
     reply: &mut ReplyWriter<'_>,
-    mut next: impl FnMut() -> Option<(Vec<u8>, Vec<u8>)>,
+    mut next: impl FnMut() -> Option<KeyAndValue>,
 ) -> TaskProgress {
     let mut bytes = 0;
     while bytes < PART_BYTES {
@@ -227,7 +230,7 @@ struct PatternTxnTask {
     bytes: usize,
     action: PatternAction,
     /// What the transaction has read and is not written yet.
-    found: VecDeque<(Vec<u8>, Vec<u8>)>,
+    found: VecDeque<KeyAndValue>,
     is_answered: bool,
 }
 
@@ -308,7 +311,7 @@ impl SlicedTask for PatternTxnTask {
 /// Result of the transaction.
 #[derive(Debug, Default)]
 struct PatternResult {
-    found: VecDeque<(Vec<u8>, Vec<u8>)>,
+    found: VecDeque<KeyAndValue>,
     deleted: usize,
     is_too_large: bool,
 }
@@ -319,7 +322,7 @@ impl PatternResult {
         self,
         action: PatternAction,
         reply: &mut ReplyWriter<'_>,
-    ) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, ErrorReply> {
+    ) -> Result<VecDeque<KeyAndValue>, ErrorReply> {
         if self.is_too_large {
             return Err(TOO_LARGE);
         }
