@@ -8,6 +8,7 @@
 
 mod table;
 mod bucket;
+mod hash;
 
 use self::table::PrototypeTable;
 use super::joined::{hand_over, joined};

@@ -1,14 +1,14 @@
 //! A bucket: one line of 64 bytes with eight entries.
 //!
 //! ```text
-//! byte  0          16                          48            64
-//!       | 8 tags   | 8 numbers of record lines | unused      |
+//! byte  0        8                           40           64
+//!       | 8 tags | 8 numbers of record lines | unused      |
 //! ```
 //!
-//! A tag is 0 (never used), 1 (removed), or a bit that is always set and 15 bits of the key's hash.
-//! Two words of four tags are compared at a time and the entry is selected without a branch: a
-//! branch on the position would be predicted wrongly, and the next reads would not overlap with
-//! this one.
+//! A tag is 0 (never used), 1 (removed), or a bit that is always set and seven bits of the key's
+//! hash. All tags are compared as one word and the entry is selected without a branch: a branch on
+//! the position would be predicted wrongly, and the next reads would not overlap with this one.
+//! About one read in thirty compares its key with another one first.
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: usize = 64;
@@ -19,53 +19,42 @@ pub(super) type Line = [u8; LINE_BYTES];
 pub(super) const ENTRIES: usize = 8;
 
 /// Bytes of the tags.
-const TAGS_BYTES: usize = 16;
+const TAGS_BYTES: usize = ENTRIES;
 const NUMBER_BYTES: usize = 4;
 const _: () = assert!(TAGS_BYTES + ENTRIES * NUMBER_BYTES <= LINE_BYTES, "a bucket is one line");
 
 /// The entry was never used: no search goes beyond its bucket.
-const NEVER_USED: u16 = 0;
+const NEVER_USED: u8 = 0;
 /// The entry was removed: a search goes on.
-const REMOVED: u16 = 1;
-const IS_USED: u16 = 1 << 15;
+const REMOVED: u8 = 1;
+const IS_USED: u8 = 1 << 7;
 
-/// The lowest and the highest bit of each tag of a word.
-const LOWS: u64 = 0x0001_0001_0001_0001;
-const HIGHS: u64 = 0x8000_8000_8000_8000;
+/// The lowest and the highest bit of each tag.
+const LOWS: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 /// The tag of a hash: its highest bits, because the lowest select the bucket.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a few instructions of the read that is measured")]
-pub(super) const fn tag_of(hash: u64) -> u16 {
-    let [.., low, high] = hash.to_le_bytes();
-    u16::from_le_bytes([low, high]) | IS_USED
+pub(super) const fn tag_of(hash: u64) -> u8 {
+    let [.., highest] = hash.to_le_bytes();
+    highest | IS_USED
 }
 
+/// All tags.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as above")]
-fn words(line: &Line) -> [u64; 2] {
-    let (words, _) = line.as_chunks::<8>();
-    [0, 1].map(|at| words.get(at).copied().map_or(0, u64::from_le_bytes))
+pub(super) fn tags(line: &Line) -> u64 {
+    line.first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// The first word, to request the line.
+/// Entries with this tag: bit 8 n + 7 for entry n. The lowest bit is exact; one behind it can be
+/// wrong, because the subtraction borrows, so the caller compares keys.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as above")]
-pub(super) fn first_word(line: &Line) -> u64 {
-    let [first, _] = words(line);
-    first
-}
-
-/// Entries with this tag: bit 8 n + 7 for entry n. The lowest bit is exact; an entry behind it can
-/// be wrong, because the subtraction borrows, so the caller compares keys.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "as above")]
-pub(super) fn matches(line: &Line, tag: u16) -> u64 {
-    let [even, odd] = words(line).map(|word| {
-        let differing = word ^ u64::from(tag).wrapping_mul(LOWS);
-        differing.wrapping_sub(LOWS) & !differing & HIGHS
-    });
-    (even >> 8) | odd
+pub(super) fn matches(line: &Line, tag: u8) -> u64 {
+    let differing = tags(line) ^ u64::from(tag).wrapping_mul(LOWS);
+    differing.wrapping_sub(LOWS) & !differing & HIGHS
 }
 
 /// The number of the lowest entry of [`matches`].
@@ -94,25 +83,18 @@ pub(super) fn set_number(line: &mut Line, entry: usize, number: u32) {
     }
 }
 
-/// The place of an entry's tag among the eight: entries alternate between the two words.
-const fn place(entry: usize) -> usize {
-    entry / 2 + entry % 2 * 4
+fn tag(line: &Line, entry: usize) -> u8 {
+    line.get(entry % ENTRIES).copied().unwrap_or(NEVER_USED)
 }
 
-fn tag(line: &Line, entry: usize) -> u16 {
-    let (tags, _) = line.as_chunks::<2>();
-    tags.get(place(entry)).copied().map_or(NEVER_USED, u16::from_le_bytes)
-}
-
-fn set_tag(line: &mut Line, entry: usize, tag: u16) {
-    let (tags, _) = line.as_chunks_mut::<2>();
-    if let Some(bytes) = tags.get_mut(place(entry)) {
-        *bytes = tag.to_le_bytes();
+fn set_tag(line: &mut Line, entry: usize, tag: u8) {
+    if let Some(byte) = line.get_mut(entry % ENTRIES) {
+        *byte = tag;
     }
 }
 
 /// Every entry with this tag.
-pub(super) fn with_tag(line: &Line, wanted: u16) -> impl Iterator<Item = usize> {
+pub(super) fn with_tag(line: &Line, wanted: u8) -> impl Iterator<Item = usize> {
     (0..ENTRIES).filter(move |entry| tag(line, *entry) == wanted)
 }
 
@@ -132,7 +114,7 @@ pub(super) fn free(line: &Line) -> Option<usize> {
 }
 
 /// Fills an entry: the tag last, which makes it visible.
-pub(super) fn fill(line: &mut Line, entry: usize, tag: u16, number: u32) {
+pub(super) fn fill(line: &mut Line, entry: usize, tag: u8, number: u32) {
     set_number(line, entry, number);
     set_tag(line, entry, tag);
 }
@@ -168,7 +150,7 @@ mod tests {
         assert!(is_last(&line) && used(&line).next().is_none());
         for entry in 0..ENTRIES {
             assert_eq!(free(&line), Some(entry));
-            fill(&mut line, entry, tag_of(entry as u64), 0);
+            fill(&mut line, entry, tag_of((entry as u64) << 56), 0);
         }
         assert!(!is_last(&line) && free(&line).is_none());
         empty(&mut line, 3);

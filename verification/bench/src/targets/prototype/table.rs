@@ -21,7 +21,8 @@
 //! the old slot have until its turn in the ring of spare slots comes.
 
 use super::bucket::{self, ENTRIES, LINE_BYTES, Line};
-use crate::operations::{BATCH, Store};
+use super::hash::{hash, words};
+use crate::operations::{BATCH, RecordKey, Store};
 use memmap2::{Advice, MmapMut};
 use nearstate_model::{Error, Result};
 use std::hint::black_box;
@@ -37,11 +38,11 @@ const SPARES: usize = 256;
 /// Length of a key's field in the second word of the header.
 const KEY_BITS: u32 = 16;
 
+/// A bucket without entries.
+const NO_BUCKET: &Line = &[0; LINE_BYTES];
+
 /// The line of no record.
 const NOWHERE: u32 = u32::MAX;
-
-/// Odd numbers without a pattern (digits of pi), which the hash multiplies with.
-const FACTORS: [u64; 2] = [0x2437_06f7_2189_b3a5, 0x13ad_8a5e_9d1b_6c47];
 
 /// Memory of this process.
 #[derive(Debug)]
@@ -77,7 +78,8 @@ impl Area {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     bucket: usize,
-    entry: usize,
+    /// Its number in the bucket.
+    number: usize,
     /// The first line of the record.
     at: u32,
 }
@@ -85,8 +87,21 @@ struct Entry {
 /// A record of the wanted key.
 #[derive(Clone, Copy, Debug)]
 struct Record<'t> {
+    header: &'t [u8; HEADER_BYTES],
     version: u64,
     value: &'t [u8],
+}
+
+impl Record<'_> {
+    /// Looks at a value, which counts only if no writer was active meanwhile.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a part of the read that is measured")]
+    fn look<T>(self, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let seen = look(self.value);
+        fence(Ordering::Acquire);
+        let [version, _] = words(self.header);
+        if version != self.version || version % 2 == 1 { Err(changed()) } else { Ok(seen) }
+    }
 }
 
 #[derive(Debug)]
@@ -155,8 +170,7 @@ impl PrototypeTable {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a part of the read that is measured")]
     fn bucket(&self, bucket: usize) -> &Line {
-        const NONE: &Line = &[0; LINE_BYTES];
-        self.buckets.lines().get(bucket & self.bucket_mask).unwrap_or(NONE)
+        self.buckets.lines().get(bucket & self.bucket_mask).unwrap_or(NO_BUCKET)
     }
 
     fn bucket_mut(&mut self, bucket: usize) -> Option<&mut Line> {
@@ -167,10 +181,9 @@ impl PrototypeTable {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     fn header(&self, at: u32) -> [u64; 2] {
-        let words = self.records.lines().get(at as usize).map(|line| line.as_chunks::<8>().0);
-        match words {
-            Some([version, lengths, ..]) => [*version, *lengths].map(u64::from_le_bytes),
-            _ => [0; 2],
+        match self.records.lines().get(at as usize).and_then(|line| line.first_chunk()) {
+            Some(header) => words(header),
+            None => [0; 2],
         }
     }
 
@@ -178,24 +191,23 @@ impl PrototypeTable {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
     fn record(&self, at: u32, key: &[u8]) -> Option<Record<'_>> {
+        // A key of known length is compared without a call.
+        match <&RecordKey>::try_from(key) {
+            Ok(key) => self.record_of(at, key),
+            Err(_) => self.record_of(at, key),
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    fn record_of(&self, at: u32, key: &[u8]) -> Option<Record<'_>> {
         let bytes = self.records.0.get(at as usize * LINE_BYTES..)?;
         let (header, content) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let (words, _) = header.as_chunks::<8>();
-        let [version, lengths] = [0, 1].map(|w| words.get(w).map_or(0, |b| u64::from_le_bytes(*b)));
+        let [version, lengths] = words(header);
         let (found, rest) = content.split_at_checked(key.len())?;
         let value_bytes = usize::try_from(lengths >> KEY_BITS).unwrap_or(usize::MAX);
         let is_it = lengths & ((1 << KEY_BITS) - 1) == key.len() as u64 && found == key;
-        if is_it { Some(Record { version, value: rest.get(..value_bytes)? }) } else { None }
-    }
-
-    /// Looks at a value, which counts only if no writer was active meanwhile.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as above")]
-    fn look<T>(&self, at: u32, record: Record<'_>, look: impl FnOnce(&[u8]) -> T) -> Result<T> {
-        let seen = look(record.value);
-        fence(Ordering::Acquire);
-        let [version, _] = self.header(at);
-        if version != record.version || version % 2 == 1 { Err(changed()) } else { Ok(seen) }
+        if is_it { Some(Record { header, version, value: rest.get(..value_bytes)? }) } else { None }
     }
 
     /// The entry and the record of a key.
@@ -210,7 +222,7 @@ impl PrototypeTable {
         if matches != 0
             && let Some(record) = self.record(at, key)
         {
-            return Some((Entry { bucket, entry, at }, record));
+            return Some((Entry { bucket, number: entry, at }, record));
         }
         self.search(hash, key)
     }
@@ -225,7 +237,7 @@ impl PrototypeTable {
             for entry in bucket::with_tag(line, tag) {
                 let at = bucket::number(line, entry);
                 if let Some(record) = self.record(at, key) {
-                    return Some((Entry { bucket, entry, at }, record));
+                    return Some((Entry { bucket, number: entry, at }, record));
                 }
             }
             if bucket::is_last(line) {
@@ -277,7 +289,7 @@ impl PrototypeTable {
         let Some(slot) = self.spares.get(turn).copied() else { return };
         self.write(slot, key, value);
         if let Some(line) = self.bucket_mut(entry.bucket) {
-            bucket::set_number(line, entry.entry, slot);
+            bucket::set_number(line, entry.number, slot);
         }
         if let Some(spare) = self.spares.get_mut(turn) {
             *spare = entry.at;
@@ -303,7 +315,7 @@ impl PrototypeTable {
         match before {
             Some((entry, value_bytes)) => {
                 if let Some(line) = self.bucket_mut(entry.bucket) {
-                    bucket::set_number(line, entry.entry, slot);
+                    bucket::set_number(line, entry.number, slot);
                 }
                 self.release(entry.at, key.len() + value_bytes);
                 Ok(())
@@ -339,7 +351,7 @@ impl PrototypeTable {
         let Some((entry, record)) = self.find(hash(key), key) else { return Ok(false) };
         let bytes = key.len() + record.value.len();
         let line = self.bucket_mut(entry.bucket).ok_or_else(changed)?;
-        bucket::empty(line, entry.entry);
+        bucket::empty(line, entry.number);
         self.live -= 1;
         self.release(entry.at, bytes);
         Ok(true)
@@ -353,7 +365,7 @@ impl PrototypeTable {
         let (mut hashes, mut slots, mut requested) = ([0; BATCH], [0; BATCH], 0_u64);
         for (to, key) in hashes.iter_mut().zip(keys) {
             *to = hash(key);
-            requested ^= bucket::first_word(self.bucket(as_index(*to)));
+            requested ^= bucket::tags(self.bucket(as_index(*to)));
         }
         for (to, hash) in slots.iter_mut().zip(hashes).take(keys.len()) {
             let line = self.bucket(as_index(hash));
@@ -365,9 +377,9 @@ impl PrototypeTable {
         black_box(requested);
         for (number, ((key, hash), slot)) in keys.iter().zip(hashes).zip(slots).enumerate() {
             if let Some(record) = self.record(slot, key) {
-                self.look(slot, record, |value| look(number, value))?;
-            } else if let Some((entry, record)) = self.search(hash, key) {
-                self.look(entry.at, record, |value| look(number, value))?;
+                record.look(|value| look(number, value))?;
+            } else if let Some((_, record)) = self.search(hash, key) {
+                record.look(|value| look(number, value))?;
             }
         }
         Ok(())
@@ -394,8 +406,8 @@ impl Store for PrototypeTable {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the read that is measured")]
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        let Some((entry, record)) = self.find(hash(key), key) else { return Ok(None) };
-        self.look(entry.at, record, look).map(Some)
+        let Some((_, record)) = self.find(hash(key), key) else { return Ok(None) };
+        record.look(look).map(Some)
     }
 
     #[inline(always)]
@@ -423,43 +435,6 @@ impl Store for PrototypeTable {
 #[expect(clippy::inline_always, reason = "a few instructions of the read that is measured")]
 fn as_index(hash: u64) -> usize {
     usize::from_le_bytes(hash.to_le_bytes())
-}
-
-/// Multiplies two numbers and folds the product.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "as above")]
-const fn folded(a: u64, b: u64) -> u64 {
-    let product = a as u128 * b as u128;
-    product as u64 ^ (product >> 64) as u64
-}
-
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "as above")]
-fn folded_piece(state: u64, piece: &[u8; 16]) -> u64 {
-    let (words, _) = piece.as_chunks::<8>();
-    let [low, high] = [0, 1].map(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)));
-    let [first, second] = FACTORS;
-    folded(low ^ state, high ^ first) ^ second
-}
-
-/// A hash of a key: a folded product of each sixteen bytes, the last of which may overlap with the
-/// ones before. Not keyed: a prototype has no protection against crafted keys.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "as above")]
-fn hash(key: &[u8]) -> u64 {
-    let mut state = key.len() as u64;
-    let (pieces, rest) = key.as_chunks::<16>();
-    for piece in pieces {
-        state = folded_piece(state, piece);
-    }
-    if let (Some(last), false) = (key.last_chunk(), rest.is_empty()) {
-        return folded_piece(state, last);
-    }
-    let mut piece = [0; 16];
-    for (to, from) in piece.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    folded_piece(state, &piece)
 }
 
 #[cfg(test)]
@@ -531,7 +506,7 @@ mod tests {
         assert!(matches!(table.put(b"more", b""), Err(Error::Full { .. })));
         let large = vec![0; RECORD_BYTES * SPARES];
         assert!(matches!(table.put(&[0], &large), Err(Error::Full { .. })));
-        assert!(matches!(table.put(&[0; 1 << 16], b""), Err(Error::BadArgument { .. })));
+        assert!(matches!(table.put(&vec![0; 1 << 16], b""), Err(Error::BadArgument { .. })));
         table.put(&[0], b"small").unwrap();
         assert_eq!(value(&mut table, &[0]), Some(b"small".to_vec()));
         assert_eq!(value(&mut table, &[7]), Some(vec![7; 10]));
@@ -544,22 +519,5 @@ mod tests {
         let (entry, _) = table.find(hash(b"key"), b"key").unwrap();
         table.records.0[entry.at as usize * LINE_BYTES] += 1;
         assert!(table.view(b"key", <[u8]>::to_vec).is_err());
-    }
-
-    #[test]
-    fn hashes_of_similar_keys_differ() {
-        let keys = (0..1000_u32).flat_map(|n| {
-            let digits = format!("imsi-{n:015}").into_bytes();
-            [
-                digits.clone(),
-                digits[15..].to_vec(),
-                digits[4..].to_vec(),
-                [digits.as_slice(); 3].concat(),
-            ]
-        });
-        let mut tops: Vec<u64> = keys.map(|key| hash(&key) >> 32).collect();
-        tops.sort_unstable();
-        tops.dedup();
-        assert_eq!(tops.len(), 4000);
     }
 }
