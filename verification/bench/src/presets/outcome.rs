@@ -285,7 +285,7 @@ mod tests {
         let first = ["met", "missed", "met", "not measured", "met"];
         assert_eq!(verdicts, [first.as_slice(), &["met", "met", "not measured"]].concat());
         // Both have 20,000 operations a round: in 10 and in 1,200 ms.
-        assert_eq!(table.rows[5][2..5], ["0.00833 x", "0.00833 x", "0.00833 x"]);
+        assert_eq!(table.rows[5][2..5], ["0.0083 x", "0.0083 x", "0.0083 x"]);
         assert_eq!(table.rows[4][3..5], ["-", "-"], "one figure has no spread");
         assert!(goals(&[measured(&[])]).is_none());
     }

@@ -271,14 +271,15 @@ impl PrototypeTable {
         let Some((lengths, rest)) = rest.split_first_chunk_mut::<8>() else { return };
         let Some((to_key, rest)) = rest.split_at_mut_checked(key.len()) else { return };
         let Some(to_value) = rest.get_mut(..value.len()) else { return };
-        let before = u64::from_le_bytes(*version);
-        *version = (before + 1).to_le_bytes();
+        // Not the number before plus one: a slot that was in the middle of a large record has any.
+        let odd = u64::from_le_bytes(*version) | 1;
+        *version = odd.to_le_bytes();
         fence(Ordering::Release);
         *lengths = ((value.len() as u64) << KEY_BITS | key.len() as u64).to_le_bytes();
         to_key.copy_from_slice(key);
         to_value.copy_from_slice(value);
         fence(Ordering::Release);
-        *version = (before + 2).to_le_bytes();
+        *version = odd.wrapping_add(1).to_le_bytes();
     }
 
     /// Writes a new version into the spare slot whose turn it is.
