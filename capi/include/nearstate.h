@@ -98,6 +98,11 @@
 #define NS_STREAM_OP_EXPIRED 4
 
 /**
+ * Some members of a large set or some fields of a large hash were changed.
+ */
+#define NS_STREAM_OP_ELEMENTS 5
+
+/**
  * Events of all records of the namespace.
  */
 #define NS_FILTER_ALL 0
@@ -707,7 +712,7 @@ typedef struct ns_stream_record {
      */
     bool has_metadata;
     /**
-     * For a patched record: all previous blocks were removed.
+     * For a patched record, and for changed elements: all previous ones were removed.
      */
     bool is_replacement;
     /**
@@ -1584,7 +1589,8 @@ enum ns_status ns_stream_records(const struct ns_stream *stream,
                                  void *context);
 
 /**
- * Calls `each` for every changed block. Only patched records have changed blocks.
+ * Calls `each` for every changed block of a patched record, or for every changed member or field
+ * of a large set or hash. A member has an empty value. Other changes have none.
  *
  * # Safety
  * Rules 1 and 4.
@@ -2156,7 +2162,8 @@ enum ns_status ns_delete_if_value(struct ns_session *session,
 /**
  * Gets a record as a view: `NS_NOT_FOUND` if it does not exist. Takes no lock, makes no system
  * call and no copy. Release the view with `ns_view_release`. If the status is not `NS_OK`, the
- * view is empty and need not be released.
+ * view is empty and need not be released. The cache lines of the start of the value are requested:
+ * for a caller that reads some of the value. `ns_get_whole` requests all of them.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_KEY_TOO_LARGE`, `NS_BAD_ARGUMENT`.
  *
@@ -2167,6 +2174,21 @@ enum ns_status ns_get(struct ns_session *session,
                       struct ns_namespace namespace_,
                       struct ns_bytes key,
                       struct ns_view *view);
+
+/**
+ * As `ns_get`, for a caller that reads the whole value: its cache lines are requested together.
+ * With values of 1 KB that are not in the cache, reading all of them takes about a sixth less
+ * time.
+ *
+ * Fails as `ns_get`.
+ *
+ * # Safety
+ * As `ns_get`.
+ */
+enum ns_status ns_get_whole(struct ns_session *session,
+                            struct ns_namespace namespace_,
+                            struct ns_bytes key,
+                            struct ns_view *view);
 
 /**
  * Copies the value of a record: `NS_NOT_FOUND` if it does not exist; `NS_TOO_SMALL` if the value

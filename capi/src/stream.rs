@@ -30,6 +30,8 @@ pub const NS_STREAM_OP_PATCHED: u32 = 2;
 pub const NS_STREAM_OP_DELETED: u32 = 3;
 /// The record expired and was deleted.
 pub const NS_STREAM_OP_EXPIRED: u32 = 4;
+/// Some members of a large set or some fields of a large hash were changed.
+pub const NS_STREAM_OP_ELEMENTS: u32 = 5;
 
 /// Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`. Each
 /// writer has one stream for all namespaces; it refuses commits if any of its namespaces is set to
@@ -192,7 +194,7 @@ pub struct ns_stream_record {
     /// The transaction set the tags that `ns_stream_record_tags` reports and this expiry. If false,
     /// a patched record keeps its previous ones.
     pub has_metadata: bool,
-    /// For a patched record: all previous blocks were removed.
+    /// For a patched record, and for changed elements: all previous ones were removed.
     pub is_replacement: bool,
     /// Private.
     record_pointer: *const c_void,
@@ -206,6 +208,9 @@ impl ns_stream_record {
             StreamedChange::Patched { is_anew, .. } => {
                 (NS_STREAM_OP_PATCHED, ns_bytes::EMPTY, *is_anew)
             }
+            StreamedChange::Elements { is_anew, .. } => {
+                (NS_STREAM_OP_ELEMENTS, ns_bytes::EMPTY, *is_anew)
+            }
             StreamedChange::Deleted { is_expiry: false } => {
                 (NS_STREAM_OP_DELETED, ns_bytes::EMPTY, false)
             }
@@ -215,7 +220,9 @@ impl ns_stream_record {
         };
         let has_metadata = match &record.change {
             StreamedChange::Put { .. } => true,
-            StreamedChange::Patched { meta, .. } => meta.is_some(),
+            StreamedChange::Patched { meta, .. } | StreamedChange::Elements { meta, .. } => {
+                meta.is_some()
+            }
             StreamedChange::Deleted { .. } => false,
         };
         Ok(Self {
@@ -246,7 +253,9 @@ impl ns_stream_record {
 fn meta_of<'a>(record: &StreamedRecord<'a>) -> Option<&'a [u8]> {
     let meta = match record.change {
         StreamedChange::Put { meta, .. } => meta,
-        StreamedChange::Patched { meta, .. } => meta.unwrap_or_default(),
+        StreamedChange::Patched { meta, .. } | StreamedChange::Elements { meta, .. } => {
+            meta.unwrap_or_default()
+        }
         StreamedChange::Deleted { .. } => &[],
     };
     (!meta.is_empty()).then_some(meta)
@@ -307,7 +316,8 @@ pub type ns_patch_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, name: ns_bytes, block: *const ns_bytes) -> bool,
 >;
 
-/// Calls `each` for every changed block. Only patched records have changed blocks.
+/// Calls `each` for every changed block of a patched record, or for every changed member or field
+/// of a large set or hash. A member has an empty value. Other changes have none.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -321,7 +331,9 @@ pub unsafe extern "C" fn ns_stream_record_blocks(
         // SAFETY: rule 1.
         let record = unsafe { ns_stream_record::record_pointer(record) }?;
         let each = each.ok_or_else(|| null("the callback"))?;
-        let StreamedChange::Patched { blocks, .. } = &record.change else {
+        let (StreamedChange::Patched { blocks, .. }
+        | StreamedChange::Elements { elements: blocks, .. }) = &record.change
+        else {
             return Ok(ns_status::NS_OK);
         };
         for (name, block) in blocks {

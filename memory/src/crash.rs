@@ -130,6 +130,7 @@ pub const POINTS: &[&str] = &[
     "harvest.done",
     "free.recorded",
     "free.cut",
+    "free.unstamped",
     "free.marked",
     "free.done",
     "evacuate.closed",

@@ -16,8 +16,8 @@ use crate::crash::crash_point;
 use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::CLASSES;
 use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
-use crate::member::Member;
 use crate::member::pin;
+use crate::member::{LOCK_WAIT_SHORT, Member};
 
 /// The most chunks that an evacuation empties in the background, as a share of the heap.
 const BACKGROUND_SHARE: u64 = 8;
@@ -217,7 +217,9 @@ impl Member {
     /// `Forked`, `SessionStopped`, `Stalled`, `Damaged`, `System`. The evacuation is over then.
     pub fn continue_evacuation(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
         self.check_usable()?;
-        self.operation(|| {
+        let mut has_begun = false;
+        let done = self.operation(|| {
+            has_begun = true;
             let done = if self.has_pin() { Ok(true) } else { self.move_some(evacuation, units) };
             if matches!(done, Ok(false)) {
                 return done;
@@ -225,7 +227,11 @@ impl Member {
             self.end(evacuation, done.map(drop))?;
             self.free_all()?;
             Ok(true)
-        })
+        });
+        if !has_begun {
+            self.open_chunks(evacuation)?;
+        }
+        done
     }
 
     /// Ends an evacuation that is not over: its chunks are open again.
@@ -234,7 +240,7 @@ impl Member {
     /// As [`Member::continue_evacuation`].
     pub fn give_up_evacuation(&self, evacuation: &Evacuation) -> Result<()> {
         self.check_usable()?;
-        self.operation(|| self.end(evacuation, Ok(())))
+        self.open_chunks(evacuation)
     }
 
     /// The free units that ordinary allocations may use.
@@ -331,13 +337,19 @@ impl Member {
         closed.map(|()| evacuation)
     }
 
-    fn end(&self, evacuation: &Evacuation, done: Result<()>) -> Result<()> {
+    /// Clears the bit *closing* of the chunks. Changes no queue, so it is no operation that others
+    /// delay who take cells of this member.
+    fn open_chunks(&self, evacuation: &Evacuation) -> Result<()> {
         let mut opened = Ok(());
         for chunk in &evacuation.closing.chunks {
             opened = opened.and(self.set_closing(*chunk, false));
         }
         crash_point!("evacuate.opened");
-        match done.and(opened) {
+        opened
+    }
+
+    fn end(&self, evacuation: &Evacuation, done: Result<()>) -> Result<()> {
+        match done.and(self.open_chunks(evacuation)) {
             // No room is left elsewhere. What was moved is moved.
             Err(Error::Full { .. } | Error::Stalled { .. }) => self.free_pending(),
             other => other,
@@ -370,9 +382,11 @@ impl Member {
         Ok(units)
     }
 
-    /// Sets or clears the bit *closing* of a chunk. A chunk that is busy stays as it is.
+    /// Sets or clears the bit *closing* of a chunk. A chunk that is busy is not closed, and waited
+    /// for before it is opened: only one whose holder is stopped stays closed.
     fn set_closing(&self, chunk: ChunkIndex, is_closing: bool) -> Result<()> {
-        let done = self.under_chunk(chunk, None, |state| {
+        let wait_max = if is_closing { None } else { Some(LOCK_WAIT_SHORT) };
+        let done = self.under_chunk(chunk, wait_max, |state| {
             state.is_closing = is_closing && state.used != 0;
             Ok(())
         });

@@ -8,6 +8,7 @@ pub(crate) mod refill;
 pub(crate) mod set_aside;
 pub(crate) mod idle;
 pub(crate) mod free;
+pub(crate) mod reuse;
 pub(crate) mod chunk;
 pub(crate) mod queue;
 pub(crate) mod cell;

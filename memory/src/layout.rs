@@ -63,6 +63,8 @@ pub(crate) const MEMBER_BYTES: u64 = 128;
 pub(crate) const MEMBER_PIN: u64 = 0;
 pub(crate) const MEMBER_STATE: u64 = 64;
 pub(crate) const MEMBER_PID: u64 = 72;
+/// A copy of holder and incarnation while a session owns the slot (`region/member_table.rs`).
+pub(crate) const MEMBER_COPY: u64 = 80;
 pub(crate) const MEMBER_NAME: u64 = 96;
 pub(crate) const MEMBER_SINCE: u64 = 112;
 

@@ -51,6 +51,7 @@ pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };
 pub use index::batch::{BucketLine, Probe};
+pub use index::known_slot::KnownSlot;
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;

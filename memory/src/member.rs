@@ -29,7 +29,7 @@ use crate::region::file::{Region, Shared};
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::is_process_alive;
 use crate::region::map::Map;
-use crate::region::member_table::{identity_of, member_slots_used, state, state_of};
+use crate::region::member_table::{clear_copy, identity_of, member_slots_used, state, state_of};
 use crate::region::page_fault::USABLE;
 use crate::system::barrier_everywhere;
 
@@ -37,6 +37,11 @@ use crate::system::barrier_everywhere;
 /// lock is held for less than a microsecond of running time, so after a second its holder is not
 /// running. A lock that several processes keep in turn is waited for at most four times as long.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How long a writer waits in all for locks that change hands: four times the bound for one holder.
+/// The caller must answer some time. A fair share of a lock comes much earlier unless several
+/// holders are stopped in turn.
+pub(crate) const LOCK_WAIT_TOTAL: Duration = LOCK_WAIT_MAX.saturating_mul(4);
 
 /// The stalled pins have changed: all cells that were set aside are to be looked at again.
 pub(crate) const ALL_ASIDE: u64 = u64::MAX;
@@ -90,8 +95,10 @@ pub struct Member {
     is_active: Private<bool>,
     /// The locks that the undo record names, one bit for each `LockSlot`.
     locks: Private<u8>,
-    /// Last line of the record that was found last: the next record probably ends there too.
+    /// Last line of the record that was read last as a whole: the next one probably ends there too.
     pub(crate) lines: Private<u64>,
+    /// The same of the last record whose start was read and that has metadata at its end. 0: none.
+    pub(crate) meta_line: Private<u64>,
     /// Cells retired before this epoch may be reused, as far as this member knows.
     pub(crate) safe: Private<u64>,
     /// What else may be reused if stalled readers are left out.
@@ -134,6 +141,8 @@ pub struct Member {
     pub(crate) is_evacuation_due: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
+    /// Its bump ranges as it stored them last.
+    pub(crate) bumps: [Private<(u64, u64)>; 2],
     /// What the heap was used for when it was full.
     pub(crate) usage: RefCell<Option<KnownUsage>>,
     /// The chunk in which its last large cell ends.
@@ -407,17 +416,35 @@ impl Member {
     }
 
     /// Recovers readers that were killed while they had a view: their pins would keep memory from
-    /// reuse forever.
+    /// reuse forever. Not one from which a living process takes cells, which may be stopped: the
+    /// caller needs the epoch, and a later advance recovers the reader.
     #[cold]
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
             let is_stalled = |pin: PinInterval| pin.start.saturating_add(STALLED_EPOCHS) < now;
-            if PinInterval::decode(pin).is_some_and(is_stalled) {
-                self.recover_if_dead(index)?;
+            if PinInterval::decode(pin).is_some_and(is_stalled) && !self.is_taken(index)? {
+                match self.recover_if_dead(index) {
+                    Ok(_) | Err(Error::Stalled { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
+    }
+
+    /// True if a living process takes cells of a member.
+    fn is_taken(&self, index: u32) -> Result<bool> {
+        let taker = Arena::new(self.map(), index, self.shared.is_fenced)?.get(undo::TAKER);
+        match lock::owner_of(taker) {
+            0 => Ok(false),
+            owner if owner == self.lock_owner() => Ok(true),
+            owner => match self.recover_if_dead(lock::member_of(owner)) {
+                Ok(is_recovered) => Ok(!is_recovered),
+                Err(Error::Stalled { .. }) => Ok(true),
+                Err(error) => Err(error),
+            },
+        }
     }
 
     /// The process of a member, for error messages.
@@ -480,6 +507,8 @@ impl Drop for Member {
             invariant!("slot {} lies outside the region", self.index)
         };
         pin.store(0, Ordering::Release);
+        // The table was in the mapping, as above.
+        let _ = clear_copy(self.map(), self.index);
         crash_point!("detach.unpinned");
         state::free(word, word.load(Ordering::Acquire));
         crash_point!("detach.free");

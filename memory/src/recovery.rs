@@ -15,9 +15,11 @@ use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
 use crate::member::claim::claim_if_free;
 use crate::member::{Member, is_process_dead};
 use crate::member::{idle, lock};
-use crate::region::member_table::{member_slots_used, state, state_of};
+use crate::region::member_table::{
+    clear_copy, member_slots_used, names_its_process, state, state_of,
+};
 use crate::txn::publish::finish_record;
-use crate::txn::{commit, count};
+use crate::txn::{count, finish};
 
 /// The state of the word that an undo record names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,12 +127,17 @@ impl Member {
                             Corruption("a member waits for a recoverer that does not exist")
                         })?;
                 }
-                _ if state::is_owned(seen)
-                    && !is_process_dead(self.shared(), state::process(seen))? =>
+                state::ALIVE | state::CLAIMING
+                    if !is_process_dead(self.shared(), state::process(seen))?
+                        || !names_its_process(self.map(), index, seen)? =>
                 {
                     return Ok(false);
                 }
-                _ => return self.recover(index, word, seen),
+                state::ALIVE | state::CLAIMING | state::RECOVERING => {
+                    return self.recover(index, word, seen);
+                }
+                // A flipped bit: its process may be alive.
+                _ => return Ok(false),
             }
         }
         Err(Error::from(Corruption("members recover each other in a circle")))
@@ -164,9 +171,11 @@ impl Member {
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
             // Another member may retry. The slot must not name a recoverer that has failed.
+            clear_copy(self.map(), index)?;
             state::give_up(word, seen);
             return Err(error);
         }
+        clear_copy(self.map(), index)?;
         crash_point!("recover.unpinned");
         state::free(word, seen);
         Ok(true)
@@ -197,6 +206,7 @@ impl Member {
             let seen = word.load(Ordering::Acquire);
             if state::of(seen) == state::RECOVERING && state::recoverer(seen) == owner {
                 // Any other member may recover it.
+                clear_copy(self.map(), index)?;
                 let dead = state::make(state::ALIVE, state::NO_PROCESS, state::incarnation(seen));
                 word.store(dead, Ordering::Release);
             }
@@ -214,7 +224,9 @@ impl Member {
             if !is_left || index == self.index() || !state::win(word, seen, self.lock_owner()) {
                 continue;
             }
-            if let Err(error) = self.finish_work_of(index) {
+            let finished = self.finish_work_of(index);
+            clear_copy(self.map(), index)?;
+            if let Err(error) = finished {
                 state::give_up(word, seen);
                 return Err(error);
             }
@@ -250,7 +262,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let (old, new) = (arena.get(undo::OLD), arena.get(undo::NEW));
     let word_state = match operation {
         op::SPLIT if split::is_committed(arena)? => WordState::New,
-        op::TXN if commit::is_committed(arena)? => WordState::New,
+        op::TXN if finish::is_committed(arena)? => WordState::New,
         op::NONE | op::SPLIT | op::TXN | op::COMPACT => WordState::Old,
         _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
             value if value == new => WordState::New,
@@ -263,7 +275,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.set(undo::OP, op::NONE);
             arena.roll_back()
         }
-        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new),
+        RecoveryDecision::RollForwardRecord => finish_record(arena, old, new).map(drop),
         RecoveryDecision::RollForwardWord => {
             finish_word(arena);
             Ok(())
@@ -274,11 +286,11 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             split::finish(arena, owner)
         }
         RecoveryDecision::RollForwardTransaction => {
-            commit::finish(arena)?;
-            commit::wake(arena)
+            finish::finish(arena)?;
+            finish::wake(arena)
         }
         RecoveryDecision::RollBackTransaction => {
-            commit::undo(arena)?;
+            finish::undo(arena)?;
             crash_point!("recover.undone");
             arena.roll_back()
         }
@@ -316,7 +328,7 @@ fn unlock_all(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             arena.set(undo::lock(slot), 0);
         }
     }
-    commit::unlock(arena, owner)
+    finish::unlock(arena, owner)
 }
 
 #[cfg(test)]

@@ -12,16 +12,18 @@
 mod walk;
 mod metadata;
 
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::atomic::Ordering;
 use crate::check::metadata::free_slots;
 use crate::check::{CheckReport, RecordCheck};
 use crate::crash::crash_point;
-use crate::layout::{Corruption, SUPER_BYTES, SUPER_DROP, arena_at, unseal};
+use crate::layout::{Corruption, MAGIC, SUPER_BYTES, SUPER_DROP, SUPER_MEMBERS, arena_at, unseal};
 use crate::member::arena::undo;
 use crate::region::file::{AttachOptions, Region, open_file};
 use crate::region::map::Map;
@@ -117,6 +119,28 @@ fn correct_superblock(
         })?;
         report.add_repaired(format!("superblock: a flipped bit in byte {at}"));
     }
+    correct_member_count(path, &file, &page, report)
+}
+
+/// Attaching reads the member slots, so their count is corrected before.
+fn correct_member_count(
+    path: &Path,
+    file: &File,
+    page: &[u8; SUPER_BYTES as usize],
+    report: &mut RepairReport,
+) -> Result<()> {
+    let bytes = page.get(SUPER_MEMBERS as usize..).and_then(<[u8]>::first_chunk);
+    let seen = bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let fits = |word| unseal(word, "").is_ok_and(|count| count <= MEMBERS_MAX as u64);
+    let is_region = page.starts_with(&MAGIC.to_le_bytes());
+    let Some(word) = correct(seen, fits).filter(|word| is_region && *word != seen) else {
+        return Ok(());
+    };
+    file.write_all_at(&word.to_le_bytes(), SUPER_MEMBERS).map_err(|error| Error::System {
+        detail: format!("{}: cannot write the superblock", path.display()),
+        errno: error.raw_os_error().unwrap_or(0),
+    })?;
+    report.add_repaired("the count of member slots: a flipped bit");
     Ok(())
 }
 

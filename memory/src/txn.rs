@@ -2,6 +2,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod count;
+pub(crate) mod finish;
 pub(crate) mod usage;
 pub(crate) mod plan;
 pub(crate) mod events;

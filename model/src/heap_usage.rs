@@ -42,8 +42,9 @@ pub struct HeldBack {
 }
 
 impl HeapUsage {
-    /// One sentence: what the memory is used for, and what would free some.
-    pub fn describe(&self) -> String {
+    /// One sentence for the session with the number `caller`: what the memory is used for, and what
+    /// would free some. A view of the caller comes first, because it can drop it at once.
+    pub fn describe(&self, caller: u32) -> String {
         let shown = |bytes: u64| match bytes {
             0..0x400 => format!("{bytes} B"),
             0x400..0x10_0000 => format!("{} KiB", bytes >> 10),
@@ -58,7 +59,13 @@ impl HeapUsage {
             shown(self.free),
             shown(self.free_largest)
         );
-        let remedy = match self.held_back.first() {
+        let own = self.held_back.iter().find(|held| held.session == caller);
+        let remedy = match own.or(self.held_back.first()) {
+            Some(held) if held.session == caller => format!(
+                "a view of this session holds back {} of deleted and replaced records: drop the \
+                 view (or end the transaction) before it writes",
+                shown(held.bytes)
+            ),
             Some(held) => format!(
                 "a view of {} holds back {} of deleted and replaced records: let the process run \
                  (kill -CONT) or end it",

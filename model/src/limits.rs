@@ -102,11 +102,9 @@ pub const STREAM_RING_BYTES: u64 = 4 << 20;
 /// that locks its memory (`mlockall`) allocates all of it.
 pub const WATCH_FD_STACK_BYTES: usize = 128 << 10;
 
-/// The most members of one set. A change of a set copies it: a hundred thousand members of 20 bytes
-/// are about 3 MB, which takes a millisecond. Groups of SDL have tens of members. More are rejected
-/// with
-/// [`crate::Error::BadArgument`].
-pub const MEMBERS_OF_SET_MAX: usize = 1 << 20;
+/// The longest name of a field of a hash, in bytes: what the payload of `DUMP` counts in 16 bits. A
+/// longer name is rejected with [`crate::Error::BadName`].
+pub const FIELD_NAME_BYTES_MAX: usize = u16::MAX as usize;
 
 /// The longest name of a channel, or of a pattern of channels, in a subscription, in bytes: the
 /// limit of a key. Without a limit a few subscriptions could exhaust the memory of the node. A

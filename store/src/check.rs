@@ -17,8 +17,10 @@ use crate::index::internal::{
 use crate::index::ordered::{self, composite, split_composite};
 use crate::index::schema::{Tag, TagState};
 use crate::index::scratch::List;
-use crate::record::members::Members;
+use crate::record::collection::{Collection, is_divided};
+use crate::record::members::FlatMembers;
 use crate::record::meta::{Meta, split};
+use crate::record::parts::Shape;
 use crate::record::{BlockContent, BlockTable, Form, Kind};
 use crate::session::{Namespace, Region, Session};
 use crate::tags::lists::check_list;
@@ -65,8 +67,14 @@ pub(crate) fn check_record(kind: u64, record: &nearstate_memory::Cell<'_>) -> Re
         Some(kind @ (Kind::Value | Kind::Blocks | Kind::Mixed)) => match Form::of(kind, record) {
             Form::Value if record.form() != 0 => Err(damaged("a record of a form that is unknown")),
             Form::Value => Ok(()),
+            Form::Blocks if is_divided(value) && kind == Kind::Mixed => {
+                Ok(Collection::stored(Shape::Hash, *record, value)?.check()?)
+            }
             Form::Blocks => check_blocks(record, value),
-            Form::Set => Ok(Members::new(value)?.check()?),
+            Form::Set if is_divided(value) => {
+                Ok(Collection::stored(Shape::Set, *record, value)?.check()?)
+            }
+            Form::Set => Ok(FlatMembers::new(value)?.check()?),
         },
         Some(Kind::Counters) => {
             if record.children() != 1 || !value.is_empty() {

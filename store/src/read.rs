@@ -47,7 +47,9 @@ impl ReadScope<'_> {
         member.check_usable()?;
         let found = member.find(self.table, self.session.hash(key), key)?;
         let Namespace { kind, .. } = self.namespace;
-        view_of(found, self.table, self.namespace, |cell, value| View::protected(cell, value, kind))
+        view_of(self.session, found, self.table, self.namespace, |cell, value| {
+            View::protected(cell, value, kind)
+        })
     }
 
     /// As [`Session::get_whole`].
@@ -64,7 +66,9 @@ impl ReadScope<'_> {
         member.check_usable()?;
         let found = member.find_whole(self.table, self.session.hash(key), key)?;
         let Namespace { kind, .. } = self.namespace;
-        view_of(found, self.table, self.namespace, |cell, value| View::protected(cell, value, kind))
+        view_of(self.session, found, self.table, self.namespace, |cell, value| {
+            View::protected(cell, value, kind)
+        })
     }
 }
 
@@ -89,7 +93,9 @@ impl Session {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         let found = self.member.find(table, self.hash(key), key)?;
-        view_of(found, table, namespace, |cell, value| View::new(pin, cell, value, namespace.kind))
+        view_of(self, found, table, namespace, |cell, value| {
+            View::new(pin, cell, value, namespace.kind)
+        })
     }
 
     /// As [`Session::get`], for a caller that reads the whole value: all its lines are requested
@@ -107,7 +113,9 @@ impl Session {
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
         let found = self.member.find_whole(table, self.hash(key), key)?;
-        view_of(found, table, namespace, |cell, value| View::new(pin, cell, value, namespace.kind))
+        view_of(self, found, table, namespace, |cell, value| {
+            View::new(pin, cell, value, namespace.kind)
+        })
     }
 
     /// Copies the value of a key into `out` (cleared first) and returns its version, or `None`.
@@ -230,7 +238,7 @@ impl Session {
                 if WHOLE && let Some((cell, _)) = &found {
                     member.note_whole(cell);
                 }
-                let view = view_of(found, table, namespace, |cell, value| {
+                let view = view_of(self, found, table, namespace, |cell, value| {
                     View::protected(cell, value, namespace.kind)
                 })?;
                 debug_assert!(index < BATCH, "key {index} of a batch of {BATCH}");
@@ -245,6 +253,7 @@ impl Session {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every read")]
 fn view_of<'s>(
+    session: &'s Session,
     found: Option<(Cell<'s>, &'s [u8])>,
     table: &IndexTable,
     namespace: Namespace,
@@ -255,6 +264,7 @@ fn view_of<'s>(
     if !cell.has_meta() {
         return Ok(Some(view(cell, value)));
     }
+    session.member.note_metadata(&cell);
     match View::current_value(cell, value)? {
         Some(value) => Ok(Some(view(cell, value))),
         None => Ok(None),

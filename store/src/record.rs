@@ -17,7 +17,11 @@
 
 pub(crate) mod view;
 pub mod meta;
+pub(crate) mod fields;
 pub(crate) mod members;
+pub(crate) mod edit;
+pub(crate) mod collection;
+pub(crate) mod parts;
 pub(crate) mod layout;
 pub(crate) mod splice;
 
@@ -193,6 +197,11 @@ impl<'a> BlockTable<'a> {
             entries.chunks_exact(ENTRY).filter_map(|e| e.first()).map(|b| usize::from(*b)).sum();
         let (names, inline) = rest.split_at_checked(names_bytes).ok_or(CUT)?;
         Ok(Self { entries, names, inline })
+    }
+
+    /// The number of blocks that are left.
+    pub(crate) const fn len(&self) -> usize {
+        self.entries.len() / ENTRY
     }
 
     /// The next block, if there is one.

@@ -154,12 +154,13 @@ impl Session {
             let root = tag_root(number, tag.id);
             while self.transact(|txn| {
                 let set = &mut *txn.set.borrow_mut();
-                let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
+                let mut scratch = set.buffers.take_scratch();
                 let mut key = Vec::new();
-                let is_removed = ordered
+                let is_removed = scratch
+                    .ordered
                     .first(set, root, &mut key)
-                    .and_then(|is_there| Ok(is_there && ordered.remove(set, root, &key)?));
-                set.buffers.scratch.ordered = ordered;
+                    .and_then(|is_there| Ok(is_there && scratch.ordered.remove(set, root, &key)?));
+                set.buffers.give_scratch(scratch);
                 is_removed
             })? {}
         }

@@ -7,7 +7,9 @@
 pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
+pub(crate) mod elements;
 pub(crate) mod txn_record;
+mod commit;
 pub(crate) mod write_set;
 mod patch;
 pub(crate) mod write;
@@ -19,12 +21,13 @@ use std::time::Duration;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_TRIES, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
-use crate::record::members;
+use crate::record::collection::is_divided;
 use crate::record::meta::{self, is_past, split};
 use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
-use crate::session::buffers::Metadata;
+use crate::session::buffers::{Metadata, Write};
 use crate::session::{Namespace, Session, check_key, wrong_kind};
+use crate::txn::elements::ElementChange;
 use crate::txn::patch::{check_patch, other_form};
 use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
@@ -303,14 +306,11 @@ impl Txn<'_> {
     }
 
     /// Puts a set of members, in any order; duplicates count once. Replaces a record of any form.
-    ///
-    /// Cost: linear in the bytes of all members, as is each change of a set.
+    /// [`Txn::add_members`] adds members to a set.
     ///
     /// # Errors
     /// As [`Txn::put_with_metadata`]; `WrongKind` in a namespace that is not mixed; `BadArgument`:
-    /// a set without members (delete the record), or with more than [`MEMBERS_OF_SET_MAX`].
-    ///
-    /// [`MEMBERS_OF_SET_MAX`]: nearstate_model::limits::MEMBERS_OF_SET_MAX
+    /// a set without members (delete the record).
     pub fn put_members(
         &self,
         namespace: Namespace,
@@ -324,14 +324,12 @@ impl Txn<'_> {
                 detail: "sets are for namespaces of kind mixed: open another".to_owned(),
             });
         }
-        let value = members::encode(members)?;
-        let mut set = self.set.borrow_mut();
-        let hash = set.session.hash(key);
-        let index = set.entry(namespace.index, hash, key)?;
+        if members.is_empty() {
+            return Err(Error::BadArgument { detail: "a set has at least one member".to_owned() });
+        }
         let meta = encode_meta(metadata)?;
-        set.put(index, &value, &meta)?;
-        set.set_form(index, Form::Set);
-        Ok(())
+        let pairs: Vec<(&[u8], &[u8])> = members.iter().map(|member| (*member, &[][..])).collect();
+        self.put_pairs(namespace, key, (Form::Set, &pairs), &meta)
     }
 
     /// Changes some blocks of a record; the others, its tags and its expiry stay as they are.
@@ -356,6 +354,12 @@ impl Txn<'_> {
         };
         let entry = set.entry_at(index);
         let is_written = !entry.write.is_none();
+        let is_stored_divided = match stored {
+            Some((cell, bytes)) if !is_written && !is_gone => {
+                namespace.kind == Kind::Mixed && is_divided(split(cell, bytes)?.0)
+            }
+            _ => false,
+        };
         let form = match stored {
             _ if is_written => (!entry.write.is_delete()).then_some(entry.form),
             Some((cell, _)) if !is_gone => Some(Form::of(namespace.kind, &cell)),
@@ -363,6 +367,12 @@ impl Txn<'_> {
         };
         if let Some(form) = form.filter(|form| *form != Form::Blocks) {
             return Err(other_form(form));
+        }
+        if is_stored_divided || matches!(entry.write, Write::Elements(_)) {
+            drop(set);
+            let changes: Vec<ElementChange<'_>> =
+                changes.iter().map(|change| (change.name.as_bytes(), change.bytes)).collect();
+            return self.change_elements(namespace, key, Form::Blocks, &changes).map(drop);
         }
         if is_gone && !is_written {
             set.delete(index);
@@ -386,6 +396,10 @@ impl Txn<'_> {
     ) -> Result<bool> {
         let Some(record) = self.get(namespace, key)? else { return Ok(false) };
         let form = record.form();
+        if record.is_divided() {
+            drop(record);
+            return self.set_metadata_of_parts(namespace, key, form, metadata).map(|()| true);
+        }
         let value = record.bytes().to_vec();
         let members: Vec<Vec<u8>> = record.members().map(<[u8]>::to_vec).collect();
         drop(record);
@@ -518,9 +532,7 @@ impl Txn<'_> {
             set.release_buffers();
             return done;
         }
-        let done = session
-            .member
-            .operation(|| set.prepare().and_then(|written| set.commit().map(|()| written)));
+        let done = session.member.operation(|| set.commit_all());
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
             if !set.buffers.plan.events.all.is_empty() {

@@ -318,7 +318,7 @@ mod tests {
 
     fn change(version: u64, key: &[u8]) -> Change<'_> {
         let (kind, form, none) = (EventKind::Updated, Form::Value, &[]);
-        Change { kind, form, version, key, blocks: &[], before: none, after: none }
+        Change { kind, form, version, key, blocks: &[], is_cut: false, before: none, after: none }
     }
 
     /// The versions of all events that a watch returns.

@@ -2,7 +2,7 @@
 //! alone.
 
 use crate::finding::Finding;
-use crate::{deny, header, instructions, layers, run, tidy};
+use crate::{deny, figures, header, instructions, layers, run, tidy};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,11 @@ pub(crate) const CHECKS: &[Check] = &[
         name: "instructions",
         what: "operations on a region take no more instructions than in the table",
         run: instructions::check,
+    },
+    Check {
+        name: "figures",
+        what: "the figures of the pages are those of docs/figures.toml, and up to date",
+        run: figures::check,
     },
     Check { name: "lints", what: "clippy, with the lint set of Cargo.toml", run: lints },
     Check { name: "docs", what: "the documentation builds and its links resolve", run: docs },

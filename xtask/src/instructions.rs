@@ -31,6 +31,15 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     compare(root, &[REGION])
 }
 
+/// The instructions of an operation in the table.
+pub(crate) fn in_table(root: &Path, operation: &str) -> Result<f64, String> {
+    let path = root.join(TABLE);
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let budgets = Budgets::parse(&text)?;
+    let found = budgets.operation(operation);
+    found.map(|found| found.total).ok_or_else(|| format!("{TABLE} has no operation {operation}"))
+}
+
 /// The command: every operation. With `--write` the table gets the counts.
 pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
     let programs = [REGION, RESP];

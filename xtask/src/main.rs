@@ -11,6 +11,7 @@ mod gate;
 mod demo;
 mod soak;
 mod suites;
+mod figures;
 mod instructions;
 mod packages;
 mod header;

@@ -58,6 +58,20 @@ const PARTS: &[Part] = &[
         last: LastArg::Count(10_000),
     },
     Part {
+        what: "flipped bits under attached processes",
+        minutes: 10,
+        args: &["torture", "--flips"],
+        environment: &[],
+        last: LastArg::Count(10_000),
+    },
+    Part {
+        what: "kills of repairs",
+        minutes: 10,
+        args: &["torture", "--repair-kills"],
+        environment: &[],
+        last: LastArg::Count(10_000),
+    },
+    Part {
         what: "kills after single instructions of each kind of write",
         minutes: 40,
         args: &["torture", "--step"],

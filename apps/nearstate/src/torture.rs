@@ -3,11 +3,13 @@
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use nearstate_torture::flips;
 use nearstate_torture::histories::checker::HistoryChecker;
 use nearstate_torture::histories::options::{HistoryOptions, HistoryTotals};
 use nearstate_torture::histories::rounds::play;
 use nearstate_torture::node_kills;
 use nearstate_torture::node_kills::injected_fault::InjectedFault;
+use nearstate_torture::repairs;
 use nearstate_torture::report::TortureReport;
 use nearstate_torture::run::{FullRegion, TortureOptions, run as torture};
 use nearstate_torture::spawn::ChildCommand;
@@ -70,6 +72,13 @@ pub(crate) struct Torture {
     /// With --full-kills: continue for at least this many minutes
     #[arg(long, default_value_t = 0, value_name = "MIN", requires = "full_kills")]
     full_minutes: u64,
+    /// Flip this many bits instead, each in a new region that other processes use
+    #[arg(long, value_name = "N", conflicts_with_all = ["step", "node_kills", "full_kills"])]
+    flips: Option<u64>,
+    /// Kill this many repairs instead, each at a random store (needs crash points)
+    #[arg(long, value_name = "N")]
+    #[arg(conflicts_with_all = ["step", "node_kills", "full_kills", "flips"])]
+    repair_kills: Option<u64>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -90,6 +99,8 @@ pub(crate) fn run_child(child: &Child) -> ExitCode {
 pub(crate) fn run(args: &Torture) -> ExitCode {
     let done = ChildCommand::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
         _ if args.full_kills.is_some() => full_region(args, &starter),
+        _ if args.flips.is_some() => flips(args, &starter),
+        _ if args.repair_kills.is_some() => repair_kills(args, &starter),
         (Some(stride), _) => steps(args, stride, &starter),
         (None, Some(count)) => node_kills(args, count, &starter),
         (None, None) => kills(args, &starter),
@@ -269,6 +280,46 @@ fn writers_and_readers(
     let done = torture(options, starter, &mut tick);
     bar.finish_and_clear();
     done
+}
+
+fn repair_kills(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
+    let options = repairs::RepairKillOptions {
+        kills: args.repair_kills.unwrap_or_default(),
+        folder: args.path.join(format!("nearstate-repairs-{}", std::process::id())),
+        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+    };
+    let bar = bar(options.kills);
+    let mut tick = |totals: &repairs::RepairKillTotals| {
+        bar.set_position(totals.kills.min(options.kills));
+        bar.set_message(format!("kills of repairs, {} regions verified", totals.regions));
+    };
+    let done = repairs::kills(&options, starter, &mut tick);
+    bar.finish_and_clear();
+    done.map(|totals| if args.json { json!(totals).to_string() } else { totals.table() })
+}
+
+fn flips(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
+    let options = flips::run::FlipOptions {
+        flips: args.flips.unwrap_or_default(),
+        folder: args.path.join(format!("nearstate-flips-{}", std::process::id())),
+        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+    };
+    let bar = bar(options.flips);
+    let mut tick = |totals: &flips::totals::FlipTotals| {
+        bar.set_position(totals.flips);
+        bar.set_message(format!(
+            "flips, {} found by the check, {} crashes, {} hangs, {} wrong reads",
+            totals.found(),
+            totals.crashes,
+            totals.hangs,
+            totals.others()
+        ));
+    };
+    let done = flips::run::run(&options, starter, &mut tick);
+    bar.finish_and_clear();
+    let totals = done?;
+    let text = if args.json { json!(totals).to_string() } else { totals.table() };
+    if totals.is_passed() { Ok(text) } else { Err(text) }
 }
 
 fn steps(args: &Torture, stride: u64, starter: &ChildCommand) -> Result<String, String> {

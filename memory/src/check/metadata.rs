@@ -10,10 +10,11 @@ use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
     CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND,
     CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT,
-    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, Corruption, LINE, MEMBER_BYTES, MEMBER_NAME,
-    MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS,
-    SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
-    USAGE_STRIPES, arena_at, catalog_at, member_at, namespace_flags, unseal,
+    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, Corruption, LINE, MEMBER_BYTES, MEMBER_COPY,
+    MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
+    RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
+    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, member_at,
+    namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
@@ -21,7 +22,7 @@ use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::parse_use;
 use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
 use crate::region::map::Map;
-use crate::region::member_table::{member_slots_used, state};
+use crate::region::member_table::{member_slots_used, names_its_process, state};
 use crate::usage;
 
 /// Bytes of a page, which the tables get at once.
@@ -57,13 +58,18 @@ pub(crate) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Co
         let word = load(map, at + MEMBER_STATE)?;
         let known = [MEMBER_PIN, MEMBER_STATE, MEMBER_PID, MEMBER_NAME, MEMBER_NAME + 8];
         for which in (0..MEMBER_BYTES).step_by(8) {
-            if !known.contains(&which) && which != MEMBER_SINCE && load(map, at + which)? != 0 {
+            let is_copy = which == MEMBER_COPY && state::of(word) != state::FREE;
+            let is_known = known.contains(&which) || which == MEMBER_SINCE || is_copy;
+            if !is_known && load(map, at + which)? != 0 {
                 report.fault(format!("member {index}: byte {which} of its slot is not zero"));
             }
         }
         if state::of(word) != state::FREE {
             if state::of(word) > state::CLAIMING {
                 report.fault(format!("member {index}: its slot has an unknown state"));
+            }
+            if state::is_owned(word) && !names_its_process(map, index, word)? {
+                report.fault(format!("member {index}: its slot names another process"));
             }
             is_in_use = true;
             continue;

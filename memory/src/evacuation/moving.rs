@@ -9,6 +9,7 @@ use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD,
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::heap::refill::no_room;
+use crate::heap::reuse::retired_word;
 use crate::index::bucket::{
     WORDS, at_of, depth_of, entry, hash_tag, is_intent, is_link, link, load, publish,
 };
@@ -323,9 +324,7 @@ impl Member {
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         // Cells that came from a fragmented chunk stand before those that were retired.
-        if head != 0
-            && cell::word(self.map(), head, WORD_RETIRED)?.load(Ordering::Relaxed) == NEVER_READ
-        {
+        if head != 0 && retired_word(self.map(), class, head) == Ok(NEVER_READ) {
             arena.pop(queue, head)?;
             return Ok(head);
         }

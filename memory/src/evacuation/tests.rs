@@ -3,17 +3,18 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use super::CHUNKS_AT_ONCE;
 use crate::atomic::Ordering;
 use crate::check::check;
 use crate::fixture::TestRegionPath;
 use crate::heap::cell::{self, CellHeader, CellKind};
-use crate::heap::chunk::{ChunkIndex, chunks_used};
+use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::index::lookup::hash;
 use crate::layout::{CATALOG, CHUNK_UNITS, LINE};
 use crate::member::Member;
+use crate::member::arena::undo;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::fill::PendingCell;
@@ -131,6 +132,33 @@ fn bytes_that_look_like_headers_of_live_cells_are_not_moved() {
     drop((member, region));
     let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
+}
+
+/// A process that takes cells of this member is stopped: its next operation does not begin.
+#[test]
+fn an_evacuation_that_cannot_continue_opens_its_chunks() {
+    let path = TestRegionPath::new("not-continued");
+    let region = scattered(path.path());
+    let (member, other) = (region.member().unwrap(), region.member().unwrap());
+    let closing = || {
+        let chunks = (0..chunks_used(member.map()).unwrap()).map(ChunkIndex);
+        chunks.filter(|chunk| state_of(member.map(), *chunk).unwrap().is_closing).count()
+    };
+    let arena = member.arena();
+    let taker = arena.word(undo::TAKER);
+    for is_given_up in [false, true] {
+        let mut evacuation = member.begin_evacuation(0).unwrap().expect("partly used chunks");
+        assert!(closing() > 0);
+        taker.store(other.lock_owner() << 48, Ordering::Release);
+        if is_given_up {
+            member.give_up_evacuation(&evacuation).unwrap();
+        } else {
+            let continued = member.continue_evacuation(&mut evacuation, 100);
+            assert!(matches!(continued, Err(Error::Stalled { .. })), "{continued:?}");
+        }
+        taker.store(0, Ordering::Release);
+        assert_eq!(closing(), 0, "given up: {is_given_up}");
+    }
 }
 
 /// Bytes like overflow lines whose entries lead to pages that the file does not have: in the

@@ -12,13 +12,12 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::cell::{self, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
+use crate::heap::cell::{self, WORD_HEAD, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::refill::no_room;
 use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
-use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, Queue, SET_ASIDE, op, undo};
-use crate::member::pin;
+use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, SET_ASIDE, op, undo};
 use crate::member::{KnownUsage, Member};
 use crate::region::member_table::{member_slots_used, state};
 
@@ -84,7 +83,7 @@ impl Member {
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
         self.retired_in_a_row.set(0);
-        if head != 0 && self.is_reusable(head)? {
+        if head != 0 && self.is_head_reusable(queue, class, head)? {
             arena.pop(queue, head)?;
             self.prefetch_cell(queue.head.load(Ordering::Relaxed), bytes);
             crash_point!("alloc.done");
@@ -139,25 +138,6 @@ impl Member {
         self.map().prefetch_lines(at, bytes.min(PREFETCH_BYTES).div_ceil(LINE));
     }
 
-    #[inline]
-    pub(crate) fn is_reusable(&self, cell: u64) -> Result<bool, Corruption> {
-        let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
-        Ok(pin::is_reusable(retired, self.safe.get()) || self.is_reusable_beside_stalled(retired))
-    }
-
-    /// As [`Member::is_reusable`], if a pin began before the cell was retired.
-    #[cold]
-    fn is_reusable_beside_stalled(&self, retired: u64) -> bool {
-        self.safe_epochs.borrow().is_reusable(retired)
-    }
-
-    /// True if only stalled readers hold a retired cell.
-    pub(crate) fn is_set_aside(&self, cell: u64) -> Result<bool, Corruption> {
-        let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
-        Ok(!pin::is_reusable(retired, self.safe.get())
-            && self.safe_epochs.borrow().is_set_aside(retired))
-    }
-
     fn allocate_slowly(&self, arena: &Arena<'_>, class: u8) -> Result<u64> {
         invariant!(class < CLASSES, "class {class} does not exist");
         let queue = arena.queue(class)?;
@@ -169,7 +149,7 @@ impl Member {
             if self.safe.get() == 0 || self.pressure.get() >= self.pressure_of(class) {
                 self.advance()?;
             }
-            if let Some(head) = self.reusable_head(arena, queue)? {
+            if let Some(head) = self.reusable_head(arena, queue, class)? {
                 arena.pop(queue, head)?;
                 return Ok(head);
             }
@@ -187,6 +167,7 @@ impl Member {
         let bytes = class::bytes_of(class);
         let which = if bytes <= BUMP_SMALL_CELL_MAX { Bump::Small } else { Bump::Large };
         let arena = self.arena();
+        self.check_bump(which)?;
         if which == Bump::Large {
             // What is left there may have no pages.
             self.empty_bump(which)?;
@@ -196,12 +177,16 @@ impl Member {
             self.refill(class)?;
         }
         if arena.room(which) >= bytes {
-            return Ok(arena.cut(which, class, bytes)?);
+            let cell = arena.cut(which, class, bytes)?;
+            self.note_bump_front(which, cell + bytes);
+            return Ok(cell);
         }
         // The queue got cells of a fragmented chunk. No reader has seen them.
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
-        invariant!(head != 0, "a refill brought nothing");
+        if head == 0 {
+            return Err(Corruption("a refill brought nothing: a flipped bit").into());
+        }
         arena.pop(queue, head)?;
         Ok(head)
     }
@@ -231,6 +216,7 @@ impl Member {
         let at = arena.get(Bump::Large.front());
         cell::word(self.map(), at, WORD_VERSION)?.store(bytes / LINE, Ordering::Relaxed);
         let cell = arena.cut(Bump::Large, CLASS_EXTENT, bytes)?;
+        self.note_bump_front(Bump::Large, cell + bytes);
         let head = u64::from(CLASS_EXTENT) | cell::kind_in_head(cell::CellKind::Extent);
         cell::word(self.map(), cell, WORD_HEAD)?.store(head, Ordering::Relaxed);
         Ok(cell)
@@ -390,12 +376,13 @@ impl Member {
         if let Some(known) = self.queue_limits.get(class as usize) {
             known.set(limit);
         }
-        let Queue { head, count, .. } = arena.queue(class)?;
-        let head = head.load(Ordering::Relaxed);
-        if head == 0 || count.load(Ordering::Relaxed) <= limit {
+        let queue = arena.queue(class)?;
+        let head = queue.head.load(Ordering::Relaxed);
+        if head == 0 || queue.count.load(Ordering::Relaxed) <= limit {
             return Ok(());
         }
-        if !self.is_reusable(head)? && self.pressure.get() >= self.pressure_of(class) {
+        let is_reusable = self.is_head_reusable(queue, class, head)?;
+        if !is_reusable && self.pressure.get() >= self.pressure_of(class) {
             self.advance()?;
         }
         self.free_queue(class, most)
@@ -434,7 +421,7 @@ impl Member {
         self.advance()?;
         self.advance()?;
         let queue = arena.queue(class)?;
-        if let Some(head) = self.reusable_head(arena, queue)? {
+        if let Some(head) = self.reusable_head(arena, queue, class)? {
             arena.pop(queue, head)?;
             return Ok(head);
         }
@@ -492,7 +479,10 @@ impl Member {
         };
         let usage = known.usage.clone();
         self.usage.replace(Some(known));
-        Ok(Error::Full { detail: format!("{detail}: {}", usage.describe()), heap: Some(usage) })
+        Ok(Error::Full {
+            detail: format!("{detail}: {}", usage.describe(self.index())),
+            heap: Some(usage),
+        })
     }
 }
 

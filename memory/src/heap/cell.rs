@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::class;
-use crate::layout::{CLASS_EXTENT, Corruption, LINE};
+use crate::layout::{CLASS_EXTENT, Corruption, LINE, SUPER_SEED};
 use crate::region::map::Map;
 
 /// Bytes of a cell's header.
@@ -274,6 +274,15 @@ impl<'m> Cell<'m> {
         Ok(bytes)
     }
 
+    /// The seed of the hashes of the region.
+    ///
+    /// # Errors
+    /// `Corruption`: the region has no first page.
+    #[inline]
+    pub fn seed(&self) -> Result<u64, Corruption> {
+        Ok(self.map.word(SUPER_SEED)?.load(Ordering::Relaxed))
+    }
+
     /// The version of the record.
     #[inline]
     pub const fn version(&self) -> u64 {
@@ -416,6 +425,12 @@ pub fn checksum_of(parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
+/// The words of a cell's first line, which contains its header.
+#[inline]
+pub(crate) fn first_line(map: &Map, at: u64) -> Result<&[AtomicU64; 8], Corruption> {
+    map.line_at(at)
+}
+
 /// A word of the header.
 #[inline]
 pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corruption> {
@@ -427,6 +442,17 @@ pub(crate) fn word(map: &Map, at: u64, which: u64) -> Result<&AtomicU64, Corrupt
 #[inline]
 pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
     Ok(map.word(at + WORD_HEAD)?.load(Ordering::Relaxed) as u8)
+}
+
+/// True if the class of a record, a block or a counter is the one for its size. Other cells are not
+/// compared.
+#[inline]
+pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corruption> {
+    let [head, _, _, _, sizes, ..] = first_line(map, at)?;
+    let head = head.load(Ordering::Relaxed);
+    let body = sizes.load(Ordering::Relaxed) >> 32;
+    Ok(!matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5)
+        || class::class_of(CELL_HEADER_BYTES + body) == Some(head as u8))
 }
 
 /// Bytes that the cell occupies in the heap.

@@ -8,7 +8,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, mark};
-use crate::heap::cell::{self, WORD_NEXT};
+use crate::heap::cell::{self, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
 use crate::layout::{Corruption, LINE, chunk_words_at};
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
@@ -83,6 +83,7 @@ impl Member {
             // What was begun under the lock ends under it. Damage that prevents it is in `done`.
             let _ = recover(&self.arena(), self.lock_owner());
             state = ChunkState::of(&Bitmap::load(chunk.bitmap(self.map())?), state.has_pages);
+            self.note_recovered_bumps();
         }
         self.release(at, LockSlot::Leaf, state.encode())?;
         done.map(Some)
@@ -91,6 +92,13 @@ impl Member {
     /// Frees what is left of a bump range.
     pub(crate) fn empty_bump(&self, which: Bump) -> Result<()> {
         debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        self.check_bump(which)?;
+        let emptied = self.empty_checked_bump(which);
+        self.note_bump_front(which, self.arena().get(which.front()));
+        emptied
+    }
+
+    fn empty_checked_bump(&self, which: Bump) -> Result<()> {
         let arena = self.arena();
         let (front, end) = arena.bump(which);
         if front >= end {
@@ -125,6 +133,7 @@ impl Member {
         let (mut left, mut set_aside) = (most, 0);
         while left > 0 && self.finish_free()? {
             let head = queue.head.load(Ordering::Relaxed);
+            let is_reusable = head != 0 && self.is_head_reusable(queue, number, head)?;
             if head != 0 && number != SET_ASIDE && self.is_set_aside(head)? {
                 // A queue of more cells than the heap has units is a cycle.
                 set_aside += 1;
@@ -134,7 +143,7 @@ impl Member {
                 arena.requeue(queue, arena.set_aside(), head)?;
                 continue;
             }
-            if head == 0 || !self.is_reusable(head)? {
+            if !is_reusable {
                 return Ok(());
             }
             let chunk = ChunkIndex::of(self.map(), head)?;
@@ -152,7 +161,7 @@ impl Member {
                     self.free_part(chunk, state, FreeSource::Queue(number), cell, end)?;
                     count += 1;
                     cell = queue.head.load(Ordering::Relaxed);
-                    if cell == 0 || !self.is_reusable(cell)? {
+                    if cell == 0 || !self.is_head_reusable(queue, number, cell)? {
                         break;
                     }
                     end = cell + cell::bytes_at(self.map(), cell)?;
@@ -213,6 +222,11 @@ impl Member {
             return Err(damage.into());
         }
         crash_point!("free.cut");
+        if matches!(source, FreeSource::Queue(_)) {
+            // A flipped bit of a link must not make it a cell of a queue again.
+            cell::word(self.map(), at, WORD_RETIRED)?.store(0, Ordering::Release);
+            crash_point!("free.unstamped");
+        }
         self.free_recorded_part(chunk, state)
     }
 

@@ -7,6 +7,7 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD};
 use crate::heap::class;
+use crate::heap::reuse::retired_word;
 use crate::layout::{Corruption, LINE, arena_at};
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::idle::is_idle;
@@ -79,7 +80,9 @@ impl Member {
                 if head == 0 {
                     break;
                 }
-                if self.is_reusable(head)? {
+                // Damage of another member's queue is left to that member.
+                let Ok(retired) = retired_word(self.map(), number, head) else { break };
+                if self.is_reusable(retired) {
                     bytes += cell::bytes_at(self.map(), head)?;
                 } else if number == SET_ASIDE || !self.is_set_aside(head)? {
                     break;

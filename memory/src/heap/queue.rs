@@ -5,13 +5,14 @@
 
 use nearstate_model::invariant;
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::class;
-use crate::layout::{CLASS_EXTENT, Corruption, SUPER_EPOCH};
+use crate::layout::{CLASS_EXTENT, Corruption, HEAP, LINE, SUPER_EPOCH};
 use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
+use crate::region::map::Map;
 
 /// The most cells that one operation has pending: the records of a transaction with their blocks. A
 /// longer list is a cycle caused by corruption.
@@ -21,47 +22,45 @@ impl Arena<'_> {
     /// Removes the head of a queue. It becomes pending.
     #[inline]
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
+        let line @ [_, next, ..] = cell::first_line(self.map, cell)?;
         self.set(undo::POP, cell);
         crash_point!("pop.recorded");
-        let next = cell::word(self.map, cell, WORD_NEXT)?;
         queue.head.store(next.load(Ordering::Relaxed), Ordering::Release);
         crash_point!("pop.unlinked");
         let count = queue.count.load(Ordering::Relaxed);
         queue.count.store(count.saturating_sub(1), Ordering::Relaxed);
         crash_point!("pop.counted");
-        self.pend(cell)
+        self.pend(cell, line)
     }
 
     /// Cuts a cell from the front of a bump range that has pages for it. It becomes pending.
     #[inline]
     pub(crate) fn cut(&self, which: Bump, class: u8, bytes: u64) -> Result<u64, Corruption> {
-        invariant!(
-            bytes.is_multiple_of(crate::layout::LINE) && bytes != 0,
-            "a cell of {bytes} bytes is cut"
-        );
+        invariant!(bytes.is_multiple_of(LINE) && bytes != 0, "a cell of {bytes} bytes is cut");
         debug_assert!(
             class == CLASS_EXTENT || class::bytes_of(class) == bytes,
             "the header of a cell has its class"
         );
         let cell = self.get(which.front());
-        cell::word(self.map, cell, WORD_HEAD)?.store(u64::from(class), Ordering::Relaxed);
+        let line @ [head, ..] = cell::first_line(self.map, cell)?;
+        head.store(u64::from(class), Ordering::Relaxed);
         crash_point!("cut.classed");
         self.set(undo::POP, cell);
         crash_point!("pop.recorded");
         self.set(which.front(), cell + bytes);
         crash_point!("pop.unlinked");
-        self.pend(cell)?;
+        self.pend(cell, line)?;
         Ok(cell)
     }
 
     /// Adds a cell in transit to the pending list.
     #[inline]
-    fn pend(&self, cell: u64) -> Result<(), Corruption> {
+    fn pend(&self, cell: u64, [_, next, retired, ..]: &[AtomicU64; 8]) -> Result<(), Corruption> {
         let pending = self.get(undo::PENDING);
-        cell::word(self.map, cell, WORD_NEXT)?.store(pending, Ordering::Release);
+        next.store(pending, Ordering::Release);
         crash_point!("pop.chained");
         let birth = pin::birth_epoch(self.map.word(SUPER_EPOCH)?);
-        cell::word(self.map, cell, WORD_RETIRED)?.store(birth, Ordering::Release);
+        retired.store(birth, Ordering::Release);
         crash_point!("pop.linked");
         self.set(undo::PENDING, cell);
         crash_point!("pop.pending");
@@ -83,9 +82,9 @@ impl Arena<'_> {
     /// Links a cell at the tail of its queue: retired in the current epoch, or with the given word.
     #[inline]
     fn link(&self, cell: u64, retired: Option<u64>) -> Result<(), Corruption> {
-        let queue = self.queue(cell::class_at(self.map, cell)?)?;
-        let word = cell::word(self.map, cell, WORD_RETIRED)?;
-        cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
+        let [head, next, word, ..] = cell::first_line(self.map, cell)?;
+        let queue = self.queue(head.load(Ordering::Relaxed) as u8)?;
+        next.store(0, Ordering::Release);
         crash_point!("append.cleared");
         let retired = if let Some(retired) = retired {
             retired
@@ -98,15 +97,17 @@ impl Arena<'_> {
         self.link_last(queue, cell)
     }
 
-    /// Links a cell, which has no link yet, at the tail of a queue.
+    /// Links a cell, which has no link yet, at the tail of a queue. If the tail has a flipped bit,
+    /// the queue begins anew with this cell: what it contained stays allocated until the repair.
     #[inline]
     fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
-        if queue.head.load(Ordering::Relaxed) == 0 {
+        let tail = queue.tail.load(Ordering::Relaxed);
+        let is_empty = queue.head.load(Ordering::Relaxed) == 0;
+        if is_empty || !is_tail(self.map, tail, cell) {
             queue.tail.store(cell, Ordering::Release);
             crash_point!("append.tail");
             queue.head.store(cell, Ordering::Release);
         } else {
-            let tail = queue.tail.load(Ordering::Relaxed);
             cell::word(self.map, tail, WORD_NEXT)?.store(cell, Ordering::Release);
             crash_point!("append.tail");
             queue.tail.store(cell, Ordering::Release);
@@ -234,13 +235,18 @@ impl Arena<'_> {
             || front == cell && front < end)
     }
 
-    /// Retires an unlinked cell, unless it is retired already.
+    /// Retires an unlinked cell, unless it is retired already. Returns its class. A cell whose
+    /// class has a flipped bit stays allocated until the repair: as a larger cell it would contain
+    /// its neighbours.
     #[inline]
-    pub(crate) fn retire(&self, cell: u64) -> Result<(), Corruption> {
-        if !pin::is_retired(cell::word(self.map, cell, WORD_RETIRED)?.load(Ordering::Acquire)) {
+    pub(crate) fn retire(&self, cell: u64) -> Result<u8, Corruption> {
+        let [head, _, retired, ..] = cell::first_line(self.map, cell)?;
+        if !pin::is_retired(retired.load(Ordering::Acquire))
+            && cell::has_class_of_its_size(self.map, cell)?
+        {
             self.append(cell)?;
         }
-        Ok(())
+        Ok(head.load(Ordering::Relaxed) as u8)
     }
 
     /// Turns the content of a bump range into free cells, so that the range is empty.
@@ -260,6 +266,15 @@ impl Arena<'_> {
             self.set(undo::POP, 0);
         }
     }
+}
+
+/// True if a cell is the last one of a queue, or `next` was linked to it by an append that was
+/// interrupted.
+#[inline]
+fn is_tail(map: &Map, tail: u64, next: u64) -> bool {
+    let Ok([_, link, retired, ..]) = cell::first_line(map, tail) else { return false };
+    let link = link.load(Ordering::Relaxed);
+    tail >= HEAP && (link == 0 || link == next) && pin::is_retired(retired.load(Ordering::Relaxed))
 }
 
 /// After a line was linked: removes it from the head of the pending list, and only it.

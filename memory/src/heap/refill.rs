@@ -220,6 +220,8 @@ impl Member {
     fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
         let arena = self.arena();
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
+        // It was emptied before. A flipped bit since then must not be taken for a part of it.
+        self.check_bump(Bump::Small)?;
         let (front, end) = arena.bump(Bump::Small);
         invariant!(front >= end, "a bump range of {} bytes is lost", end - front);
         let at = chunk.start() + LINE * u64::from(run.start);
@@ -230,6 +232,7 @@ impl Member {
         mark(chunk.bitmap(self.map())?, run, true);
         crash_point!("chunk.marked");
         arena.set_bump(Bump::Small, at, to);
+        self.note_bump(Bump::Small, at, to);
         crash_point!("chunk.bumped");
         close_claim(&arena);
         crash_point!("chunk.done");

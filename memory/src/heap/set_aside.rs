@@ -21,10 +21,11 @@ impl Member {
         &self,
         arena: &Arena<'_>,
         queue: Queue<'_>,
+        class: u8,
     ) -> Result<Option<u64>, Corruption> {
         for _ in 0..BATCH {
             let head = queue.head.load(Ordering::Relaxed);
-            if head == 0 || self.is_reusable(head)? {
+            if head == 0 || self.is_head_reusable(queue, class, head)? {
                 return Ok(Some(head).filter(|head| *head != 0));
             }
             if !self.is_set_aside(head)? {
@@ -58,7 +59,7 @@ impl Member {
                 self.aside_to_revisit.set(0);
                 return Ok(());
             }
-            if self.is_reusable(head)? {
+            if self.is_head_reusable(queue, SET_ASIDE, head)? {
                 self.free_queue(SET_ASIDE, 1)?;
                 if queue.head.load(Ordering::Relaxed) != head {
                     continue;

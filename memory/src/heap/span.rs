@@ -162,6 +162,7 @@ impl Member {
         // After an error under a chunk's lock the range is the bump range already.
         if taken_to != 0 {
             arena.set_bump(Bump::Large, start, taken_to);
+            self.note_bump(Bump::Large, start, taken_to);
             crash_point!("span.bumped");
             close_claim(&arena);
         }

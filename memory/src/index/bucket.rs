@@ -106,7 +106,13 @@ pub(crate) const fn link(at: u64) -> u64 {
 /// The offset in an entry or a link.
 #[inline]
 pub(crate) const fn at_of(word: u64) -> u64 {
-    (word & UNITS) << 6
+    units_of(word) << 6
+}
+
+/// The offset in an entry or a link, in lines.
+#[inline]
+pub(crate) const fn units_of(word: u64) -> u64 {
+    word & UNITS
 }
 
 /// The tag of an entry; 0 for an empty word or a link.

@@ -43,6 +43,7 @@ pub(crate) const LINE_RING: u64 = 40;
 pub(crate) const LINE_TAIL: u64 = 48;
 pub(crate) const LINE_SOURCE: u64 = 56;
 
+const _: () = assert!(STATUS == 24 && LINES == 32 && EVENTS == 40, "words of the first line");
 const _: () = assert!(LINES.is_multiple_of(8) && EVENTS + 8 <= LINE, "the head is one line");
 const _: () = assert!(LINE_LOCK < LINE_SLOT && LINE_SLOT < LINE_OLD && LINE_OLD < LINE_NEW);
 const _: () = assert!(LINE_NEW < LINE_OWNER && LINE_OWNER < LINE_RING && LINE_RING < LINE_TAIL);
@@ -67,7 +68,13 @@ pub(crate) fn resolve(map: &Map, word: u64) -> Result<u64, Corruption> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxnLine<'m>(&'m [AtomicU64; 8]);
 
-impl TxnLine<'_> {
+impl<'m> TxnLine<'m> {
+    /// The line with these words.
+    #[inline]
+    pub(crate) const fn of(words: &'m [AtomicU64; 8]) -> Self {
+        Self(words)
+    }
+
     #[inline]
     fn word(&self, which: u64) -> &AtomicU64 {
         match self.0.get(which as usize / 8) {
@@ -136,9 +143,17 @@ impl<'m> TxnCell<'m> {
         Ok(end.saturating_sub(usages)..end)
     }
 
+    #[inline]
     pub(crate) const fn line_at(&self, index: u64) -> u64 {
         debug_assert!(index < LINES_MAX, "the line belongs to the transaction");
         self.at + LINE * (index + 1)
+    }
+
+    /// The lines of its accesses, usage words and events.
+    #[inline]
+    pub(crate) fn all_lines(&self) -> Result<&'m [[AtomicU64; 8]], Corruption> {
+        let words = self.map.slice(self.line_at(0), LINE / 8 * self.lines()?)?;
+        Ok(words.as_chunks().0)
     }
 
     /// The line of an access or of an event.
@@ -168,9 +183,10 @@ impl<'m> TxnCell<'m> {
 
     /// Replaces the intent of each line that is still in place by the given word of the line.
     pub(crate) fn replace_intents(&self, which: u64) -> Result<(), Corruption> {
-        let mut lock_at = 0;
-        for index in 0..self.lines()? {
-            let line = self.line(index)?;
+        let (mut lock_at, mut line_at) = (0, self.at);
+        for line in self.all_lines()? {
+            let line = TxnLine::of(line);
+            line_at += LINE;
             let (lock, slot) = (line.get(LINE_LOCK), line.get(LINE_SLOT));
             lock_at = if lock == 0 { lock_at } else { lock };
             if slot == 0 {
@@ -178,7 +194,7 @@ impl<'m> TxnCell<'m> {
             }
             let word = self.map.word(slot)?;
             let seen = load(word);
-            if is_intent(seen) && at_of(seen) == self.line_at(index) {
+            if is_intent(seen) && at_of(seen) == line_at {
                 let entry = line.get(which);
                 publish(word, entry);
                 crash_point!("txn.replacing");

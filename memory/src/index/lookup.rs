@@ -170,7 +170,7 @@ pub(super) fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
 /// As [`pick`], but returns the last such entry, and the number of its word.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
-fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
+pub(super) fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
     let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
     let (mut picked, mut place) = (NONE, 0);
@@ -369,16 +369,25 @@ impl Member {
         hash: u64,
         key: &[u8],
     ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        let meta_line = self.meta_line.get();
         let found = self.find_prefetching(table, hash, key, |map, units| {
             for line in 1..=START_LINES {
                 map.prefetch(LINE * (units + line));
             }
+            map.prefetch(LINE * (units + meta_line));
         })?;
         match found {
             // A missing page reads as zeros, in which nothing is found.
             None => self.check_not_truncated().map(|()| None),
             Some((cell, value)) => Ok(Some((cell, value))),
         }
+    }
+
+    /// Notes that a record that was found has metadata at its end, which every read needs: the next
+    /// one probably has it in the same line.
+    #[inline]
+    pub fn note_metadata(&self, cell: &Cell<'_>) {
+        self.meta_line.set(cell.last_line());
     }
 
     /// As [`Member::find`], for a caller that reads the whole value.

@@ -131,6 +131,14 @@ impl Bump {
     const fn end(self) -> ArenaWord {
         ArenaWord::new(self as usize + 1)
     }
+
+    /// Its place among both.
+    pub(crate) const fn number(self) -> usize {
+        match self {
+            Self::Small => 0,
+            Self::Large => 1,
+        }
+    }
 }
 
 /// The largest cell that is cut from the small bump range, which lies in one chunk: the end of a

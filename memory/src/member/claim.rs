@@ -16,10 +16,12 @@ use crate::layout::{
     ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
     QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
 };
-use crate::member::arena::undo;
+use crate::member::arena::{Arena, Bump, undo};
 use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead, lock};
 use crate::region::file::{Region, Shared};
-use crate::region::member_table::{member_slots_used, state, state_of};
+use crate::region::member_table::{
+    clear_copy, has_no_copy, member_slots_used, names_its_process, set_copy, state, state_of,
+};
 
 impl Region {
     /// Opens a session, and recovers dead members.
@@ -82,8 +84,8 @@ fn claim_any_free(shared: &Arc<Shared>) -> Result<Option<Member>> {
 /// Claims this slot if it is free.
 pub(crate) fn claim_if_free(shared: &Arc<Shared>, index: u32) -> Result<Option<Member>> {
     let word = state_of(&shared.map, index)?;
-    let seen = word.load(Ordering::Relaxed);
-    if state::of(seen) != state::FREE {
+    let seen = word.load(Ordering::Acquire);
+    if state::of(seen) != state::FREE || !has_no_copy(&shared.map, index)? {
         return Ok(None);
     }
     // While a stopped process takes cells of the slot, its next member could not write.
@@ -149,6 +151,9 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
             alive = Some(process);
             continue;
         }
+        if !names_its_process(&shared.map, index, seen)? {
+            continue;
+        }
         let Some(claimed) = state::claim(word, seen, shared.liveness.number()) else { continue };
         crash_point!("attach.adopted");
         let member = own_slot(shared, index, word, claimed)?;
@@ -157,12 +162,14 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
         if let Err(error) = member.operation(|| member.recover_stopped()) {
             // Nothing of the slot may be reused: the next member or process tries again.
             member.health.set(Health::Unrecovered);
+            clear_copy(&shared.map, index)?;
             state::give_up(word, word.load(Ordering::Acquire));
             if matches!(error, Error::Stalled { .. }) {
                 continue; // A stopped process takes cells of this one.
             }
             return Err(error);
         }
+        member.note_recovered_bumps();
         member.end_operation();
         crash_point!("attach.recovered");
         member.pin_word().store(0, Ordering::Release);
@@ -188,16 +195,20 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         set(MEMBER_NAME + 8 * half, name)?;
     }
     set(MEMBER_SINCE, crate::clock::now_ms())?;
+    set_copy(map, index, claimed)?;
     crash_point!("attach.identity");
     if !state::set_alive(word, claimed) {
         return Err(Error::from(Corruption("a slot was taken from a living process")));
     }
     crash_point!("attach.alive");
+    let arena = Arena::new(map, index, shared.is_fenced)?;
     Ok(Member {
+        bumps: [Bump::Small, Bump::Large].map(|which| Private::new(arena.bump(which))),
         shared: Arc::clone(shared),
         index,
         pins: Private::new(0),
         lines: Private::new(1),
+        meta_line: Private::new(0),
         pin: map.address(at + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         arena: NonNull::from(map.words(arena_at(index))?),

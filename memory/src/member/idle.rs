@@ -159,3 +159,41 @@ impl Member {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::fixture::TestRegionPath;
+    use crate::member::pin::STALLED_EPOCHS;
+    use crate::region::file::{CreateOptions, Region};
+    use crate::region::member_table::{clear_copy, state, state_of};
+
+    /// A reader was killed in a view. A process that takes cells of it is stopped. Others advance
+    /// the epoch without waiting, and recover the reader when they can.
+    #[test]
+    fn a_stopped_taker_of_a_dead_reader_holds_up_no_advance() {
+        let path = TestRegionPath::new("dead-reader");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let [writer, reader, taker] = [(), (), ()].map(|()| region.member().unwrap());
+        std::mem::forget(reader.pin().unwrap());
+        // Its undo record is open: recovery excludes takers.
+        reader.operation(|| reader.allocate(100)).unwrap();
+        let index = reader.index();
+        std::mem::forget(reader);
+        let slot = state_of(writer.map(), index).unwrap();
+        clear_copy(writer.map(), index).unwrap();
+        let incarnation = state::incarnation(slot.load(Ordering::Relaxed));
+        let dead = state::make(state::ALIVE, state::NO_PROCESS, incarnation);
+        slot.store(dead, Ordering::Relaxed);
+        let arena = Arena::new(writer.map(), index, false).unwrap();
+        arena.word(undo::TAKER).store(taker.lock_owner() << 48, Ordering::Relaxed);
+        for advance in 0..3 * STALLED_EPOCHS {
+            let advanced = writer.operation(|| writer.advance());
+            advanced.unwrap_or_else(|error| panic!("advance {advance}: {error}"));
+        }
+        assert_eq!(state::of(slot.load(Ordering::Relaxed)), state::ALIVE);
+        arena.word(undo::TAKER).store(0, Ordering::Relaxed);
+        writer.operation(|| writer.advance()).unwrap();
+        assert_eq!(state::of(slot.load(Ordering::Relaxed)), state::FREE);
+    }
+}

@@ -235,6 +235,14 @@ impl Map {
         Ok(unsafe { address.cast().as_ref() })
     }
 
+    /// The words of the line at an offset. As [`Map::word`], one comparison checks both its place
+    /// and its alignment.
+    #[inline]
+    pub(crate) fn line_at(&self, at: u64) -> Result<&[AtomicU64; 8], Corruption> {
+        let units = at.rotate_right(LINE.trailing_zeros());
+        self.line(units)
+    }
+
     /// Bytes of a published cell, which do not change while the caller's pin is held.
     #[inline]
     pub(crate) fn bytes(&self, at: u64, bytes: u64) -> Result<&[u8], Corruption> {
@@ -293,8 +301,13 @@ impl Map {
             next = next.wrapping_add((LINE * STEP) as usize);
             left -= STEP;
         }
-        for line in 0..left {
-            hint(next.wrapping_add((LINE * line) as usize));
+        if left & 2 != 0 {
+            hint(next);
+            hint(next.wrapping_add(LINE as usize));
+            next = next.wrapping_add((2 * LINE) as usize);
+        }
+        if left & 1 != 0 {
+            hint(next);
         }
     }
 

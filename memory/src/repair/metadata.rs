@@ -14,13 +14,15 @@ use crate::layout::{
     MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
     SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK,
     SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, member_at,
-    namespace_flags, ordinary_chunks, seal,
+    namespace_flags, ordinary_chunks, seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
 use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::{EntryUse, parse_use, use_word};
-use crate::region::index_table::{BUCKETS_FIRST, NamespaceIdentity, segment_slot};
+use crate::region::index_table::{
+    BUCKETS_FIRST, NamespaceIdentity, buckets_of, first_of, segment_of, segment_slot,
+};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
 use crate::usage::{self, ALL_COUNTED};
@@ -161,7 +163,17 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     limits(map, index, report)?;
     let is_count = |count| (BUCKETS_FIRST..1 << 42).contains(&count);
     let what = format!("{name}: its bucket count");
-    correct_sealed(map, at + CATALOG_BUCKETS, &what, is_count, report)?;
+    let committed = unseal(map.word(at + CATALOG_COMMITTED)?.load(Ordering::Acquire), "");
+    // One in a thousand flips leads to two numbers with the right check bits. The pages of the last
+    // segment tell which one is possible.
+    let fits = |count| {
+        let last = segment_of(count - 1);
+        is_count(count)
+            && committed.as_ref().map_or(true, |committed| {
+                *committed >= count && *committed <= first_of(last + 1) + buckets_of(last + 1)
+            })
+    };
+    correct_sealed(map, at + CATALOG_BUCKETS, &what, |count| count > 0 && fits(count), report)?;
     let what = format!("{name}: its count of buckets with pages");
     correct_sealed(map, at + CATALOG_COMMITTED, &what, is_count, report)?;
     for segment in 0..SEGMENTS {
@@ -177,6 +189,14 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
         }
     }
     let bytes = NamespaceIdentity::load(map, index)?.name.len() as u64;
+    let end = at + CATALOG_NAME + bytes;
+    if !end.is_multiple_of(8) {
+        let last = end - end % 8;
+        let of_name = map.word(last)?.load(Ordering::Acquire) & ((1 << (8 * (end % 8))) - 1);
+        if set(map, last, of_name)? {
+            report.add_repaired(format!("{name}: the bytes behind its name"));
+        }
+    }
     for which in unused_entry_words(bytes) {
         if set(map, at + which, 0)? {
             report.add_repaired(format!("{name}: byte {which} of its entry"));

@@ -6,29 +6,30 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{Ordering, fence};
 use crate::crash::{crash_point, is_planted};
-use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
+use crate::heap::cell::{self, CellKind};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
     at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, next_version, publish,
-    stamp_of, version_count,
+    stamp_of, units_of, version_count,
 };
 use crate::index::intent::{
-    EVENTS, LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES, LINES_MAX, STATUS, TxnCell,
+    LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES_MAX, STATUS, TxnCell, TxnLine,
 };
 use crate::index::lookup::{ReadToken, find_bucket, link_slot, walk_chain};
-use crate::layout::{CATALOG_FLAGS, Corruption, LINE, catalog_at};
+use crate::layout::{Corruption, LINE};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
-use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, Member};
-use crate::region::index_table::NO_NAMESPACE;
+use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, LOCK_WAIT_TOTAL, Member};
+use crate::region::index_table::{IndexTable, NO_NAMESPACE};
 use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::count::WhenLocked;
 use crate::txn::events::{self, TxnEvents};
+use crate::txn::finish::{abandon, finish, undo, unlock};
 use crate::txn::plan::{
     AccessIndex, CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess,
 };
-use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, retire_record};
+use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target};
 use crate::txn::usage;
 
 /// The result of an attempt to take all locks.
@@ -39,79 +40,6 @@ enum LockAttempt {
     Moved,
     /// A living process holds this lock.
     Busy(u64),
-}
-
-/// Aborts the transaction in the undo record, unless it is committed. True if it is committed.
-pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
-    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed_at_last()
-}
-
-/// Replaces the intents of an undecided transaction by the old entries. Idempotent. Recovery calls
-/// it for a dead member.
-pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
-    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
-    txn.replace_intents(LINE_OLD)?;
-    usage::settle(txn, LINE_OLD)?;
-    crash_point!("txn.undone");
-    arena.set(undo::OP, op::NONE);
-    Ok(())
-}
-
-/// Completes a decided transaction. Idempotent. Recovery calls it for a dead member.
-pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
-    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
-    txn.replace_intents(LINE_NEW)?;
-    crash_point!("txn.replaced");
-    events::append_all(txn)?;
-    usage::settle(txn, LINE_NEW)?;
-    // Before anything is retired: otherwise a cell in transit could still head the pending list.
-    arena.set(undo::PENDING, 0);
-    crash_point!("txn.unpended");
-    for index in 0..txn.lines()? {
-        let line = txn.line(index)?;
-        if line.get(LINE_SLOT) != 0 {
-            let new = line.get(LINE_NEW);
-            if new != 0 {
-                // Its link on the pending list, which ends with this transaction.
-                cell::word(arena.map, at_of(new), WORD_NEXT)?.store(0, Ordering::Release);
-            }
-            retire_record(arena, line.get(LINE_OLD), new)?;
-        }
-    }
-    events::retire_all(arena, txn)?;
-    crash_point!("txn.retired");
-    // Last: readers and the loops above need the lines until here.
-    arena.retire(txn.at)?;
-    crash_point!("txn.cell_retired");
-    arena.set(undo::OP, op::NONE);
-    Ok(())
-}
-
-/// Recovery: wakes the readers of rings to which a dead member appended.
-pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Corruption> {
-    events::wake_all(TxnCell::of(arena.map, arena.get(undo::SLOT)))
-}
-
-/// Releases the locks that a transaction's cell names and `owner` holds.
-pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
-    let at = arena.get(undo::TXN);
-    if at == 0 {
-        return Ok(());
-    }
-    let txn = TxnCell::of(arena.map, at);
-    for index in 0..txn.lines()? {
-        let lock_at = txn.get(index, LINE_LOCK)?;
-        if lock_at != 0 {
-            let word = arena.map.word(lock_at)?;
-            let seen = word.load(Ordering::Relaxed);
-            if lock::owner_of(seen) == owner {
-                lock::release(word, seen);
-                crash_point!("txn.unlocking");
-            }
-        }
-    }
-    arena.set(undo::TXN, 0);
-    Ok(())
 }
 
 impl Member {
@@ -187,27 +115,26 @@ impl Member {
         invariant!(events + usages <= lines, "{events} events, {usages} usages, {lines} lines");
         invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
         let at = self.allocate(LINE * (lines + 1))?;
-        let txn = TxnCell::of(self.map(), at);
-        let head = txn.word(WORD_HEAD)?;
+        let [head, _, _, status, count, kinds, ..] = cell::first_line(self.map(), at)?;
         let class = head.load(Ordering::Relaxed) & 0xff;
         head.store(class | cell::kind_in_head(CellKind::Transaction), Ordering::Relaxed);
-        txn.word(STATUS)?.store(0, Ordering::Relaxed);
-        txn.word(LINES)?.store(lines, Ordering::Relaxed);
-        txn.word(EVENTS)?.store(usages << 32 | events, Ordering::Relaxed);
-        Ok(txn)
+        status.store(0, Ordering::Relaxed);
+        count.store(lines, Ordering::Relaxed);
+        kinds.store(usages << 32 | events, Ordering::Relaxed);
+        Ok(TxnCell::of(self.map(), at))
     }
 
     /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
     /// only briefly. It waits for a busy lock without holding any: in all for [`LOCK_WAIT_MAX`] if
-    /// one holder keeps it, and a few times as long if several do.
+    /// one holder keeps it, and for [`LOCK_WAIT_TOTAL`] if several do.
     fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
         let arena = self.arena();
-        let mut since = None;
+        let (mut since, mut is_split) = (None, false);
         loop {
-            self.sort_locks(plan)?;
+            self.sort_locks(plan, is_split)?;
             let mut before = 0;
-            for (index, (lock_at, _)) in (0_u64..).zip(&plan.order) {
-                let line = txn.line(index)?;
+            for ((lock_at, _), line) in plan.order.iter().zip(txn.all_lines()?) {
+                let line = TxnLine::of(line);
                 line.set(LINE_LOCK, if *lock_at == before { 0 } else { *lock_at });
                 line.set(LINE_SLOT, 0);
                 before = *lock_at;
@@ -222,8 +149,14 @@ impl Member {
                 return Ok(());
             }
             unlock(&arena, self.lock_owner())?;
-            if let LockAttempt::Busy(at) = locked? {
+            let locked = locked?;
+            is_split |= matches!(locked, LockAttempt::Moved);
+            if let LockAttempt::Busy(at) = locked {
                 let since = *since.get_or_insert_with(Instant::now);
+                let owner = lock::owner_of(self.map().word(at)?.load(Ordering::Relaxed));
+                if owner != 0 && since.elapsed() > LOCK_WAIT_TOTAL {
+                    return Err(Error::Stalled { holder: self.holder(lock::member_of(owner))? });
+                }
                 let left = LOCK_WAIT_MAX.saturating_sub(since.elapsed());
                 let payload = self.acquire_within(at, LockSlot::Bucket, left)?;
                 self.release(at, LockSlot::Bucket, payload)?;
@@ -231,15 +164,27 @@ impl Member {
         }
     }
 
-    /// Finds the bucket of each access, and sorts the accesses by it.
-    fn sort_locks(&self, plan: &mut CommitPlan) -> Result<()> {
+    /// Finds the bucket of each access, and sorts the accesses by it. The depths of the buckets are
+    /// compared under their locks. `is_split` is true if one of them did not fit: then they lead to
+    /// the bucket.
+    fn sort_locks(&self, plan: &mut CommitPlan, is_split: bool) -> Result<()> {
         let CommitPlan { accesses, order, .. } = plan;
         order.clear();
+        order.reserve(accesses.len());
+        let mut known: Option<(u32, &IndexTable)> = None;
         for (place, access) in (0..).map(AccessIndex).zip(&mut *accesses) {
-            let table = self.table(access.namespace)?;
-            let (bucket, at, _) = find_bucket(self.map(), table, access.hash)?;
-            (access.bucket, access.lock_at) = (bucket, at);
-            order.push((at, place));
+            let table = match known {
+                Some((namespace, table)) if namespace == access.namespace => table,
+                _ => self.table(access.namespace)?,
+            };
+            known = Some((access.namespace, table));
+            if is_split {
+                (access.bucket, access.lock_at, _) = find_bucket(self.map(), table, access.hash)?;
+            } else {
+                access.bucket = table.bucket_of(access.hash);
+                access.lock_at = table.bucket_at(self.map(), access.bucket)?;
+            }
+            order.push((access.lock_at, place));
         }
         order.sort_unstable_by_key(|(at, _)| *at);
         invariant!(order.len() == accesses.len(), "each access has one lock");
@@ -314,16 +259,17 @@ impl Member {
     /// means that the commit continues.
     fn validate(&self, plan: &mut CommitPlan, keys: &[u8]) -> Result<Option<CommitOutcome>> {
         let map = self.map();
-        let mut kept = NO_NAMESPACE;
+        let (mut kept, mut flags) = (NO_NAMESPACE, 0);
         for (number, access) in plan.accesses.iter_mut().enumerate() {
             // Also that of a record that is only read: what the transaction writes may depend on
             // it.
             if access.namespace != kept {
                 kept = access.namespace;
                 self.keep_namespace(kept)?;
+                flags = self.namespace_flags(kept)?;
             }
             access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
-            if let Some(refused) = self.check_expectation(access, number)? {
+            if let Some(refused) = check_expectation(access, flags, number) {
                 return Ok(Some(refused));
             }
         }
@@ -346,7 +292,9 @@ impl Member {
             }
             self.seal_version(access)?;
         }
-        plan.fill_event_versions();
+        if !plan.events.all.is_empty() {
+            plan.fill_event_versions();
+        }
         if has_moved {
             self.locate_again(plan, keys)?;
         }
@@ -373,28 +321,6 @@ impl Member {
             }
         }
         self.check_growth(bytes_before, bytes_after)
-    }
-
-    fn check_expectation(
-        &self,
-        access: &RecordAccess,
-        number: usize,
-    ) -> Result<Option<CommitOutcome>> {
-        let is_expected = match access.expect {
-            Expectation::Any => true,
-            Expectation::Read(ReadToken { at: 0, .. }) => access.entry_at == 0,
-            Expectation::Read(token) => access.entry_at != 0 && at_of(access.entry) == token.at,
-        };
-        if !is_expected && !is_planted("skip-validation") {
-            return Ok(Some(CommitOutcome::Conflict(number)));
-        }
-        if !matches!(access.change, CellChange::Keep) {
-            let word = self.map().word(catalog_at(access.namespace) + CATALOG_FLAGS)?;
-            if word.load(Ordering::Acquire) >> 16 != access.flags {
-                return Ok(Some(CommitOutcome::FlagsChanged(number)));
-            }
-        }
-        Ok(None)
     }
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. Returns true if an
@@ -444,9 +370,9 @@ impl Member {
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
         if access.entry_at != 0 {
-            let old = cell::Cell::new(map, at_of(access.entry))?;
-            access.version_before = Some(old.version());
-            access.retired = Some(cell::class_at(map, old.at())?);
+            let [head, _, _, version, ..] = map.line(units_of(access.entry))?;
+            access.version_before = Some(version.load(Ordering::Relaxed));
+            access.retired = Some(head.load(Ordering::Relaxed) as u8);
         }
         match access.change {
             CellChange::Keep => access.retired = None,
@@ -485,10 +411,12 @@ impl Member {
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.recorded");
         self.reserve_usages(&plan.usages)?;
-        for (index, (_, place)) in (0_u64..).zip(&plan.order) {
+        let mut line_at = txn.at;
+        for ((_, place), line) in plan.order.iter().zip(txn.all_lines()?) {
+            line_at += LINE;
             let access = plan.access(*place);
             if access.is_write() {
-                self.intend(access, txn, index)?;
+                self.intend(access, txn, (line_at, TxnLine::of(line)))?;
             }
         }
         crash_point!("txn.intended");
@@ -501,14 +429,18 @@ impl Member {
         Ok(true)
     }
 
-    fn intend(&self, access: &RecordAccess, txn: TxnCell<'_>, index: u64) -> Result<()> {
+    fn intend(
+        &self,
+        access: &RecordAccess,
+        txn: TxnCell<'_>,
+        (line_at, line): (u64, TxnLine<'_>),
+    ) -> Result<()> {
         invariant!(access.is_write(), "a record that was only read gets an intent");
         let slot_at = match access.entry_at {
             0 => self.empty_word(access)?,
             found => found,
         };
         let word = self.map().word(slot_at)?;
-        let line = txn.line(index)?;
         line.set(LINE_OLD, access.entry);
         line.set(LINE_NEW, access.new_entry());
         line.set(LINE_OWNER, txn.at);
@@ -516,7 +448,7 @@ impl Member {
         if is_planted("publish-early") {
             publish(word, access.new_entry());
         } else {
-            publish(word, intent(hash_tag(access.hash), txn.line_at(index)));
+            publish(word, intent(hash_tag(access.hash), line_at));
         }
         crash_point!("txn.intending");
         Ok(())
@@ -573,22 +505,26 @@ impl Member {
     }
 }
 
+/// Why an access does not allow the commit. `flags` are those of its namespace, loaded with all
+/// locks held.
+#[inline]
+fn check_expectation(access: &RecordAccess, flags: u64, number: usize) -> Option<CommitOutcome> {
+    let is_expected = match access.expect {
+        Expectation::Any => true,
+        Expectation::Read(ReadToken { at: 0, .. }) => access.entry_at == 0,
+        Expectation::Read(token) => access.entry_at != 0 && at_of(access.entry) == token.at,
+    };
+    if !is_expected && !is_planted("skip-validation") {
+        return Some(CommitOutcome::Conflict(number));
+    }
+    if !matches!(access.change, CellChange::Keep) && flags != access.flags {
+        return Some(CommitOutcome::FlagsChanged(number));
+    }
+    None
+}
+
 /// Buckets that a commit counts in a namespace whose count is not complete.
 const BUCKETS_COUNTED: u64 = 8;
 
 /// A commit examines one more queue for each of this many accesses.
 const ACCESSES_PER_LOOK: usize = 8;
-
-/// After an error. Before the decision the intents are replaced by the old entries. After it only
-/// corruption can have stopped the work, and published cells must not be freed.
-#[cold]
-fn abandon(arena: &Arena<'_>, txn: TxnCell<'_>) {
-    if arena.get(undo::OP) != op::TXN {
-        return;
-    }
-    let is_undone = matches!(txn.is_committed_at_last(), Ok(false)) && undo(arena).is_ok();
-    if !is_undone {
-        arena.set(undo::PENDING, 0);
-        arena.set(undo::OP, op::NONE);
-    }
-}

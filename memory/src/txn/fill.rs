@@ -6,6 +6,7 @@ use nearstate_model::Result;
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellHeader};
+use crate::index::known_slot::KnownSlot;
 use crate::layout::Corruption;
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
@@ -34,7 +35,8 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::allocate`]; `Forked`, `Damaged`.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
         let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
         cell::begin(self.map(), at, head)?;
@@ -74,6 +76,53 @@ impl Member {
         let body_crc = cell::checksum_of(parts);
         self.fill_body(at, head, write_all)?;
         Ok(PendingCell { at, body_crc })
+    }
+
+    /// As [`Member::fill_cell`], with a body of two pieces: the usual record. Returns what is known
+    /// about the slot of the key.
+    ///
+    /// # Errors
+    /// As [`Member::allocate_cell`].
+    #[inline]
+    pub fn fill_cell_pair(
+        &self,
+        head: &CellHeader,
+        (key, value): (&[u8], &[u8]),
+        table: Option<&IndexTable>,
+    ) -> Result<(PendingCell, KnownSlot)> {
+        let at = self.allocate_cell(head)?;
+        let mut writer = self.map().writer(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
+        writer.write(key)?;
+        writer.write(value)?;
+        if writer.room() != 0 {
+            return Err(SHORT.into());
+        }
+        let known = table.and_then(|table| self.probe_slot(table, head.hash));
+        let body = self.map().bytes(at + cell::CELL_HEADER_BYTES, u64::from(head.body))?;
+        let cell = PendingCell { at, body_crc: cell::checksum_of(&[body]) };
+        Ok((cell, known.map_or(KnownSlot::Unknown, KnownSlot::Probed)))
+    }
+
+    /// As [`Member::fill_cell`], with a body in one piece. It is read twice, and not the new cell.
+    ///
+    /// # Errors
+    /// As [`Member::allocate_cell`].
+    #[inline]
+    pub fn fill_cell_whole(
+        &self,
+        head: &CellHeader,
+        body: &[u8],
+        table: Option<&IndexTable>,
+    ) -> Result<PendingCell> {
+        if body.len() as u64 != u64::from(head.body) {
+            return Err(SHORT.into());
+        }
+        let at = self.allocate_cell(head)?;
+        self.write_body(at, 0, body)?;
+        if let Some(table) = table {
+            self.prefetch_record(table, head.hash, 1);
+        }
+        Ok(PendingCell { at, body_crc: cell::checksum_of(&[body]) })
     }
 
     /// Writes the whole body of a cell.

@@ -3,6 +3,7 @@
 use nearstate_model::invariant;
 
 use crate::index::bucket::{entry, hash_tag};
+use crate::index::known_slot::KnownSlot;
 use crate::index::lookup::ReadToken;
 use crate::layout::namespace_flags;
 use crate::txn::events::TxnEvents;
@@ -228,11 +229,11 @@ impl RecordAccess {
     /// Its key and read token.
     #[inline]
     pub(crate) fn target<'k>(&self, keys: &'k [u8]) -> WriteTarget<'k> {
-        let token = match self.expect {
-            Expectation::Any => None,
-            Expectation::Read(token) => Some(token),
+        let known = match self.expect {
+            Expectation::Any => KnownSlot::Unknown,
+            Expectation::Read(token) => KnownSlot::Read(token),
         };
-        WriteTarget { hash: self.hash, key: self.key_in(keys), token }
+        WriteTarget { hash: self.hash, key: self.key_in(keys), known }
     }
 
     #[inline]

@@ -7,9 +7,10 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link, link,
-    load, next_version, publish, stamp_of, version_count,
+    load, next_version, publish, stamp_of, units_of, version_count,
 };
-use crate::index::lookup::{CHAIN_MAX, ReadToken, find_bucket, is_equal, link_slot, walk_chain};
+use crate::index::known_slot::KnownSlot;
+use crate::index::lookup::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
@@ -48,8 +49,8 @@ pub struct WriteTarget<'k> {
     pub hash: u64,
     /// The key.
     pub key: &'k [u8],
-    /// The token of an earlier read, under a pin that is still held.
-    pub token: Option<ReadToken>,
+    /// What is known about its slot.
+    pub known: KnownSlot,
 }
 
 /// The slot of a key in a locked bucket, or the place for a new one.
@@ -87,7 +88,7 @@ impl Member {
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
-        let target = WriteTarget { hash, key, token: None };
+        let target = WriteTarget { hash, key, known: KnownSlot::Unknown };
         self.operation(|| self.write_target(table, target, draft, choose))
     }
 
@@ -164,20 +165,34 @@ impl Member {
     }
 
     /// Locks the bucket that holds a hash. Returns the offset of its line and its payload.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub(crate) fn lock_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
+        let bucket = table.bucket_of(hash);
+        let at = table.bucket_at(self.map(), bucket)?;
+        let payload = self.acquire(at, LockSlot::Bucket)?;
+        if step(hash, bucket, depth_of(payload)).is_none() {
+            return Ok((at, payload));
+        }
+        self.release(at, LockSlot::Bucket, payload)?;
+        self.lock_split_bucket(table, hash)
+    }
+
+    /// As [`Member::lock_bucket`], if the bucket was split, perhaps while this member waited.
+    #[cold]
+    fn lock_split_bucket(&self, table: &IndexTable, hash: u64) -> Result<(u64, u64)> {
         loop {
             let (bucket, at, _) = find_bucket(self.map(), table, hash)?;
             let payload = self.acquire(at, LockSlot::Bucket)?;
             if step(hash, bucket, depth_of(payload)).is_none() {
                 return Ok((at, payload));
             }
-            // The bucket was split while this member waited.
             self.release(at, LockSlot::Bucket, payload)?;
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn write_locked(
         &self,
         (bucket_at, payload): (u64, u64),
@@ -193,7 +208,7 @@ impl Member {
         let (place, hash) = (locate_target(map, bucket_at, target)?, target.hash);
         let old = match place.entry_at {
             0 => None,
-            _ => Some(Cell::new(map, at_of(place.entry))?),
+            _ => Some(Cell::at_units(map, units_of(place.entry))?),
         };
         let before = old.map(|cell| cell.version());
         let decision = choose(old)?;
@@ -244,7 +259,8 @@ impl Member {
 
     /// Stores `new` in the slot of the key, or in an empty word. Returns the class of the retired
     /// record.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn publish_entry(&self, place: &SlotLookup, new: u64) -> Result<Option<u8>> {
         let map = self.map();
         let arena = self.arena();
@@ -256,13 +272,11 @@ impl Member {
             0 => (place.empty_at, 0),
             found => (found, place.entry),
         };
-        let class = if old == 0 { None } else { Some(cell::class_at(map, at_of(old))?) };
         write_undo(&arena, at, old, new, op::RECORD);
         crash_point!("publish.recorded");
         publish(map.word(at)?, new);
         crash_point!("publish.committed");
-        finish_record(&arena, old, new)?;
-        Ok(class)
+        Ok(finish_record(&arena, old, new)?)
     }
 
     /// The chain is full: its last word becomes a link to a new line that holds the displaced entry
@@ -326,15 +340,17 @@ pub(crate) const CROWDED_ENTRIES: u32 = 6;
 
 /// As [`locate`], for a record that may have been read. If its word is unchanged, the key is not
 /// compared again: the reader's pin has protected the cell, and with it the key, since then.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "its answer would travel through memory")]
 pub(crate) fn locate_target(
     map: &Map,
     bucket_at: u64,
     of: WriteTarget<'_>,
 ) -> Result<SlotLookup, Corruption> {
-    if let Some(token) = of.token
+    if let KnownSlot::Read(token) | KnownSlot::Probed(token) = of.known
         && token.slot_at & !(LINE - 1) == bucket_at
         && load(map.word(token.slot_at)?) == token.word
+        && (matches!(of.known, KnownSlot::Read(_)) || has_key(map, token.word, &of)?)
     {
         let (entry_at, found) = (token.slot_at, token.word);
         return Ok(SlotLookup {
@@ -347,6 +363,13 @@ pub(crate) fn locate_target(
         });
     }
     locate(map, bucket_at, of.hash, of.key)
+}
+
+/// True if an entry leads to the record of this key. The caller holds the lock of its bucket.
+#[inline]
+fn has_key(map: &Map, entry: u64, of: &WriteTarget<'_>) -> Result<bool, Corruption> {
+    let cell = Cell::at_units(map, units_of(entry))?;
+    Ok(cell.hash_low() == of.hash as u32 && is_equal(cell.key()?, of.key))
 }
 
 /// Finds the key in a locked bucket, or room for it.
@@ -375,7 +398,7 @@ pub(crate) fn locate(
         return Ok(room(bucket_at, words));
     }
     if found != 0 && !is_intent(found) {
-        let cell = Cell::new(map, at_of(found))?;
+        let cell = Cell::at_units(map, units_of(found))?;
         if cell.hash_low() == hash as u32 && is_equal(cell.key()?, key) {
             let entry_at = bucket_at + 8 + 8 * index;
             let (empty_at, last_at, last, entries) = (0, 0, 0, 0);
@@ -449,26 +472,35 @@ fn locate_in_chain(
 }
 
 /// After the commit: retires the cells that only `old` has, and closes the undo record. Idempotent:
-/// recovery calls it as well.
+/// recovery calls it as well. Returns the class of the old cell.
 #[inline]
-pub(crate) fn finish_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(), Corruption> {
-    retire_record(arena, old, new)?;
+pub(crate) fn finish_record(
+    arena: &Arena<'_>,
+    old: u64,
+    new: u64,
+) -> Result<Option<u8>, Corruption> {
+    let class = retire_record(arena, old, new)?;
     crash_point!("publish.retired");
     finish_word(arena);
-    Ok(())
+    Ok(class)
 }
 
 /// Retires the cells that the record `old` has and `new` does not. Both may be 0. Idempotent.
+/// Returns the class of the old cell.
 #[inline]
-pub(crate) fn retire_record(arena: &Arena<'_>, old: u64, new: u64) -> Result<(), Corruption> {
-    if old != 0 {
-        let cell = Cell::new(arena.map, at_of(old))?;
-        if cell.children() > 0 {
-            retire_children(arena, cell, new)?;
-        }
-        arena.retire(cell.at())?;
+pub(crate) fn retire_record(
+    arena: &Arena<'_>,
+    old: u64,
+    new: u64,
+) -> Result<Option<u8>, Corruption> {
+    if old == 0 {
+        return Ok(None);
     }
-    Ok(())
+    let cell = Cell::at_units(arena.map, units_of(old))?;
+    if cell.children() > 0 {
+        retire_children(arena, cell, new)?;
+    }
+    Ok(Some(arena.retire(cell.at())?))
 }
 
 #[inline]
@@ -483,14 +515,24 @@ fn retire_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Cor
 #[cold]
 fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Corruption> {
     let mut kept = Vec::new();
+    let (mut same, mut same_last) = (0, 0);
     if new != 0 {
         let cell = Cell::new(arena.map, at_of(new))?;
-        for index in 0..cell.children() {
-            kept.push(cell.child(index)?);
+        // A change of one of many parts keeps those before it and those behind it in their order.
+        let (one, other) = (old.children_bytes()?, cell.children_bytes()?);
+        let ((one, _), (other, _)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
+        let is_same = |(one, other): &(&[u8; 8], &[u8; 8])| one == other;
+        same = one.iter().zip(other).take_while(is_same).count();
+        let rests = (one.get(same..), other.get(same..));
+        if let (Some(one), Some(other)) = rests {
+            let pairs = one.iter().rev().zip(other.iter().rev());
+            same_last = pairs.take_while(is_same).count();
         }
+        let rest = other.get(same..other.len() - same_last).unwrap_or_default();
+        kept.extend(rest.iter().map(|child| u64::from_le_bytes(*child)));
         kept.sort_unstable();
     }
-    for index in 0..old.children() {
+    for index in same as u64..old.children() - same_last as u64 {
         let child = old.child(index)?;
         if kept.binary_search(&child).is_err() {
             // The offset is read from the region: a stray one must not change another record.

@@ -30,6 +30,12 @@ pub const REQUEST_BYTES_MAX: usize = 3 << 30;
 /// Longest header: `-` and 19 digits with type byte and line end.
 const HEADER_BYTES_MAX: usize = 24;
 
+/// Most arguments of a request that is read in one pass.
+const COMPLETE_ARGS_MAX: usize = 1024;
+
+/// Most digits of a number that is read in one pass.
+const ORDINARY_DIGITS_MAX: usize = 8;
+
 /// Capacity that the parser keeps after a large request.
 const PLACES_KEPT: usize = 1024;
 
@@ -199,6 +205,7 @@ impl RequestParser {
             self.step = match self.step {
                 ParserStep::Begin => match input.first() {
                     None => return Err(ParseStop::Needs(1)),
+                    Some(b'*') if self.read_complete(input) => return Ok(()),
                     Some(b'*') => self.count(input)?,
                     Some(_) => ParserStep::Inline,
                 },
@@ -208,6 +215,31 @@ impl RequestParser {
                 ParserStep::Inline => return self.inline(input),
             }
         }
+    }
+
+    /// Reads a request that is complete and ordinary in one pass. False, without an effect, for any
+    /// other request: the steps of [`RequestParser::read`] know what is missing or wrong.
+    #[inline]
+    fn read_complete(&mut self, input: &[u8]) -> bool {
+        let Some((count, after)) = ordinary_number(input, 1) else { return false };
+        if self.is_unauthenticated || !(1..=COMPLETE_ARGS_MAX).contains(&count) {
+            return false;
+        }
+        let mut at = after;
+        for _ in 0..count {
+            let Some((from, end)) = complete_bulk(input, at) else {
+                self.ranges.clear();
+                return false;
+            };
+            self.ranges.push((offset(from), offset(end)));
+            at = end + 2;
+        }
+        if at > self.request_max {
+            self.ranges.clear();
+            return false;
+        }
+        self.at = at;
+        true
     }
 
     /// `*3`: the number of arguments.
@@ -304,6 +336,35 @@ enum ParseStop {
 #[inline]
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+/// A bulk string that begins at `at` and is complete: the ends of its bytes.
+#[inline]
+fn complete_bulk(input: &[u8], at: usize) -> Option<(usize, usize)> {
+    if *input.get(at)? != b'$' {
+        return None;
+    }
+    let (length, from) = ordinary_number(input, at + 1)?;
+    let end = from + length;
+    (input.get(end..end + 2)? == b"\r\n").then_some((from, end))
+}
+
+/// A number without a sign or a leading zero, of few digits, and the offset after its CR LF.
+#[inline]
+fn ordinary_number(input: &[u8], from: usize) -> Option<(usize, usize)> {
+    let digits = input.get(from..)?;
+    let mut value = 0;
+    for (index, byte) in digits.iter().take(ORDINARY_DIGITS_MAX + 1).enumerate() {
+        let digit = byte.wrapping_sub(b'0');
+        if digit < 10 {
+            value = 10 * value + usize::from(digit);
+            continue;
+        }
+        let is_plain = index == 1 || index > 1 && *digits.first()? != b'0';
+        let is_number = is_plain && *byte == b'\r' && *digits.get(index + 1)? == b'\n';
+        return is_number.then_some((value, from + index + 2));
+    }
+    None
 }
 
 /// A decimal number and the offset after its CR LF. As strict as Redis: no plus sign, leading zeros

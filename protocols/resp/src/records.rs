@@ -94,7 +94,12 @@ impl KeyedRecords {
     fn resolve_last<'a>(&self, key: &'a [u8]) -> Option<ResolvedKey<'a>> {
         let namespace = self.last_namespace.get()?;
         let prefix = self.last_prefix.borrow();
-        let own = key.strip_prefix(prefix.as_slice()).filter(|_| !prefix.is_empty())?;
+        let own = match (prefix.is_empty(), key.first()) {
+            // A key with a brace may name a namespace.
+            (true, Some(b'{')) => return None,
+            (true, _) => key,
+            (false, _) => key.strip_prefix(prefix.as_slice())?,
+        };
         // An empty namespace may have been removed, also by another process.
         let is_current = self.session.has_namespace(namespace);
         is_current.then_some(ResolvedKey { namespace, key: own })
@@ -255,30 +260,29 @@ impl RecordRef<'_> {
         }
     }
 
-    /// The fields of a hash, in the order in which they were first set.
+    /// The fields of a hash, in the order of the store.
     ///
     /// # Errors
     /// `WRONGTYPE`.
-    pub fn fields(&self) -> Result<Vec<(&str, &[u8])>, ErrorReply> {
+    pub fn fields(&self) -> Result<nearstate_store::Fields<'_>, ErrorReply> {
         match self.record_type() {
-            Form::Blocks => Ok(self.0.blocks().collect()),
+            Form::Blocks => Ok(self.0.fields()),
             Form::Value | Form::Set => Err(ErrorReply::WRONG_TYPE),
         }
     }
 
-    /// A field of a hash. Linear in the number of fields.
+    /// A field of a hash. Linear in the number of fields of a small hash.
     ///
     /// # Errors
     /// `WRONGTYPE`.
     pub fn field(&self, name: &[u8]) -> Result<Option<&[u8]>, ErrorReply> {
-        if self.record_type() != Form::Blocks {
-            return Err(ErrorReply::WRONG_TYPE);
+        match self.record_type() {
+            Form::Blocks => Ok(self.0.field(name)),
+            Form::Value | Form::Set => Err(ErrorReply::WRONG_TYPE),
         }
-        let Ok(name) = str::from_utf8(name) else { return Ok(None) };
-        Ok(self.0.block(name))
     }
 
-    /// The members of a set, ascending.
+    /// The members of a set, in the order of the store.
     ///
     /// # Errors
     /// `WRONGTYPE`.
@@ -361,6 +365,20 @@ pub fn put_set(
 ) -> Result<()> {
     let tags = kept.tags();
     txn.put_members(namespace, key, members, kept.metadata(&tags))
+}
+
+/// Writes a hash with the expiration time and tags in `kept`.
+///
+/// # Errors
+/// Those of the store.
+pub fn put_hash(
+    txn: &Txn<'_>,
+    ResolvedKey { namespace, key }: ResolvedKey<'_>,
+    fields: &[(&[u8], &[u8])],
+    kept: &KeptMetadata,
+) -> Result<()> {
+    let tags = kept.tags();
+    txn.put_fields(namespace, key, fields, kept.metadata(&tags))
 }
 
 /// Metadata that a record keeps when its value changes.

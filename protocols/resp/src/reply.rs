@@ -283,7 +283,24 @@ impl<'o> ReplyWriter<'o> {
     fn head(&mut self, mark: u8, number: usize) {
         match u8::try_from(number) {
             Ok(digit @ 0..=9) => self.out.extend_from_slice(&[mark, b'0' + digit, b'\r', b'\n']),
-            _ => self.digits(mark, number as u64, false),
+            _ => match u16::try_from(number) {
+                Ok(number @ 0..=9999) => self.four_digits(mark, number),
+                _ => self.digits(mark, number as u64, false),
+            },
+        }
+    }
+
+    /// As [`ReplyWriter::digits`], for the lengths of usual values.
+    #[inline]
+    fn four_digits(&mut self, mark: u8, number: u16) {
+        let digit = |divisor: u16| b'0' + (number / divisor % 10) as u8;
+        let digits = [digit(1000), digit(100), digit(10), digit(1)];
+        match (digits, number) {
+            ([a, b, c, d], 1000..) => {
+                self.out.extend_from_slice(&[mark, a, b, c, d, b'\r', b'\n']);
+            }
+            ([_, b, c, d], 100..) => self.out.extend_from_slice(&[mark, b, c, d, b'\r', b'\n']),
+            ([.., c, d], _) => self.out.extend_from_slice(&[mark, c, d, b'\r', b'\n']),
         }
     }
 

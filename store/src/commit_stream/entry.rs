@@ -5,6 +5,8 @@
 //! put, set: meta bytes u32 | value | meta
 //! patch:  is anew u8 | has meta u8 | meta bytes u32 | blocks u16
 //!         | blocks x { name bytes u8, is there u8, bytes u32, name, bytes } | meta
+//! elements: is set u8 | is anew u8 | has meta u8 | meta bytes u32 | elements u32
+//!         | elements x { is there u8, name bytes u32, bytes u32, name, bytes } | meta
 //! ```
 //!
 //! All numbers are little-endian. Metadata is encoded as in a record's cell (`record/meta.rs`).
@@ -37,6 +39,7 @@ const PATCH: u8 = 2;
 const DELETE: u8 = 3;
 const EXPIRE: u8 = 4;
 const PUT_SET: u8 = 5;
+const ELEMENTS: u8 = 6;
 
 /// The change of a record in a committed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +60,19 @@ pub enum StreamedChange<'a> {
         is_anew: bool,
         /// Name and bytes of each.
         blocks: Vec<(&'a [u8], Option<&'a [u8]>)>,
+        /// Tags and expiry, encoded as in `Put`; `None`: unchanged.
+        meta: Option<&'a [u8]>,
+    },
+    /// These members of a set or fields of a hash changed, in this order; the record is a large
+    /// collection, or was one. `None`: the element was removed. Without elements and not anew, only
+    /// the metadata changed.
+    Elements {
+        /// True for members of a set, which have empty values.
+        is_set: bool,
+        /// True if all earlier elements were removed.
+        is_anew: bool,
+        /// Name and value of each.
+        elements: Vec<(&'a [u8], Option<&'a [u8]>)>,
         /// Tags and expiry, encoded as in `Put`; `None`: unchanged.
         meta: Option<&'a [u8]>,
     },
@@ -98,6 +114,7 @@ pub(crate) fn encode(
         StreamedChange::Put { is_set: false, .. } => PUT,
         StreamedChange::Put { is_set: true, .. } => PUT_SET,
         StreamedChange::Patched { .. } => PATCH,
+        StreamedChange::Elements { .. } => ELEMENTS,
         StreamedChange::Deleted { is_expiry: false } => DELETE,
         StreamedChange::Deleted { is_expiry: true } => EXPIRE,
     };
@@ -119,6 +136,9 @@ pub(crate) fn encode(
         }
         StreamedChange::Patched { is_anew, blocks, meta } => {
             encode_patch(*is_anew, blocks, *meta, out);
+        }
+        StreamedChange::Elements { is_set, is_anew, elements, meta } => {
+            encode_elements([*is_set, *is_anew], elements, *meta, out);
         }
         StreamedChange::Deleted { .. } => {}
     }
@@ -156,6 +176,29 @@ fn encode_patch(
     out.extend_from_slice(bytes);
 }
 
+fn encode_elements(
+    [is_set, is_anew]: [bool; 2],
+    elements: &[(&[u8], Option<&[u8]>)],
+    meta: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) {
+    let bytes = meta.unwrap_or_default();
+    let count = u32::try_from(elements.len()).ok();
+    let count = guaranteed(count, "a transaction counts the elements that it changes in 32 bits");
+    out.extend([is_set, is_anew, meta.is_some()].map(u8::from));
+    out.extend_from_slice(&size_of(bytes));
+    out.extend_from_slice(&count.to_le_bytes());
+    for (name, value) in elements {
+        let bytes = value.unwrap_or_default();
+        out.push(u8::from(value.is_some()));
+        out.extend_from_slice(&size_of(name));
+        out.extend_from_slice(&size_of(bytes));
+        out.extend_from_slice(name);
+        out.extend_from_slice(bytes);
+    }
+    out.extend_from_slice(bytes);
+}
+
 /// A transaction of less than 4 GiB is buffered ([`TRANSACTION_BYTES_MAX`]).
 fn size_of(bytes: &[u8]) -> [u8; 4] {
     guaranteed(u32::try_from(bytes.len()).ok(), "a record's bytes count in 32 bits").to_le_bytes()
@@ -187,6 +230,7 @@ pub(crate) fn decode<'a>(rest: &mut &'a [u8]) -> Result<Option<StreamedRecord<'a
             StreamedChange::Put { value, meta: reader.rest, is_set: op == PUT_SET }
         }
         PATCH => patched(payload)?,
+        ELEMENTS => changed_elements(payload)?,
         DELETE => StreamedChange::Deleted { is_expiry: false },
         EXPIRE => StreamedChange::Deleted { is_expiry: true },
         _ => return Err(Corruption("an entry of the commit stream has an unknown operation")),
@@ -210,6 +254,22 @@ fn patched(payload: &[u8]) -> Result<StreamedChange<'_>, Corruption> {
     }
     let meta = reader.take(meta_bytes)?;
     Ok(StreamedChange::Patched { is_anew, blocks, meta: has_meta.then_some(meta) })
+}
+
+fn changed_elements(payload: &[u8]) -> Result<StreamedChange<'_>, Corruption> {
+    let mut reader = Reader { rest: payload };
+    let (is_set, is_anew, has_meta) =
+        (reader.byte()? != 0, reader.byte()? != 0, reader.byte()? != 0);
+    let (meta_bytes, count) = (reader.number()? as usize, reader.number()?);
+    let mut elements = Vec::new();
+    for _ in 0..count {
+        let is_there = reader.byte()? != 0;
+        let (name_bytes, bytes) = (reader.number()? as usize, reader.number()? as usize);
+        let (name, value) = (reader.take(name_bytes)?, reader.take(bytes)?);
+        elements.push((name, is_there.then_some(value)));
+    }
+    let meta = reader.take(meta_bytes)?;
+    Ok(StreamedChange::Elements { is_set, is_anew, elements, meta: has_meta.then_some(meta) })
 }
 
 struct Reader<'a> {
@@ -253,6 +313,18 @@ mod tests {
                 meta: Some(b"m"),
             },
             StreamedChange::Patched { is_anew: false, blocks: Vec::new(), meta: None },
+            StreamedChange::Elements {
+                is_set: false,
+                is_anew: true,
+                elements: vec![(b"", Some(b"v")), (&[0xff; 300], None)],
+                meta: Some(b""),
+            },
+            StreamedChange::Elements {
+                is_set: true,
+                is_anew: false,
+                elements: vec![(b"m", Some(b""))],
+                meta: None,
+            },
             StreamedChange::Deleted { is_expiry: false },
             StreamedChange::Deleted { is_expiry: true },
         ];

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nearstate_memory::BucketLine;
 use nearstate_model::invariant::guaranteed;
 
 use crate::index::ordered::Ordered;
@@ -52,11 +53,17 @@ pub(crate) struct CollectedValue {
     pub(crate) value: (usize, usize),
     /// The start of the key of a unique tag's posting, which ends with the value.
     pub(crate) key_at: usize,
-    /// The hash of that key.
-    pub(crate) hash: u64,
+    /// The bucket of that posting, or of the part of a list that probably covers the record.
+    pub(crate) bucket: BucketLine,
 }
 
 impl CollectedValue {
+    /// True if its tag is unique.
+    #[inline]
+    pub(crate) const fn has_posting(&self) -> bool {
+        self.key_at != self.value.0
+    }
+
     #[inline]
     pub(crate) fn of<'c>(&self, collected: &'c [u8]) -> &'c [u8] {
         guaranteed(collected.get(self.value.0..self.value.1), COLLECTED)
@@ -79,6 +86,8 @@ pub(crate) struct List {
     /// The index of the list's depth in the session's cache.
     pub(crate) depth_index: usize,
     pub(crate) next: Vec<u8>,
+    /// The half of a part that stays when it is split.
+    pub(crate) stay: Vec<u8>,
     pub(crate) other: Vec<u8>,
 }
 

@@ -193,11 +193,7 @@ pub fn encode(expires_ms: u64, tags: &[(&str, &[u8])], out: &mut Vec<u8>) -> Res
         let appended = out.len() - begin + TAIL;
         invariant!(appended == bytes, "tags of {bytes} bytes are encoded as {appended}");
     } else {
-        let mut sorted = tags.to_vec();
-        sorted.sort_unstable();
-        sorted.dedup();
-        invariant!(sorted.len() <= tags.len(), "{} tags of {}", sorted.len(), tags.len());
-        append(&sorted, out);
+        append_sorted(tags, out);
     }
     out.extend_from_slice(&expires_ms.to_le_bytes());
     let all = out.len() - begin + 4;
@@ -207,9 +203,37 @@ pub fn encode(expires_ms: u64, tags: &[(&str, &[u8])], out: &mut Vec<u8>) -> Res
     Ok(())
 }
 
+/// Tags that are sorted on the stack.
+const FEW: usize = 8;
+
+/// Appends unordered tags in order, each once.
+fn append_sorted(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
+    let mut few = [("", &[][..]); FEW];
+    let mut many = Vec::new();
+    let sorted = match few.get_mut(..tags.len()) {
+        Some(few) => {
+            few.copy_from_slice(tags);
+            few
+        }
+        None => {
+            many.extend_from_slice(tags);
+            many.as_mut_slice()
+        }
+    };
+    sorted.sort_unstable();
+    append(sorted, out);
+}
+
+/// Appends tags in ascending order. Duplicates follow each other, and count once.
 #[inline]
 fn append(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
-    for (name, value) in tags {
+    let mut last = None;
+    for tag in tags {
+        if last == Some(tag) {
+            continue;
+        }
+        last = Some(tag);
+        let (name, value) = tag;
         let name_bytes = guaranteed(u8::try_from(name.len()).ok(), "names count in 8 bits");
         let value_bytes = guaranteed(u16::try_from(value.len()).ok(), "values count in 16 bits");
         let [v0, v1] = value_bytes.to_le_bytes();

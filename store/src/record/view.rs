@@ -7,8 +7,12 @@ use nearstate_memory::{Cell, Pin};
 
 use nearstate_model::Result;
 
-use crate::record::members::Members;
+use crate::record::collection::{Collection, ElementWalk, PartTable, is_divided};
+use crate::record::edit::{CollectionEdit, StoredParts};
+use crate::record::fields::{Fields, is_block_name};
+use crate::record::members::{FlatMembers, Members};
 use crate::record::meta::{Meta, Tags, is_past, split};
+use crate::record::parts::Shape;
 use crate::record::{BlockContent, BlockTable, Form, Kind, is_name};
 
 /// One version of a record, read without a copy. Later writes and deletes of the record do not
@@ -46,10 +50,12 @@ enum ViewBacking<'s> {
 pub(crate) struct WrittenRecord {
     pub(crate) form: Form,
     pub(crate) key: Vec<u8>,
-    /// A value, or an encoded table of blocks or members.
+    /// A value, an encoded table of blocks or members, or the first bytes of a divided collection.
     pub(crate) value: Vec<u8>,
     /// Encoded metadata; empty if there is none.
     pub(crate) meta: Vec<u8>,
+    /// The changes of a divided collection.
+    pub(crate) edit: Option<CollectionEdit>,
 }
 
 impl<'s> View<'s> {
@@ -83,6 +89,53 @@ impl<'s> View<'s> {
     pub(crate) fn written(record: &'s WrittenRecord) -> Self {
         let (form, backing) = (record.form, ViewBacking::Written(record));
         Self { version: 0, form, cell: None, value: &[], backing }
+    }
+
+    /// As [`View::written`] of a divided collection, with the version in the region that it changes
+    /// and its value.
+    pub(crate) fn edited(record: &'s WrittenRecord, stored: Option<(Cell<'s>, &'s [u8])>) -> Self {
+        let (form, backing) = (record.form, ViewBacking::Written(record));
+        let (cell, value) = stored.map_or((None, &[][..]), |(cell, value)| (Some(cell), value));
+        Self { version: 0, form, cell, value, backing }
+    }
+
+    /// True if the record is a collection that is divided into parts.
+    #[inline]
+    pub(crate) fn is_divided(&self) -> bool {
+        self.form != Form::Value && is_divided(self.stored())
+    }
+
+    /// The divided collection; `None` if it is flat or damaged.
+    #[cold]
+    pub(crate) fn collection(&self) -> Option<Collection<'_>> {
+        let shape = match self.form {
+            Form::Value => return None,
+            Form::Blocks => Shape::Hash,
+            Form::Set => Shape::Set,
+        };
+        if !self.is_divided() {
+            return None;
+        }
+        match (&self.backing, self.cell) {
+            (ViewBacking::Written(record), cell) => {
+                let table = match cell {
+                    Some(_) => PartTable::parse(self.value).ok()?,
+                    None => PartTable::default(),
+                };
+                Some(record.edit.as_ref()?.collection(StoredParts { cell, table }))
+            }
+            (_, Some(cell)) => Collection::stored(shape, cell, self.value).ok(),
+            (_, None) => None,
+        }
+    }
+
+    /// The encoded metadata; empty without tags and expiry.
+    pub(crate) fn meta_bytes(&self) -> Result<Vec<u8>> {
+        Ok(match (&self.backing, self.cell) {
+            (ViewBacking::Written(record), _) => record.meta.clone(),
+            (_, Some(cell)) if cell.has_meta() => split(cell, cell.value()?)?.1.to_vec(),
+            (_, _) => Vec::new(),
+        })
     }
 
     /// The value, or the encoded table of blocks or members.
@@ -136,13 +189,47 @@ impl<'s> View<'s> {
         }
     }
 
-    /// The members of a set; none for other forms. A damaged set reads as empty; the check of the
-    /// region reports it.
+    /// The members of a set; none for other forms. A damaged set reads as empty, or ends early; the
+    /// check of the region reports it.
     pub fn members(&self) -> Members<'_> {
         match self.form {
-            Form::Set => Members::new(self.stored()).unwrap_or_default(),
+            Form::Set => match self.collection() {
+                Some(collection) => Members::divided(collection),
+                None => FlatMembers::new(self.stored())
+                    .map_or_else(|_| Members::default(), Members::from),
+            },
             Form::Value | Form::Blocks => Members::default(),
         }
+    }
+
+    /// The fields of a hash: its named blocks, and fields with names that no block can have. None
+    /// for other forms.
+    pub fn fields(&self) -> Fields<'_> {
+        match (self.form, self.collection()) {
+            (Form::Value | Form::Set, _) => Fields::default(),
+            (Form::Blocks, Some(collection)) => Fields::divided(collection),
+            (Form::Blocks, None) => {
+                self.table().map_or_else(Fields::default, |table| Fields::flat(self.cell, table))
+            }
+        }
+    }
+
+    /// The value of a field of a hash. Linear in the fields of a small hash, logarithmic in those
+    /// of a large one.
+    pub fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        let Some(mut table) = self.table() else { return self.divided_field(name) };
+        while let Ok(Some(block)) = table.step() {
+            if is_name(block.name, name) {
+                return bytes_of(self.cell, block.content);
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn divided_field(&self, name: &[u8]) -> Option<&[u8]> {
+        let collection = self.collection().filter(|_| self.form == Form::Blocks)?;
+        collection.find(name).map(|element| element.value)
     }
 
     /// The key.
@@ -169,18 +256,14 @@ impl<'s> View<'s> {
     /// # Errors
     /// `Damaged`.
     pub fn taken_bytes(&self) -> Result<u64> {
-        self.cell.map_or(Ok(0), |cell| Ok(cell.taken_bytes()?))
+        let cell = self.cell.filter(|_| !self.is_uncommitted());
+        cell.map_or(Ok(0), |cell| Ok(cell.taken_bytes()?))
     }
 
-    /// The bytes of a named block. Linear in the number of blocks.
+    /// The bytes of a named block. Linear in the number of blocks; logarithmic in the fields of a
+    /// large hash.
     pub fn block(&self, name: &str) -> Option<&[u8]> {
-        let mut table = self.table()?;
-        while let Ok(Some(block)) = table.step() {
-            if is_name(block.name, name.as_bytes()) {
-                return bytes_of(self.cell, block.content);
-            }
-        }
-        None
+        self.field(name.as_bytes())
     }
 
     /// Calls `each` with those blocks whose names are among these: the index of the name, and the
@@ -188,7 +271,7 @@ impl<'s> View<'s> {
     /// others, all names are compared with each block.
     #[inline]
     pub fn blocks_among(&self, names: &[&str], mut each: impl FnMut(usize, &[u8])) {
-        let Some(mut table) = self.table() else { return };
+        let Some(mut table) = self.table() else { return self.fields_among(names, each) };
         let mut guess = 0;
         while let Ok(Some(block)) = table.step() {
             let is_it = |name: &&str| is_name(block.name, name.as_bytes());
@@ -203,9 +286,25 @@ impl<'s> View<'s> {
         }
     }
 
-    /// All named blocks, in the order in which they were first written.
+    #[cold]
+    fn fields_among(&self, names: &[&str], mut each: impl FnMut(usize, &[u8])) {
+        let found = |(index, name): (usize, &&str)| Some((index, self.block(name)?));
+        for (index, bytes) in names.iter().enumerate().filter_map(found) {
+            each(index, bytes);
+        }
+    }
+
+    /// All named blocks, in the order in which they were first written; of a large hash those
+    /// fields whose names a block can have, in the order of their hashes.
     pub fn blocks(&self) -> Blocks<'_> {
-        Blocks { cell: self.cell, table: self.table() }
+        let table = self.table();
+        let walk = if table.is_some() || self.form != Form::Blocks { None } else { self.walk() };
+        Blocks { cell: self.cell, table, walk }
+    }
+
+    #[cold]
+    fn walk(&self) -> Option<Box<ElementWalk<'_>>> {
+        Some(Box::new(self.collection()?.walk_from(0)))
     }
 
     #[inline]
@@ -222,12 +321,18 @@ impl<'s> View<'s> {
 pub struct Blocks<'v> {
     cell: Option<Cell<'v>>,
     table: Option<BlockTable<'v>>,
+    /// The fields of a large hash.
+    walk: Option<Box<ElementWalk<'v>>>,
 }
 
 impl<'v> Iterator for Blocks<'v> {
     type Item = (&'v str, &'v [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(walk) = &mut self.walk {
+            let named = |name| str::from_utf8(name).ok().filter(|_| is_block_name(name));
+            return walk.find_map(|element| Some((named(element.name)?, element.value)));
+        }
         let block = self.table.as_mut()?.next().ok()??;
         bytes_of(self.cell, block.content).map(|bytes| (block.name, bytes))
     }

@@ -12,6 +12,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::index::scratch::IndexScratch;
 use crate::record::Form;
+use crate::record::edit::CollectionEdit;
 use crate::record::meta;
 use crate::session::copies::Copies;
 
@@ -88,6 +89,11 @@ impl BufferSpan {
     }
 
     #[inline]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.from == self.to
+    }
+
+    #[inline]
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         let range = self.from as usize..self.to as usize;
         guaranteed(bytes.get(range), "a span lies in the buffer that it was made for")
@@ -107,10 +113,22 @@ pub(crate) enum Write {
     Put { value: BufferSpan },
     /// Some blocks change; all others are removed if `is_anew`.
     Patch { is_anew: bool, changes: Vec<BlockWrite> },
+    /// Some elements of a collection change, which is divided into parts.
+    Elements(Box<ElementsWrite>),
     /// The record is deleted.
     Delete,
     /// The record is an object, and gets the bytes of its private copy.
     Object { copy: usize },
+}
+
+/// The changes of a divided collection.
+#[derive(Clone, Debug)]
+pub(crate) struct ElementsWrite {
+    pub(crate) edit: CollectionEdit,
+    /// True if all other elements are removed, and the record is not a change of a stored one.
+    pub(crate) is_anew: bool,
+    /// The changed elements, in the order of their changes: for watches and the commit stream.
+    pub(crate) changes: Vec<BlockWrite>,
 }
 
 /// One record of a transaction.
@@ -132,6 +150,8 @@ pub(crate) struct TxnEntry {
     pub(crate) after: Option<u64>,
     /// It is deleted because it has expired.
     pub(crate) is_expiry: bool,
+    /// It was not read, and must not exist at the commit: the posting of a unique value.
+    pub(crate) is_claim: bool,
 }
 
 /// Up to this many entries are searched linearly, which is faster than a tree.
@@ -148,13 +168,17 @@ pub(crate) struct Buffers {
     pub(crate) entry_indices: BTreeMap<(u32, u64), u32>,
     /// How many writes were buffered.
     pub(crate) changes: u64,
+    /// True once a value that the transaction claims was taken: then postings are read before they
+    /// are written.
+    pub(crate) is_claim_refused: bool,
     /// True once the reads were not of one moment.
     pub(crate) is_torn: bool,
     /// True once an index has changed faster than it could be read.
     has_conflict: Cell<bool>,
     /// True while a read does not validate the earlier ones: all are validated together afterwards.
     pub(crate) is_validated_later: bool,
-    pub(crate) scratch: IndexScratch,
+    /// `None` before its first use, and while the indexes of this transaction are changed.
+    scratch: Option<Box<IndexScratch>>,
 }
 
 /// Bytes that a session keeps between transactions; more is freed.
@@ -186,9 +210,41 @@ impl Buffers {
             self.entry_indices.clear();
         }
         self.changes = 0;
+        self.is_claim_refused = false;
         self.is_torn = false;
         self.has_conflict.set(false);
         self.is_validated_later = false;
+    }
+
+    /// Takes the buffers for changes of indexes, for the time of such a change.
+    #[inline]
+    pub(crate) fn take_scratch(&mut self) -> Box<IndexScratch> {
+        self.scratch.take().unwrap_or_default()
+    }
+
+    /// Returns them.
+    #[inline]
+    pub(crate) fn give_scratch(&mut self, scratch: Box<IndexScratch>) {
+        self.scratch = Some(scratch);
+    }
+
+    /// The bytes of several spans, if each begins where the previous one ends. Empty spans do not
+    /// count.
+    #[inline]
+    pub(crate) fn joined(&self, spans: [BufferSpan; 3]) -> Option<&[u8]> {
+        let mut all = BufferSpan::default();
+        for span in spans {
+            if span.is_empty() {
+                continue;
+            }
+            if all.to == 0 {
+                all.from = span.from;
+            } else if all.to != span.from {
+                return None;
+            }
+            all.to = span.to;
+        }
+        Some(self.bytes(all))
     }
 
     #[inline]
@@ -208,6 +264,13 @@ impl Buffers {
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
         Ok(BufferSpan::new(from, self.bytes.len()))
+    }
+
+    /// Removes the bytes that were kept last.
+    #[cold]
+    pub(crate) fn forget(&mut self, last: BufferSpan) {
+        invariant!(last.to as usize == self.bytes.len(), "only the last bytes are removed");
+        self.bytes.truncate(last.from as usize);
     }
 
     /// Appends encoded metadata; nothing if there is none.

@@ -125,9 +125,9 @@ impl Session {
     /// record's expiry time. True if the record was deleted.
     fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
         let mut set = WriteSet::new(self)?;
-        let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
+        let mut scratch = set.buffers.take_scratch();
         let root = expiry_root(tree);
-        let existed = ordered.remove(&mut set, root, &due.entry);
+        let existed = scratch.ordered.remove(&mut set, root, &due.entry);
         let deleted = existed.and_then(|existed| {
             if !existed {
                 return Ok(false); // Another session has handled it.
@@ -147,11 +147,11 @@ impl Session {
             if expires_ms(meta) != 0 {
                 let mut key = Vec::with_capacity(due.entry.len());
                 expiry_key(expires_ms(meta), due.namespace, &due.key, &mut key);
-                ordered.insert(&mut set, root, &key)?;
+                scratch.ordered.insert(&mut set, root, &key)?;
             }
             Ok(false)
         });
-        set.buffers.scratch.ordered = ordered;
+        set.buffers.give_scratch(scratch);
         let deleted = deleted?;
         set.index_all()?;
         set.notify_all()?;

@@ -159,8 +159,8 @@ impl List {
         (number, index): (u32, usize),
         part: Part<'_>,
     ) -> Result<bool> {
-        let (session, mut stay) = (set.session, Vec::new());
-        if !part.split(|key| session.hash(key), (&mut stay, &mut self.other))? {
+        let session = set.session;
+        if !part.split(|key| session.hash(key), (&mut self.stay, &mut self.other))? {
             return Ok(false);
         }
         name_part(sibling(number, part.depth), &mut self.key);
@@ -170,7 +170,7 @@ impl List {
         }
         invariant!(new != index, "the halves of part {number} are two records");
         set.put(new, &self.other, &[])?;
-        set.put(index, &stay, &[])?;
+        set.put(index, &self.stay, &[])?;
         Ok(true)
     }
 

@@ -67,7 +67,7 @@ impl Session {
             let _held = self.member.pin()?;
             let posting = self.member.lookup_small(internal, hash, &key)?;
             let Some((_, record)) = posting.record else { return Ok(None) };
-            if let Some(view) = self.get(namespace, record)? {
+            if let Some(view) = self.get_whole(namespace, record)? {
                 if view.tags().any(|(name, found)| name == tag && found == value) {
                     return Ok(Some(view));
                 }

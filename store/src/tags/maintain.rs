@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{BucketLine, Corruption, IndexTable};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
     INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TRANSACTION_RECORDS_MAX,
@@ -24,6 +24,8 @@ use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
 
 const NO_CHANGE: &str = "a change of metadata is named by its index";
+/// Lines of a posting, or of a part of a list, that are requested before it is read.
+const POSTING_LINES: u64 = 2;
 const NO_VALUE: &str = "a change of metadata names its values";
 
 impl<'s> WriteSet<'s> {
@@ -44,9 +46,9 @@ impl<'s> WriteSet<'s> {
         if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
-        let mut scratch = std::mem::take(&mut self.buffers.scratch);
+        let mut scratch = self.buffers.take_scratch();
         let done = self.index_written(written, &mut scratch);
-        self.buffers.scratch = scratch;
+        self.buffers.give_scratch(scratch);
         match done {
             Ok(()) => Ok(written),
             Err(error @ Error::Conflict { .. }) => Err(error),
@@ -82,8 +84,10 @@ impl<'s> WriteSet<'s> {
 
     fn index_written(&mut self, written: usize, scratch: &mut IndexScratch) -> Result<()> {
         scratch.begin();
+        let session = self.session;
+        let internal = session.member.table(session.internal_table()?)?;
         for index in 0..written {
-            self.collect_changes(index, scratch)?;
+            self.collect_changes(index, internal, scratch)?;
         }
         invariant!(
             self.buffers.entries.len() == written,
@@ -98,6 +102,12 @@ impl<'s> WriteSet<'s> {
             scratch.changes.is_sorted_by(|one, next| one.index < next.index),
             "each entry changes once"
         );
+        // What is read of the index: all postings that are removed, and the parts of lists. Their
+        // misses overlap, too.
+        let parts = scratch.new_values.iter().filter(|value| !value.has_posting());
+        for value in scratch.old_values.iter().chain(parts) {
+            session.member.probe(value.bucket, POSTING_LINES);
+        }
         // Values are removed from all records before any is added, so that a value can move from
         // one record to another.
         if !scratch.old_values.is_empty() {
@@ -143,7 +153,12 @@ impl<'s> WriteSet<'s> {
 
     /// Collects the values that a record loses and gains, and prefetches the index records that
     /// will change, so that their cache misses overlap.
-    fn collect_changes(&mut self, index: usize, scratch: &mut IndexScratch) -> Result<()> {
+    fn collect_changes(
+        &mut self,
+        index: usize,
+        internal: &IndexTable,
+        scratch: &mut IndexScratch,
+    ) -> Result<()> {
         let Some((old, new)) = self.change_of_meta(index)? else { return Ok(()) };
         let TxnEntry { table, hash: record, .. } = self.entry_at(index);
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
@@ -154,7 +169,7 @@ impl<'s> WriteSet<'s> {
                 // A tag that the namespace has not declared has no index.
                 let Some(tag) = set.named(name) else { continue };
                 if new.is_empty() || pairs(new).all(|kept| kept != (name, value)) {
-                    let lost = self.collect_value(record, (table, tag), value, scratch)?;
+                    let lost = self.collect_value(record, (table, tag), value, internal, scratch);
                     scratch.old_values.push(lost);
                 }
             }
@@ -162,7 +177,7 @@ impl<'s> WriteSet<'s> {
                 let Some(tag) = set.named(name) else { continue };
                 invariant!(value.len() <= TAG_VALUE_BYTES_MAX, "a value of {} bytes", value.len());
                 if old.is_empty() || pairs(old).all(|pair| pair != (name, value)) {
-                    let gained = self.collect_value(record, (table, tag), value, scratch)?;
+                    let gained = self.collect_value(record, (table, tag), value, internal, scratch);
                     scratch.new_values.push(gained);
                 }
             }
@@ -184,26 +199,27 @@ impl<'s> WriteSet<'s> {
         record: u64,
         (table, tag): (u32, &Tag),
         value: &[u8],
+        internal: &IndexTable,
         scratch: &mut IndexScratch,
-    ) -> Result<CollectedValue> {
+    ) -> CollectedValue {
         let IndexScratch { collected, list, .. } = scratch;
         let member = &self.session.member;
-        let internal = member.table(self.session.internal_table()?)?;
         let key_at = collected.len();
         if tag.is_unique {
             append_posting_key(table, tag.id, value, collected);
             let hash = self.session.hash(collected.get(key_at..).unwrap_or_default());
-            member.prefetch_bucket(internal, hash);
+            let bucket = member.prefetch_bucket(internal, hash);
             let value = (key_at + POSTING_VALUE_AT, collected.len());
-            return Ok(CollectedValue { tag: tag.id, value, key_at, hash });
+            return CollectedValue { tag: tag.id, value, key_at, bucket };
         }
         collected.extend_from_slice(value);
+        let mut bucket = BucketLine::NONE;
         if tag.has_lists() {
             list.begin(table, tag.id, value);
             let (_, key) = list.guess(self, record);
-            member.prefetch_bucket(internal, self.session.hash(key));
+            bucket = member.prefetch_bucket(internal, self.session.hash(key));
         }
-        Ok(CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, hash: 0 })
+        CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, bucket }
     }
 
     /// Removes the collected old values of a record from the indexes.
@@ -221,7 +237,7 @@ impl<'s> WriteSet<'s> {
         for index in from..to {
             let old = *guaranteed(scratch.old_values.get(index), NO_VALUE);
             let Some(tag) = set.numbered(old.tag) else { continue };
-            let posting = (old.hash, old.key(&collected));
+            let posting = (old.bucket.hash(), old.key(&collected));
             self.remove_value((table, tag), old.of(&collected), posting, scratch)?;
         }
         scratch.collected = collected;
@@ -261,8 +277,10 @@ impl<'s> WriteSet<'s> {
             let Some(tag) = set.numbered(new.tag) else { continue };
             let value = new.of(&collected);
             if tag.is_unique && !tag.is_ordered && !tag.is_counted {
-                let posting = (new.hash, new.key(&collected));
-                self.add_posting((table, tag), value, posting, scratch)?;
+                let posting = (new.bucket.hash(), new.key(&collected));
+                if !self.claim_posting(posting, &scratch.record)? {
+                    self.add_posting((table, tag), value, posting, scratch)?;
+                }
             } else {
                 self.add_value(table, tag, value, scratch)?;
             }
@@ -312,6 +330,21 @@ impl<'s> WriteSet<'s> {
             self.count((table, tag.id), value, 1, scratch)?;
         }
         Ok(())
+    }
+
+    /// Adds the posting of a unique value without a search for one: if there is one, the commit is
+    /// refused and prepared again. False if the transaction knows the posting, or was refused.
+    #[inline]
+    fn claim_posting(&mut self, (hash, key): (u64, &[u8]), record: &[u8]) -> Result<bool> {
+        let table = self.session.internal_table()?;
+        if self.buffers.is_claim_refused || self.find_entry(table, hash, key).is_some() {
+            return Ok(false);
+        }
+        if !nearstate_memory::crash::is_planted("forget-posting") {
+            let index = self.claim(table, hash, key)?;
+            self.put(index, record, &[])?;
+        }
+        Ok(true)
     }
 
     /// Adds the posting of a unique value. False if it exists already.

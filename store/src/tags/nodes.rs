@@ -48,18 +48,28 @@ impl Session {
             Some((_, bytes)) => Arc::new(TagSet::decode(bytes)?),
             None => Arc::default(),
         };
-        // After this no session can commit with older tags.
-        let now = if now < tags.generation { self.raise_to(namespace, &tags)? } else { now };
+        self.remember_tags(namespace, now, &tags)?;
+        Ok(tags)
+    }
+
+    /// Remembers tags that were read after the generation of the flags was `now`.
+    pub(crate) fn remember_tags(&self, namespace: u32, now: u64, tags: &Arc<TagSet>) -> Result<()> {
+        if now < tags.generation {
+            // After this no session can commit with older tags. The flags can have a higher
+            // generation by now, of tags that were stored after these: they are read by the next
+            // call.
+            self.raise_to(namespace, tags)?;
+        }
         let mut known = self.internal.tags.borrow_mut();
         if known.len() >= KNOWN_MIN && known.len().is_power_of_two() {
             known.retain(|number, _| self.member.check_namespace(*number).is_ok());
         }
-        known.insert(namespace, (now, Arc::clone(&tags)));
-        Ok(tags)
+        known.insert(namespace, (now.max(tags.generation), Arc::clone(tags)));
+        Ok(())
     }
 
-    /// Raises the generation of a namespace's flags to that of these tags. Returns it.
-    pub(crate) fn raise_to(&self, namespace: u32, tags: &TagSet) -> Result<u64> {
+    /// Raises the generation of a namespace's flags to that of these tags.
+    pub(crate) fn raise_to(&self, namespace: u32, tags: &TagSet) -> Result<()> {
         // The generation is read from shared memory: a damaged one saturates.
         let wanted = tags.generation.saturating_mul(namespace_flags::GENERATION);
         let word = self.member.update_namespace_flags(namespace, |word| {
@@ -68,7 +78,7 @@ impl Session {
         })?;
         invariant!(word >= wanted, "the count of schema changes rises: {word:#x}, {wanted:#x}");
         invariant!(word & namespace_flags::TAGGED != 0, "a namespace with tags has the flag");
-        Ok(word / namespace_flags::GENERATION)
+        Ok(())
     }
 
     /// A random name for a node. The caller checks that it is unused.
@@ -99,7 +109,7 @@ impl WriteSet<'_> {
     pub(crate) fn own(&self, index: Option<usize>) -> OwnWrite {
         match index.map(|index| &self.entry_at(index).write) {
             Some(Write::Put { .. }) => OwnWrite::Written,
-            Some(Write::Patch { .. } | Write::Object { .. }) => {
+            Some(Write::Patch { .. } | Write::Elements(_) | Write::Object { .. }) => {
                 invariant!("a record of the internal namespace is put whole")
             }
             Some(Write::Delete) => OwnWrite::Deleted,

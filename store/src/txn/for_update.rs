@@ -1,6 +1,6 @@
 //! Read-modify-write of one record, as a procedure does with the context of a UE.
 
-use nearstate_memory::{Cell, IndexTable, PendingCell, ReadToken, WriteTarget};
+use nearstate_memory::{Cell, IndexTable, KnownSlot, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
@@ -182,7 +182,7 @@ impl RecordForUpdate<'_> {
         if self.view.form() != Form::Blocks {
             return Err(other_form(self.view.form()));
         }
-        if self.flags()? & CHANGES_NEED_TXN == 0 {
+        if self.flags()? & CHANGES_NEED_TXN == 0 && !self.view.is_divided() {
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();
@@ -236,7 +236,8 @@ impl RecordForUpdate<'_> {
             mask & (NEEDS_TXN | CHANGES_NEED_TXN) != 0,
             "the flags {mask:#x} allow a direct write"
         );
-        let target = WriteTarget { hash: self.hash, key: self.key, token: Some(self.seen) };
+        let target =
+            WriteTarget { hash: self.hash, key: self.key, known: KnownSlot::Read(self.seen) };
         let flags =
             FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
         let mut current = None;

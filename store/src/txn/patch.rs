@@ -1,10 +1,11 @@
 //! Patches of named blocks (deltas). Only changed blocks are written, only small blocks are copied.
 
-use nearstate_memory::{Cell, CellHeader, Corruption, WriteTarget};
+use nearstate_memory::{Cell, CellHeader, Corruption, KnownSlot, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
+use crate::record::collection::is_divided;
 use crate::record::meta::split;
 use crate::record::splice::Splice;
 use crate::record::{
@@ -43,6 +44,16 @@ impl Session {
                 let current = seen.map(|cell| cell.version());
                 return Ok(Some(Outcome::Refused { current }));
             }
+            // Its elements are changed in a transaction.
+            let is_in_parts = match seen {
+                Some(cell) => {
+                    Form::of(namespace.kind, &cell) == Form::Blocks && is_divided(cell.value()?)
+                }
+                None => false,
+            };
+            if is_in_parts {
+                return Ok(None);
+            }
             // A patch of an existing record changes no tag, so it changes no index.
             let mask = if seen.is_some() { CHANGES_NEED_TXN } else { NEEDS_TXN };
             if self.member.namespace_flags(namespace.index)? & mask != 0 {
@@ -56,7 +67,8 @@ impl Session {
                     return Err(error);
                 }
             };
-            let target = WriteTarget { hash: lookup.hash, key, token: Some(found.token) };
+            let target =
+                WriteTarget { hash: lookup.hash, key, known: KnownSlot::Read(found.token) };
             let flags =
                 FlagCheck { table: lookup.table, namespace: namespace.index, mask, expected: 0 };
             let is_same =

@@ -6,9 +6,11 @@ use std::cell::{Cell, OnceCell};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Result, invariant};
 
+use crate::record::Form;
+use crate::record::collection::encode_table;
+use crate::record::fields::encode_inline;
 use crate::record::meta::split;
 use crate::record::view::{View, WrittenRecord};
-use crate::record::{Block, BlockContent, Form, encode, size_of_block};
 use crate::session::Namespace;
 use crate::session::buffers::Write;
 use crate::txn::write_set::WriteSet;
@@ -45,14 +47,47 @@ impl WrittenRecords {
     }
 }
 
+/// A divided collection that the transaction changes: the stored parts, seen through its changes.
+fn edited_record<'t, 's: 't>(
+    set: &mut WriteSet<'s>,
+    index: usize,
+    written: &'t WrittenRecords,
+) -> Result<View<'t>> {
+    let entry = set.entry_at(index);
+    let Write::Elements(elements) = &entry.write else { invariant!("a changed collection") };
+    let seen = entry.seen.filter(|_| !elements.is_anew);
+    let stored = seen.map(|seen| set.session.stored(seen)).transpose()?.flatten();
+    let stored = match stored {
+        Some((cell, bytes)) => Some((cell, split(cell, bytes)?)),
+        None => None,
+    };
+    let meta = match (entry.meta, stored) {
+        (Some(span), _) => set.buffers.bytes(span).to_vec(),
+        (None, Some((_, (_, kept)))) => kept.to_vec(),
+        (None, None) => Vec::new(),
+    };
+    let record = WrittenRecord {
+        form: entry.form,
+        key: set.buffers.bytes(entry.key).to_vec(),
+        value: encode_table(0, &[], &[]),
+        meta,
+        edit: Some(elements.edit.clone()),
+    };
+    let stored = stored.map(|(cell, (value, _))| (cell, value));
+    Ok(View::edited(written.keep(record), stored))
+}
+
 /// The record of an entry that the transaction has written; `None` if it has deleted it.
 #[cold]
-pub(crate) fn written_record<'t>(
-    set: &mut WriteSet<'_>,
+pub(crate) fn written_record<'t, 's: 't>(
+    set: &mut WriteSet<'s>,
     namespace: Namespace,
     index: usize,
     written: &'t WrittenRecords,
 ) -> Result<Option<View<'t>>> {
+    if matches!(set.entry_at(index).write, Write::Elements(_)) {
+        return edited_record(set, index, written).map(Some);
+    }
     let entry = set.entry_at(index);
     let (write, meta, hash) = (entry.write.clone(), entry.meta, entry.hash);
     let key = set.buffers.bytes(entry.key).to_vec();
@@ -62,7 +97,9 @@ pub(crate) fn written_record<'t>(
     }
     let (is_anew, changes) = match write {
         // The namespace of objects is internal: a caller cannot name it.
-        Write::None | Write::Delete | Write::Object { .. } => return Ok(None),
+        Write::None | Write::Delete | Write::Object { .. } | Write::Elements(_) => {
+            return Ok(None);
+        }
         Write::Put { value } => {
             record.value.extend_from_slice(set.buffers.bytes(value));
             return Ok(Some(View::written(written.keep(record))));
@@ -90,11 +127,8 @@ pub(crate) fn written_record<'t>(
         }
     }
     invariant!(record.form == Form::Blocks, "only a record of named blocks is patched");
-    let table: Vec<Block<'_>> = blocks.iter().map(|(name, bytes)| inline(name, bytes)).collect();
-    record.value = encode(&table);
+    let pairs: Vec<(&str, &[u8])> =
+        blocks.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    record.value = encode_inline(&pairs);
     Ok(Some(View::written(written.keep(record))))
-}
-
-fn inline<'a>(name: &'a str, bytes: &'a [u8]) -> Block<'a> {
-    Block { name, content: BlockContent::Inline(bytes), bytes: size_of_block(bytes) }
 }

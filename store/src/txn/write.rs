@@ -3,11 +3,12 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    Cell, CellHeader, FLAG_META, IndexTable, PendingCell, WriteDecision, WriteTarget,
+    Cell, CellHeader, FLAG_META, IndexTable, KnownSlot, PendingCell, WriteDecision, WriteTarget,
 };
 use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
+use crate::record::collection::PARTS_MAX;
 use crate::record::meta::{is_past_cell, split};
 use crate::record::splice::Splice;
 use crate::record::{CUT, Form};
@@ -171,8 +172,8 @@ impl Session {
         if !lookup.is_seen {
             self.member.prefetch_bucket(lookup.table, lookup.hash);
         }
-        let draft = self.draft(lookup, &[], value, &[])?;
-        let target = WriteTarget { hash: lookup.hash, key, token: None };
+        let (draft, known) = self.draft_pair(lookup, value)?;
+        let target = WriteTarget { hash: lookup.hash, key, known };
         let flags = FlagCheck {
             table: lookup.table,
             namespace: namespace.index,
@@ -210,7 +211,7 @@ impl Session {
         let KeyLookup { table, hash, key, is_seen, .. } = lookup;
         invariant!(children.len().is_multiple_of(8), "children of {} bytes", children.len());
         invariant!(
-            children.len() / 8 <= BLOCKS_MAX,
+            children.len() / 8 <= PARTS_MAX,
             "a record with {} children",
             children.len() / 8
         );
@@ -220,6 +221,32 @@ impl Session {
         // A small record belongs to an index, and its bucket was read already.
         let is_unseen = body > BODY_SMALL && !is_seen;
         self.member.fill_cell(&head, &[children, key, value, meta], is_unseen.then_some(table))
+    }
+
+    /// As [`Session::draft`] of a record without children and metadata. Returns what is known about
+    /// the slot of the key.
+    #[inline]
+    fn draft_pair(&self, lookup: KeyLookup<'_>, value: &[u8]) -> Result<(PendingCell, KnownSlot)> {
+        let KeyLookup { table, key, is_seen, .. } = lookup;
+        let body = key.len() + value.len();
+        let head = head_of(lookup, 0, body, false)?;
+        let is_unseen = body > BODY_SMALL && !is_seen;
+        self.member.fill_cell_pair(&head, (key, value), is_unseen.then_some(table))
+    }
+
+    /// As [`Session::draft`] of a body that is in one piece: key, value and metadata.
+    #[inline]
+    pub(crate) fn draft_whole(
+        &self,
+        lookup: KeyLookup<'_>,
+        body: &[u8],
+        has_meta: bool,
+    ) -> Result<PendingCell> {
+        let KeyLookup { table, key, is_seen, .. } = lookup;
+        debug_assert!(body.starts_with(key), "a body without children begins with the key");
+        let head = head_of(lookup, 0, body.len(), has_meta)?;
+        let is_unseen = body.len() > BODY_SMALL && !is_seen;
+        self.member.fill_cell_whole(&head, body, is_unseen.then_some(table))
     }
 
     /// As [`Session::draft`] of an old version with some bytes of its block table replaced: each
@@ -265,7 +292,7 @@ impl Session {
             return Ok(None);
         }
         let table = self.table(namespace)?;
-        let target = WriteTarget { hash: self.hash(key), key, token: None };
+        let target = WriteTarget { hash: self.hash(key), key, known: KnownSlot::Unknown };
         let flags = FlagCheck { table, namespace: namespace.index, mask: NEEDS_TXN, expected: 0 };
         let mut current = None;
         let written = self.write_single(flags, target, None, |record| {
@@ -303,7 +330,7 @@ pub(crate) fn head_of(
 const BODY_SMALL: usize = 320;
 
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "a cell counts its key in 16 bits");
-const _: () = assert!(BLOCKS_MAX <= u16::MAX as usize, "a cell counts its children in 16 bits");
+const _: () = assert!(BLOCKS_MAX <= PARTS_MAX, "a cell counts its children in 13 bits");
 const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a cell counts its body in 32 bits");
 
 /// Flags of a namespace in which every put and delete is a transaction.

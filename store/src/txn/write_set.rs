@@ -3,20 +3,14 @@
 //!
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
-use nearstate_memory::{
-    Cell, CellChange, CommitOutcome, Expectation, PendingCell, Pin, ReadToken, RecordAccess,
-    WriteTarget,
-};
+use nearstate_memory::{Cell, Pin, ReadToken};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::{BlockChange, Form};
+use crate::session::Session;
 use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, Metadata, TxnEntry, Write};
-use crate::session::copies::Copies;
-use crate::session::{KeyLookup, Session};
-use crate::txn::address::Address;
-use crate::txn::write::{FlagCheck, SingleWrite, head_of};
 
 /// An open transaction's reads and writes.
 #[derive(Debug)]
@@ -80,6 +74,7 @@ impl<'s> WriteSet<'s> {
             flags: 0,
             after: None,
             is_expiry: false,
+            is_claim: false,
         });
         invariant!(self.buffers.entries.len() == index + 1, "entry {index} is the last one");
         if index >= LINEAR_MAX {
@@ -266,6 +261,15 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
+    /// The entry of a record of which the caller has read nothing, and that must not exist at the
+    /// commit.
+    #[inline]
+    pub(crate) fn claim(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
+        let index = self.push(table, hash, key)?;
+        self.entry_mut(index).is_claim = true;
+        Ok(index)
+    }
+
     /// The entry of a record that will be written.
     pub(crate) fn entry(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         if let Some(index) = self.find_entry(table, hash, key) {
@@ -286,9 +290,16 @@ impl<'s> WriteSet<'s> {
         metadata: Metadata<'_>,
     ) -> Result<()> {
         invariant!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is put", value.len());
-        // First, because invalid metadata must leave the transaction unchanged.
-        let meta = self.buffers.keep_meta(metadata)?;
+        // The metadata follows the value, as in the cell.
         let value = self.buffers.keep(value)?;
+        let meta = match self.buffers.keep_meta(metadata) {
+            Ok(meta) => meta,
+            Err(error) => {
+                // Invalid metadata must leave the transaction unchanged.
+                self.buffers.forget(value);
+                return Err(error);
+            }
+        };
         let entry = self.entry_mut(index);
         entry.write = Write::Put { value };
         entry.form = Form::Value;
@@ -340,6 +351,7 @@ impl<'s> WriteSet<'s> {
             Write::None | Write::Put { .. } | Write::Object { .. } => {
                 (false, Vec::with_capacity(blocks.len()))
             }
+            Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
             let bytes = change.bytes.map(|bytes| self.buffers.keep(bytes)).transpose()?;
@@ -369,196 +381,12 @@ impl<'s> WriteSet<'s> {
         entry.write = Write::Delete;
         entry.meta = Some(BufferSpan::default());
     }
-
-    /// Adds the changes of indexes, and the events for watches and the commit stream. Returns the
-    /// number of entries before that.
-    #[inline]
-    pub(crate) fn prepare(&mut self) -> Result<usize> {
-        let written = self.index_all()?;
-        let count = self.buffers.entries.len();
-        invariant!(written <= count, "indexes add entries: {written} became {count}");
-        self.notify_all()?;
-        invariant!(self.buffers.entries.len() == count, "notifications add no entries");
-        Ok(written)
-    }
-
-    /// Commits the buffered changes.
-    ///
-    /// # Errors
-    /// `Conflict`, `Full`, `Stalled`, `Damaged`; nothing was changed then.
-    pub(crate) fn commit(&mut self) -> Result<()> {
-        if self.buffers.is_torn {
-            return Err(torn());
-        }
-        if self.is_read_only() {
-            return Ok(()); // All reads were consistent at the moment of the last one.
-        }
-        // Before the first draft: a forked child has no arena of its own.
-        self.session.member.check_usable()?;
-        let member = &self.session.member;
-        let done = member.with_reserve(|| {
-            self.buffers.plan.accesses.clear();
-            match self.buffers.entries.len() {
-                1 if self.buffers.is_direct() => self.commit_one(),
-                _ => self.commit_many(),
-            }
-        });
-        if done.is_err() {
-            self.session.member.free_pending()?;
-        }
-        done
-    }
-
-    /// Commits one record on the path of a put, without an intent.
-    fn commit_one(&mut self) -> Result<()> {
-        let draft = match self.change_of(0)? {
-            CellChange::Publish(draft) => Some(draft),
-            CellChange::Keep | CellChange::Remove => None,
-        };
-        let session = self.session;
-        let entry = self.entry_at(0);
-        invariant!(!entry.write.is_none(), "a commit of one entry writes it");
-        let table = session.member.table(entry.table)?;
-        let key = self.buffers.bytes(entry.key);
-        let target = WriteTarget { hash: entry.hash, key, token: entry.seen };
-        let flags =
-            FlagCheck { table, namespace: entry.table, mask: u64::MAX, expected: entry.flags };
-        let written = session.write_single(flags, target, draft, |record| {
-            let at = record.map_or(0, |cell| cell.at());
-            Ok(entry.seen.is_none_or(|seen| seen.at == at))
-        })?;
-        match written {
-            SingleWrite::Made { version } => {
-                invariant!(version != 0 || draft.is_none(), "a published record has a version");
-                self.entry_mut(0).after = draft.map(|_| version);
-                Ok(())
-            }
-            SingleWrite::Refused | SingleWrite::FlagsChanged => Err(self.conflict(0)),
-        }
-    }
-
-    fn commit_many(&mut self) -> Result<()> {
-        let session = self.session;
-        let forgotten = self.forgotten();
-        let count = self.buffers.entries.len();
-        for index in 0..count {
-            let change =
-                if forgotten == Some(index) { CellChange::Keep } else { self.change_of(index)? };
-            let entry = self.entry_at(index);
-            let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
-            access.change = change;
-            access.flags = entry.flags;
-            access.expect = entry.seen.map_or(Expectation::Any, Expectation::Read);
-            debug_assert!(
-                !matches!(access.change, CellChange::Keep)
-                    || entry.write.is_none()
-                    || forgotten == Some(index),
-                "entry {index} is written by the commit"
-            );
-            self.buffers.plan.add(access);
-        }
-        let Buffers { bytes, plan, .. } = &mut *self.buffers;
-        invariant!(plan.accesses.len() == count, "the plan has all {count} entries");
-        match session.member.commit(plan, bytes)? {
-            CommitOutcome::Committed => {
-                let Buffers { entries, plan, .. } = &mut *self.buffers;
-                invariant!(plan.accesses.len() == count, "the commit keeps its plan");
-                for (entry, access) in entries.iter_mut().zip(&plan.accesses) {
-                    invariant!(
-                        access.version_after.is_some()
-                            == matches!(access.change, CellChange::Publish(_)),
-                        "a record has a version after the commit if and only if it was published"
-                    );
-                    entry.after = access.version_after;
-                }
-                Ok(())
-            }
-            CommitOutcome::Conflict(index) | CommitOutcome::FlagsChanged(index) => {
-                invariant!(index < count, "conflict at entry {index} of {count}");
-                Err(self.conflict(index))
-            }
-        }
-    }
-
-    /// The entry whose write a planted fault omits: the last of several. `None` outside tests.
-    #[inline]
-    fn forgotten(&self) -> Option<usize> {
-        if !nearstate_memory::crash::is_planted("forget-index") {
-            return None;
-        }
-        let is_write = |entry: &TxnEntry| !entry.write.is_none();
-        let writes = self.buffers.entries.iter().filter(|entry| is_write(entry)).count();
-        let last = self.buffers.entries.iter().rposition(is_write);
-        last.filter(|_| writes > 1)
-    }
-
-    /// The change of an entry, with the draft of its new version.
-    fn change_of(&self, index: usize) -> Result<CellChange> {
-        let entry = self.entry_at(index);
-        match entry.write {
-            Write::None => return Ok(CellChange::Keep),
-            Write::Delete => return Ok(CellChange::Remove),
-            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } => {}
-        }
-        let session = self.session;
-        let table = session.member.table(entry.table)?;
-        let key = self.buffers.bytes(entry.key);
-        let (hash, form, is_seen) = (entry.hash, entry.form, entry.seen.is_some());
-        let lookup = KeyLookup { table, hash, key, form, is_seen };
-        let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
-        match &entry.write {
-            Write::None => Ok(CellChange::Keep),
-            Write::Delete => Ok(CellChange::Remove),
-            Write::Put { value } => {
-                let value = self.buffers.bytes(*value);
-                Ok(CellChange::Publish(session.draft(
-                    lookup,
-                    &[],
-                    value,
-                    meta.unwrap_or_default(),
-                )?))
-            }
-            Write::Object { copy } => {
-                let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
-                Ok(CellChange::Publish(session.draft_of_parts(lookup, &parts)?))
-            }
-            Write::Patch { is_anew, changes } => {
-                let seen = entry.seen.filter(|_| !is_anew);
-                let old = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
-                invariant!(
-                    old.is_some() || seen.is_none_or(|seen| seen.at == 0),
-                    "a version that was read is patched"
-                );
-                let changes: Vec<BlockChange<'_>> = changes
-                    .iter()
-                    .map(|(name, bytes)| BlockChange {
-                        name: self.buffers.text(*name),
-                        bytes: bytes.map(|bytes| self.buffers.bytes(bytes)),
-                    })
-                    .collect();
-                let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
-                Ok(CellChange::Publish(draft))
-            }
-        }
-    }
-
-    #[cold]
-    fn conflict(&self, index: usize) -> Error {
-        let key = self.key(index);
-        let table = Some(self.entry_at(index).table);
-        let objects = self.session.internal.objects.get();
-        if let (true, Some(address)) = (table == objects, Address::of_key(key)) {
-            return Error::Conflict { detail: format!("object {address}") };
-        }
-        let key = String::from_utf8_lossy(key).into_owned();
-        Error::Conflict { detail: format!("record {key:?}") }
-    }
 }
 
 const NO_ENTRY: &str = "an entry of the transaction is named by its index";
 
 #[cold]
-fn torn() -> Error {
+pub(crate) fn torn() -> Error {
     Error::Conflict { detail: "a record that the transaction had read".to_owned() }
 }
 
@@ -573,28 +401,5 @@ impl Session {
         }
         let cell = self.member.cell_at(seen.at)?;
         Ok(Some((cell, cell.value()?)))
-    }
-
-    /// The bytes of an object after the commit, in parts: from its private copy and from the
-    /// region.
-    pub(crate) fn object_parts<'a>(
-        &'a self,
-        entry: &TxnEntry,
-        copy: usize,
-        copies: &'a Copies,
-    ) -> Result<Vec<&'a [u8]>> {
-        let old = entry.seen.map(|seen| self.stored(seen)).transpose()?.flatten();
-        copies.parts(copy, old.map_or(&[], |(_, value)| value))
-    }
-
-    /// A draft of a record whose value is given in parts, which are copied once, into the cell.
-    fn draft_of_parts(&self, lookup: KeyLookup<'_>, value: &[&[u8]]) -> Result<PendingCell> {
-        let key = lookup.key;
-        invariant!(Address::of_key(key).is_some(), "an object's key is its address");
-        invariant!(lookup.form == Form::Value, "an object is a value");
-        let body = key.len() + value.iter().map(|part| part.len()).sum::<usize>();
-        let head = head_of(lookup, 0, body, false)?;
-        let parts: Vec<&[u8]> = [key].into_iter().chain(value.iter().copied()).collect();
-        self.member.fill_cell(&head, &parts, None)
     }
 }

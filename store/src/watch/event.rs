@@ -85,6 +85,8 @@ pub(crate) struct Change<'a> {
     pub(crate) key: &'a [u8],
     /// Names of the changed blocks; none for a record with one unnamed block.
     pub(crate) blocks: &'a [&'a str],
+    /// True if a name is left out that no block can have: the event is truncated.
+    pub(crate) is_cut: bool,
     pub(crate) before: &'a [TagValue<'a>],
     pub(crate) after: &'a [TagValue<'a>],
 }
@@ -95,7 +97,7 @@ impl Change<'_> {
     /// marked as truncated.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let from = out.len();
-        if self.encode_whole(out).is_none() || out.len() - from > EVENT_BYTES_MAX {
+        if self.is_cut || self.encode_whole(out).is_none() || out.len() - from > EVENT_BYTES_MAX {
             out.truncate(from);
             self.head(TRUNCATED, [0; 3], out);
         }
@@ -149,7 +151,8 @@ pub struct Event<'a> {
     pub key: &'a [u8],
     /// Its version after the change; its last version if it was deleted.
     pub version: u64,
-    /// True if the names of blocks and the tags were too long for an event: read the record.
+    /// True if the names of blocks and the tags were too long for an event, or a name is one that
+    /// no block can have: read the record.
     pub is_truncated: bool,
     blocks: &'a [u8],
     before: &'a [u8],
@@ -268,13 +271,13 @@ mod tests {
             let (before, after) = (lent(&before), lent(&after));
             let (before, after) = (before.as_slice(), after.as_slice());
             let mut bytes = b"before".to_vec();
-            let blocks_of = &blocks;
+            let (blocks_of, is_cut, key) = (&blocks, false, key.as_slice());
             let change =
-                Change { kind, form, version, key: &key, blocks: blocks_of, before, after };
+                Change { kind, form, version, key, blocks: blocks_of, is_cut, before, after };
             change.encode(&mut bytes);
             prop_assert_eq!(&bytes[..6], b"before", "earlier bytes stay");
             let event = Event::decode(&bytes[6..]).unwrap();
-            prop_assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
+            prop_assert_eq!((event.kind, event.version, event.key), (kind, version, key));
             prop_assert_eq!((event.form, event.is_truncated), (form, false));
             prop_assert_eq!(event.blocks().collect::<Vec<_>>(), blocks);
             prop_assert_eq!(event.tags_before().collect::<Vec<_>>(), before);
@@ -313,7 +316,16 @@ mod tests {
         let (kind, version, key) = (EventKind::Updated, 7, [9; KEY_BYTES_MAX]);
         let long = vec![0; 70_000];
         let form = Form::Blocks;
-        let whole = Change { kind, form, version, key: &key, blocks: &[], before: &[], after: &[] };
+        let whole = Change {
+            kind,
+            form,
+            version,
+            key: &key,
+            blocks: &[],
+            is_cut: false,
+            before: &[],
+            after: &[],
+        };
         let cut = [
             Change { blocks: &blocks, ..whole },
             Change { before: &[("tag", &long)], ..whole },

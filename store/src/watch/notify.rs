@@ -2,6 +2,8 @@
 //! commit stream of this writer. Both are encoded here, before the decision. The commit appends
 //! them.
 
+use std::collections::BTreeSet;
+
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, TxnEvent};
 use nearstate_model::invariant::guaranteed;
@@ -10,9 +12,10 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::commit_stream::entry::{self, BLOCKS_MAX_PATCHED, StreamedChange};
 use crate::record::Form;
+use crate::record::fields::is_block_name;
 use crate::record::meta::{Meta, Tags, is_past, is_past_cell, split};
 use crate::session::Session;
-use crate::session::buffers::{Buffers, Write};
+use crate::session::buffers::{BufferSpan, Buffers, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
 
@@ -92,6 +95,7 @@ impl<'s> WriteSet<'s> {
             version: version.unwrap_or(0),
             key,
             blocks: &[],
+            is_cut: false,
             before: &before,
             after: &[],
         };
@@ -101,7 +105,6 @@ impl<'s> WriteSet<'s> {
             // The first write that deletes or replaces it reports the expiry.
             add(&ended, false);
         }
-        let mut blocks: Vec<&str> = Vec::new();
         match &entry.write {
             Write::None => invariant!("a record that was only read is announced"),
             Write::Delete => {
@@ -110,15 +113,10 @@ impl<'s> WriteSet<'s> {
                 }
                 return Ok(());
             }
-            Write::Put { .. } | Write::Object { .. } => {}
-            Write::Patch { changes, .. } => {
-                let name = |(name, _): &(crate::session::buffers::BufferSpan, _)| {
-                    let name = str::from_utf8(name.of(&buffers.bytes)).ok();
-                    guaranteed(name, "a name was kept from a `str`")
-                };
-                blocks.extend(changes.iter().map(name));
+            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
             }
         }
+        let (blocks, is_cut) = changed_names(entry, &buffers.bytes);
         let after: Vec<TagValue<'_>> = match entry.meta {
             Some(span) => tags_of(span.of(&buffers.bytes)).collect(),
             None => before.clone(),
@@ -127,6 +125,7 @@ impl<'s> WriteSet<'s> {
             kind: if is_there { EventKind::Updated } else { EventKind::Created },
             form: entry.form,
             blocks: &blocks,
+            is_cut,
             before: if is_there { &before } else { &[] },
             after: &after,
             ..ended
@@ -181,6 +180,18 @@ impl<'s> WriteSet<'s> {
                         .collect(),
                     meta: entry.meta.map(|meta| meta.of(&buffers.bytes)),
                 },
+                Write::Elements(elements) => StreamedChange::Elements {
+                    is_set: entry.form == Form::Set,
+                    is_anew: elements.is_anew,
+                    elements: elements
+                        .changes
+                        .iter()
+                        .map(|(name, bytes)| {
+                            (name.of(&buffers.bytes), bytes.map(|bytes| bytes.of(&buffers.bytes)))
+                        })
+                        .collect(),
+                    meta: entry.meta.map(|meta| meta.of(&buffers.bytes)),
+                },
             };
             let key = entry.key.of(&buffers.bytes);
             let version_at = entry::encode(entry.table, key, &change, &mut announced.bytes);
@@ -192,6 +203,31 @@ impl<'s> WriteSet<'s> {
             announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless });
         }
         Ok(())
+    }
+}
+
+/// The names of the changed blocks; true if one is left out that no block can have.
+fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
+    let text = |name: BufferSpan| str::from_utf8(name.of(bytes)).ok();
+    match &entry.write {
+        Write::Patch { changes, .. } => {
+            let name = |(name, _): &(_, _)| guaranteed(text(*name), "a name was kept from a `str`");
+            (changes.iter().map(name).collect(), false)
+        }
+        Write::Elements(elements) if entry.form == Form::Blocks => {
+            let names = elements.changes.iter().map(|(name, _)| name.of(bytes));
+            let names: BTreeSet<&[u8]> = names.collect();
+            let is_possible = |name: &&&[u8]| is_block_name(name);
+            let possible = names.iter().filter(is_possible);
+            let blocks: Vec<&str> = possible.filter_map(|name| str::from_utf8(name).ok()).collect();
+            let is_cut = blocks.len() < names.len();
+            (blocks, is_cut)
+        }
+        Write::None
+        | Write::Delete
+        | Write::Put { .. }
+        | Write::Object { .. }
+        | Write::Elements(_) => (Vec::new(), false),
     }
 }
 

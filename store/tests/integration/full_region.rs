@@ -184,6 +184,40 @@ fn tagged_records_of_a_full_region_are_deleted_by_any_session() {
     clean(&folder.path);
 }
 
+/// What a session retires while it has a view waits for the end of the view: its deletes live on
+/// the reserve. When that is used up, the error names the view, and without it all goes on.
+#[test]
+fn a_view_of_the_session_that_deletes_is_named_when_the_region_stays_full() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    let count = fill_tagged(&session, ns, 0);
+    let view = session.get(ns, &key(0)).unwrap().unwrap();
+    let mut refused = None;
+    for number in 1..count {
+        match session.delete(ns, &key(number)) {
+            Ok(is_deleted) => assert!(is_deleted, "record {number}"),
+            Err(Error::Full { detail, heap }) => {
+                refused = Some((number, detail, heap));
+                break;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let (first, detail, heap) = refused.expect("the view holds what is deleted");
+    assert!(first > 100, "{first} records were deleted");
+    assert!(detail.contains("a view of this session holds back"), "{detail}");
+    assert!(heap.is_some_and(|heap| heap.held_back.len() == 1));
+    assert_eq!(view.bytes(), [1; 600]);
+    drop(view);
+    for number in first..count {
+        assert!(session.delete(ns, &key(number)).unwrap(), "record {number} without the view");
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
 #[test]
 fn expired_records_of_a_full_region_are_collected() {
     let folder = TestFolder::new();

@@ -18,6 +18,7 @@
 mod attach_files;
 #[cfg(feature = "crash-points")]
 mod clock_jumps;
+mod collections;
 mod concurrent_tag_declaration;
 mod contention;
 mod counters;

@@ -4,8 +4,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
-    BlockChange, Condition, Error, Kind, Metadata, Namespace, Prefetch, Schema, Session, TagSchema,
-    Values, now_ms_coarse,
+    BlockChange, Condition, Error, Filter, Kind, Metadata, Namespace, Prefetch, Schema, Session,
+    TagSchema, Values, now_ms_coarse,
 };
 
 use crate::fixture::{TestRegion, without_forks};
@@ -106,6 +106,55 @@ fn a_unique_value_has_one_holder_and_the_error_names_it() {
         .unwrap();
     assert_eq!(session.find(ns, "guti", b"g1").unwrap().unwrap().key(), b"imsi-9");
     drop(session);
+    fixture.close_and_check();
+}
+
+/// A commit writes the postings of new unique values without a search, and is prepared again if one
+/// exists.
+#[test]
+fn a_large_commit_that_meets_a_taken_value_is_prepared_again_as_a_whole() {
+    const RECORDS: usize = 40;
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = sessions(&session);
+    let mut watch = session.watch(ns, Filter::Namespace).unwrap();
+    let mut holder = |expires_ms| {
+        let tags: &[(&str, &[u8])] = &[("guti", b"g39"), ("cell", b"1")];
+        let metadata = Metadata { tags, expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, b"holder", b"v", metadata)).unwrap();
+        assert!(watch.next().unwrap().is_some(), "the put of the holder");
+    };
+    let insert_all = || {
+        session.transact(|txn| {
+            for number in 0..RECORDS {
+                let (key, guti) = (format!("imsi-{number}"), format!("g{number}"));
+                let tags: &[(&str, &[u8])] = &[("guti", guti.as_bytes()), ("cell", b"2")];
+                let metadata = Metadata { tags, ..Metadata::default() };
+                txn.put_with_metadata(ns, key.as_bytes(), b"v", metadata)?;
+            }
+            Ok::<_, Error>(())
+        })
+    };
+    holder(0);
+    let refused = insert_all();
+    assert!(
+        matches!(&refused, Err(Error::TagTaken { value, .. }) if value == "g39"),
+        "{refused:?}"
+    );
+    assert_eq!(session.count(ns).unwrap(), 1);
+    // A holder that has expired is evicted by the same commit.
+    holder(now_ms_coarse() - 1000);
+    insert_all().unwrap();
+    assert_eq!(session.count(ns).unwrap(), RECORDS as u64);
+    assert_eq!(session.find(ns, "guti", b"g39").unwrap().unwrap().key(), b"imsi-39");
+    assert_eq!(session.count_tagged(ns, "cell", b"2").unwrap(), RECORDS as u64);
+    assert_eq!(session.count_tagged(ns, "cell", b"1").unwrap(), 0);
+    let mut events = 0;
+    while watch.next().unwrap().is_some() {
+        events += 1;
+    }
+    assert_eq!(events, RECORDS + 1, "one event for each record and for the evicted one");
+    drop((watch, session));
     fixture.close_and_check();
 }
 

@@ -34,8 +34,9 @@ pub struct KnownDifference {
     pub reason: &'static str,
 }
 
-const NO_ORDER: &str = "Redis does not define the order; the node returns fields in the order in \
-                        which they were first set and members in ascending order";
+const NO_ORDER: &str = "Redis does not define the order; the node returns up to 128 fields in the \
+                        order in which they were first set and up to 128 members in ascending \
+                        order, and more of them in the order of their hashes";
 const RANDOM: &str = "the choice is random";
 const CLOCK: &str = "each server reads its clock when it executes the command";
 

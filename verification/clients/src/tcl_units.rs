@@ -58,8 +58,6 @@ const REWRITES: &[(&str, &str, &str)] = &[
     ("unit/type/incr.tcl", "r rpush mylist ", "r sadd mylist "),
     ("unit/type/incr.tcl", "r rpop mylist", "r spop mylist"),
     ("unit/type/set.tcl", "r lpush mylist ", "r set mylist "),
-    // A hash of the node has at most 1024 fields, and the tests add some.
-    ("unit/type/hash.tcl", "1024", "1000"),
 ];
 
 /// Settings of encodings, which the node does not have.

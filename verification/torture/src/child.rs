@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::flips;
 use crate::histories::process;
 use crate::idle_memory;
 use crate::limits;
@@ -64,6 +65,8 @@ fn run(words: &[String]) -> Result<(), String> {
         "attach" => scenario::attach(folder),
         "fill-idle" => idle_memory::play(folder),
         "limit-namespaces" => limits::play(folder),
+        "flip-worker" => flips::worker::play(folder, number, &mut rng),
+        "flip-check" => flips::verifier::play(folder),
         "repair" => repairs::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),

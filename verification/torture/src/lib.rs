@@ -24,6 +24,7 @@ pub mod tags;
 #[cfg(feature = "crash-points")]
 pub mod points;
 pub mod histories;
+pub mod flips;
 pub mod step;
 pub mod scenario;
 mod reader;

@@ -3,12 +3,18 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nearstate_store::{AttachOptions, Schema, repair_with};
+use serde::Serialize;
 
 use crate::limits;
-use crate::region_access::open_session;
+use crate::region_access::{create_folder, open_session};
+use crate::report::{HAS_POINTS, table};
+use crate::rng::seeded;
+use crate::scenario::{ChildEnd, child};
+use crate::spawn::ChildCommand;
 use crate::verify::check_clean;
 
 const CATALOG: u64 = 0x40_0000;
@@ -56,6 +62,87 @@ pub fn prepare(folder: &Path) -> Result<(), String> {
     file.write(CATALOG + 896, &(usage ^ 1 << 9).to_le_bytes())?;
     // The queues of a session. With an open undo record no record without an entry is restored.
     file.write(ARENAS + 256, &[0x77; 900])
+}
+
+/// Parameters of a run of [`kills`].
+#[derive(Clone, Debug)]
+pub struct RepairKillOptions {
+    pub kills: u64,
+    /// A folder of its own. It is created, and removed after a run without violations.
+    pub folder: PathBuf,
+    /// Seed of all random choices.
+    pub seed: u64,
+}
+
+/// Results of a run of [`kills`].
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RepairKillTotals {
+    pub seed: u64,
+    /// Repairs that were killed.
+    pub kills: u64,
+    /// Stores of a whole repair.
+    pub stores: u64,
+    /// Damaged regions, each repaired to its end and verified.
+    pub regions: u64,
+    pub seconds: f64,
+}
+
+impl RepairKillTotals {
+    pub fn table(&self) -> String {
+        table([
+            ("seed", self.seed.to_string()),
+            ("repairs killed", self.kills.to_string()),
+            ("stores of a repair", self.stores.to_string()),
+            ("regions verified", self.regions.to_string()),
+            ("seconds", format!("{:.1}", self.seconds)),
+        ])
+    }
+}
+
+/// Kills repairs at random stores, up to four in a row, and lets the next one complete. Needs the
+/// crash points.
+///
+/// # Errors
+/// The violation.
+pub fn kills(
+    options: &RepairKillOptions,
+    starter: &ChildCommand,
+    tick: &mut dyn FnMut(&RepairKillTotals),
+) -> Result<RepairKillTotals, String> {
+    if !HAS_POINTS {
+        return Err("crash points are not built in: cargo build --features crash-points".to_owned());
+    }
+    let folder = &options.folder;
+    create_folder(folder)?;
+    let begin = Instant::now();
+    let mut rng = seeded(&[options.seed, 2 << 32]);
+    let mut totals = RepairKillTotals { seed: options.seed, ..RepairKillTotals::default() };
+    let is_killed = |store: u64| -> Result<bool, String> {
+        let plan = format!("repair.stored:{store}");
+        Ok(child(starter, folder, ["repair", ""], Some(&plan))? == ChildEnd::Killed)
+    };
+    while totals.kills < options.kills {
+        prepare(folder)?;
+        let mut stores = Vec::new();
+        for _ in 0..rng.u32(1..=4) {
+            // The stores of a whole repair are known as far as kills have reached.
+            let store = rng.u64(1..=totals.stores + totals.stores / 8 + 16);
+            stores.push(store);
+            if !is_killed(store)? {
+                break;
+            }
+            totals.kills += 1;
+            totals.stores = totals.stores.max(store);
+        }
+        verify(folder).map_err(|error| {
+            format!("repairs killed at the stores {stores:?}, seed {}: {error}", options.seed)
+        })?;
+        totals.regions += 1;
+        totals.seconds = begin.elapsed().as_secs_f64();
+        tick(&totals);
+    }
+    std::fs::remove_dir_all(folder).map_err(|e| format!("cannot clean up: {e}"))?;
+    Ok(totals)
 }
 
 /// A child's role.

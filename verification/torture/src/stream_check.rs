@@ -72,7 +72,7 @@ fn read(session: &Session) -> Result<BTreeMap<TortureKey, Last>, String> {
             let value = match record.change {
                 StreamedChange::Put { value, .. } => Some(value.to_vec()),
                 StreamedChange::Deleted { .. } => None,
-                StreamedChange::Patched { .. } => {
+                StreamedChange::Patched { .. } | StreamedChange::Elements { .. } => {
                     return Err(format!("{key:?}: in the stream as a patch"));
                 }
             };

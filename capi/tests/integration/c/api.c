@@ -59,9 +59,13 @@ static void every_byte_of_a_value_counts(void)
     OK(ns_put(session, values, some("k\0k", 3), some("other", 5), &second));
     CHECK(second > first && is(view.value, "a\0b", 3)); /* A view does not change. */
     ns_view_release(&view);
+    OK(ns_get_whole(session, values, some("k\0k", 3), &view));
+    CHECK(is(view.value, "other", 5) && is(view.key, "k\0k", 3) && view.version == second);
+    ns_view_release(&view);
     OK(ns_get(session, values, some("k\0l", 3), &view));
     CHECK(view.value.len == 0 && view.version != 0);
     ns_view_release(&view);
+    CHECK(ns_get_whole(session, values, some("k", 1), &view) == NS_NOT_FOUND);
     CHECK(ns_get(session, values, some("k", 1), &view) == NS_NOT_FOUND);
     ns_view_release(&view); /* Releasing an empty view is allowed. */
 }
@@ -351,6 +355,9 @@ static void null_is_rejected_everywhere(void)
     IS_WRONG(ns_get(NULL, values, key, &view));
     IS_WRONG(ns_get(session, values, nothing, &view));
     IS_WRONG(ns_get(session, values, key, NULL));
+    IS_WRONG(ns_get_whole(NULL, values, key, &view));
+    IS_WRONG(ns_get_whole(session, values, nothing, &view));
+    IS_WRONG(ns_get_whole(session, values, key, NULL));
     IS_WRONG(ns_get_copy(NULL, values, key, &buffer));
     IS_WRONG(ns_get_copy(session, values, nothing, &buffer));
     IS_WRONG(ns_get_copy(session, values, key, NULL));

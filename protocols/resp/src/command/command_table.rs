@@ -12,6 +12,9 @@ pub struct CommandTable<R> {
     /// Open addressing, at least four slots per command, a power of two. A slot is the index in
     /// `commands` plus 1, or 0 if empty.
     slots: Vec<u16>,
+    /// The same for the names of at most eight bytes that are no subcommands: the packed name, and
+    /// the index in `commands`. 0: empty.
+    short_slots: Vec<(u64, u16)>,
 }
 
 impl<R: Copy> CommandTable<R> {
@@ -33,7 +36,20 @@ impl<R: Copy> CommandTable<R> {
                 *free = number + 1;
             }
         }
-        Self { commands, slots }
+        let short = || commands.iter().filter(|command| !command.name.contains('|'));
+        let short =
+            || short().filter_map(|command| Some((packed(command.name.as_bytes())?, command)));
+        let mut short_slots = vec![(0, 0); (short().count() * 4).next_power_of_two()];
+        for (name, command) in short() {
+            let mut at = short_slot(name, short_slots.len());
+            while short_slots.get(at).is_some_and(|(taken, _)| *taken != 0) {
+                at = slot_after(at, short_slots.len());
+            }
+            if let Some(free) = short_slots.get_mut(at) {
+                *free = (name, command.number);
+            }
+        }
+        Self { commands, slots, short_slots }
     }
 }
 
@@ -50,6 +66,24 @@ impl<R> CommandTable<R> {
             return None;
         }
         self.find_hashed(hash(HASH_BEGIN, name), |own| own.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// As [`CommandTable::find`], without subcommands.
+    #[inline]
+    fn find_command(&self, name: &[u8]) -> Option<&CommandSpec<R>> {
+        if let Some(wanted) = packed(name) {
+            let mut at = short_slot(wanted, self.short_slots.len());
+            while let Some((found, number)) = self.short_slots.get(at) {
+                if *found == wanted {
+                    return self.commands.get(usize::from(*number));
+                }
+                if *found == 0 {
+                    return None;
+                }
+                at = slot_after(at, self.short_slots.len());
+            }
+        }
+        self.find(name).filter(|_| !name.contains(&b'|'))
     }
 
     /// The subcommands of a command.
@@ -79,8 +113,7 @@ impl<R> CommandTable<R> {
     #[inline]
     pub fn lookup_any_arity(&self, args: Args<'_>) -> Result<&CommandSpec<R>, ErrorReply> {
         let name = args.get(0).unwrap_or_default();
-        let command = self.find(name).filter(|_| !name.contains(&b'|'));
-        let Some(command) = command else { return Err(self.unknown(name, args)) };
+        let Some(command) = self.find_command(name) else { return Err(self.unknown(name, args)) };
         match args.get(1) {
             Some(part) if command.has_subcommands() => {
                 self.part(name, part).ok_or_else(|| self.unknown_part(command.name, part))
@@ -92,7 +125,7 @@ impl<R> CommandTable<R> {
     /// As [`Self::lookup_any_arity`], without an error.
     pub fn find_requested(&self, args: Args<'_>) -> Option<&CommandSpec<R>> {
         let name = args.get(0).unwrap_or_default();
-        let command = self.find(name).filter(|_| !name.contains(&b'|'))?;
+        let command = self.find_command(name)?;
         match args.get(1) {
             Some(part) if command.has_subcommands() => self.part(name, part),
             _ => Some(command),
@@ -182,6 +215,41 @@ fn clip(bytes: &[u8]) -> String {
 /// gigabyte.
 const NAME_BYTES_MAX: usize = 48;
 
+/// A name of one to eight bytes in lower case, as a number that is not 0. Two names have two
+/// numbers.
+#[inline]
+fn packed(name: &[u8]) -> Option<u64> {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    let shift = |bytes: usize| 8 * bytes;
+    let word = match *name {
+        [a] => u64::from(a),
+        [a, .., z] if name.len() <= 3 => {
+            let middle = u64::from(*name.get(1)?);
+            u64::from(a) | middle << 8 | u64::from(z) << shift(name.len() - 1)
+        }
+        _ if name.len() <= 8 => {
+            half(name.first_chunk()?) | half(name.last_chunk()?) << shift(name.len() - 4)
+        }
+        _ => return None,
+    };
+    // A name that ends with a zero byte would be that of a shorter one.
+    if *name.last()? == 0 {
+        return None;
+    }
+    // Bit 7 of each byte of `A` to `Z`, which have bit 5 in lower case.
+    let low_bits = word & (0x7f * LOW);
+    let is_upper = (low_bits + (0x80 - 0x41) * LOW) ^ (low_bits + (0x80 - 0x5b) * LOW);
+    Some(word | (is_upper & !word & (0x80 * LOW)) >> 2)
+}
+
+/// The first slot of a packed name.
+#[inline]
+fn short_slot(name: u64, slots: usize) -> usize {
+    // 2^64 divided by the golden ratio: the upper half depends on all bytes.
+    (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & slots.wrapping_sub(1)
+}
+
 /// FNV-1a offset basis.
 const HASH_BEGIN: u32 = 0x811c_9dc5;
 
@@ -241,4 +309,39 @@ fn distance(left: &[u8], right: &[u8]) -> usize {
         before = std::mem::replace(&mut last, this);
     }
     last.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::table::TABLE;
+
+    #[test]
+    fn a_name_is_found_in_any_case() {
+        for command in TABLE.commands() {
+            for name in [command.name.to_owned(), command.name.to_ascii_uppercase()] {
+                let found = TABLE.find(name.as_bytes()).map(|found| found.name);
+                assert_eq!(found, Some(command.name));
+                let found = TABLE.find_command(name.as_bytes()).map(|found| found.name);
+                assert_eq!(found, (!name.contains('|')).then_some(command.name));
+            }
+        }
+    }
+
+    #[test]
+    fn similar_names_are_other_names() {
+        for name in ["", "g", "ge", "ge\0", "get\0", "get\0\0\0\0\0", "\x07et", "\u{c7}t", "gett"] {
+            assert!(TABLE.find_command(name.as_bytes()).is_none(), "{name:?}");
+        }
+        for command in TABLE.commands() {
+            for at in 0..command.name.len() {
+                // Each bit but that of the case of a letter.
+                for bit in [0, 1, 2, 3, 4, 6, 7] {
+                    let mut name = command.name.as_bytes().to_vec();
+                    name[at] ^= 1 << bit;
+                    let found = TABLE.find_command(&name).map(|found| found.name.as_bytes());
+                    assert!(found.is_none_or(|found| found.eq_ignore_ascii_case(&name)));
+                }
+            }
+        }
+    }
 }

@@ -1,15 +1,15 @@
 //! `DUMP` and `RESTORE`: moving keys between nodes.
 
 use super::arg;
-use super::hashes::{pairs_of, resolve_hash};
+use super::hashes::{check_restored, resolve_hash};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::dump_payload::{DumpError, DumpedRecord, DumpedValue};
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, RecordRef, put_set, put_string};
+use crate::records::{ChangeError, KeptMetadata, put_hash, put_set, put_string};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use nearstate_store::{BlockChange, Form, now_ms};
+use nearstate_store::{Form, now_ms};
 
 const BAD_FORMAT: ErrorReply = ErrorReply::fixed("ERR Bad data format");
 
@@ -26,10 +26,7 @@ pub(crate) fn dump(
     let tags = found.tags();
     let value = match found.record_type() {
         Form::Value => DumpedValue::String(found.string()?),
-        Form::Blocks => {
-            let fields = found.fields()?.into_iter();
-            DumpedValue::Hash(fields.map(|(name, value)| (name.as_bytes(), value)).collect())
-        }
+        Form::Blocks => DumpedValue::Hash(found.fields()?.collect()),
         Form::Set => DumpedValue::Set(found.members()?.collect()),
     };
     let tags = tags.iter().map(|(name, value)| (name.as_bytes(), value.as_slice())).collect();
@@ -118,10 +115,10 @@ pub(crate) fn restore(
         (ttl, false) => now.checked_add(ttl).ok_or_else(|| ErrorReply::expire_time("restore"))?,
     };
     let kept = KeptMetadata { expires_ms, tags: tags_of(&record)? };
-    let fields = match &record.value {
-        DumpedValue::Hash(fields) => pairs_of(fields)?,
-        DumpedValue::String(_) | DumpedValue::Set(_) => Vec::new(),
-    };
+    match &record.value {
+        DumpedValue::Hash(fields) => check_restored(fields)?,
+        DumpedValue::String(_) | DumpedValue::Set(_) => {}
+    }
     ctx.change(|change| {
         let found = change.read(key)?;
         if found.is_some() && !options.is_replacing {
@@ -131,7 +128,7 @@ pub(crate) fn restore(
             change.delete(key)?;
             return Ok(());
         }
-        put(change, key, (&record, &fields), &kept, found.as_ref())
+        put(change, key, &record, &kept)
     })?;
     reply.ok();
     Ok(())
@@ -150,29 +147,20 @@ fn tags_of(record: &DumpedRecord<'_>) -> Result<Vec<(String, Vec<u8>)>, ErrorRep
 fn put(
     change: &CommandTxn<'_, '_>,
     key: &[u8],
-    (record, fields): (&DumpedRecord<'_>, &[BlockChange<'_>]),
+    record: &DumpedRecord<'_>,
     kept: &KeptMetadata,
-    found: Option<&RecordRef<'_>>,
 ) -> Result<(), ChangeError> {
     match &record.value {
         DumpedValue::String(bytes) => {
             put_string(change.txn, change.resolved(key, bytes.len())?, bytes, kept)?;
         }
         DumpedValue::Set(members) => {
-            let bytes = members.iter().map(|member| member.len()).sum();
-            put_set(change.txn, change.resolved(key, bytes)?, members, kept)?;
+            let bytes = members.iter().map(|member| member.len()).max();
+            let resolved = change.resolved(key, bytes.unwrap_or_default())?;
+            put_set(change.txn, resolved, members, kept)?;
         }
-        DumpedValue::Hash(_) => {
-            let resolved = resolve_hash(change, key, fields)?;
-            if found.is_some() {
-                change.txn.delete(resolved.namespace, resolved.key)?;
-            }
-            change.txn.patch(resolved.namespace, resolved.key, fields)?;
-            let tags = kept.tags();
-            if kept.expires_ms != 0 || !tags.is_empty() {
-                let metadata = kept.metadata(&tags);
-                change.txn.set_metadata(resolved.namespace, resolved.key, metadata)?;
-            }
+        DumpedValue::Hash(fields) => {
+            put_hash(change.txn, resolve_hash(change, key, fields)?, fields, kept)?;
         }
     }
     Ok(())

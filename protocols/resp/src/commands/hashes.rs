@@ -1,6 +1,8 @@
-//! Hash commands. A hash is a record of named blocks; a field is a block.
+//! Hash commands. A small hash is a record of named blocks; a large one is divided into parts.
 
 use super::arg;
+use super::collection_task::{CollectionKey, CollectionTask, DIRECT_MAX, Selection, fields};
+use super::keyspace::begin;
 use super::random::{RandomCount, below, bounded};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
@@ -8,16 +10,16 @@ use crate::dump_payload::BytesPair;
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, RecordRef, ResolvedKey};
+use crate::records::{ChangeError, ResolvedKey};
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{ReplyWriter, RespVersion};
 use nearstate_model::invariant;
-use nearstate_model::limits::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX};
-use nearstate_store::BlockChange;
+use nearstate_model::limits::FIELD_NAME_BYTES_MAX;
+use nearstate_store::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A field and its value.
-pub(super) type Field<'a> = (&'a str, &'a [u8]);
+pub(super) type Field<'a> = (&'a [u8], &'a [u8]);
 
 /// The increment is not a number.
 const INFINITE: ErrorReply = ErrorReply::fixed("ERR value is NaN or Infinity");
@@ -25,94 +27,51 @@ const INFINITE: ErrorReply = ErrorReply::fixed("ERR value is NaN or Infinity");
 /// Up to this many fields are searched one by one, without allocation.
 const LINEAR_MAX: usize = 8;
 
-/// The name of a field, if the region can store it.
-fn name_of(field: &[u8]) -> Result<&str, ErrorReply> {
-    let name = str::from_utf8(field).ok();
-    let is_right = |name: &&str| !name.is_empty() && !name.contains('\0');
-    name.filter(is_right).filter(|name| name.len() <= BLOCK_NAME_BYTES_MAX).ok_or_else(|| {
-        ErrorReply::new(format!(
-            "ERR invalid field name: it must have 1 to {BLOCK_NAME_BYTES_MAX} bytes of UTF-8 \
-             without NUL"
-        ))
-    })
-}
+/// Up to this many fields are read at once to search many of them.
+const INDEXED_MAX: usize = 1024;
 
-/// The fields of a hash; none if the key does not exist.
-pub(super) fn fields<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Vec<Field<'f>>, ErrorReply> {
-    found.map_or(Ok(Vec::new()), RecordRef::fields)
-}
-
-/// The names that a hash does not have.
-fn missing(existing: &[Field<'_>], changes: &[BlockChange<'_>]) -> usize {
-    if changes.len() <= LINEAR_MAX {
-        let exists = |name: &str| existing.iter().any(|(known, _)| *known == name);
-        return changes.iter().filter(|change| !exists(change.name)).count();
+/// Rejects a name that no hash accepts.
+fn check_name(field: &[u8]) -> Result<&[u8], ErrorReply> {
+    if field.len() <= FIELD_NAME_BYTES_MAX {
+        return Ok(field);
     }
-    let existing: BTreeSet<&str> = existing.iter().map(|(name, _)| *name).collect();
-    changes.iter().filter(|change| !existing.contains(change.name)).count()
+    let bytes = field.len();
+    Err(ErrorReply::new(format!(
+        "ERR field name of {bytes} bytes: it may have at most {FIELD_NAME_BYTES_MAX}"
+    )))
 }
 
-/// Rejects more fields than a hash may have.
-fn check_field_count(fields: usize) -> CommandResult {
-    if fields <= BLOCKS_MAX {
-        return Ok(());
-    }
-    Err(ErrorReply::new(format!("ERR {fields} fields exceed the limit of {BLOCKS_MAX} per hash")))
-}
-
-/// Resolves the key of a hash that is about to be written with these distinct fields. Rejects
-/// fields that no hash accepts before its namespace is created.
+/// Resolves the key of a hash that is about to be written with these fields. Rejects values that no
+/// hash accepts before its namespace is created.
 pub(super) fn resolve_hash<'a>(
     change: &CommandTxn<'_, '_>,
     key: &'a [u8],
-    changes: &[BlockChange<'_>],
+    changes: &[Field<'_>],
 ) -> Result<ResolvedKey<'a>, ChangeError> {
-    check_field_count(changes.len())?;
-    let bytes = changes.iter().filter_map(|field| field.bytes).map(<[u8]>::len);
+    let bytes = changes.iter().map(|(name, value)| name.len() + value.len());
     change.resolved(key, bytes.max().unwrap_or_default())
 }
 
-/// Sets distinct fields. Returns the number of new ones. Errors are detected before anything is
-/// written.
+/// Sets fields. Returns the number of new ones. Errors are detected before anything is written.
 pub(super) fn set_fields(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
-    existing: &[Field<'_>],
-    changes: &[BlockChange<'_>],
+    changes: &[Field<'_>],
 ) -> Result<usize, ChangeError> {
-    let new = missing(existing, changes);
-    check_field_count(existing.len() + new)?;
-    change.txn.patch(resolved.namespace, resolved.key, changes)?;
-    Ok(new)
+    Ok(change.txn.set_fields(resolved.namespace, resolved.key, changes)?)
 }
 
 /// Fields with their values. If a field is repeated, the last value counts.
-pub(super) fn pairs(args: Args<'_>) -> Result<Vec<BlockChange<'_>>, ErrorReply> {
-    let mut changes: Vec<BlockChange<'_>> = Vec::with_capacity(args.len() / 2);
-    let mut places = BTreeMap::new();
-    for at in (0..args.len()).step_by(2) {
-        let (name, bytes) = (name_of(arg(args, at))?, args.get(at + 1));
-        // One field is the most frequent case.
-        let place = if args.len() == 2 { 0 } else { *places.entry(name).or_insert(changes.len()) };
-        match changes.get_mut(place) {
-            Some(change) => change.bytes = bytes,
-            None => changes.push(BlockChange { name, bytes }),
-        }
-    }
-    Ok(changes)
+pub(super) fn pairs(args: Args<'_>) -> Result<Vec<Field<'_>>, ErrorReply> {
+    let pair = |at| Ok((check_name(arg(args, at))?, arg(args, at + 1)));
+    (0..args.len()).step_by(2).map(pair).collect()
 }
 
 /// The fields of a payload of `RESTORE`, which a client may have made up.
-pub(super) fn pairs_of<'a>(fields: &[BytesPair<'a>]) -> Result<Vec<BlockChange<'a>>, ErrorReply> {
+pub(super) fn check_restored(fields: &[BytesPair<'_>]) -> CommandResult {
     let mut names = BTreeSet::new();
-    let changes = fields.iter().map(|(name, value)| {
-        let name = name_of(name)?;
-        let is_new = names.insert(name);
-        let repeated = ErrorReply::fixed("ERR Bad data format");
-        if is_new { Ok(BlockChange { name, bytes: Some(value) }) } else { Err(repeated) }
-    });
-    let changes = changes.collect::<Result<Vec<_>, ErrorReply>>()?;
-    if changes.is_empty() { Err(ErrorReply::fixed("ERR Bad data format")) } else { Ok(changes) }
+    let is_right = !fields.is_empty() && fields.iter().all(|(name, _)| names.insert(*name));
+    if is_right { Ok(()) } else { Err(ErrorReply::fixed("ERR Bad data format")) }
 }
 
 fn set_pairs(ctx: &CommandContext<'_>, args: Args<'_>, name: &str) -> Result<usize, ErrorReply> {
@@ -122,8 +81,7 @@ fn set_pairs(ctx: &CommandContext<'_>, args: Args<'_>, name: &str) -> Result<usi
     let changes = pairs(args.from(2))?;
     ctx.change(|change| {
         let resolved = resolve_hash(change, arg(args, 1), &changes)?;
-        let found = change.read_at(resolved)?;
-        set_fields(change, resolved, &fields(found.as_ref())?, &changes)
+        set_fields(change, resolved, &changes)
     })
 }
 
@@ -158,11 +116,10 @@ pub(crate) fn hsetnx(
     let is_set = ctx.change(|change| {
         let resolved = resolve_hash(change, arg(args, 1), &changes)?;
         let found = change.read_at(resolved)?;
-        let existing = fields(found.as_ref())?;
-        if missing(&existing, &changes) == 0 {
+        if fields(found.as_ref())?.get(arg(args, 2)).is_some() {
             return Ok(false);
         }
-        set_fields(change, resolved, &existing, &changes)?;
+        set_fields(change, resolved, &changes)?;
         Ok(true)
     })?;
     reply.int(is_set.into());
@@ -192,17 +149,27 @@ pub(crate) fn hmget(
     let existing = fields(found.as_ref())?;
     let requested = args.from(2);
     reply.array(requested.len());
-    if requested.len() <= LINEAR_MAX {
-        for field in requested.iter() {
-            let value = existing.iter().find(|(name, _)| name.as_bytes() == field);
-            reply.bulk_or_nil(value.map(|(_, value)| *value));
-        }
+    if requested.len() <= LINEAR_MAX || existing.len() > INDEXED_MAX {
+        requested.iter().for_each(|field| reply.bulk_or_nil(existing.get(field)));
         return Ok(());
     }
-    let existing: BTreeMap<&[u8], &[u8]> =
-        existing.into_iter().map(|(name, value)| (name.as_bytes(), value)).collect();
+    let existing: BTreeMap<&[u8], &[u8]> = existing.collect();
     requested.iter().for_each(|field| reply.bulk_or_nil(existing.get(field).copied()));
     Ok(())
+}
+
+/// Starts a task that replies in slices.
+fn begin_task(
+    ctx: &mut CommandContext<'_>,
+    key: &[u8],
+    selection: Selection,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let Some(ResolvedKey { namespace, key }) = ctx.records.resolve(key)? else {
+        invariant!("the hash was read")
+    };
+    let key = CollectionKey { namespace: Some(namespace), key: key.to_vec() };
+    begin(ctx, CollectionTask::new(selection, vec![key]), reply)
 }
 
 /// `HGETALL key`
@@ -213,9 +180,12 @@ pub(crate) fn hgetall(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
+    if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
+        return begin_task(ctx, arg(args, 1), Selection::Fields, reply);
+    }
     reply.map(existing.len());
     for (name, value) in existing {
-        reply.bulk(name.as_bytes());
+        reply.bulk(name);
         reply.bulk(value);
     }
     Ok(())
@@ -229,9 +199,12 @@ pub(crate) fn hkeys(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
+    if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
+        return begin_task(ctx, arg(args, 1), Selection::Names, reply);
+    }
     reply.array(existing.len());
     for (name, _) in existing {
-        reply.bulk(name.as_bytes());
+        reply.bulk(name);
     }
     Ok(())
 }
@@ -244,6 +217,9 @@ pub(crate) fn hvals(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
+    if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
+        return begin_task(ctx, arg(args, 1), Selection::Values, reply);
+    }
     reply.array(existing.len());
     for (_, value) in existing {
         reply.bulk(value);
@@ -298,20 +274,18 @@ pub(crate) fn hdel(
 ) -> CommandResult {
     let gone = ctx.change(|change| {
         let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(0) };
-        let Some(found) = change.read_at(resolved)? else { return Ok(0) };
-        let existing = found.fields()?;
-        let requested: BTreeSet<&[u8]> = args.from(2).iter().collect();
-        let gone: Vec<BlockChange<'_>> = existing
-            .iter()
-            .filter(|(name, _)| requested.contains(name.as_bytes()))
-            .map(|(name, _)| BlockChange { name, bytes: None })
-            .collect();
-        if gone.len() == existing.len() {
-            change.txn.delete(resolved.namespace, resolved.key)?;
-        } else if !gone.is_empty() {
-            change.txn.patch(resolved.namespace, resolved.key, &gone)?;
+        let names: Vec<&[u8]> = args.from(2).iter().collect();
+        match resolved.namespace.kind() {
+            Kind::Mixed | Kind::Blocks => {
+                Ok(change.txn.remove_fields(resolved.namespace, resolved.key, &names)?)
+            }
+            // A namespace without hashes: only a record of another type is an error.
+            Kind::Value | Kind::Counters => {
+                let found = change.read_at(resolved)?;
+                fields(found.as_ref())?;
+                Ok(0)
+            }
         }
-        Ok(gone.len())
     })?;
     reply.count(gone);
     Ok(())
@@ -323,25 +297,18 @@ fn edit<T: AsRef<[u8]>>(
     args: Args<'_>,
     edit: impl Fn(Option<&[u8]>) -> Result<T, ErrorReply>,
 ) -> Result<T, ErrorReply> {
-    let name = name_of(arg(args, 2))?;
+    let name = check_name(arg(args, 2))?;
     ctx.change(|change| {
         let resolved = if let Some(resolved) = change.records.resolve(arg(args, 1))? {
             resolved
         } else {
             // An error for a missing field is detected before the namespace is created.
             let new = edit(None)?;
-            resolve_hash(change, arg(args, 1), &[BlockChange { name, bytes: Some(new.as_ref()) }])?
+            resolve_hash(change, arg(args, 1), &[(name, new.as_ref())])?
         };
         let found = change.read_at(resolved)?;
-        let existing = fields(found.as_ref())?;
-        let known = existing.iter().find(|(known, _)| *known == name);
-        let new = edit(known.map(|(_, value)| *value))?;
-        set_fields(
-            change,
-            resolved,
-            &existing,
-            &[BlockChange { name, bytes: Some(new.as_ref()) }],
-        )?;
+        let new = edit(fields(found.as_ref())?.get(name))?;
+        set_fields(change, resolved, &[(name, new.as_ref())])?;
         Ok(new)
     })
 }
@@ -387,24 +354,27 @@ pub(crate) fn hscan(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    scan_options::read_cursor(arg(args, 2))?;
+    let cursor = scan_options::read_cursor(arg(args, 2))?;
     let Some(found) = ctx.read(arg(args, 1))? else {
         scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
     let existing = found.fields()?;
     let options = ScanOptions::read(args.from(3), ScanKind::Fields)?;
-    scan_options::write_single_page(reply, |reply| {
-        let mut elements = 0;
-        for (name, value) in existing.iter().filter(|(name, _)| options.matches(name.as_bytes())) {
-            reply.bulk(name.as_bytes());
-            elements += 1;
+    let mut page = Vec::new();
+    let next = existing.scan_from(cursor, options.elements(), |name, value| {
+        if options.matches(name) {
+            page.push((name, value));
+        }
+    });
+    scan_options::write_page(reply, next, |reply| {
+        for (name, value) in &page {
+            reply.bulk(name);
             if !options.is_without_values {
                 reply.bulk(value);
-                elements += 1;
             }
         }
-        elements
+        page.len() * if options.is_without_values { 1 } else { 2 }
     });
     Ok(())
 }
@@ -418,7 +388,8 @@ pub(crate) fn hrandfield(
     let Some(count) = args.get(2) else {
         let found = ctx.read(arg(args, 1))?;
         let existing = fields(found.as_ref())?;
-        reply.bulk_or_nil(existing.get(below(existing.len())).map(|(name, _)| name.as_bytes()));
+        let picked = existing.select(&[below(existing.len())]);
+        reply.bulk_or_nil(picked.first().map(|(name, _)| *name));
         return Ok(());
     };
     let wanted = RandomCount::read(count)?;
@@ -437,11 +408,11 @@ pub(crate) fn hrandfield(
     let begun = reply.mark();
     let is_nested = has_values && reply.protocol() == RespVersion::Resp3;
     reply.array(places.len() * if has_values && !is_nested { 2 } else { 1 });
-    for (name, value) in places.iter().filter_map(|place| existing.get(*place)) {
+    for (name, value) in existing.select(&places) {
         if is_nested {
             reply.array(2);
         }
-        reply.bulk(name.as_bytes());
+        reply.bulk(name);
         if has_values {
             reply.bulk(value);
         }

@@ -4,12 +4,14 @@ use super::arg;
 use crate::command_context::{CommandContext, CommandTxn, RETRY_POLICY};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_set, put_string};
+use crate::records::{
+    ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_hash, put_set, put_string,
+};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
 use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX};
-use nearstate_store::{BlockChange, Form, Kind, Txn};
+use nearstate_store::{Form, Kind, Txn};
 
 /// Initial batch size of a deletion that does not fit into one transaction. Halved as long as the
 /// tag indexes need too many records.
@@ -215,17 +217,8 @@ fn put_copy(
             put_set(change.txn, target, &members, &kept)?;
         }
         Form::Blocks => {
-            let fields = found.fields()?;
-            let blocks: Vec<BlockChange<'_>> = fields
-                .iter()
-                .map(|(name, bytes)| BlockChange { name, bytes: Some(bytes) })
-                .collect();
-            change.txn.delete(namespace, key)?;
-            change.txn.patch(namespace, key, &blocks)?;
-            let tags = kept.tags();
-            if kept.expires_ms != 0 || !tags.is_empty() {
-                change.txn.set_metadata(namespace, key, kept.metadata(&tags))?;
-            }
+            let fields: Vec<_> = found.fields()?.collect();
+            put_hash(change.txn, target, &fields, &kept)?;
         }
     }
     Ok(())
@@ -387,9 +380,9 @@ fn encoding_of(found: &RecordRef<'_>) -> Result<&'static str, ErrorReply> {
             _ => "raw",
         },
         Form::Blocks => {
-            let fields = found.fields()?;
+            let mut fields = found.fields()?;
             let is_packed = fields.len() <= PACKED_COUNT_MAX
-                && fields.iter().all(|(name, value)| is_short(name.as_bytes()) && is_short(value));
+                && fields.all(|(name, value)| is_short(name) && is_short(value));
             if is_packed { "listpack" } else { "hashtable" }
         }
         Form::Set => {

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use tasks::{DbsizeTask, FlushTask, KeysTask, RandomKeyTask, ScanTask};
 
 /// Starts a task. A task of one slice replies at once.
-fn begin(
+pub(super) fn begin(
     ctx: &mut CommandContext<'_>,
     mut task: impl SlicedTask + 'static,
     reply: &mut ReplyWriter<'_>,

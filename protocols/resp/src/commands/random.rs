@@ -2,6 +2,7 @@
 
 use crate::number::integer_or_refuse;
 use crate::reply::error_reply::ErrorReply;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Limits of elements and bytes of a selection with repetition, whose length depends on the request
@@ -36,6 +37,17 @@ pub(super) fn next() -> u64 {
 
 /// `count` distinct indices below `all` in random order, or all of them.
 pub(super) fn sample(all: usize, count: usize) -> Vec<usize> {
+    if count < all / 8 {
+        // A few of many: repeated picks are rare.
+        let (mut places, mut known) = (Vec::with_capacity(count), BTreeSet::new());
+        while places.len() < count {
+            let place = below(all);
+            if known.insert(place) {
+                places.push(place);
+            }
+        }
+        return places;
+    }
     let mut places: Vec<usize> = (0..all).collect();
     let count = count.min(all);
     if count < all {

@@ -10,6 +10,10 @@ use nearstate_store::glob;
 /// Default of `COUNT`, as in Redis.
 const COUNT: u64 = 10;
 
+/// Limit of the elements of a collection that one call reads, which takes about 100 us. `COUNT` is
+/// a hint: clients continue at the cursor.
+const ELEMENTS_MAX: u64 = 1000;
+
 /// Options of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScanOptions<'a> {
@@ -66,6 +70,11 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
+    /// Elements of a large collection that one call reads.
+    pub(super) fn elements(&self) -> u64 {
+        self.count.min(ELEMENTS_MAX)
+    }
+
     /// Whether a name matches.
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
@@ -77,8 +86,17 @@ pub(super) fn write_single_page(
     reply: &mut ReplyWriter<'_>,
     each: impl FnOnce(&mut ReplyWriter<'_>) -> usize,
 ) {
+    write_page(reply, 0, each);
+}
+
+/// Writes the next cursor and the elements that `each` writes and counts.
+pub(super) fn write_page(
+    reply: &mut ReplyWriter<'_>,
+    next: u64,
+    each: impl FnOnce(&mut ReplyWriter<'_>) -> usize,
+) {
     reply.array(2);
-    reply.bulk(b"0");
+    reply.bulk(next.to_string().as_bytes());
     let mark = reply.mark();
     let elements = each(reply);
     reply.close_array(mark, elements);

@@ -212,9 +212,7 @@ fn content_bytes(found: &RecordRef<'_>) -> Result<usize, ErrorReply> {
     let sum = |parts: &mut dyn Iterator<Item = usize>| parts.map(|bytes| bytes + PART).sum();
     let value: usize = match found.record_type() {
         Form::Value => found.string()?.len(),
-        Form::Blocks => {
-            sum(&mut found.fields()?.iter().map(|(name, bytes)| name.len() + bytes.len()))
-        }
+        Form::Blocks => sum(&mut found.fields()?.map(|(name, bytes)| name.len() + bytes.len())),
         Form::Set => sum(&mut found.members()?.map(<[u8]>::len)),
     };
     let tags = sum(&mut found.tags().iter().map(|(name, value)| name.len() + value.len()));

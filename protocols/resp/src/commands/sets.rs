@@ -1,61 +1,20 @@
 //! Set commands.
 
 use super::arg;
+use super::collection_task::{
+    CollectionKey, CollectionTask, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, members,
+};
+use super::keyspace::begin;
 use super::random::{RandomCount, below, bounded, sample};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::number::integer;
-use crate::parse::{ARGS_MAX, Args};
-use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_set};
+use crate::parse::Args;
+use crate::records::{ChangeError, RecordRef, ResolvedKey};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use nearstate_model::limits::MEMBERS_OF_SET_MAX;
 use nearstate_store::{Kind, Members};
 use std::collections::BTreeSet;
-
-const _: () = assert!(ARGS_MAX <= MEMBERS_OF_SET_MAX, "a set has room for what one request adds");
-
-/// The members of a set; none if the key does not exist.
-fn members<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Members<'f>, ErrorReply> {
-    found.map_or(Ok(Members::default()), RecordRef::members)
-}
-
-/// Distinct members in ascending order.
-fn ordered(args: Args<'_>) -> Vec<&[u8]> {
-    let mut all: Vec<&[u8]> = args.iter().collect();
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
-/// The union of two sorted lists.
-fn merged<'m>(members: Members<'m>, new: &[&'m [u8]]) -> Vec<&'m [u8]> {
-    let mut all = Vec::with_capacity(members.len() + new.len());
-    let mut new = new.iter().copied().peekable();
-    for member in members {
-        while let Some(before) = new.next_if(|new| *new < member) {
-            all.push(before);
-        }
-        all.push(member);
-    }
-    all.extend(new);
-    all
-}
-
-/// Writes the remaining members of a set, or deletes an empty set.
-fn put_rest(
-    change: &CommandTxn<'_, '_>,
-    resolved: ResolvedKey<'_>,
-    found: &RecordRef<'_>,
-    rest: &[&[u8]],
-) -> Result<(), ChangeError> {
-    if rest.is_empty() {
-        change.txn.delete(resolved.namespace, resolved.key)?;
-    } else {
-        put_set(change.txn, resolved, rest, &KeptMetadata::of(found))?;
-    }
-    Ok(())
-}
 
 /// `SADD key member [member ...]`
 pub(crate) fn sadd(
@@ -63,31 +22,14 @@ pub(crate) fn sadd(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let given = ordered(args.from(2));
-    let bytes = given.iter().map(|member| member.len()).sum();
+    let given: Vec<&[u8]> = args.from(2).iter().collect();
+    let bytes = given.iter().map(|member| member.len()).max().unwrap_or_default();
     let new = ctx.change(|change| {
         let resolved = change.resolved(arg(args, 1), bytes)?;
-        let found = change.read_at(resolved)?;
-        add(change, resolved, found.as_ref(), &given)
+        Ok(change.txn.add_members(resolved.namespace, resolved.key, &given)?)
     })?;
     reply.count(new);
     Ok(())
-}
-
-/// Adds members in ascending order. Returns the number of new ones.
-fn add(
-    change: &CommandTxn<'_, '_>,
-    resolved: ResolvedKey<'_>,
-    found: Option<&RecordRef<'_>>,
-    given: &[&[u8]],
-) -> Result<usize, ChangeError> {
-    let members = members(found)?;
-    let new: Vec<&[u8]> = given.iter().copied().filter(|given| !members.contains(given)).collect();
-    if !new.is_empty() {
-        let kept = found.map(KeptMetadata::of).unwrap_or_default();
-        put_set(change.txn, resolved, &merged(members, &new), &kept)?;
-    }
-    Ok(new.len())
 }
 
 /// `SREM key member [member ...]`
@@ -96,31 +38,28 @@ pub(crate) fn srem(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let given = ordered(args.from(2));
+    let given: Vec<&[u8]> = args.from(2).iter().collect();
     let gone = ctx.change(|change| {
         let Some(resolved) = change.records.resolve(arg(args, 1))? else { return Ok(0) };
-        let Some(found) = change.read_at(resolved)? else { return Ok(0) };
-        remove(change, resolved, &found, &given)
+        remove(change, resolved, &given)
     })?;
     reply.count(gone);
     Ok(())
 }
 
-/// Removes members in ascending order. Returns how many existed.
+/// Removes members. Returns how many existed.
 fn remove(
     change: &CommandTxn<'_, '_>,
     resolved: ResolvedKey<'_>,
-    found: &RecordRef<'_>,
     given: &[&[u8]],
 ) -> Result<usize, ChangeError> {
-    let members = found.members()?;
-    let gone = given.iter().filter(|given| members.contains(given)).count();
-    if gone > 0 {
-        let rest: Vec<&[u8]> =
-            members.filter(|member| given.binary_search(member).is_err()).collect();
-        put_rest(change, resolved, found, &rest)?;
+    if resolved.namespace.kind() != Kind::Mixed {
+        // A namespace without sets: only a record of another type is an error.
+        let found = change.read_at(resolved)?;
+        members(found.as_ref())?;
+        return Ok(0);
     }
-    Ok(gone)
+    Ok(change.txn.remove_members(resolved.namespace, resolved.key, given)?)
 }
 
 /// `SMEMBERS key`
@@ -131,6 +70,9 @@ pub(crate) fn smembers(
 ) -> CommandResult {
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
+    if members.len() > DIRECT_MAX && ctx.txn.is_none() {
+        return begin_task(ctx, args.from(1), Selection::Members(SetOperation::Union), reply);
+    }
     reply.set(members.len());
     members.for_each(|member| reply.bulk(member));
     Ok(())
@@ -195,22 +137,21 @@ pub(crate) fn spop(
         let resolved = change.records.resolve(arg(args, 1))?;
         let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
         let members = members(found.as_ref())?;
-        let mut places = sample(members.len(), count.unwrap_or(1));
+        let popped = members.select(&sample(members.len(), count.unwrap_or(1)));
         if count.is_some() {
-            reply.set(places.len());
-        } else if places.is_empty() {
+            reply.set(popped.len());
+        } else if popped.is_empty() {
             reply.nil();
         }
-        for place in &places {
-            reply.bulk(members.at(*place).unwrap_or_default());
+        for member in &popped {
+            reply.bulk(member);
         }
-        places.sort_unstable();
-        if let (Some(resolved), Some(found), false) = (resolved, &found, places.is_empty()) {
-            let rest: Vec<&[u8]> = (0..members.len())
-                .filter(|place| places.binary_search(place).is_err())
-                .filter_map(|place| members.at(place))
-                .collect();
-            put_rest(change, resolved, found, &rest)?;
+        if let (Some(resolved), false) = (resolved, popped.is_empty()) {
+            if popped.len() == members.len() {
+                change.txn.delete(resolved.namespace, resolved.key)?;
+            } else {
+                remove(change, resolved, &popped)?;
+            }
         }
         Ok(())
     })
@@ -229,14 +170,14 @@ pub(crate) fn srandmember(
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
     let Some(wanted) = wanted else {
-        reply.bulk_or_nil(members.at(below(members.len())));
+        reply.bulk_or_nil(members.select(&[below(members.len())]).first().copied());
         return Ok(());
     };
-    let places = wanted.places(members.len())?;
+    let picked = members.select(&wanted.places(members.len())?);
     let begun = reply.mark();
-    reply.array(places.len());
-    for place in places {
-        reply.bulk(members.at(place).unwrap_or_default());
+    reply.array(picked.len());
+    for member in picked {
+        reply.bulk(member);
         if wanted.allows_repeats() {
             bounded(reply.written(begun))?;
         }
@@ -263,47 +204,54 @@ pub(crate) fn smove(
         if resolved.namespace.kind() != Kind::Mixed {
             return Err(ErrorReply::WRONG_TYPE.into());
         }
-        add(change, resolved, target.as_ref(), &[member])?;
-        remove(change, change.resolved(from, 0)?, &source, &[member])?;
+        change.txn.add_members(resolved.namespace, resolved.key, &[member])?;
+        remove(change, change.resolved(from, 0)?, &[member])?;
         Ok(true)
     })?;
     reply.int(is_moved.into());
     Ok(())
 }
 
-/// Operation on several sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SetOperation {
-    Intersection,
-    Union,
-    Difference,
+/// Starts a task that replies in slices.
+fn begin_task(
+    ctx: &mut CommandContext<'_>,
+    keys: Args<'_>,
+    selection: Selection,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let key = |key| {
+        let resolved = ctx.records.resolve(key)?;
+        Ok(CollectionKey {
+            namespace: resolved.map(|resolved| resolved.namespace),
+            key: resolved.map_or_else(Vec::new, |resolved| resolved.key.to_vec()),
+        })
+    };
+    let keys = distinct(keys).map(key).collect::<Result<Vec<_>, ErrorReply>>()?;
+    begin(ctx, CollectionTask::new(selection, keys), reply)
 }
 
-impl SetOperation {
-    /// Calls `each` with every member of the result in ascending order until it returns false. The
-    /// sets are in the order of the request; missing ones are empty.
-    fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
-        let Some((first, others)) = sets.split_first() else { return };
-        match self {
-            Self::Intersection => {
-                let smallest = sets.iter().min_by_key(|set| set.len()).unwrap_or(first);
-                smallest
-                    .clone()
-                    .filter(|member| sets.iter().all(|set| set.contains(member)))
-                    .all(each);
-            }
-            Self::Difference => {
-                first
-                    .clone()
-                    .filter(|member| !others.iter().any(|other| other.contains(member)))
-                    .all(each);
-            }
-            Self::Union => {
-                let all: BTreeSet<&[u8]> = sets.iter().cloned().flatten().collect();
-                all.into_iter().all(each);
-            }
-        }
+/// The keys of sets. A repeated set changes nothing, except the first one, from which others may be
+/// subtracted.
+fn distinct(keys: Args<'_>) -> impl Iterator<Item = &[u8]> {
+    let mut named = BTreeSet::new();
+    keys.iter()
+        .enumerate()
+        .filter(move |(place, key)| *place == 0 || named.insert(*key))
+        .map(|(_, key)| key)
+}
+
+/// Whether the sets of an operation are so large that it runs in slices.
+fn is_long(ctx: &CommandContext<'_>, keys: Args<'_>) -> Result<bool, ErrorReply> {
+    if ctx.txn.is_some() || keys.len() > KEYS_MAX {
+        return Ok(false);
     }
+    let mut all = 0;
+    for key in keys.iter() {
+        let Some(resolved) = ctx.records.resolve(key)? else { continue };
+        let found = ctx.session().get(resolved.namespace, resolved.key)?.map(RecordRef);
+        all += members(found.as_ref())?.len();
+    }
+    Ok(all > DIRECT_MAX)
 }
 
 /// Replies with the result of an operation, on sets read at one instant.
@@ -313,15 +261,7 @@ fn combine(
     mut answer: impl FnMut(&[Members<'_>]),
 ) -> Result<(), ErrorReply> {
     ctx.change(|change| {
-        // A repeated set changes nothing, except the first one, from which others may be
-        // subtracted.
-        let mut named = BTreeSet::new();
-        let found = keys
-            .iter()
-            .enumerate()
-            .filter(|(place, key)| *place == 0 || named.insert(*key))
-            .map(|(_, key)| change.read(key))
-            .collect::<Result<Vec<_>, _>>()?;
+        let found = distinct(keys).map(|key| change.read(key)).collect::<Result<Vec<_>, _>>()?;
         let sets =
             found.iter().map(|found| members(found.as_ref())).collect::<Result<Vec<_>, _>>()?;
         answer(&sets);
@@ -330,11 +270,14 @@ fn combine(
 }
 
 fn reply_operation(
-    ctx: &CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     keys: Args<'_>,
     algebra: SetOperation,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
+    if is_long(ctx, keys)? {
+        return begin_task(ctx, keys, Selection::Members(algebra), reply);
+    }
     let begun = reply.mark();
     combine(ctx, keys, |sets| {
         reply.rewind(begun);
@@ -399,8 +342,12 @@ pub(crate) fn sintercard(
         limit = Some(number.ok_or(error)?).filter(|limit| *limit > 0).unwrap_or(usize::MAX);
         rest = rest.from(2);
     }
+    let keys = args.from(2).first(keys);
+    if is_long(ctx, keys)? {
+        return begin_task(ctx, keys, Selection::CountOfIntersection(limit), reply);
+    }
     let mut count = 0;
-    combine(ctx, args.from(2).first(keys), |sets| {
+    combine(ctx, keys, |sets| {
         count = 0;
         SetOperation::Intersection.each(sets, |_| {
             count += 1;
@@ -417,16 +364,24 @@ pub(crate) fn sscan(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    scan_options::read_cursor(arg(args, 2))?;
+    let cursor = scan_options::read_cursor(arg(args, 2))?;
     let Some(found) = ctx.read(arg(args, 1))? else {
         scan_options::write_single_page(reply, |_| 0);
         return Ok(());
     };
     let members = found.members()?;
     let options = ScanOptions::read(args.from(3), ScanKind::Members)?;
-    scan_options::write_single_page(reply, |reply| {
-        let chosen = members.filter(|member| options.matches(member));
-        chosen.map(|member| reply.bulk(member)).count()
+    let mut page = Vec::new();
+    let next = members.scan_from(cursor, options.elements(), |member| {
+        if options.matches(member) {
+            page.push(member);
+        }
+    });
+    scan_options::write_page(reply, next, |reply| {
+        for member in &page {
+            reply.bulk(member);
+        }
+        page.len()
     });
     Ok(())
 }

@@ -7,7 +7,7 @@
 mod arguments;
 
 use super::arg;
-use super::hashes::{fields, pairs, resolve_hash, set_fields};
+use super::hashes::{pairs, resolve_hash, set_fields};
 use super::transactions::{check_watched, reject_in_exec};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::connection_state::WatchedTag;
@@ -257,7 +257,7 @@ pub(crate) fn hset(
             return Ok(None);
         }
         let expires_ms = found.as_ref().map_or(0, RecordRef::expires_ms);
-        let raw = set_fields(change, resolved, &fields(found.as_ref())?, &changes)?;
+        let raw = set_fields(change, resolved, &changes)?;
         change.txn.set_metadata(
             resolved.namespace,
             resolved.key,
@@ -416,7 +416,7 @@ fn write_record(
             let fields = found.fields()?;
             reply.map(fields.len());
             for (name, value) in fields {
-                reply.bulk(name.as_bytes());
+                reply.bulk(name);
                 reply.bulk(value);
             }
         }

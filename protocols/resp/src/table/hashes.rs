@@ -1,4 +1,4 @@
-//! Hash commands. A hash is a record of named blocks; a field is a block.
+//! Hash commands.
 
 use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandGroup};
@@ -8,8 +8,8 @@ use crate::commands::hashes;
 const ROW: RespCommand =
     RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Hashes, ..super::ROW };
 
-/// Limits of the region.
-const FIELDS: &str = "At most 1024 fields, with names of 1 to 255 bytes of UTF-8 without a NUL.";
+/// The limit of `DUMP`.
+const FIELDS: &str = "A name has at most 65535 bytes.";
 
 pub(crate) const COMMANDS: &[RespCommand] = &[
     RespCommand {
@@ -141,9 +141,9 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -3,
         flags: READ,
         summary: "Iterates over the fields and values of a hash.",
-        complexity: "O(N), N fields of the hash",
-        differs: "Returns the whole hash in one call, regardless of COUNT. NOVALUES as in Redis \
-                  7.4.",
+        complexity: "O(N), N fields returned",
+        differs: "At most 1000 fields in one call; a hash of up to 128 fields is returned whole. \
+                  NOVALUES as in Redis 7.4.",
         run: hashes::hscan,
         ..ROW
     },
@@ -152,7 +152,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: READ,
         summary: "Returns one or more random fields of a hash.",
-        complexity: "O(N), N fields of the hash",
+        complexity: "O(N), N fields requested",
         differs: "A negative count returns at most 65536 fields and 64 MiB.",
         run: hashes::hrandfield,
         ..ROW

@@ -8,6 +8,9 @@ use crate::commands::sets;
 const ROW: RespCommand =
     RespCommand { keys: ArgPositions::ONE, group: CommandGroup::Sets, ..super::ROW };
 
+/// Of a large set, a part is copied.
+const ADDED: &str = "O(N), N members given; O(sqrt(M)) bytes are copied for each, M members";
+
 pub(crate) const COMMANDS: &[RespCommand] = &[
     RespCommand {
         name: "sadd",
@@ -15,8 +18,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: GROW_FAST,
         summary: "Adds one or more members to a set. Returns the number of members that were \
                   added.",
-        complexity: "O(N), N members of the set, which is rewritten",
-        differs: "A set has at most 1048576 members.",
+        complexity: ADDED,
         run: sets::sadd,
         ..ROW
     },
@@ -25,7 +27,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -3,
         flags: WRITE_FAST,
         summary: "Removes one or more members from a set. Deletes the set if no member remains.",
-        complexity: "O(N), N members of the set, which is rewritten",
+        complexity: "O(N), N members given",
         run: sets::srem,
         ..ROW
     },
@@ -68,7 +70,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: WRITE_FAST,
         summary: "Removes and returns one or more random members of a set.",
-        complexity: "O(N), N members of the set, which is rewritten",
+        complexity: "O(N), N members returned",
         run: sets::spop,
         ..ROW
     },
@@ -77,7 +79,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -2,
         flags: READ,
         summary: "Returns one or more random members of a set.",
-        complexity: "O(N), N members of the set or requested",
+        complexity: "O(N), N members requested",
         differs: "A negative count returns at most 65536 members and 64 MiB.",
         run: sets::srandmember,
         ..ROW
@@ -88,8 +90,6 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: WRITE_FAST,
         keys: ArgPositions::TWO,
         summary: "Moves a member from one set to another.",
-        complexity: "O(N), N members of the sets, which are rewritten",
-        differs: "A set has at most 1048576 members.",
         run: sets::smove,
         ..ROW
     },
@@ -138,8 +138,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -3,
         flags: READ,
         summary: "Iterates over the members of a set.",
-        complexity: "O(N), N members of the set",
-        differs: "Returns the whole set in one call, regardless of COUNT.",
+        complexity: "O(N), N members returned",
+        differs: "At most 1000 members in one call; a set of up to 128 members is returned whole.",
         run: sets::sscan,
         ..ROW
     },

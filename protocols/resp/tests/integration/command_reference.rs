@@ -46,7 +46,10 @@ its hard limit. The text of the error says which. Deletes, and writes that take 
 what they replace, are still executed.
 
 Where Redis defines no order, the fields of a hash are returned in the order in which they were
-first set, and the members of a set in ascending order. Errors that repeat a part of the request
+first set, and the members of a set in ascending order, up to 128 of them; those of a larger hash or
+set in the order of their hashes. A set and a hash have any number of members and fields. Replies
+with more than 5000 of them are collected in slices between which other clients are served.
+Errors that repeat a part of the request
 replace invalid UTF-8 with U+FFFD.
 
 Tested clients, each with SIGKILLs of the node (`cargo xtask soak clients`): `ricsdl`, redis-py,

@@ -114,13 +114,9 @@ fn invalid_payloads_change_nothing() {
         assert_eq!(restore(&mut client, "{new},k", "0", cut, ""), checksum);
     }
     let forged = |value| DumpedRecord { tags: Vec::new(), value }.encode();
-    let long = vec![b'f'; 256];
     for payload in [
         forged(DumpedValue::Hash(Vec::new())),
         forged(DumpedValue::Hash(vec![(b"f", b"1"), (b"f", b"2")])),
-        forged(DumpedValue::Hash(vec![(b"", b"1")])),
-        forged(DumpedValue::Hash(vec![(b"\xff", b"1")])),
-        forged(DumpedValue::Hash(vec![(&long, b"1")])),
         forged(DumpedValue::Set(Vec::new())),
         DumpedRecord { tags: vec![(b"\xff", b"1")], value: DumpedValue::String(b"v") }.encode(),
     ] {

@@ -4,6 +4,7 @@
 mod fixture;
 mod authentication;
 mod clients;
+mod collections;
 mod command_reference;
 mod command_table;
 mod dump;

@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::fixture::{TestClient, TestNode, node};
-use nearstate_model::limits::{KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
+use nearstate_model::limits::{
+    FIELD_NAME_BYTES_MAX, KEY_BYTES_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX,
+};
 
 /// Namespaces created by clients.
 fn made(node: &TestNode) -> Vec<String> {
@@ -12,12 +14,11 @@ fn made(node: &TestNode) -> Vec<String> {
     session.namespaces().unwrap().into_iter().map(|(name, _)| name).collect()
 }
 
-/// Sends a request. `{n},long` stands for a key above the limit, `FIELDS` for 1,025 fields with
-/// values.
+/// Sends a request. `{n},long` stands for a key above the limit, `NAME` for such a name of a field.
 fn ask(client: &mut TestClient, request: &str) -> String {
     let long = format!("{{n}},{}", "k".repeat(KEY_BYTES_MAX + 1));
-    let fields: Vec<String> = (0..1025).map(|field| format!("f{field} v")).collect();
-    let reply = request.replace("{n},long", &long).replace("FIELDS", &fields.join(" "));
+    let name = "f".repeat(FIELD_NAME_BYTES_MAX + 1);
+    let reply = request.replace("{n},long", &long).replace("NAME", &name);
     let words: Vec<&[u8]> = reply.split(' ').map(str::as_bytes).collect();
     client.ask_bytes(&words)
 }
@@ -30,17 +31,16 @@ fn a_request_with_invalid_arguments_creates_no_namespace() {
     assert_eq!(client.ask("SADD members m"), ":1|");
     assert_eq!(made(&node), ["{}"]);
     for request in [
-        "TAG HSET {n},k 1025 FIELDS 0",
+        "TAG HSET {n},k 1 NAME v 0",
         "TAG HSET {n},long 1 f v 0",
         "TAG SET {n},long v 0",
         "TAG DECLARE {n},* tag SIDEWAYS",
-        "HSET {n},k FIELDS",
-        "HMSET {n},k FIELDS",
-        "HSET {n},k  v",
-        "HSET {n},k f v  v",
-        "HSETNX {n},k  v",
-        "HINCRBY {n},k  1",
-        "HINCRBYFLOAT {n},k  1",
+        "HSET {n},k NAME v",
+        "HMSET {n},k NAME v",
+        "HSET {n},k f v NAME v",
+        "HSETNX {n},k NAME v",
+        "HINCRBY {n},k NAME 1",
+        "HINCRBYFLOAT {n},k NAME 1",
         "HSET {n},long f v",
         "HSETNX {n},long f v",
         "HINCRBY {n},long f 1",

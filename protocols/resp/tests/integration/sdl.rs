@@ -330,11 +330,18 @@ fn a_walk_of_many_keys_is_complete_and_one_beyond_the_limits_of_exec_is_rejected
     let mut pipeline = Vec::new();
     for number in 0..4096 {
         let key = format!("{{ns}},{number}");
-        pipeline.extend(crate::fixture::request(&[b"SET", key.as_bytes(), b"v"]));
+        pipeline.extend(crate::fixture::request(&[b"SET", key.as_bytes(), &[b'v'; 100]]));
     }
     client.send(&pipeline);
-    assert!(client.ask("NGET.ATOMIC {ns},*").starts_with("*8192|"));
-    assert!(client.ask("NGET.NOATOMIC {ns},*").starts_with("*8192|"));
+    // Several parts, between which other clients are served.
+    for command in ["NGET.ATOMIC {ns},*", "NGET.NOATOMIC {ns},*"] {
+        let reply = client.ask(command);
+        assert!(reply.starts_with("*8192|"), "{command}");
+        assert_eq!(reply.matches("|$100|vvv").count(), 4096, "{command}");
+        for number in 0..4096 {
+            assert!(reply.contains(&format!("|{{ns}},{number}|$100|")), "{command}: {number}");
+        }
+    }
     client.ask("SET {ns},more v");
     let refused = client.ask("NGET.ATOMIC {ns},*");
     assert!(refused.starts_with("-ERR more than 4096 keys match"), "{refused}");

@@ -133,11 +133,11 @@ impl Session {
             if !set.is_in(namespace, tag.id, TagState::Leaving)? {
                 return Ok(false); // Another session has finished it.
             }
-            let mut ordered = std::mem::take(&mut set.buffers.scratch.ordered);
+            let mut scratch = set.buffers.take_scratch();
             let mut key = Vec::new();
             let mut step = |set: &mut WriteSet<'_>| {
-                let has_key = ordered.first(set, root, &mut key)?;
-                Ok(has_key && ordered.remove(set, root, &key)?)
+                let has_key = scratch.ordered.first(set, root, &mut key)?;
+                Ok(has_key && scratch.ordered.remove(set, root, &key)?)
             };
             let mut has_more = Ok(true);
             for _ in 0..KEYS_REMOVED {
@@ -146,7 +146,7 @@ impl Session {
                     break;
                 }
             }
-            set.buffers.scratch.ordered = ordered;
+            set.buffers.give_scratch(scratch);
             has_more
         })
     }

@@ -165,7 +165,7 @@ impl Txn<'_> {
                 only.iter().any(|(id, one)| (*id, &**one) == (tag.id, *value))
             });
         }
-        let mut scratch = std::mem::take(&mut set.buffers.scratch);
+        let mut scratch = set.buffers.take_scratch();
         scratch.set_record(hash, key);
         let mut done = Ok(());
         for (tag, value) in new_values {
@@ -175,7 +175,7 @@ impl Txn<'_> {
                 break;
             }
         }
-        set.buffers.scratch = scratch;
+        set.buffers.give_scratch(scratch);
         done
     }
 }

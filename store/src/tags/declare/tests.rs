@@ -44,6 +44,23 @@ fn nothing_is_entered_that_writers_do_not_know_of() {
     assert!(report.is_clean(), "{:?}", report.faults);
 }
 
+/// A session reads tags whose writer has not raised the flags yet. Before the session raises them,
+/// others store newer tags and raise the flags further: what the session has read is not current.
+#[test]
+fn tags_that_were_read_before_newer_ones_were_stored_are_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = crate::Region::create(&path, &crate::CreateOptions::default()).unwrap();
+    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let ns = session.namespace("ues", &Schema::default()).unwrap();
+    let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };
+    session.add_tags(ns, &[tag("one")]).unwrap();
+    let read = session.tag_set(ns.index).unwrap();
+    other.add_tags(ns, &[tag("two")]).unwrap();
+    session.remember_tags(ns.index, read.generation - 1, &read).unwrap();
+    assert_eq!(session.tags(ns).unwrap(), other.tags(ns).unwrap());
+}
+
 #[test]
 fn a_tag_that_returns_to_its_state_is_detected_by_the_count_of_changes() {
     let tag = |name: &str| TagSchema { name: name.to_owned(), ..TagSchema::default() };

@@ -337,6 +337,29 @@ fn a_flip_in_the_fixed_fields_of_the_superblock_is_repaired() {
     clean(&folder.path);
 }
 
+/// The count of member slots, which attaching reads, and the names of the namespaces with the bytes
+/// behind them.
+#[test]
+fn a_flip_in_the_count_of_members_or_in_a_name_is_repaired() {
+    let folder = TestFolder::new();
+    populate(&folder.path);
+    let before = content(&folder.path);
+    let file = Snapshot::of(&folder.path);
+    let names = (0..file.word(0x300) >> 16).map(|entry| CATALOG + 1024 * entry + 200);
+    for at in std::iter::once(0x2c0).chain(names) {
+        for bit in (at * 8..at * 8 + 64).step_by(if at == 0x2c0 { 1 } else { 7 }) {
+            file.flip(bit);
+            let report = repair_with(&folder.path, &AttachOptions::default())
+                .unwrap_or_else(|error| panic!("bit {bit}: {error}"));
+            assert_eq!((report.repaired_count, report.lost_count), (1, 0), "{bit}: {report:?}");
+            clean(&folder.path);
+            file.restore(bit);
+        }
+    }
+    assert!(content(&folder.path) == before);
+    clean(&folder.path);
+}
+
 /// A flipped bit of an entry that leads to an old version of the record, or to a record of another
 /// namespace with the same key, is not taken for a damaged header.
 #[test]

@@ -107,8 +107,9 @@ impl Loaded {
         let (guti, ip) = (number.to_le_bytes(), (number ^ 0xffff_ffff).to_le_bytes());
         let tags: &[(&str, &[u8])] = &[("guti", &guti), ("ip", &ip), ("cell", b"c1")];
         let metadata = Metadata { tags, ..Metadata::default() };
-        self.session
-            .transact(|txn| txn.put_with_metadata(tagged, &key(number), &VALUE, metadata))?;
+        self.session.transact(|txn| {
+            txn.put_with_metadata(tagged, &key(number), black_box(&VALUE), metadata)
+        })?;
         Ok(())
     }
 }
@@ -191,7 +192,7 @@ fn put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times, |_| {
         let key = loaded.next_key();
-        black_box(loaded.session.put(loaded.values, &key, &VALUE)?);
+        black_box(loaded.session.put(loaded.values, &key, black_box(&VALUE))?);
         Ok(())
     })
 }
@@ -201,7 +202,7 @@ fn batch_put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     measured(times / BATCH as u64, |_| {
         let keys: [[u8; 20]; BATCH] = std::array::from_fn(|_| loaded.next_key());
-        let records = keys.each_ref().map(|key| (key.as_slice(), VALUE.as_slice()));
+        let records = keys.each_ref().map(|key| (key.as_slice(), black_box(VALUE.as_slice())));
         Ok(loaded.session.put_batch(loaded.values, &records)?)
     })
 }

@@ -200,6 +200,7 @@ fn step_text(session: &Session, record: &StreamedRecord<'_>) -> Result<String, S
             let meta = meta.map(|meta| format!(" {}", meta_text(meta))).unwrap_or_default();
             format!("patch {key} {is_anew} [{}]{meta}", blocks.join(","))
         }
+        StreamedChange::Elements { .. } => format!("elements {key}"),
         StreamedChange::Deleted { is_expiry: true } => format!("expired {key}"),
         StreamedChange::Deleted { is_expiry: false } => format!("deleted {key}"),
     })

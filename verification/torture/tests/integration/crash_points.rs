@@ -114,3 +114,18 @@ fn a_stream_that_refuses_when_full_loses_nothing_after_any_kill() {
     assert!(kills > 10, "{kills} kills");
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// `nearstate torture --repair-kills 10000` kills more.
+#[test]
+fn repairs_that_are_killed_at_random_stores_are_completed_by_the_next() {
+    let kills = std::env::var("NEARSTATE_REPAIR_KILLS").ok().and_then(|kills| kills.parse().ok());
+    let options = nearstate_torture::repairs::RepairKillOptions {
+        kills: kills.unwrap_or(40),
+        folder: folder("repair-kills"),
+        seed: 1,
+    };
+    let totals = nearstate_torture::repairs::kills(&options, &starter(), &mut |_| {})
+        .unwrap_or_else(|error| panic!("{error}"));
+    println!("{}", totals.table());
+    assert!(totals.kills >= options.kills && totals.stores > 20, "{totals:?}");
+}

@@ -10,6 +10,7 @@
 )]
 
 mod fixture;
+mod flips;
 mod histories;
 mod random_kills;
 mod single_steps;

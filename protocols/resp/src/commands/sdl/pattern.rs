@@ -17,7 +17,7 @@ use crate::sliced_task::{SLICE_BUCKETS, SlicedTask, TaskProgress};
 use nearstate_model::Result as Stored;
 use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
 use nearstate_store::{Form, Kind, Txn};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const TOO_MANY: ErrorReply = ErrorReply::fixed(
     "ERR more than 4096 keys match, the limit of a transaction: use a narrower pattern, \
@@ -54,8 +54,12 @@ pub(crate) fn nget_noatomic(
         return begin(ctx, arg(args, 1), PatternAction::Get, reply);
     }
     let path = path(ctx, arg(args, 1))?;
-    ctx.connection.task =
-        Some(Box::new(PatternReadTask { path, found: BTreeMap::new(), bytes: 0 }));
+    ctx.connection.task = Some(Box::new(PatternReadTask {
+        path,
+        found: BTreeMap::new(),
+        bytes: 0,
+        is_walked: false,
+    }));
     Ok(())
 }
 
@@ -89,7 +93,8 @@ fn begin(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let path = path(ctx, pattern)?;
-    let mut gather = PatternTxnTask { path, keys: BTreeSet::new(), bytes: 0, action };
+    let (keys, found) = (BTreeSet::new(), VecDeque::new());
+    let mut gather = PatternTxnTask { path, keys, bytes: 0, action, found };
     let Some(exec_txn) = ctx.txn else {
         ctx.connection.task = Some(Box::new(gather));
         return Ok(());
@@ -99,7 +104,9 @@ fn begin(
     }
     let mut done: Stored<PatternResult> = Ok(PatternResult::default());
     exec_txn.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
-    done?.answer(action, reply)
+    gather.found = done?.begin_answer(action, reply)?;
+    while gather.write_part(reply) == TaskProgress::More {}
+    Ok(())
 }
 
 /// The namespace that the pattern names, or all.
@@ -124,7 +131,43 @@ struct PatternReadTask {
     path: KeyspaceWalk,
     /// Keys that are visited twice are stored once.
     found: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Of the keys and values that are not written yet.
     bytes: usize,
+    is_walked: bool,
+}
+
+impl PatternReadTask {
+    fn write_part(&mut self, reply: &mut ReplyWriter<'_>) -> TaskProgress {
+        let Self { found, bytes, .. } = self;
+        write_pairs(reply, || {
+            let pair = found.pop_first()?;
+            *bytes -= pair.0.len() + pair.1.len();
+            Some(pair)
+        })
+    }
+}
+
+/// Bytes of a reply between two checks for other clients: what a connection sends at once.
+const PART_BYTES: usize = 64 << 10;
+
+/// Memory of a key and its value.
+fn pair_bytes((key, value): &(Vec<u8>, Vec<u8>)) -> usize {
+    key.len() + value.len() + FOUND_BYTES
+}
+
+/// Writes some of the pairs. `Done` after the last one.
+fn write_pairs(
+    reply: &mut ReplyWriter<'_>,
+    mut next: impl FnMut() -> Option<(Vec<u8>, Vec<u8>)>,
+) -> TaskProgress {
+    let mut bytes = 0;
+    while bytes < PART_BYTES {
+        let Some((key, value)) = next() else { return TaskProgress::Done };
+        reply.bulk(&key);
+        reply.bulk(&value);
+        bytes += key.len() + value.len();
+    }
+    TaskProgress::More
 }
 
 impl SlicedTask for PatternReadTask {
@@ -134,14 +177,19 @@ impl SlicedTask for PatternReadTask {
         _: &RespServer,
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
-        let Self { path, found, bytes } = self;
+        if self.is_walked {
+            return Ok(self.write_part(reply));
+        }
+        let Self { path, found, bytes, .. } = self;
         let has_more = path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             if view.form() == Form::Value {
                 *bytes += key.len() + view.bytes().len();
                 if *bytes > ANSWER_BYTES_MAX {
                     return Err(TOO_LARGE);
                 }
-                found.insert(key.to_vec(), view.bytes().to_vec());
+                // A key that is visited twice, because its bucket was split.
+                let before = found.insert(key.to_vec(), view.bytes().to_vec());
+                *bytes -= before.map_or(0, |before| key.len() + before.len());
             }
             Ok(())
         })?;
@@ -149,12 +197,9 @@ impl SlicedTask for PatternReadTask {
             return Ok(TaskProgress::More);
         }
         records.session().check_not_truncated()?;
-        reply.array(found.len() * 2);
-        for (key, value) in found {
-            reply.bulk(key);
-            reply.bulk(value);
-        }
-        Ok(TaskProgress::Done)
+        self.is_walked = true;
+        reply.array(self.found.len() * 2);
+        Ok(self.write_part(reply))
     }
 
     fn memory_bytes(&self) -> usize {
@@ -177,12 +222,23 @@ struct PatternTxnTask {
     /// Memory of the keys.
     bytes: usize,
     action: PatternAction,
+    /// What the transaction has read and is not written yet.
+    found: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
 impl PatternTxnTask {
+    fn write_part(&mut self, reply: &mut ReplyWriter<'_>) -> TaskProgress {
+        let Self { found, bytes, .. } = self;
+        write_pairs(reply, || {
+            let pair = found.pop_front()?;
+            *bytes = bytes.saturating_sub(pair_bytes(&pair));
+            Some(pair)
+        })
+    }
+
     /// Scans one slice. Returns false at the end.
     fn step_walk(&mut self, records: &KeyedRecords) -> Result<bool, ErrorReply> {
-        let Self { path, keys, bytes, action } = self;
+        let Self { path, keys, bytes, action, .. } = self;
         path.walk_keys(records.session(), SLICE_BUCKETS, |key, view| {
             let is_asked = *action == PatternAction::Delete || view.form() == Form::Value;
             if is_asked && keys.insert(key.to_vec()) {
@@ -210,7 +266,7 @@ impl PatternTxnTask {
                 outcome.is_too_large = true;
                 break;
             }
-            outcome.found.push((key_text.clone(), record.bytes().to_vec()));
+            outcome.found.push_back((key_text.clone(), record.bytes().to_vec()));
         }
         Ok(outcome)
     }
@@ -223,14 +279,19 @@ impl SlicedTask for PatternTxnTask {
         _: &RespServer,
         reply: &mut ReplyWriter<'_>,
     ) -> Result<TaskProgress, ErrorReply> {
+        if !self.found.is_empty() {
+            return Ok(self.write_part(reply));
+        }
         if self.step_walk(records)? {
             return Ok(TaskProgress::More);
         }
         let session = records.session();
         let outcome = session.transact_within(RETRY_POLICY, |txn| self.carry_out(records, txn))?;
         session.check_not_truncated()?;
-        outcome.answer(self.action, reply)?;
-        Ok(TaskProgress::Done)
+        self.found = outcome.begin_answer(self.action, reply)?;
+        self.keys = BTreeSet::new();
+        self.bytes = self.found.iter().map(pair_bytes).sum();
+        Ok(self.write_part(reply))
     }
 
     fn memory_bytes(&self) -> usize {
@@ -241,25 +302,25 @@ impl SlicedTask for PatternTxnTask {
 /// Result of the transaction.
 #[derive(Debug, Default)]
 struct PatternResult {
-    found: Vec<(Vec<u8>, Vec<u8>)>,
+    found: VecDeque<(Vec<u8>, Vec<u8>)>,
     deleted: usize,
     is_too_large: bool,
 }
 
 impl PatternResult {
-    fn answer(&self, action: PatternAction, reply: &mut ReplyWriter<'_>) -> CommandResult {
+    /// Begins the reply. Returns the pairs that are its elements.
+    fn begin_answer(
+        self,
+        action: PatternAction,
+        reply: &mut ReplyWriter<'_>,
+    ) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>, ErrorReply> {
         if self.is_too_large {
             return Err(TOO_LARGE);
         }
-        if action == PatternAction::Delete {
-            reply.count(self.deleted);
-            return Ok(());
+        match action {
+            PatternAction::Delete => reply.count(self.deleted),
+            PatternAction::Get => reply.array(self.found.len() * 2),
         }
-        reply.array(self.found.len() * 2);
-        for (key, value) in &self.found {
-            reply.bulk(key);
-            reply.bulk(value);
-        }
-        Ok(())
+        Ok(self.found)
     }
 }

@@ -77,7 +77,7 @@ impl StreamReplay {
                     is_only_expiry &= is_expiry;
                     (ChangeKind::Deleted, None)
                 }
-                StreamedChange::Patched { .. } => {
+                StreamedChange::Patched { .. } | StreamedChange::Elements { .. } => {
                     return Err(format!("{key}: an unexpected patch"));
                 }
             };

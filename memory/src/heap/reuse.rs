@@ -1,0 +1,125 @@
+//! What a member verifies before it uses memory that its queues and bump ranges name: they lie in
+//! shared memory, and a flipped bit of them must not lead to a cell that is in use.
+
+use crate::atomic::Ordering;
+use crate::heap::cell::{self, WORD_RETIRED};
+use crate::layout::{Corruption, HEAP, LINE};
+use crate::member::Member;
+use crate::member::arena::{Bump, Queue, SET_ASIDE};
+use crate::member::pin;
+use crate::region::map::Map;
+
+/// What is left of a bump range with a flipped bit stays allocated until the repair.
+const BUMP: Corruption = Corruption("a session's range of unused memory has a flipped bit");
+
+const HEAD: Corruption = Corruption("a queue of free cells leads to a cell that is not free");
+
+/// The word `retired` of a cell at the head of a queue.
+///
+/// # Errors
+/// `Corruption`: there is no retired cell, or one of another class.
+#[inline]
+pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corruption> {
+    if head < HEAP {
+        return Err(HEAD);
+    }
+    let [first, _, retired, ..] = cell::first_line(map, head)?;
+    let (class, retired) = (first.load(Ordering::Relaxed) as u8, retired.load(Ordering::Relaxed));
+    if !pin::is_retired(retired) || number != SET_ASIDE && class != number {
+        return Err(HEAD);
+    }
+    Ok(retired)
+}
+
+impl Member {
+    /// True if the head of a queue may be reused. A head that is no retired cell of the queue means
+    /// that the link to it has a flipped bit: the queue is given up, so that nothing in use is
+    /// taken from it. Its cells stay allocated until the repair.
+    #[inline]
+    pub(crate) fn is_head_reusable(
+        &self,
+        queue: Queue<'_>,
+        number: u8,
+        head: u64,
+    ) -> Result<bool, Corruption> {
+        let retired = match retired_word(self.map(), number, head) {
+            Ok(retired) => retired,
+            Err(damage) => {
+                queue.head.store(0, Ordering::Release);
+                return Err(damage);
+            }
+        };
+        Ok(self.is_reusable(retired))
+    }
+
+    /// True if no reader can hold a cell that was retired with this word.
+    #[inline]
+    pub(crate) fn is_reusable(&self, retired: u64) -> bool {
+        pin::is_reusable(retired, self.safe.get()) || self.is_reusable_beside_stalled(retired)
+    }
+
+    /// As [`Member::is_reusable`], if a pin began before the cell was retired.
+    #[cold]
+    fn is_reusable_beside_stalled(&self, retired: u64) -> bool {
+        self.safe_epochs.borrow().is_reusable(retired)
+    }
+
+    /// True if only stalled readers hold a retired cell.
+    pub(crate) fn is_set_aside(&self, cell: u64) -> Result<bool, Corruption> {
+        let retired = cell::word(self.map(), cell, WORD_RETIRED)?.load(Ordering::Relaxed);
+        Ok(!pin::is_reusable(retired, self.safe.get())
+            && self.safe_epochs.borrow().is_set_aside(retired))
+    }
+
+    /// Remembers a bump range that this member stores.
+    #[inline]
+    pub(crate) fn note_bump(&self, which: Bump, front: u64, end: u64) {
+        if let Some(seen) = self.bumps.get(which.number()) {
+            seen.set((front, end));
+        }
+    }
+
+    /// Remembers that this member has taken a part from the front of a bump range.
+    #[inline]
+    pub(crate) fn note_bump_front(&self, which: Bump, front: u64) {
+        if let Some(seen) = self.bumps.get(which.number()) {
+            seen.set((front, seen.get().1));
+        }
+    }
+
+    /// Remembers the bump ranges that a recovery has stored.
+    pub(crate) fn note_recovered_bumps(&self) {
+        for which in [Bump::Small, Bump::Large] {
+            let (front, end) = self.arena().bump(which);
+            self.note_bump(which, front, end);
+        }
+    }
+
+    /// Verifies that a bump range is what this member has stored, or a rest of it: others take
+    /// cells from its front while this member carries out no operation. A range that is neither is
+    /// given up.
+    ///
+    /// # Errors
+    /// `Corruption`, once.
+    #[inline]
+    pub(crate) fn check_bump(&self, which: Bump) -> Result<(), Corruption> {
+        let (front, end) = self.arena().bump(which);
+        let (seen_front, seen_end) =
+            self.bumps.get(which.number()).map_or((0, 0), std::cell::Cell::get);
+        if end == seen_end && front >= seen_front && front.is_multiple_of(LINE) {
+            return Ok(());
+        }
+        self.give_up_bump(which)
+    }
+
+    #[cold]
+    fn give_up_bump(&self, which: Bump) -> Result<(), Corruption> {
+        self.arena().set_bump(which, 0, 0);
+        self.note_bump(which, 0, 0);
+        Err(BUMP)
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

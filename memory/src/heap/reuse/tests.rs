@@ -1,0 +1,148 @@
+//! A flipped bit in the words that lead to free memory destroys no record that is in use.
+
+use std::collections::BTreeMap;
+
+use nearstate_model::{Error, Result};
+
+use crate::atomic::Ordering;
+use crate::fixture::TestRegionPath;
+use crate::heap::cell::{CellHeader, CellKind};
+use crate::index::lookup::hash;
+use crate::layout::arena_at;
+use crate::member::Member;
+use crate::region::file::{CreateOptions, Region};
+use crate::region::index_table::IndexTable;
+use crate::txn::fill::PendingCell;
+use crate::txn::publish::WriteDecision;
+
+/// Bytes of a value: two classes whose numbers differ in one bit.
+fn value(number: u32, round: u8) -> Vec<u8> {
+    vec![round ^ number as u8; if number.is_multiple_of(2) { 150 } else { 420 }]
+}
+
+fn put(member: &Member, table: &IndexTable, number: u32, round: u8) -> Result<()> {
+    let key = number.to_be_bytes();
+    let body = [&key[..], &value(number, round)].concat();
+    let hash = hash(member.seed(), &key);
+    let header = CellHeader {
+        kind: CellKind::Record,
+        flags: 0,
+        namespace: table.index(),
+        body: u32::try_from(body.len()).unwrap(),
+        key: 4,
+        children: 0,
+        hash,
+    };
+    member.operation(|| {
+        let at = member.allocate_cell(&header)?;
+        member.write_body(at, 0, &body)?;
+        let draft = PendingCell { at, body_crc: crc32fast::hash(&body) };
+        member
+            .write_record(table, hash, &key, Some(draft), |_| Ok(WriteDecision::Publish))
+            .map(drop)
+    })
+}
+
+fn delete(member: &Member, table: &IndexTable, number: u32) -> Result<()> {
+    let key = number.to_be_bytes();
+    let hash = hash(member.seed(), &key);
+    member
+        .operation(|| member.write_record(table, hash, &key, None, |_| Ok(WriteDecision::Remove)))
+        .map(drop)
+}
+
+/// The offset of a record's cell, and its value.
+fn found(member: &Member, table: &IndexTable, number: u32) -> (u64, Vec<u8>) {
+    let _pin = member.pin().unwrap();
+    let key = number.to_be_bytes();
+    let (cell, value) = member.find(table, hash(member.seed(), &key), &key).unwrap().unwrap();
+    (cell.at(), value.to_vec())
+}
+
+/// Flips each bit of the word to which `word_of` leads, in a region with records and free cells.
+/// Afterwards the session replaces records several times. What was acknowledged is there.
+fn expect_no_loss(name: &str, word_of: impl Fn(&Member, &IndexTable) -> u64) {
+    for bit in 0..u64::BITS {
+        let path = TestRegionPath::new(name);
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let member = region.member().unwrap();
+        let table = member.namespace(b"records", 1).unwrap();
+        let mut rounds = BTreeMap::new();
+        for number in 0..200 {
+            put(&member, table, number, 1).unwrap();
+            rounds.insert(number, 1);
+        }
+        for number in (0..200).filter(|number| number % 3 == 0) {
+            delete(&member, table, number).unwrap();
+            rounds.remove(&number);
+        }
+        member.operation(|| member.advance().and_then(|()| member.advance())).unwrap();
+        member.map().word(word_of(&member, table)).unwrap().fetch_xor(1 << bit, Ordering::Relaxed);
+        let mut damaged = 0;
+        for round in 2..6 {
+            member.operation(|| member.advance().and_then(|()| member.advance())).unwrap();
+            for number in 100..300 {
+                match put(&member, table, number, round) {
+                    Ok(()) => drop(rounds.insert(number, round)),
+                    // A write after whose commit damage was found was executed.
+                    Err(Error::Damaged { .. }) => {
+                        damaged += 1;
+                        rounds.remove(&number);
+                    }
+                    Err(error) => panic!("bit {bit}: {error}"),
+                }
+            }
+            for (number, round) in &rounds {
+                let is = found(&member, table, *number).1;
+                assert_eq!(is, value(*number, *round), "bit {bit}: record {number}");
+            }
+        }
+        assert!(damaged <= 2, "bit {bit}: {damaged} operations failed");
+    }
+}
+
+#[test]
+fn a_flip_in_a_bump_range_destroys_no_record() {
+    for word in [16, 17, 20, 21] {
+        expect_no_loss("flip-bump", |member, _| arena_at(member.index()) + 8 * word);
+    }
+}
+
+/// The words of the queue of the records' class: head and tail.
+#[test]
+fn a_flip_in_a_queue_destroys_no_record() {
+    for word in 0..2 {
+        expect_no_loss("flip-queue", |member, table| {
+            let class = crate::heap::cell::class_at(member.map(), found(member, table, 1).0);
+            arena_at(member.index()) + 256 + 24 * u64::from(class.unwrap()) + 8 * word
+        });
+    }
+}
+
+/// The link of the first free cell.
+#[test]
+fn a_flip_in_the_link_of_a_free_cell_destroys_no_record() {
+    expect_no_loss("flip-link", |member, table| {
+        let class = crate::heap::cell::class_at(member.map(), found(member, table, 1).0).unwrap();
+        let queue = member.arena().queue(class).unwrap();
+        queue.head.load(Ordering::Relaxed) + 8
+    });
+}
+
+/// As a cell of its class it would contain a part of the next cell.
+#[test]
+fn a_replaced_record_with_a_flipped_class_is_not_reused() {
+    let path = TestRegionPath::new("flip-class");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"records", 1).unwrap();
+    for bit in 0..8 {
+        put(&member, table, 180, 1).unwrap();
+        let (at, _) = found(&member, table, 180);
+        let head = member.map().word(at).unwrap();
+        head.fetch_xor(1 << bit, Ordering::Relaxed);
+        put(&member, table, 180, 2).unwrap();
+        let retired = member.map().word(at + 16).unwrap().load(Ordering::Relaxed);
+        assert!(!crate::member::pin::is_retired(retired), "bit {bit}");
+    }
+}

@@ -1,0 +1,39 @@
+//! What a writer knows about the slot of a key before it locks the bucket.
+
+use crate::index::bucket::{entry, hash_tag, is_units};
+use crate::index::lookup::{ReadToken, pick_placed};
+use crate::layout::LINE;
+use crate::member::Member;
+use crate::region::index_table::IndexTable;
+
+/// What a writer knows about the slot of a key before it locks the bucket.
+#[derive(Clone, Copy, Debug)]
+pub enum KnownSlot {
+    /// Nothing.
+    Unknown,
+    /// The token of an earlier read, under a pin that is still held.
+    Read(ReadToken),
+    /// The slot to which the line of the bucket led, without a comparison of the key. If its word
+    /// is unchanged under the lock, the key of its record is compared.
+    Probed(ReadToken),
+}
+
+impl Member {
+    /// Prefetches the header of the record that a hash may have, and the line in which it probably
+    /// ends. Returns the slot to which the bucket's line leads, for [`KnownSlot::Probed`].
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
+    pub(crate) fn probe_slot(&self, table: &IndexTable, hash: u64) -> Option<ReadToken> {
+        let line = table.bucket_line(self.map(), table.bucket_of(hash)).ok()?;
+        let [_, entries @ ..] = self.map().line(line).ok()?;
+        let tag = hash_tag(hash);
+        let (units, place, _) = pick_placed(entries, tag);
+        if !is_units(units) {
+            return None;
+        }
+        let at = LINE * units;
+        self.map().prefetch(at);
+        self.map().prefetch(at + LINE * self.last_line());
+        Some(ReadToken { at, slot_at: LINE * line + 8 + 8 * place, word: entry(tag, at) })
+    }
+}

@@ -1,0 +1,108 @@
+//! The part of a commit that recovery repeats for a dead member: undoing an undecided transaction,
+//! completing a decided one, and releasing its locks (`spec/region.md`, section 9).
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::index::bucket::units_of;
+use crate::index::intent::{LINE_LOCK, LINE_NEW, LINE_OLD, LINE_SLOT, TxnCell, TxnLine};
+use crate::layout::Corruption;
+use crate::member::arena::{Arena, op, undo};
+use crate::member::lock;
+use crate::txn::events;
+use crate::txn::publish::retire_record;
+use crate::txn::usage;
+
+/// Aborts the transaction in the undo record, unless it is committed. True if it is committed.
+pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
+    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed_at_last()
+}
+
+/// Replaces the intents of an undecided transaction by the old entries. Idempotent. Recovery calls
+/// it for a dead member.
+pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
+    txn.replace_intents(LINE_OLD)?;
+    usage::settle(txn, LINE_OLD)?;
+    crash_point!("txn.undone");
+    arena.set(undo::OP, op::NONE);
+    Ok(())
+}
+
+/// Completes a decided transaction. Idempotent. Recovery calls it for a dead member.
+pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
+    txn.replace_intents(LINE_NEW)?;
+    crash_point!("txn.replaced");
+    let (events, usages) = txn.events_and_usages()?;
+    if events != 0 {
+        events::append_all(txn)?;
+    }
+    if usages != 0 {
+        usage::settle(txn, LINE_NEW)?;
+    }
+    // Before anything is retired: otherwise a cell in transit could still head the pending list.
+    arena.set(undo::PENDING, 0);
+    crash_point!("txn.unpended");
+    for line in txn.all_lines()? {
+        let line = TxnLine::of(line);
+        if line.get(LINE_SLOT) != 0 {
+            let new = line.get(LINE_NEW);
+            if new != 0 {
+                // Its link on the pending list, which ends with this transaction.
+                let [_, next, ..] = arena.map.line(units_of(new))?;
+                next.store(0, Ordering::Release);
+            }
+            retire_record(arena, line.get(LINE_OLD), new)?;
+        }
+    }
+    if events != 0 {
+        events::retire_all(arena, txn)?;
+    }
+    crash_point!("txn.retired");
+    // Last: readers and the loops above need the lines until here.
+    arena.retire(txn.at)?;
+    crash_point!("txn.cell_retired");
+    arena.set(undo::OP, op::NONE);
+    Ok(())
+}
+
+/// Recovery: wakes the readers of rings to which a dead member appended.
+pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Corruption> {
+    events::wake_all(TxnCell::of(arena.map, arena.get(undo::SLOT)))
+}
+
+/// Releases the locks that a transaction's cell names and `owner` holds.
+pub(crate) fn unlock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
+    let at = arena.get(undo::TXN);
+    if at == 0 {
+        return Ok(());
+    }
+    let txn = TxnCell::of(arena.map, at);
+    for line in txn.all_lines()? {
+        let lock_at = TxnLine::of(line).get(LINE_LOCK);
+        if lock_at != 0 {
+            let word = arena.map.word(lock_at)?;
+            let seen = word.load(Ordering::Relaxed);
+            if lock::owner_of(seen) == owner {
+                lock::release(word, seen);
+                crash_point!("txn.unlocking");
+            }
+        }
+    }
+    arena.set(undo::TXN, 0);
+    Ok(())
+}
+
+/// After an error. Before the decision the intents are replaced by the old entries. After it only
+/// corruption can have stopped the work, and published cells must not be freed.
+#[cold]
+pub(crate) fn abandon(arena: &Arena<'_>, txn: TxnCell<'_>) {
+    if arena.get(undo::OP) != op::TXN {
+        return;
+    }
+    let is_undone = matches!(txn.is_committed_at_last(), Ok(false)) && undo(arena).is_ok();
+    if !is_undone {
+        arena.set(undo::PENDING, 0);
+        arena.set(undo::OP, op::NONE);
+    }
+}

@@ -1,0 +1,248 @@
+//! Large sets and hashes: the same commands as for small ones, through both conversions, and
+//! replies that are collected in slices.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::fixture::{TestClient, node};
+use nearstate_node::NextAction;
+use std::collections::{BTreeMap, BTreeSet};
+use std::task::Poll;
+
+type Set = BTreeSet<String>;
+
+fn member(number: u32) -> String {
+    format!("m{number}")
+}
+
+/// A command with a key and these words.
+fn with_words<'w>(
+    client: &mut TestClient,
+    command: &'w str,
+    key: &'w str,
+    words: impl IntoIterator<Item = &'w str>,
+) -> String {
+    let all: Vec<&[u8]> = [command, key].into_iter().chain(words).map(str::as_bytes).collect();
+    client.ask_bytes(&all)
+}
+
+/// The bulk strings of a flat array or map.
+fn bulks(reply: &str) -> Vec<String> {
+    let lines = reply.trim_end_matches('|').split('|').filter(|line| !line.starts_with('*'));
+    let lines: Vec<&str> = lines.collect();
+    lines.chunks(2).filter_map(|pair| pair.get(1)).map(|text| (*text).to_owned()).collect()
+}
+
+fn set(client: &mut TestClient, request: &str) -> Set {
+    let all = bulks(&client.ask(request));
+    let set: Set = all.iter().cloned().collect();
+    assert_eq!(set.len(), all.len(), "{request}: a member is returned twice");
+    set
+}
+
+/// All pages of a scan.
+fn scanned(client: &mut TestClient, request: &str, options: &str) -> Vec<String> {
+    let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
+    loop {
+        let page = bulks(&client.ask(&format!("{request} {cursor}{options}")));
+        all.extend_from_slice(&page[1..]);
+        cursor.clone_from(&page[0]);
+        if cursor == "0" {
+            return all;
+        }
+    }
+}
+
+fn check_set(client: &mut TestClient, key: &str, model: &Set) {
+    assert_eq!(set(client, &format!("SMEMBERS {key}")), *model);
+    assert_eq!(client.ask(&format!("SCARD {key}")), format!(":{}|", model.len()));
+    let pages = scanned(client, &format!("SSCAN {key}"), " COUNT 7");
+    assert_eq!((pages.len(), pages.into_iter().collect::<Set>()), (model.len(), model.clone()));
+    let matching = scanned(client, &format!("SSCAN {key}"), " MATCH m1*");
+    assert_eq!(matching.len(), model.iter().filter(|name| name.starts_with("m1")).count());
+    let random = set(client, &format!("SRANDMEMBER {key} 40"));
+    assert!(random.len() == model.len().min(40) && random.is_subset(model));
+    let repeated = bulks(&client.ask(&format!("SRANDMEMBER {key} -40")));
+    assert!(repeated.len() == if model.is_empty() { 0 } else { 40 });
+    assert!(repeated.iter().all(|name| model.contains(name)));
+    for name in model.iter().step_by(1 + model.len() / 20) {
+        assert_eq!(client.ask(&format!("SISMEMBER {key} {name}")), ":1|");
+    }
+}
+
+#[test]
+fn a_set_grows_and_shrinks_through_both_conversions() {
+    let node = node();
+    let (mut client, mut model) = (node.client(), Set::new());
+    let mut random = 7_u32;
+    for step in 0..160 {
+        random = random.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+        let (from, count) = (random >> 8 & 0x3ff, 1 + (random >> 20 & 0x7f));
+        let some: Vec<String> = (from..from + count).map(member).collect();
+        let words = some.iter().map(String::as_str);
+        // Grows for a while, then shrinks, and so on.
+        let is_multi = step % 5 == 0;
+        if is_multi {
+            assert_eq!(client.ask("MULTI"), "+OK|");
+        }
+        let before = model.len();
+        let reply = if step / 40 % 2 == 0 {
+            model.extend(some.iter().cloned());
+            with_words(&mut client, "SADD", "{ns},s", words)
+        } else if step % 3 == 0 {
+            let expected = model.len().saturating_sub(count as usize);
+            let popped = bulks(&client.ask(&format!("SPOP {{ns}},s {count}")));
+            let popped = if is_multi { bulks(&client.ask("EXEC")) } else { popped };
+            for name in &popped {
+                assert!(model.remove(name));
+            }
+            assert_eq!(model.len(), expected);
+            check_set(&mut client, "{ns},s", &model);
+            continue;
+        } else {
+            for name in &some {
+                model.remove(name);
+            }
+            with_words(&mut client, "SREM", "{ns},s", words)
+        };
+        let changed = format!(":{}|", model.len().abs_diff(before));
+        if is_multi {
+            assert_eq!(reply, "+QUEUED|");
+            assert_eq!(client.ask("SCARD {ns},s"), "+QUEUED|");
+            assert_eq!(client.ask("SISMEMBER {ns},s none"), "+QUEUED|");
+            assert_eq!(client.ask("EXEC"), format!("*3|{changed}:{}|:0|", model.len()));
+        } else {
+            assert_eq!(reply, changed);
+        }
+        check_set(&mut client, "{ns},s", &model);
+    }
+}
+
+#[test]
+fn a_hash_grows_and_shrinks_through_both_conversions() {
+    let node = node();
+    let mut client = node.client();
+    let mut model: BTreeMap<String, String> = BTreeMap::new();
+    for step in 0..60_u32 {
+        let is_growing = step / 15 % 2 == 0;
+        for number in (0..40).map(|at| step * 31 % 600 + at) {
+            let (name, value) = (member(number), format!("v{step}"));
+            if is_growing {
+                let is_new = model.insert(name.clone(), value.clone()).is_none();
+                let reply = client.ask(&format!("HSET h {name} {value}"));
+                assert_eq!(reply, format!(":{}|", u32::from(is_new)));
+            } else {
+                let existed = model.remove(&name).is_some();
+                let reply = client.ask(&format!("HDEL h {name}"));
+                assert_eq!(reply, format!(":{}|", u32::from(existed)));
+            }
+        }
+        let of = |all: Vec<String>| -> BTreeMap<String, String> {
+            all.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+        };
+        assert_eq!(of(bulks(&client.ask("HGETALL h"))), model);
+        assert_eq!(of(scanned(&mut client, "HSCAN h", " COUNT 9")), model);
+        let names: Set = model.keys().cloned().collect();
+        assert_eq!(set(&mut client, "HKEYS h"), names);
+        assert_eq!(bulks(&client.ask("HVALS h")).len(), model.len());
+        assert_eq!(client.ask("HLEN h"), format!(":{}|", model.len()));
+        assert!(set(&mut client, "HRANDFIELD h 50").is_subset(&names));
+        if let Some((name, value)) = model.iter().next() {
+            let bulk = format!("${}|{value}|", value.len());
+            assert_eq!(client.ask(&format!("HGET h {name}")), bulk);
+            assert_eq!(client.ask(&format!("HMGET h none {name}")), format!("*2|$-1|{bulk}"));
+            assert_eq!(client.ask(&format!("HSTRLEN h {name}")), format!(":{}|", value.len()));
+            assert_eq!(client.ask(&format!("HSETNX h {name} w")), ":0|");
+            let error = client.ask(&format!("HINCRBY h {name} 1"));
+            assert_eq!(error, "-ERR hash value is not an integer|");
+        }
+    }
+}
+
+/// Sets of these numbers.
+fn add(client: &mut TestClient, key: &str, numbers: impl Iterator<Item = u32>) -> Set {
+    let all: Set = numbers.map(member).collect();
+    let words: Vec<&str> = all.iter().map(String::as_str).collect();
+    for some in words.chunks(3000) {
+        with_words(client, "SADD", key, some.iter().copied());
+    }
+    all
+}
+
+#[test]
+fn large_sets_are_combined_copied_moved_and_expire() {
+    let node = node();
+    let mut client = node.client();
+    let one = add(&mut client, "one", 0..9_000);
+    let two = add(&mut client, "{ns},two", (0..9_000).map(|number| 2 * number));
+    let few = add(&mut client, "few", 8_990..9_010);
+    assert_eq!(set(&mut client, "SINTER one {ns},two"), &one & &two);
+    assert_eq!(set(&mut client, "SUNION one {ns},two few one none"), &(&one | &two) | &few);
+    assert_eq!(set(&mut client, "SDIFF one {ns},two none"), &one - &two);
+    assert_eq!(set(&mut client, "SDIFF {ns},two one few"), &(&two - &one) - &few);
+    assert_eq!(set(&mut client, "SINTER one none {ns},two"), Set::new());
+    assert_eq!(client.ask("SINTERCARD 2 one {ns},two"), format!(":{}|", (&one & &two).len()));
+    assert_eq!(client.ask("SINTERCARD 2 one {ns},two LIMIT 17"), ":17|");
+    assert_eq!(client.ask("SET text v"), "+OK|");
+    assert!(client.ask("SUNION one text").starts_with("-WRONGTYPE"));
+    assert!(client.ask("HSET one f v").starts_with("-WRONGTYPE"));
+    assert!(client.ask("SADD text v").starts_with("-WRONGTYPE"));
+
+    assert_eq!(client.ask("COPY one {ns},copy"), ":1|");
+    assert_eq!(client.ask("RENAME one {ns},one"), "+OK|");
+    assert_eq!(client.ask("EXPIRE {ns},one 1000"), ":1|");
+    assert_eq!(client.ask("SMOVE {ns},one few m0"), ":1|");
+    assert_eq!(client.ask("TTL {ns},one"), ":1000|");
+    assert_eq!(client.ask("PERSIST {ns},one"), ":1|");
+    assert_eq!(client.ask("TTL {ns},one"), ":-1|");
+    assert_eq!(client.ask("SCARD {ns},one"), ":8999|");
+    check_set(&mut client, "{ns},copy", &one);
+    assert_eq!(client.ask("TYPE {ns},copy"), "+set|");
+    assert_eq!(client.ask("OBJECT ENCODING {ns},copy"), "$9|hashtable|");
+    let dumped = client.send(&crate::fixture::request(&[b"DUMP", b"{ns},copy"]));
+    let from = dumped.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
+    let payload = &dumped[from..dumped.len() - 2];
+    assert_eq!(client.ask_bytes(&[b"RESTORE", b"again", b"0", payload]), "+OK|");
+    check_set(&mut client, "again", &one);
+
+    let mut other = node.client();
+    assert_eq!(other.ask("WATCH again"), "+OK|");
+    assert_eq!(client.ask("SADD again new"), ":1|");
+    assert_eq!((other.ask("MULTI"), other.ask("GET k")), ("+OK|".into(), "+QUEUED|".into()));
+    assert_eq!(other.ask("EXEC"), "*-1|");
+    assert_eq!(client.ask("DBSIZE"), ":6|");
+    assert_eq!(client.ask("PEXPIRE again 1"), ":1|");
+    assert_eq!(client.ask("DEL {ns},copy {ns},one {ns},two few text"), ":5|");
+    while client.ask("EXISTS again") != ":0|" {
+        std::thread::yield_now();
+    }
+}
+
+/// Another client changes the set between all slices: the reply is that of one instant.
+#[test]
+fn a_long_reply_is_that_of_one_instant() {
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
+    let model = add(&mut client, "s", 0..20_000);
+    for writes in [0, 1, 1_000_000] {
+        let (mut reply, mut next) = client.begin(&[b"SMEMBERS", b"s"]);
+        let (mut slices, mut written) = (0, 0);
+        while next == NextAction::Work {
+            if written < writes {
+                // Both or none.
+                assert_eq!(other.ask("SADD s one-of-two two-of-two"), ":2|");
+                assert_eq!(other.ask("SREM s one-of-two two-of-two"), ":2|");
+                written += 1;
+            }
+            let (more, then) = client.step();
+            reply.extend(more);
+            slices += 1;
+            next = match then {
+                Poll::Ready(then) => then,
+                Poll::Pending => NextAction::Read,
+            };
+        }
+        assert!(slices >= 6, "{slices} slices");
+        let reply = String::from_utf8(reply).unwrap().replace("\r\n", "|");
+        assert_eq!(bulks(&reply).into_iter().collect::<Set>(), model);
+    }
+}

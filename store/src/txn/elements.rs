@@ -1,0 +1,563 @@
+//! Changes of sets and hashes by element. A small collection is rewritten; of a large one, which is
+//! divided into parts, the parts with the changed elements (`docs/decisions/018-collections.md`).
+
+use std::collections::BTreeMap;
+
+use nearstate_memory::{Cell, CellHeader, CellKind, PendingCell, ReadToken};
+use nearstate_model::limits::{FIELD_NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use nearstate_model::{Error, Result, invariant};
+
+use crate::record::collection::{Collection, PartTable, is_divided};
+use crate::record::edit::{CollectionEdit, StoredParts};
+use crate::record::fields::{self, encode_inline, is_block_name};
+use crate::record::members;
+use crate::record::meta::split;
+use crate::record::parts::{Part, Shape};
+use crate::record::view::View;
+use crate::record::{BLOCK_INLINE_MAX, BlockChange, Form, Kind};
+use crate::session::buffers::{BufferSpan, ElementsWrite, Metadata, Write};
+use crate::session::{KeyLookup, Namespace, Session, check_key};
+use crate::txn::write_set::WriteSet;
+use crate::txn::{Txn, encode_meta};
+
+/// At or below these sizes a divided collection becomes flat. They are half of those of the other
+/// direction, so that no sequence of small changes converts each time.
+const FLAT_AGAIN_MAX: usize = 64;
+const FLAT_AGAIN_BYTES_MAX: usize = 2 << 10;
+const _: () = assert!(FLAT_AGAIN_MAX * 2 <= members::FLAT_MEMBERS_MAX);
+const _: () = assert!(FLAT_AGAIN_MAX * 2 <= fields::FLAT_FIELDS_MAX);
+const _: () = assert!(FLAT_AGAIN_BYTES_MAX * 2 <= members::FLAT_BYTES_MAX);
+
+/// A change of one element: its name, and the value of a field; `None` removes it. Members have the
+/// value `Some(b"")`.
+pub(crate) type ElementChange<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// An element: its name, and the value of a field.
+pub(crate) type ElementPair<'a> = (&'a [u8], &'a [u8]);
+
+impl Txn<'_> {
+    /// Adds members to a set, which is created if there is none; its tags and its expiry stay as
+    /// they are. Returns the number of new members; duplicates count once.
+    ///
+    /// Cost: for each member, a copy of a part of the set. At a million members of ten bytes that
+    /// is some 35 KB.
+    ///
+    /// # Errors
+    /// `WrongKind`: the record is no set, or the namespace has none; `KeyTooLarge`,
+    /// `ValueTooLarge`, `Conflict`, `TransactionTooLarge`, `Damaged`.
+    pub fn add_members(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        members: &[&[u8]],
+    ) -> Result<usize> {
+        let changes: Vec<ElementChange<'_>> =
+            members.iter().map(|member| (*member, Some(&b""[..]))).collect();
+        Ok(self.change_elements(namespace, key, Form::Set, &changes)?.added)
+    }
+
+    /// Removes members from a set. A set without members is deleted. Returns how many existed.
+    ///
+    /// # Errors
+    /// As [`Txn::add_members`].
+    pub fn remove_members(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        members: &[&[u8]],
+    ) -> Result<usize> {
+        let changes: Vec<ElementChange<'_>> =
+            members.iter().map(|member| (*member, None)).collect();
+        Ok(self.change_elements(namespace, key, Form::Set, &changes)?.removed)
+    }
+
+    /// Sets fields of a hash, which is created if there is none; its tags and its expiry stay as
+    /// they are. Returns the number of new fields. Of fields with one name, the last one counts.
+    ///
+    /// In a namespace of kind mixed, a name has any bytes, at most [`FIELD_NAME_BYTES_MAX`]. In one
+    /// of kind blocks, fields are blocks, with their limits.
+    ///
+    /// # Errors
+    /// As [`Txn::add_members`]; `BadName`, `TooManyBlocks`.
+    ///
+    /// [`FIELD_NAME_BYTES_MAX`]: nearstate_model::limits::FIELD_NAME_BYTES_MAX
+    pub fn set_fields(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        fields: &[(&[u8], &[u8])],
+    ) -> Result<usize> {
+        let changes: Vec<ElementChange<'_>> =
+            fields.iter().map(|(name, value)| (*name, Some(*value))).collect();
+        Ok(self.change_elements(namespace, key, Form::Blocks, &changes)?.added)
+    }
+
+    /// Removes fields from a hash. A hash without fields is deleted. Returns how many existed.
+    ///
+    /// # Errors
+    /// As [`Txn::add_members`].
+    pub fn remove_fields(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        names: &[&[u8]],
+    ) -> Result<usize> {
+        let changes: Vec<ElementChange<'_>> = names.iter().map(|name| (*name, None)).collect();
+        Ok(self.change_elements(namespace, key, Form::Blocks, &changes)?.removed)
+    }
+
+    /// Puts a hash with these fields. Replaces a record of any form.
+    ///
+    /// # Errors
+    /// As [`Txn::set_fields`]; `BadArgument`: no fields, and as [`Txn::put_with_metadata`].
+    pub fn put_fields(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        fields: &[(&[u8], &[u8])],
+        metadata: Metadata<'_>,
+    ) -> Result<()> {
+        check_elements(namespace, key, Form::Blocks, fields.iter().map(|(n, v)| (*n, Some(*v))))?;
+        if fields.is_empty() {
+            return Err(Error::BadArgument { detail: "a hash has at least one field".to_owned() });
+        }
+        let meta = encode_meta(metadata)?;
+        self.put_pairs(namespace, key, (Form::Blocks, fields), &meta)
+    }
+
+    /// Puts a collection with these elements and this encoded metadata.
+    pub(crate) fn put_pairs(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        (form, pairs): (Form, &[ElementPair<'_>]),
+        meta: &[u8],
+    ) -> Result<()> {
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let index = set.entry(namespace.index, hash, key)?;
+        if form == Form::Set {
+            let members: Vec<&[u8]> = pairs.iter().map(|(member, _)| *member).collect();
+            if members::is_flat(&members) {
+                let value = members::encode(&members)?;
+                set.put(index, &value, meta)?;
+                set.set_form(index, Form::Set);
+                return Ok(());
+            }
+        } else if namespace.kind != Kind::Mixed || fields::is_flat(pairs.iter().copied()) {
+            let blocks = last_of_each(pairs)?;
+            crate::txn::patch::check_patch(
+                namespace,
+                key,
+                &blocks,
+                crate::txn::write::Condition::Always,
+            )?;
+            set.delete(index);
+            set.patch(index, &blocks)?;
+            return set.set_meta(index, meta);
+        }
+        let edit = CollectionEdit::anew(shape_of(form), set.session.member.seed(), pairs)?;
+        let mut changes = Vec::with_capacity(pairs.len());
+        for (name, value) in pairs {
+            changes.push((set.buffers.keep(name)?, Some(set.buffers.keep(value)?)));
+        }
+        set.put_elements(index, form, ElementsWrite { edit, is_anew: true, changes });
+        set.set_meta(index, meta)
+    }
+
+    /// Changes elements of a collection of this form.
+    pub(crate) fn change_elements(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        form: Form,
+        changes: &[ElementChange<'_>],
+    ) -> Result<ChangedElements> {
+        check_elements(namespace, key, form, changes.iter().copied())?;
+        let (hash, index) = {
+            let set = self.set.borrow();
+            let hash = set.session.hash(key);
+            (hash, set.find_entry(namespace.index, hash, key))
+        };
+        let own = index.map(|index| (index, self.set.borrow().form_of_elements(index)));
+        if let Some((index, Some(own_form))) = own {
+            if own_form != form {
+                return Err(other_form(own_form, form));
+            }
+            return self.set.borrow_mut().apply(index, changes);
+        }
+        let found = self.get(namespace, key)?;
+        let has_divided = match &found {
+            Some(view) if view.form() != form => return Err(other_form(view.form(), form)),
+            Some(view) => view.is_divided(),
+            None => false,
+        };
+        if !has_divided {
+            return self.rewrite(namespace, key, (form, changes), found.as_ref());
+        }
+        drop(found);
+        let mut set = self.set.borrow_mut();
+        let (index, stored) = set.read(namespace.index, hash, key)?;
+        set.begin_elements(index, form, stored)?;
+        let done = set.apply(index, changes);
+        if !matches!(&done, Ok(done) if done.has_changed) {
+            // Nothing is written then.
+            set.forget_elements(index);
+        }
+        done
+    }
+
+    /// Replaces the metadata of a divided collection.
+    pub(crate) fn set_metadata_of_parts(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        form: Form,
+        metadata: Metadata<'_>,
+    ) -> Result<()> {
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let meta = encode_meta(metadata)?;
+        let index = set.find_entry(namespace.index, hash, key);
+        let index = if let Some(index) = index.filter(|index| set.is_written(*index)) {
+            index
+        } else {
+            let (index, stored) = set.read(namespace.index, hash, key)?;
+            set.begin_elements(index, form, stored)?;
+            index
+        };
+        set.buffers.changes += 1;
+        set.set_meta(index, &meta)
+    }
+
+    /// Changes elements of a flat collection, or creates one.
+    fn rewrite(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        (form, changes): (Form, &[ElementChange<'_>]),
+        found: Option<&View<'_>>,
+    ) -> Result<ChangedElements> {
+        let mut done = ChangedElements::default();
+        let (old, meta): (Vec<ElementPair<'_>>, Vec<u8>) = match found {
+            None => (Vec::new(), Vec::new()),
+            Some(view) if form == Form::Set => {
+                (view.members().map(|member| (member, &[][..])).collect(), view.meta_bytes()?)
+            }
+            Some(view) => (view.fields().collect(), view.meta_bytes()?),
+        };
+        // In their order; a removed one is `None`.
+        let mut pairs: Vec<(&[u8], Option<&[u8]>)> =
+            old.iter().map(|(name, value)| (*name, Some(*value))).collect();
+        let mut known = NameIndex::of(&old, changes.len());
+        for (name, value) in changes {
+            let at = known.get_or_add(name, &pairs);
+            let Some((_, pair)) = pairs.get_mut(at) else {
+                if value.is_some() {
+                    done.added += 1;
+                }
+                pairs.push((name, *value));
+                continue;
+            };
+            match (*pair, value) {
+                (Some(_), Some(_)) => done.has_changed |= form == Form::Blocks,
+                (None, Some(_)) => done.added += 1,
+                (Some(_), None) => done.removed += 1,
+                (None, None) => {}
+            }
+            *pair = *value;
+        }
+        done.has_changed |= done.added + done.removed > 0;
+        if !done.has_changed {
+            return Ok(done);
+        }
+        let pairs: Vec<(&[u8], &[u8])> =
+            pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        if pairs.is_empty() {
+            self.delete(namespace, key)?;
+            return Ok(done);
+        }
+        let is_flat = namespace.kind != Kind::Mixed || fields::is_flat(pairs.iter().copied());
+        if form == Form::Blocks && is_flat {
+            // A patch copies less than a rewrite.
+            let blocks = blocks_of(changes)?;
+            self.patch(namespace, key, &blocks)?;
+        } else {
+            self.put_pairs(namespace, key, (form, &pairs), &meta)?;
+        }
+        Ok(done)
+    }
+}
+
+/// Names and their indices; few names are compared one by one.
+struct NameIndex<'a>(Option<BTreeMap<&'a [u8], usize>>);
+
+/// Up to this many comparisons need no tree.
+const COMPARISONS_MAX: usize = 1024;
+
+impl<'a> NameIndex<'a> {
+    fn of(pairs: &[ElementPair<'a>], changes: usize) -> Self {
+        let is_small = (pairs.len() + changes).saturating_mul(changes) <= COMPARISONS_MAX;
+        let all = || pairs.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
+        Self((!is_small).then(all))
+    }
+
+    /// The index of a name; that behind the last one if it is new.
+    fn get_or_add<T>(&mut self, name: &'a [u8], pairs: &[(&[u8], T)]) -> usize {
+        match &mut self.0 {
+            Some(tree) => *tree.entry(name).or_insert(pairs.len()),
+            None => pairs.iter().position(|(known, _)| *known == name).unwrap_or(pairs.len()),
+        }
+    }
+}
+
+/// What a change of elements has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ChangedElements {
+    pub(crate) added: usize,
+    pub(crate) removed: usize,
+    pub(crate) has_changed: bool,
+}
+
+impl WriteSet<'_> {
+    /// The form of a divided collection that the transaction changes.
+    fn form_of_elements(&self, index: usize) -> Option<Form> {
+        let entry = self.entry_at(index);
+        matches!(entry.write, Write::Elements(_)).then_some(entry.form)
+    }
+
+    fn put_elements(&mut self, index: usize, form: Form, write: ElementsWrite) {
+        self.buffers.changes += 1;
+        let entry = self.entry_mut(index);
+        entry.write = Write::Elements(Box::new(write));
+        entry.form = form;
+    }
+
+    /// Begins changes of a stored collection, which was read. Its metadata stays.
+    pub(crate) fn begin_elements(
+        &mut self,
+        index: usize,
+        form: Form,
+        stored: crate::txn::write_set::Stored<'_>,
+    ) -> Result<()> {
+        let Some((cell, bytes)) = stored else { invariant!("a collection was read") };
+        let value = split(cell, bytes)?.0;
+        let collection = Collection::stored(shape_of(form), cell, value)?;
+        let edit = CollectionEdit::of(&collection);
+        invariant!(!self.is_written(index), "a stored collection is not written yet");
+        let entry = self.entry_mut(index);
+        entry.write =
+            Write::Elements(Box::new(ElementsWrite { edit, is_anew: false, changes: Vec::new() }));
+        entry.form = form;
+        Ok(())
+    }
+
+    fn forget_elements(&mut self, index: usize) {
+        self.entry_mut(index).write = Write::None;
+    }
+
+    /// Applies changes to the divided collection of an entry.
+    fn apply(&mut self, index: usize, changes: &[ElementChange<'_>]) -> Result<ChangedElements> {
+        let session = self.session;
+        // Counted first: an error may leave a part of the changes.
+        self.buffers.changes += 1;
+        let seen = self.entry_at(index).seen;
+        let stored = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
+        let mut write = std::mem::take(&mut self.entry_mut(index).write);
+        let Write::Elements(elements) = &mut write else {
+            invariant!("entry {index} is a divided collection")
+        };
+        let cell = stored.map(|(cell, _)| cell).filter(|_| !elements.is_anew);
+        let done = self.apply_all(elements, cell, changes);
+        let is_empty = elements.edit.elements == 0;
+        self.entry_mut(index).write = write;
+        if is_empty {
+            self.delete(index);
+        }
+        done
+    }
+
+    fn apply_all(
+        &mut self,
+        elements: &mut ElementsWrite,
+        cell: Option<Cell<'_>>,
+        changes: &[ElementChange<'_>],
+    ) -> Result<ChangedElements> {
+        let stored = stored_parts(cell)?;
+        let mut done = ChangedElements::default();
+        for (name, value) in changes {
+            let kept = |set: &mut Self| -> Result<(BufferSpan, Option<BufferSpan>)> {
+                let name = set.buffers.keep(name)?;
+                Ok((name, value.map(|value| set.buffers.keep(value)).transpose()?))
+            };
+            match value {
+                Some(value) => {
+                    let is_new = elements.edit.insert(stored, name, value)?;
+                    done.added += usize::from(is_new);
+                    if is_new || elements.edit.shape == Shape::Hash {
+                        done.has_changed = true;
+                        elements.changes.push(kept(self)?);
+                    }
+                }
+                None => {
+                    if elements.edit.remove(stored, name)? {
+                        (done.removed, done.has_changed) = (done.removed + 1, true);
+                        elements.changes.push(kept(self)?);
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// The parts of a stored collection; none without one.
+pub(crate) fn stored_parts(cell: Option<Cell<'_>>) -> Result<StoredParts<'_>> {
+    let Some(cell) = cell else { return Ok(StoredParts::default()) };
+    let value = split(cell, cell.value()?)?.0;
+    Ok(StoredParts { cell: Some(cell), table: PartTable::parse(value)? })
+}
+
+impl Session {
+    /// A draft of a collection with its changes. `meta` follows the value; `None` keeps that of the
+    /// stored version.
+    pub(crate) fn draft_elements(
+        &self,
+        lookup: KeyLookup<'_>,
+        (elements, seen): (&ElementsWrite, Option<ReadToken>),
+        meta: Option<&[u8]>,
+    ) -> Result<PendingCell> {
+        let seen = seen.filter(|_| !elements.is_anew);
+        let old = seen.map(|seen| self.stored(seen)).transpose()?.flatten().map(|(cell, _)| cell);
+        let edit = &elements.edit;
+        let kept = match old {
+            Some(cell) => split(cell, cell.value()?)?.1,
+            None => &[],
+        };
+        let meta = meta.unwrap_or(kept);
+        if let Some(value) = flat_again(edit)? {
+            return self.draft(lookup, &[], &value, meta);
+        }
+        let (children, value) =
+            edit.record(stored_parts(old)?, |part| self.part_cell(lookup, part))?;
+        invariant!(is_divided(&value), "the table of a divided collection");
+        self.draft(lookup, &children, &value, meta)
+    }
+
+    /// A cell for a part of a collection.
+    fn part_cell(&self, lookup: KeyLookup<'_>, part: &[u8]) -> Result<u64> {
+        let body =
+            u32::try_from(part.len()).map_err(|_| Error::ValueTooLarge { bytes: part.len() })?;
+        let head = CellHeader {
+            kind: CellKind::Block,
+            flags: 0,
+            namespace: lookup.table.index(),
+            body,
+            key: 0,
+            children: 0,
+            hash: lookup.hash,
+        };
+        let cell = self.member.fill_cell(&head, &[part], None)?;
+        self.member.seal_block(cell.at, cell.body_crc)?;
+        Ok(cell.at)
+    }
+}
+
+/// The value of a flat collection, if a divided one has become small.
+fn flat_again(edit: &CollectionEdit) -> Result<Option<Vec<u8>>> {
+    let Some(part) = edit.single_part() else { return Ok(None) };
+    if edit.elements > FLAT_AGAIN_MAX as u64 || part.len() > FLAT_AGAIN_BYTES_MAX {
+        return Ok(None);
+    }
+    let part = Part::parse(edit.shape, part)?;
+    let elements = (0..part.len()).map_while(|index| part.element(index));
+    if edit.shape == Shape::Set {
+        let members: Vec<&[u8]> = elements.map(|element| element.name).collect();
+        return members::encode(&members).map(Some);
+    }
+    let mut pairs = Vec::with_capacity(part.len());
+    for element in elements {
+        match str::from_utf8(element.name) {
+            Ok(name) if is_block_name(element.name) && element.value.len() <= BLOCK_INLINE_MAX => {
+                pairs.push((name, element.value));
+            }
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(encode_inline(&pairs)))
+}
+
+const fn shape_of(form: Form) -> Shape {
+    match form {
+        Form::Set => Shape::Set,
+        Form::Blocks | Form::Value => Shape::Hash,
+    }
+}
+
+#[cold]
+fn other_form(found: Form, wanted: Form) -> Error {
+    Error::WrongKind {
+        detail: format!("the record is {}, not {}: delete it first", found.name(), wanted.name()),
+    }
+}
+
+/// Checks what does not depend on the record.
+fn check_elements<'a>(
+    namespace: Namespace,
+    key: &[u8],
+    form: Form,
+    elements: impl Iterator<Item = ElementChange<'a>>,
+) -> Result<()> {
+    check_key(key)?;
+    if !namespace.kind.has(form) {
+        return Err(Error::WrongKind {
+            detail: format!("the records of this namespace are not {}", form.name()),
+        });
+    }
+    for (name, value) in elements {
+        let bytes = name.len();
+        // A name that no block can have names no field of a flat hash either.
+        let is_removal_of_none = value.is_none() && !is_block_name(name);
+        let is_bad_block = namespace.kind != Kind::Mixed
+            && form == Form::Blocks
+            && !is_block_name(name)
+            && !is_removal_of_none;
+        if is_bad_block || form == Form::Blocks && bytes > FIELD_NAME_BYTES_MAX {
+            return Err(Error::BadName { bytes });
+        }
+        let bytes = bytes + value.map_or(0, <[u8]>::len);
+        if bytes > VALUE_BYTES_MAX {
+            return Err(Error::ValueTooLarge { bytes });
+        }
+    }
+    Ok(())
+}
+
+/// Fields as blocks; of those with one name, the last one.
+fn last_of_each<'a>(pairs: &[(&'a [u8], &'a [u8])]) -> Result<Vec<BlockChange<'a>>> {
+    let changes: Vec<ElementChange<'a>> =
+        pairs.iter().map(|(name, value)| (*name, Some(*value))).collect();
+    blocks_of(&changes)
+}
+
+/// Changes of elements as changes of blocks; of those with one name, the last one. Removals of
+/// names that no block has are left out.
+fn blocks_of<'a>(changes: &[ElementChange<'a>]) -> Result<Vec<BlockChange<'a>>> {
+    let mut last: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(changes.len());
+    let mut known = NameIndex::of(&[], changes.len());
+    for (name, bytes) in changes {
+        if bytes.is_none() && !is_block_name(name) {
+            continue;
+        }
+        let at = known.get_or_add(name, &last);
+        match last.get_mut(at) {
+            Some(known) => known.1 = *bytes,
+            None => last.push((name, *bytes)),
+        }
+    }
+    let block = |(name, bytes): (&'a [u8], Option<&'a [u8]>)| {
+        let text = str::from_utf8(name).map_err(|_| Error::BadName { bytes: name.len() })?;
+        Ok(BlockChange { name: text, bytes })
+    };
+    last.into_iter().map(block).collect()
+}

@@ -1,0 +1,201 @@
+//! The bytes of a region whose processes are stopped, read as `spec/region.md` defines them: where
+//! its metadata lies, and which records a word concerns.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+pub(crate) const MEMBERS: u64 = 0x2000;
+pub(crate) const CATALOG: u64 = 0x40_0000;
+pub(crate) const ARENAS: u64 = 0x440_0000;
+pub(crate) const HEAP: u64 = 0x840_0000;
+pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
+const UNITS: u64 = (1 << 42) - 1;
+const LINK: u64 = 1 << 47;
+const INTENT: u64 = 1 << 46;
+
+/// A word of the region's file may be read at any offset: outside of the file it is 0.
+pub(crate) struct FrozenRegion {
+    file: File,
+}
+
+/// A bucket with its lines, and the cells to which its entries lead.
+pub(crate) struct FrozenBucket {
+    pub(crate) namespace: usize,
+    pub(crate) number: u64,
+    /// The offsets of its words.
+    pub(crate) words: Vec<u64>,
+    pub(crate) records: Vec<u64>,
+}
+
+/// A namespace as its catalog entry describes it.
+pub(crate) struct FrozenNamespace {
+    pub(crate) name: Vec<u8>,
+    pub(crate) buckets: u64,
+}
+
+impl FrozenNamespace {
+    /// The bucket of a hash.
+    pub(crate) fn bucket_of(&self, hash: u64) -> u64 {
+        let level = 63 - self.buckets.max(1).leading_zeros();
+        let bucket = hash & ((1 << (level + 1)) - 1);
+        if bucket < self.buckets { bucket } else { hash & ((1 << level) - 1) }
+    }
+}
+
+impl FrozenRegion {
+    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        Ok(Self { file: file.map_err(|e| format!("{}: {e}", path.display()))? })
+    }
+
+    pub(crate) fn word(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        let _ = self.file.read_exact_at(&mut bytes, at);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn bytes(&self, at: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let _ = self.file.read_exact_at(&mut bytes, at);
+        bytes
+    }
+
+    /// Flips one bit.
+    pub(crate) fn flip(&self, at: u64, bit: u32) -> Result<(), String> {
+        let flipped = self.word(at) ^ 1 << bit;
+        self.file.write_all_at(&flipped.to_le_bytes(), at).map_err(|e| format!("flip: {e}"))
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.word(32)
+    }
+
+    pub(crate) fn member_slots(&self) -> u64 {
+        self.word(0x2c0) >> 16
+    }
+
+    pub(crate) fn chunks_used(&self) -> u64 {
+        ((self.word(0x240) >> 16) * 64).saturating_sub(HEAP) / CHUNK_BYTES
+    }
+
+    pub(crate) fn chunk_words(&self) -> u64 {
+        HEAP + CHUNK_BYTES * self.word(72)
+    }
+
+    pub(crate) fn bitmaps(&self) -> u64 {
+        self.chunk_words() + (8 * self.word(72)).next_multiple_of(4096)
+    }
+
+    pub(crate) fn namespaces(&self) -> Vec<FrozenNamespace> {
+        let used = self.word(0x300) >> 16;
+        let entries = (0..used).map(|entry| {
+            let at = CATALOG + 1024 * entry;
+            let name = self.bytes(at + 200, self.word(at + 192).min(255) as usize);
+            FrozenNamespace { name, buckets: self.word(at + 64) >> 16 }
+        });
+        entries.collect()
+    }
+
+    /// All buckets of all namespaces.
+    pub(crate) fn buckets(&self, namespaces: &[FrozenNamespace]) -> Vec<FrozenBucket> {
+        let mut all = Vec::new();
+        for (namespace, entry) in namespaces.iter().enumerate() {
+            let (mut first, mut size) = (0, 8);
+            for segment in 0..40 {
+                if first >= entry.buckets {
+                    break;
+                }
+                let word = CATALOG + 1024 * namespace as u64 + 512 + 8 * segment;
+                let at = (self.word(word) >> 16) * 64 + 64;
+                for number in first..(first + size).min(entry.buckets) {
+                    let at = at + 64 * (number - first);
+                    all.push(self.bucket(namespace, number, at));
+                }
+                first += size;
+                size = first;
+            }
+        }
+        all
+    }
+
+    fn bucket(&self, namespace: usize, number: u64, at: u64) -> FrozenBucket {
+        let mut words: Vec<u64> = (0..8).map(|word| at + 8 * word).collect();
+        let (mut records, mut from) = (Vec::new(), 1);
+        for _ in 0..64 {
+            let mut next = 0;
+            for word in words.iter().skip(from).map(|at| self.word(*at)) {
+                if word >> 48 == 0 && word & LINK != 0 {
+                    next = (word & UNITS) * 64;
+                } else if word != 0 && word & INTENT == 0 {
+                    records.push((word & UNITS) * 64);
+                }
+            }
+            if next == 0 {
+                break;
+            }
+            from = words.len();
+            words.extend((3..8).map(|word| next + 8 * word));
+        }
+        FrozenBucket { namespace, number, words, records }
+    }
+
+    /// The key of a record.
+    pub(crate) fn key(&self, record: u64) -> Vec<u8> {
+        let sizes = self.word(record + 40);
+        let children = sizes >> 16 & 0x1fff;
+        self.bytes(record + 44 + 8 * children, (sizes & 0xffff).min(4096) as usize)
+    }
+
+    /// The cells of a record: itself, and its blocks or its counter.
+    pub(crate) fn cells(&self, record: u64) -> Vec<u64> {
+        let children = (self.word(record + 40) >> 16 & 0x1fff).min(64);
+        let mut cells = vec![record];
+        for child in 0..children {
+            let bytes = self.bytes(record + 44 + 8 * child, 8);
+            cells.extend(bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)));
+        }
+        cells
+    }
+
+    /// The end of what a cell contains.
+    pub(crate) fn end_of(&self, cell: u64) -> u64 {
+        let is_counter = self.word(cell) >> 8 & 0xf == 5;
+        let bytes = if is_counter { 1088 } else { 44 + (self.word(cell + 32) >> 32) };
+        cell.saturating_add(bytes)
+    }
+
+    /// The records that the current operation of a member changes: before and after.
+    pub(crate) fn changed_by(&self, member: u64) -> Vec<u64> {
+        let arena = ARENAS + 4096 * member;
+        let words = match self.word(arena) {
+            0 => Vec::new(),
+            4 => {
+                let txn = self.word(arena + 8);
+                let lines = (1..=self.word(txn + 32).min(64)).map(|line| txn + 64 * line);
+                lines.flat_map(|line| [line + 16, line + 24]).collect()
+            }
+            _ => vec![arena + 16, arena + 24],
+        };
+        let cells = words.iter().map(|at| (self.word(*at) & UNITS) * 64);
+        cells.filter(|cell| self.word(*cell) >> 8 & 0xf == 1).collect()
+    }
+
+    /// The namespace of a record.
+    pub(crate) fn namespace_of(&self, record: u64) -> usize {
+        (self.word(record) >> 16 & 0xffff) as usize
+    }
+
+    /// The free cells in the queues of a member's arena, at most some hundred.
+    pub(crate) fn free_cells(&self, member: u64) -> BTreeSet<u64> {
+        let mut cells = BTreeSet::new();
+        for queue in 0..128 {
+            let mut cell = self.word(ARENAS + 4096 * member + 256 + 24 * queue);
+            while cell >= HEAP && cells.len() < 400 && cells.insert(cell) {
+                cell = self.word(cell + 8);
+            }
+        }
+        cells
+    }
+}
