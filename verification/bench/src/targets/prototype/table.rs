@@ -5,8 +5,8 @@
 //!          | version | length of key, length of value << 16 | key | value
 //! ```
 //!
-//! A record has a sequence lock, executed as readers and writers in several processes would have to.
-//! In this process a borrow keeps them apart, so a version never differs.
+//! A record has a sequence lock, executed as readers and writers in several processes would have
+//! to. In this process a borrow keeps them apart, so a version never differs.
 //!
 //! ```text
 //! writer                                  reader
@@ -76,7 +76,7 @@ impl Area {
 
 /// An entry that leads to the record of a key.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BucketEntry {
     bucket: usize,
     /// Its number in the bucket.
     number: usize,
@@ -213,7 +213,7 @@ impl PrototypeTable {
     /// The entry and the record of a key.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
-    fn find(&self, hash: u64, key: &[u8]) -> Option<(Entry, Record<'_>)> {
+    fn find(&self, hash: u64, key: &[u8]) -> Option<(BucketEntry, Record<'_>)> {
         let bucket = as_index(hash);
         let line = self.bucket(bucket);
         let matches = bucket::matches(line, bucket::tag_of(hash));
@@ -222,7 +222,7 @@ impl PrototypeTable {
         if matches != 0
             && let Some(record) = self.record(at, key)
         {
-            return Some((Entry { bucket, number: entry, at }, record));
+            return Some((BucketEntry { bucket, number: entry, at }, record));
         }
         self.search(hash, key)
     }
@@ -230,14 +230,14 @@ impl PrototypeTable {
     /// [`Self::find`] for keys that are not the first with their tag: absent, in a later entry, or
     /// in a later bucket.
     #[cold]
-    fn search(&self, hash: u64, key: &[u8]) -> Option<(Entry, Record<'_>)> {
+    fn search(&self, hash: u64, key: &[u8]) -> Option<(BucketEntry, Record<'_>)> {
         let (first, tag) = (as_index(hash), bucket::tag_of(hash));
         for bucket in (0..=self.bucket_mask).map(|step| first.wrapping_add(step)) {
             let line = self.bucket(bucket);
             for entry in bucket::with_tag(line, tag) {
                 let at = bucket::number(line, entry);
                 if let Some(record) = self.record(at, key) {
-                    return Some((Entry { bucket, number: entry, at }, record));
+                    return Some((BucketEntry { bucket, number: entry, at }, record));
                 }
             }
             if bucket::is_last(line) {
@@ -285,7 +285,7 @@ impl PrototypeTable {
     /// Writes a new version into the spare slot whose turn it is.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as above")]
-    fn replace(&mut self, entry: Entry, key: &[u8], value: &[u8]) {
+    fn replace(&mut self, entry: BucketEntry, key: &[u8], value: &[u8]) {
         let turn = self.turn % SPARES;
         let Some(slot) = self.spares.get(turn).copied() else { return };
         self.write(slot, key, value);
@@ -325,7 +325,7 @@ impl PrototypeTable {
         }
     }
 
-    /// Fills the first free entry on the way of a search.
+    /// Fills the first free entry that a search visits.
     fn insert(&mut self, hash: u64, slot: u32) -> Result<()> {
         let (first, tag) = (as_index(hash), bucket::tag_of(hash));
         for bucket in (0..=self.bucket_mask).map(|step| first.wrapping_add(step)) {
