@@ -458,6 +458,25 @@ impl<C: StoreConnection + ?Sized> Store for ByCalls<'_, C> {
         Ok(seen.filter(|_| exists))
     }
 
+    fn update<T>(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        mut look: impl FnMut(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let parts = [(0, value)];
+        let mut seen = None;
+        self.0.transact(&mut |access| {
+            seen = None;
+            access.read(OPERATIONS, key, PartSet::ALL, &mut |_, bytes| seen = Some(look(bytes)))?;
+            if seen.is_some() {
+                access.put(OPERATIONS, &RecordEntry::new(key, &parts))?;
+            }
+            Ok(())
+        })?;
+        Ok(seen)
+    }
+
     fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
         let read = |key| Request::Read { table: OPERATIONS, key, wanted: PartSet::ALL };
         let requests: Vec<Request<'_>> = keys.iter().map(|key| read(key)).collect();

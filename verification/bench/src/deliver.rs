@@ -46,13 +46,11 @@ fn run_preset(
     let given_words = words.iter().skip_while(|word| *word != "run").skip(1).cloned();
     let given_words: Vec<String> = given_words.collect();
     let mut cases = Vec::new();
-    for preset in presets::named(name)? {
-        for case in preset.cases {
-            let line = presets::command_line(&preset, case, &given_words);
-            let options = case_options(&line, given, (&preset, case))?;
-            outputs::check(&files(&options), &[])?;
-            cases.push((preset, *case, options, line));
-        }
+    for (preset, case) in presets::selected(presets::named(name)?, &given.cases)? {
+        let line = presets::command_line(&preset, &case, &given_words);
+        let options = case_options(&line, given, (&preset, &case))?;
+        outputs::check(&files(&options), &[])?;
+        cases.push((preset, case, options, line));
     }
     let (mut measured, mut failures) = (Vec::new(), Vec::new());
     for (preset, case, options, line) in cases {

@@ -5,6 +5,7 @@ use crate::spread::Spread;
 use crate::stat::Latencies;
 pub(crate) use crate::stat::as_f64;
 use crate::table::{count_text, counted};
+use crate::targets::prototype;
 
 /// Percentiles of every table, with their names.
 pub const PERCENTILES: [(&str, f64); 5] =
@@ -18,6 +19,9 @@ const SLICE_SHARE_MIN: f64 = 0.05;
 
 /// The target without storage: the cost of generator and driver.
 pub const NULL: &str = "null";
+
+/// The smallest store that is possible: the limit of the machine.
+pub const PROTOTYPE: &str = prototype::NAME;
 
 /// The figures of a target.
 #[derive(Clone, Debug)]
@@ -91,6 +95,24 @@ pub fn generator_share(run: &Run, all: &[Figures<'_>]) -> Option<(String, f64)> 
     let others = measured().filter(|figures| !is_null(figures));
     let fastest = others.max_by(|a, b| a.rates.median().total_cmp(&b.rates.median()))?;
     Some((fastest.target.name.clone(), fastest.rates.median() / null))
+}
+
+/// The time of an operation of one target divided by that of another, for each round in which both
+/// were measured: a machine that is slow for a round does not change it.
+pub fn time_ratios(own: &TargetResult, other: &TargetResult) -> Spread {
+    let pairs = own.rounds.iter().zip(&other.rounds);
+    let measured = pairs.filter(|(own, other)| own.done() > 0 && other.done() > 0);
+    Spread::new(measured.map(|(own, other)| other.rate() / own.rate()))
+}
+
+/// [`time_ratios`] of a target and the prototype of the same run; `None` if either was not
+/// measured, for the prototype itself, and if the rate was given.
+pub fn times_prototype(run: &Run, target: &TargetResult) -> Option<Spread> {
+    let prototype = run.targets.iter().find(|target| target.name == PROTOTYPE)?;
+    if run.drive.rate.is_some() || target.name == PROTOTYPE || target.name == NULL {
+        return None;
+    }
+    Some(time_ratios(target, prototype)).filter(|ratios| ratios.count() > 0)
 }
 
 impl<'r> Figures<'r> {

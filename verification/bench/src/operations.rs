@@ -4,7 +4,7 @@
 //! much. The loops are compiled once for each store, so that the compiler can inline the operation.
 //! Each loop counts the records that it finds, and the caller checks the count.
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use std::hint::black_box;
 
 /// Bytes of a key: `imsi-` and fifteen digits.
@@ -20,6 +20,8 @@ pub const BATCH: usize = 16;
 pub enum Operation {
     /// By key; the value is read in place.
     View,
+    /// As [`Operation::View`], sixteen reads under one pin where a store has such a scope.
+    ScopeView,
     /// By key; the value is copied.
     Copy,
     /// Sixteen keys at once; the values are read in place.
@@ -30,6 +32,8 @@ pub enum Operation {
     Chain,
     /// By key; another value of the same size.
     Put,
+    /// By key; the value is read in place and another one put, in one transaction.
+    Update,
     /// Through all records in storage order; neither key nor value is read.
     Walk,
 }
@@ -50,6 +54,27 @@ pub trait Store {
 
     /// Reads a value in place; `None` if the key does not exist.
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>>;
+
+    /// Reads values in place, one after the other; `look` gets the value of each key that exists.
+    #[inline]
+    fn scope(&mut self, keys: &[RecordKey], mut look: impl FnMut(&[u8])) -> Result<()> {
+        for key in keys {
+            self.view(key, &mut look)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a value in place and puts another one, in one transaction; `None` and no put if the
+    /// key does not exist.
+    fn update<T>(
+        &mut self,
+        _key: &[u8],
+        _value: &[u8],
+        _look: impl FnMut(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let detail = "this target has no transactions".to_owned();
+        Err(Error::BadArgument { detail })
+    }
 
     /// Copies a value into `out`, which is cleared first; false if the key does not exist.
     #[inline]
@@ -82,11 +107,13 @@ pub trait Store {
 pub fn run<S: Store>(store: &mut S, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
     match operation {
         Operation::View => views(store, block.keys),
+        Operation::ScopeView => scope_views(store, block.keys),
         Operation::Copy => copies(store, block.keys),
         Operation::BatchView => batch_views(store, block.keys),
         Operation::BatchCopy => batch_copies(store, block.keys),
         Operation::Chain => chain(store, block.keys),
         Operation::Put => puts(store, block),
+        Operation::Update => updates(store, block),
         Operation::Walk => store.walk(),
     }
 }
@@ -106,6 +133,18 @@ fn views<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
             sum = sum.wrapping_add(seen);
             met += 1;
         }
+    }
+    black_box(sum);
+    Ok(met)
+}
+
+fn scope_views<S: Store>(store: &mut S, keys: &[RecordKey]) -> Result<u64> {
+    let (mut met, mut sum) = (0, 0_u64);
+    for some in keys.chunks(BATCH) {
+        store.scope(some, |value| {
+            sum = sum.wrapping_add(touch(value));
+            met += 1;
+        })?;
     }
     black_box(sum);
     Ok(met)
@@ -199,6 +238,20 @@ fn puts<S: Store>(store: &mut S, block: KeyBlock<'_>) -> Result<u64> {
     Ok(done)
 }
 
+fn updates<S: Store>(store: &mut S, block: KeyBlock<'_>) -> Result<u64> {
+    let (mut met, mut sum) = (0, 0_u64);
+    let mut values = block.values.iter().cycle();
+    for key in block.keys {
+        let value = values.next().map_or(&[][..], Vec::as_slice);
+        if let Some(seen) = store.update(key, value, touch)? {
+            sum = sum.wrapping_add(seen);
+            met += 1;
+        }
+    }
+    black_box(sum);
+    Ok(met)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,8 +275,9 @@ mod tests {
         }
     }
 
-    const READS: [Operation; 5] = [
+    const READS: [Operation; 6] = [
         Operation::View,
+        Operation::ScopeView,
         Operation::Copy,
         Operation::BatchView,
         Operation::BatchCopy,
@@ -243,6 +297,7 @@ mod tests {
             assert_eq!(run(&mut store, operation, block).unwrap(), 36, "{operation:?}");
         }
         assert_eq!(run(&mut store, Operation::Walk, block).unwrap(), 36);
+        assert!(run(&mut store, Operation::Update, block).is_err(), "it has no transactions");
     }
 
     #[test]

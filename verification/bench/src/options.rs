@@ -38,6 +38,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
+    /// Run only these cases of the preset, such as view-1k,put-1k
+    #[arg(long, requires = "preset", value_name = "NAMES", value_delimiter = ',')]
+    pub cases: Vec<String>,
+
     /// True if targets that are not installed are omitted: those of a preset.
     #[arg(skip)]
     pub leaves_out_missing: bool,

@@ -51,8 +51,12 @@ pub enum Goal {
     RateAtLeast(&'static str, f64),
     /// The smallest ratio of the target's rate to a peer's.
     TimesPeer(&'static str, &'static str, f64),
+    /// The largest ratio of the target's time to a peer's.
+    TimePeer(&'static str, &'static str, f64),
     /// The largest ratio of the target's time to its time in another case of the preset.
     TimesCase(&'static str, &'static str, f64),
+    /// The largest ratio of the target's time to the sum of its times in two other cases.
+    TimesSum(&'static str, [&'static str; 2], f64),
     /// The largest ratio of the processor time of the target's servers to that of a peer's servers.
     ServerTimePeer(&'static str, &'static str, f64),
     /// The largest processor time of the target's servers for an operation, in nanoseconds.
@@ -91,8 +95,24 @@ pub fn named(name: &str) -> Result<Vec<Preset>> {
     Ok(presets)
 }
 
+/// The presets with these cases only; all if none are named. An error if no preset has a case of a
+/// name.
+pub fn selected(presets: Vec<Preset>, cases: &[String]) -> Result<Vec<(Preset, Case)>> {
+    let of = |preset: Preset| preset.cases.iter().map(move |case| (preset, *case));
+    let all: Vec<(Preset, Case)> = presets.into_iter().flat_map(of).collect();
+    let is_known = |name: &&String| all.iter().any(|(_, case)| case.name == **name);
+    if let Some(unknown) = cases.iter().find(|name| !is_known(name)) {
+        let names: Vec<&str> = all.iter().map(|(_, case)| case.name).collect();
+        return Err(Error::BadArgument {
+            detail: format!("unknown case {unknown:?}, expected some of {}", names.join(", ")),
+        });
+    }
+    let is_selected = |name: &str| cases.is_empty() || cases.iter().any(|case| case == name);
+    Ok(all.into_iter().filter(|(_, case)| is_selected(case.name)).collect())
+}
+
 /// The command line of a case: `run`, the workload, the options of the case that `given` does not
-/// replace, and `given` without `--preset` and `--scale`.
+/// replace, and `given` without [`PRESET_OPTIONS`].
 pub fn command_line(preset: &Preset, case: &Case, given: &[String]) -> Vec<String> {
     let mut out = vec!["run".to_owned()];
     let own = without_preset(given);
@@ -117,13 +137,17 @@ fn is_given(words: &[String], option: &str) -> bool {
     })
 }
 
+/// Options that select and scale cases. A run has none of them.
+const PRESET_OPTIONS: [&str; 3] = ["--preset", "--cases", "--scale"];
+
 fn without_preset(words: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if word == "--preset" || word == "--scale" {
+        if PRESET_OPTIONS.contains(&word.as_str()) {
             words.next();
-        } else if !word.starts_with("--preset=") && !word.starts_with("--scale=") {
+        } else if !PRESET_OPTIONS.iter().any(|option| is_given(std::slice::from_ref(word), option))
+        {
             out.push(word.clone());
         }
     }
@@ -150,6 +174,8 @@ mod tests {
         assert_eq!(line.join(" "), "run micro --variant put --own-records --ops=7 --json");
         let line = command_line(&preset, &case, &words("micro --preset=p --variant view"));
         assert_eq!(line.join(" "), "run --ops 10 --own-records micro --variant view");
+        let line = command_line(&preset, &case, &words("--preset p --cases a,b --seed 5"));
+        assert_eq!(line.join(" "), "run micro --variant put --ops 10 --own-records --seed 5");
     }
 
     #[test]
@@ -174,6 +200,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn cases_are_selected_by_name() {
+        let goals = || named("goals").unwrap();
+        let all = selected(goals(), &[]).unwrap();
+        assert_eq!(all.len(), goals()[0].cases.len());
+        let some = selected(goals(), &["put-1k".to_owned(), "view-1k".to_owned()]).unwrap();
+        let names: Vec<&str> = some.iter().map(|(_, case)| case.name).collect();
+        assert_eq!(names, ["view-1k", "put-1k"], "in the order of the preset");
+        let e = selected(goals(), &["view-2k".to_owned()]).unwrap_err().to_string();
+        assert!(e.contains("view-2k") && e.contains("view-1k"), "{e}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod redis;
 pub mod region;
 pub mod lmdb;
 pub mod dashmap;
+pub mod prototype;
 pub mod memcached;
 pub mod geode;
 pub mod whitedb;
@@ -212,6 +213,23 @@ impl Database for FileDatabase {
     }
 }
 
+/// A database in the memory of its clients, each of which has its own.
+#[derive(Debug)]
+struct InClients {
+    address: String,
+}
+
+impl Database for InClients {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    /// Unknown: the records are in the memory of the clients.
+    fn memory_bytes(&mut self) -> Option<u64> {
+        None
+    }
+}
+
 /// The caveat of a server that starts more threads than it has processors.
 fn many_threads(server_cpus: usize) -> String {
     let processors = match server_cpus {
@@ -232,6 +250,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
     all.push(Box::new(memcached::MemcachedTarget));
     all.push(Box::new(lmdb::LmdbTarget));
     all.push(Box::new(dashmap::DashMapTarget));
+    all.push(Box::new(prototype::PrototypeTarget));
     all.push(Box::new(geode::GeodeTarget));
     all.push(Box::new(whitedb::WhiteDbTarget));
     all.push(Box::new(null::NullTarget));

@@ -41,11 +41,13 @@ fn all_measured(run: &serde_json::Value, targets: usize) {
 fn every_single_operation_is_measured_on_every_store_in_the_client() {
     let variants = [
         "view",
+        "view-scope",
         "copy",
         "batch",
         "batch-copy",
         "chain",
         "put",
+        "update",
         "walk",
         "insert",
         "put-beside-reader",
@@ -56,9 +58,9 @@ fn every_single_operation_is_measured_on_every_store_in_the_client() {
         let words = ["--records", "4096", "--value-bytes", "64", "--ops", "1000"];
         let mut words = words.to_vec();
         words.extend(["micro", "--variant", variant, "--warm-up", "100"]);
-        // Each client process has its own map.
-        let targets =
-            if variant.contains("beside") { "region,lmdb" } else { "region,lmdb,dashmap" };
+        // Each client process has its own map and prototype, and they have no transactions.
+        let is_shared = variant.contains("beside") || variant == "update";
+        let targets = if is_shared { "region,lmdb" } else { "region,lmdb,dashmap,prototype" };
         words.extend(["--targets", targets]);
         let run = run(&words);
         all_measured(&run, targets.split(',').count());

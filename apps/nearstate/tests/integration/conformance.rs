@@ -93,6 +93,11 @@ fn dashmap_conforms() {
 }
 
 #[test]
+fn the_prototype_conforms() {
+    holds("prototype", None);
+}
+
+#[test]
 fn memcached_conforms() {
     holds("memcached", None);
 }

@@ -2,7 +2,6 @@
 
 use super::{Goal, Preset, case};
 
-const UPDATE: &[Goal] = &[Goal::TimesCase("region", "put", 1.6)];
 const READ: &[Goal] = &[Goal::TimesCase("region", "views-4", 1.3)];
 const COUNTER: &[Goal] = &[Goal::RateAtLeast("region", 20e6 / 256.0)];
 
@@ -12,7 +11,7 @@ pub(super) const PRESETS: [Preset; 1] = [Preset {
     about: "transactions and plain operations, writers of the same record, shared counters",
     cases: &[
         case("put", "--variant put --rounds 7 --targets region", &[]),
-        case("update", "--variant update --rounds 7 --targets region", UPDATE),
+        case("update", "--variant update --rounds 7 --targets region", &[]),
         case("update-alone", "--variant update-alone --rounds 7 --targets region", &[]),
         case("put-in-txn", "--variant put-in-txn --rounds 7 --targets region", &[]),
         case("views-4", "--variant views-4 --rounds 7 --targets region", &[]),

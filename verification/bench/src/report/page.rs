@@ -117,6 +117,11 @@ fn glance(run: &Run, all: &[Figures<'_>]) -> Vec<HtmlBlock> {
     }
     out.push(HtmlBlock::Text(format!("Operations per second: {}.", tables::rates_note(all))));
     out.push(HtmlBlock::Table(tables::rates(run, all)));
+    let limits = tables::limits(run, all);
+    if !limits.rows.is_empty() {
+        out.push(HtmlBlock::Text(format!("{}.", tables::LIMITS_TITLE)));
+        out.push(HtmlBlock::Table(limits));
+    }
     out
 }
 

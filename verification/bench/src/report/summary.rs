@@ -52,6 +52,7 @@ fn target(run: &Run, figures: &Figures<'_>, first: Option<f64>) -> Value {
         "unsuccessful": figures.unsuccessful,
         "ops_per_s": rates.map(spread),
         "ratio_to_first": rates.zip(first).map(|(rates, first)| rates.median() / first),
+        "times_prototype": figures::times_prototype(run, target).as_ref().map(spread),
         "latency": latency(&figures.latencies),
         "classes": figures.classes.iter().map(class).collect::<Vec<_>>(),
         "cost_per_operation": cost,
@@ -113,6 +114,7 @@ mod tests {
         assert!(region["latency"]["p9999_ns"].is_u64() && region["counts"] == true);
         assert_eq!(region["classes"][1]["name"], "attach");
         assert_eq!(summary["targets"][2]["counts"], false);
+        assert!(region["times_prototype"].is_null(), "no prototype ran");
         assert_eq!(summary["targets"][3]["declined"], "it has no unique tag");
         assert!(summary["targets"][3]["latency"].is_null());
         assert!(summary["invalid"][0].as_str().unwrap().contains("geode"));

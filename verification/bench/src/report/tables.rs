@@ -74,6 +74,27 @@ pub(super) fn rates(run: &Run, all: &[Figures<'_>]) -> ReportTable {
     table
 }
 
+/// The heading of [`limits`].
+pub(super) const LIMITS_TITLE: &str =
+    "Time of an operation as a multiple of the prototype's, round by round";
+
+/// The ratio of each target's time to that of the prototype: its distance from the limit of the
+/// machine. No rows without a prototype.
+pub(super) fn limits(run: &Run, all: &[Figures<'_>]) -> ReportTable {
+    let mut table = ReportTable::new("target|>x prototype|>least|>most|>rounds");
+    for figures in measured(all) {
+        let Some(ratios) = figures::times_prototype(run, figures.target) else { continue };
+        table.row(vec![
+            name(figures),
+            ratio_text(ratios.median()),
+            ratio_text(ratios.min()),
+            ratio_text(ratios.max()),
+            ratios.count().to_string(),
+        ]);
+    }
+    table
+}
+
 /// A ratio. A small one is written as a fraction, which is easier to read than leading zeros.
 pub(crate) fn share_text(ratio: f64) -> String {
     if ratio > 0.0 && ratio < 0.095 {

@@ -17,6 +17,7 @@ pub fn text(run: &Run) -> String {
         format!("Operations per second, all clients together: {}", tables::rates_note(&all));
     for (title, table) in [
         (rates_title.as_str(), tables::rates(run, &all)),
+        (tables::LIMITS_TITLE, tables::limits(run, &all)),
         ("Latency of an operation, all rounds", tables::latencies(&all)),
         (tables::COSTS_TITLE, tables::costs(&all)),
         ("Whether the figures count", tables::trust(&all)),
@@ -185,6 +186,26 @@ mod tests {
         }
         let redis = row(&text, "Operations per second", "redis");
         assert!(redis.contains("16.3 k") && redis.contains("1/120 x"), "{redis}");
+    }
+
+    #[test]
+    fn the_distance_from_the_prototype_has_a_spread() {
+        let mut run = run();
+        assert!(!text(&run).contains(tables::LIMITS_TITLE));
+        // Twice as fast as the region, and four times in the last round.
+        let mut prototype = run.targets[0].clone();
+        prototype.name = figures::PROTOTYPE.to_owned();
+        prototype.rounds.iter_mut().for_each(|round| round.wall_ns /= 2);
+        prototype.rounds[4].wall_ns /= 2;
+        run.targets.push(prototype);
+        let shown = text(&run);
+        let region = row(&shown, tables::LIMITS_TITLE, "region");
+        for cell in ["2.00 x", "4.00 x", " 5"] {
+            assert!(region.contains(cell), "{cell} is not in {region}");
+        }
+        let rows = shown.split_once(tables::LIMITS_TITLE).unwrap().1;
+        let rows = rows.split("\n\n").next().unwrap();
+        assert!(!rows.contains("\nprototype") && !rows.contains("\nnull"), "{rows}");
     }
 
     #[test]

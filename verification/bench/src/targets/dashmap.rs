@@ -2,7 +2,7 @@
 //! map. It shows the cost of a map that no other process shares.
 
 use super::joined::{hand_over, joined};
-use super::{Capabilities, Database, Need, Support, Target};
+use super::{Capabilities, Database, InClients, Need, Support, Target};
 use crate::access::{
     OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
     TableSchema, declined, parts,
@@ -46,7 +46,7 @@ impl Target for DashMapTarget {
     fn start(&self, _: &Need) -> Result<Box<dyn Database>> {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(OwnMaps { address: format!("dashmap-{number}") }))
+        Ok(Box::new(InClients { address: format!("dashmap-{number}") }))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -61,22 +61,6 @@ type MapRecords = DashMap<InlineKey, Box<[u8]>, RandomState>;
 
 /// The maps of this process, by address; one map per table.
 static MAPS: Mutex<BTreeMap<String, Arc<[MapRecords]>>> = Mutex::new(BTreeMap::new());
-
-#[derive(Debug)]
-struct OwnMaps {
-    address: String,
-}
-
-impl Database for OwnMaps {
-    fn address(&self) -> String {
-        self.address.clone()
-    }
-
-    /// Unknown: the records are in the memory of the clients.
-    fn memory_bytes(&mut self) -> Option<u64> {
-        None
-    }
-}
 
 /// A key. It is compared and hashed as its bytes.
 #[derive(Debug)]

@@ -232,11 +232,12 @@ impl StoreAccess for WhiteDbConnection {
 impl StoreConnection for WhiteDbConnection {
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
         let letter = match operation {
-            Operation::View | Operation::BatchView => b'v',
+            Operation::View | Operation::ScopeView | Operation::BatchView => b'v',
             Operation::Copy | Operation::BatchCopy => b'c',
             Operation::Chain => b'h',
             Operation::Put => b'p',
             Operation::Walk => return self.walk(crate::access::OPERATIONS),
+            Operation::Update => return Err(declined("whitedb: no transactions")),
         };
         if operation == Operation::Put {
             self.send_values(block.values)?;

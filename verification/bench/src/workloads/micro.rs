@@ -4,9 +4,11 @@
 //! | variant | the measured client | the other clients |
 //! |---|---|---|
 //! | `view`, `copy` | reads by key, in place or as a copy | the same |
+//! | `view-scope` | reads in place, sixteen keys in a read scope of the region | the same |
 //! | `batch`, `batch-copy` | reads sixteen keys at once | the same |
 //! | `chain` | reads by key, the next key depends on the value | the same |
 //! | `put` | replaces records | the same |
+//! | `update` | reads in place and replaces records, each in a transaction | the same |
 //! | `insert` | adds records of its own | the same |
 //! | `walk` | steps through all records | the same |
 //! | `put-beside-reader` | replaces records | read |
@@ -57,13 +59,15 @@ enum Role {
     Memory,
 }
 
-const VARIANTS: [(&str, &str); 11] = [
+const VARIANTS: [(&str, &str); 13] = [
     ("view", "read by key, the value touched in place"),
+    ("view-scope", "as view; a region reads sixteen keys under one pin"),
     ("copy", "read by key, the value copied"),
     ("batch", "sixteen keys at once, in place"),
     ("batch-copy", "sixteen keys at once, copied"),
     ("chain", "in place, each key depends on the last value"),
     ("put", "replace a record"),
+    ("update", "read in place and replace a record, in a transaction"),
     ("walk", "step to the next record in storage order"),
     ("insert", "add a record; clients have keys of their own"),
     ("put-beside-reader", "replace a record while another process reads"),
@@ -76,11 +80,13 @@ type Roles = (Role, Option<Role>);
 
 const ROLES: [Roles; VARIANTS.len()] = [
     (Role::Do(Operation::View), None),
+    (Role::Do(Operation::ScopeView), None),
     (Role::Do(Operation::Copy), None),
     (Role::Do(Operation::BatchView), None),
     (Role::Do(Operation::BatchCopy), None),
     (Role::Do(Operation::Chain), None),
     (Role::Do(Operation::Put), None),
+    (Role::Do(Operation::Update), None),
     (Role::Do(Operation::Walk), None),
     (Role::Insert, None),
     (Role::Do(Operation::Put), Some(Role::Do(Operation::View))),
@@ -130,8 +136,12 @@ impl WorkloadKind for Micro {
     }
 
     fn requirements(&self, parameters: &Parameters) -> Requirements {
-        let walk = roles_of(parameters).0 == Role::Do(Operation::Walk);
-        Requirements { walk, ..Requirements::default() }
+        let role = roles_of(parameters).0;
+        Requirements {
+            walk: role == Role::Do(Operation::Walk),
+            transaction: role == Role::Do(Operation::Update),
+            ..Requirements::default()
+        }
     }
 
     fn caveats(&self, parameters: &Parameters) -> Vec<String> {
@@ -297,6 +307,10 @@ impl Workload for Client {
         let bytes = done * self.value_bytes as u64;
         match self.role {
             Role::Do(Operation::Put) | Role::Insert => tally.bytes_out += bytes,
+            Role::Do(Operation::Update) => {
+                tally.bytes_out += bytes;
+                tally.bytes_in += bytes;
+            }
             Role::Do(Operation::Walk) | Role::Memory => {}
             Role::Do(_) => tally.bytes_in += bytes,
         }

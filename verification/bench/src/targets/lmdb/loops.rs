@@ -22,6 +22,24 @@ impl Store for LmdbConnection {
         self.reading(|txn, tables| Ok(found(txn, tables.at(OPERATIONS)?.records, key)?.map(look)))
     }
 
+    /// One write transaction.
+    #[inline]
+    fn update<T>(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        mut look: impl FnMut(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        self.writing(|access| {
+            let database = access.tables.at(OPERATIONS)?.records;
+            let Some(seen) = found(&access.txn, database, key)?.map(&mut look) else {
+                return Ok(None);
+            };
+            access.set(database, key, value)?;
+            Ok(Some(seen))
+        })
+    }
+
     #[inline]
     fn batch(&mut self, keys: &[&[u8]], mut look: impl FnMut(usize, &[u8])) -> Result<()> {
         self.reading(|txn, tables| {

@@ -2,7 +2,7 @@
 
 use super::RegionConnection;
 use crate::access::TableId;
-use crate::operations::Store;
+use crate::operations::{RecordKey, Store};
 use nearstate_model::Result;
 use nearstate_store::{Namespace, Session};
 
@@ -25,6 +25,35 @@ impl Store for Loops<'_> {
     )]
     fn view<T>(&mut self, key: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         Ok(self.session.get(self.namespace, key)?.map(|view| look(view.bytes())))
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as above")]
+    fn scope(&mut self, keys: &[RecordKey], mut look: impl FnMut(&[u8])) -> Result<()> {
+        let scope = self.session.read_scope(self.namespace)?;
+        for key in keys {
+            if let Some(view) = scope.get(key)? {
+                look(view.bytes());
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn update<T>(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        mut look: impl FnMut(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let namespace = self.namespace;
+        self.session.transact(|txn| {
+            let Some(view) = txn.get(namespace, key)? else { return Ok(None) };
+            let seen = look(view.bytes());
+            drop(view);
+            txn.put(namespace, key, value)?;
+            Ok(Some(seen))
+        })
     }
 
     #[inline(always)]

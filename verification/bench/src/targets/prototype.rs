@@ -1,0 +1,161 @@
+//! The smallest keyed store that is possible, as a limit of the machine: what is left of a read or
+//! a write without crash safety, concurrency of writers, checks of lengths read from memory that
+//! others write, epochs, tags, versions, expiry and growth. A report prints the time of the other
+//! targets as a multiple of its time.
+//!
+//! Each client process has its own store, in one mapping for the index and one for the records, of
+//! 2 MiB pages if the system allows it.
+
+mod table;
+mod bucket;
+mod hash;
+
+use self::table::PrototypeTable;
+use super::joined::{hand_over, joined};
+use super::{Capabilities, Database, InClients, Need, Support, Target};
+use crate::access::{
+    OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
+    TableSchema, declined, first_part, parts,
+};
+use crate::operations::{self, KeyBlock, Operation, Store};
+use nearstate_model::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The target's name.
+pub const NAME: &str = "prototype";
+
+#[derive(Clone, Copy, Debug)]
+pub struct PrototypeTarget;
+
+impl Target for PrototypeTarget {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn version(&self) -> Result<String> {
+        Ok("the smallest keyed store, without any safety, one per client process".to_owned())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            delta: Support::Emulated("the whole record is written again"),
+            unique_tag: Support::Declined("a prototype has no tags"),
+            transaction: Support::Declined("a prototype has no transactions"),
+            scan: Support::Declined("a hash table has no order"),
+            shared: Support::Declined("each process has its own store"),
+            ..Capabilities::DEFAULT
+        }
+    }
+
+    /// The size is a part of the address, because clients create the tables.
+    fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let Need { records, record_bytes, .. } = need;
+        Ok(Box::new(InClients { address: format!("{NAME}-{number}/{records}/{record_bytes}") }))
+    }
+
+    fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
+        let mut all = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let tables = if let Some(tables) = all.get(address) {
+            Arc::clone(tables)
+        } else {
+            let (records, record_bytes) = size_of(address)?;
+            let new = schema.tables.iter().map(|_| PrototypeTable::new(records, record_bytes));
+            let tables: Arc<Tables> = Arc::new(Mutex::new(new.collect::<Result<_>>()?));
+            all.insert(address.to_owned(), Arc::clone(&tables));
+            tables
+        };
+        Ok(Box::new(PrototypeConnection { tables, schema: *schema, scratch: Vec::new() }))
+    }
+}
+
+/// Records, and bytes of the largest, as the address says.
+fn size_of(address: &str) -> Result<(usize, usize)> {
+    let mut numbers = address.split('/').skip(1).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(records)), Some(Ok(record_bytes))) => Ok((records, record_bytes)),
+        _ => Err(Error::BadArgument { detail: format!("{address:?} is no address of {NAME}") }),
+    }
+}
+
+type Tables = Mutex<Vec<PrototypeTable>>;
+
+/// The stores of this process, by address.
+static STORES: Mutex<BTreeMap<String, Arc<Tables>>> = Mutex::new(BTreeMap::new());
+
+#[derive(Debug)]
+struct PrototypeConnection {
+    tables: Arc<Tables>,
+    schema: StoreSchema,
+    scratch: Vec<u8>,
+}
+
+impl PrototypeConnection {
+    fn tables(&self) -> MutexGuard<'_, Vec<PrototypeTable>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn table_in(tables: &mut [PrototypeTable], table: TableId) -> Result<&mut PrototypeTable> {
+    tables.get_mut(table.0).ok_or_else(|| table.unknown())
+}
+
+/// Writes a record of these parts; those that are not given are `before`'s.
+fn put_parts(
+    (table, schema): (&mut PrototypeTable, &TableSchema),
+    key: &[u8],
+    parts: &[(usize, &[u8])],
+    (before, scratch): (Option<&[u8]>, &mut Vec<u8>),
+) -> Result<()> {
+    if schema.parts.len() == 1 && !parts.is_empty() {
+        return table.put(key, first_part(parts));
+    }
+    joined(schema, before, parts, scratch)?;
+    table.put(key, scratch)
+}
+
+impl StoreAccess for PrototypeConnection {
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let schema = self.schema.table(request.table())?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut tables = self.tables();
+        let table = table_in(&mut tables, request.table())?;
+        let exists = match request {
+            Request::Read { key, wanted, .. } => table
+                .view(key, |value| hand_over(schema, value, *wanted, &mut parts(receive)))?
+                .transpose()?
+                .is_some(),
+            Request::Put { entry, .. } => {
+                put_parts((table, schema), entry.key, entry.parts, (None, &mut scratch))?;
+                true
+            }
+            Request::Change { change, .. } => match table.view(change.key, <[u8]>::to_vec)? {
+                Some(before) => {
+                    let buffers = (Some(before.as_slice()), &mut scratch);
+                    put_parts((table, schema), change.key, change.parts, buffers)?;
+                    true
+                }
+                None => false,
+            },
+            Request::Delete { key, .. } => table.delete(key)?,
+            Request::Find { .. } => return Err(declined("prototype: no tags")),
+        };
+        drop(tables);
+        self.scratch = scratch;
+        Ok(exists)
+    }
+}
+
+impl StoreConnection for PrototypeConnection {
+    /// One lock for the block, not for the operation.
+    fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
+        operations::run(table_in(&mut self.tables(), OPERATIONS)?, operation, block)
+    }
+
+    fn walk(&mut self, table: TableId) -> Result<u64> {
+        Store::walk(table_in(&mut self.tables(), table)?)
+    }
+}
