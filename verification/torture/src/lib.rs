@@ -19,17 +19,17 @@
 pub mod run;
 pub mod child;
 pub mod node_kills;
-pub mod report;
-pub mod tags;
 #[cfg(feature = "crash-points")]
 pub mod points;
-pub mod histories;
 pub mod flips;
+pub mod repairs;
+pub mod report;
+pub mod tags;
+pub mod histories;
 pub mod step;
 pub mod scenario;
 mod reader;
 pub mod idle_memory;
-pub mod repairs;
 pub mod limits;
 pub mod removals;
 mod stops;
