@@ -19,12 +19,12 @@
 pub mod run;
 pub mod child;
 pub mod node_kills;
-#[cfg(feature = "crash-points")]
-pub mod points;
 pub mod flips;
-pub mod repairs;
 pub mod report;
 pub mod tags;
+#[cfg(feature = "crash-points")]
+pub mod points;
+pub mod repairs;
 pub mod histories;
 pub mod step;
 pub mod scenario;
@@ -38,6 +38,7 @@ mod stream_check;
 mod writer;
 pub mod spawn;
 mod region_access;
+mod report_lines;
 pub mod oracle;
 pub mod journal;
 pub mod content;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::limits;
 use crate::region_access::{create_folder, open_session};
-use crate::report::{HAS_POINTS, table};
+use crate::report_lines::{HAS_POINTS, table};
 use crate::rng::seeded;
 use crate::scenario::{ChildEnd, child};
 use crate::spawn::ChildCommand;

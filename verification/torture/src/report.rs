@@ -1,17 +1,13 @@
 //! The results of a torture run, as a table and as JSON.
 
-use std::fmt::Write as _;
-
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::histories::options::HistoryTotals;
 use crate::oracle::OracleCounts;
+use crate::report_lines::{HAS_POINTS, table};
 use crate::tags::stress;
-
-/// True if the crash points are built in.
-pub(crate) const HAS_POINTS: bool = cfg!(feature = "crash-points");
 
 const POINTS: &str = if HAS_POINTS {
     "built in: processes also stop between two stores"
@@ -218,13 +214,4 @@ impl FullRegionTotals {
             ),
         ]
     }
-}
-
-/// One line for each name and value.
-pub(crate) fn table(lines: impl IntoIterator<Item = (&'static str, String)>) -> String {
-    let mut text = String::new();
-    for (name, value) in lines {
-        let _ = writeln!(text, "{name:<30} {value}");
-    }
-    text
 }

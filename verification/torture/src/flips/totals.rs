@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::report::table;
+use crate::report_lines::table;
 
 /// What happened after the flips in one part of the region.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use crate::report::table;
+use crate::report_lines::table;
 
 /// Counts of the requests of one client, or of all.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
