@@ -22,7 +22,7 @@ pub(crate) struct CollectionEdit {
     seed: u64,
     pub(crate) elements: u64,
     /// The number of parts after the change.
-    parts: usize,
+    pub(crate) parts: usize,
     /// Ascending, without overlaps. Of a collection without stored parts, one range.
     replaced: Vec<Replaced>,
 }
@@ -123,7 +123,8 @@ impl CollectionEdit {
             return Ok(false);
         }
         let bytes = part.with(found, element)?;
-        self.elements += u64::from(found.is_err());
+        let added = u64::from(found.is_err());
+        self.elements = self.elements.checked_add(added).ok_or(BAD_COUNT)?;
         let location = self.replace(stored, location, bytes)?;
         self.split(location)?;
         Ok(found.is_err())
@@ -403,7 +404,7 @@ impl CollectionEdit {
     }
 }
 
-const BAD_COUNT: Corruption =
+pub(crate) const BAD_COUNT: Corruption =
     Corruption("a collection has another number of elements than its parts");
 const NO_PART: Corruption = Corruption("a collection has no cell for one of its parts");
 

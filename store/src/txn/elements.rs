@@ -8,7 +8,7 @@ use nearstate_model::limits::{FIELD_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::collection::{Collection, PartTable, is_divided};
-use crate::record::edit::{CollectionEdit, StoredParts};
+use crate::record::edit::{BAD_COUNT, CollectionEdit, StoredParts};
 use crate::record::fields::{self, encode_inline, is_block_name};
 use crate::record::members;
 use crate::record::meta::split;
@@ -250,8 +250,14 @@ impl Txn<'_> {
         let mut pairs: Vec<(&[u8], Option<&[u8]>)> =
             old.iter().map(|(name, value)| (*name, Some(*value))).collect();
         let mut known = NameIndex::of(&old, changes.len());
+        // Without the removals of what does not exist.
+        let mut effective = Vec::with_capacity(changes.len());
         for (name, value) in changes {
             let at = known.get_or_add(name, &pairs);
+            let exists = pairs.get(at).is_some_and(|(_, pair)| pair.is_some());
+            if exists || value.is_some() {
+                effective.push((*name, *value));
+            }
             let Some((_, pair)) = pairs.get_mut(at) else {
                 if value.is_some() {
                     done.added += 1;
@@ -280,7 +286,7 @@ impl Txn<'_> {
         let is_flat = namespace.kind != Kind::Mixed || fields::is_flat(pairs.iter().copied());
         if form == Form::Blocks && is_flat {
             // A patch copies less than a rewrite.
-            let blocks = blocks_of(changes)?;
+            let blocks = blocks_of(&effective)?;
             self.patch(namespace, key, &blocks)?;
         } else {
             self.put_pairs(namespace, key, (form, &pairs), &meta)?;
@@ -369,8 +375,11 @@ impl WriteSet<'_> {
         };
         let cell = stored.map(|(cell, _)| cell).filter(|_| !elements.is_anew);
         let done = self.apply_all(elements, cell, changes);
-        let is_empty = elements.edit.elements == 0;
+        let (is_empty, has_parts) = (elements.edit.elements == 0, elements.edit.parts > 0);
         self.entry_mut(index).write = write;
+        if is_empty && has_parts {
+            return Err(BAD_COUNT.into());
+        }
         if is_empty {
             self.delete(index);
         }

@@ -165,10 +165,12 @@ fn begin_task(
     selection: Selection,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let Some(ResolvedKey { namespace, key }) = ctx.records.resolve(key)? else {
-        invariant!("the hash was read")
+    // Another process may have removed the namespace since the hash was read.
+    let resolved = ctx.records.resolve(key)?;
+    let key = CollectionKey {
+        namespace: resolved.map(|resolved| resolved.namespace),
+        key: resolved.map_or_else(Vec::new, |resolved| resolved.key.to_vec()),
     };
-    let key = CollectionKey { namespace: Some(namespace), key: key.to_vec() };
     begin(ctx, CollectionTask::new(selection, vec![key]), reply)
 }
 

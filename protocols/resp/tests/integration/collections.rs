@@ -247,3 +247,15 @@ fn a_long_reply_is_that_of_one_instant() {
         assert_eq!(bulks(&reply).into_iter().collect::<Set>(), model);
     }
 }
+
+#[test]
+fn fields_that_do_not_exist_are_removed_in_any_number() {
+    let node = node();
+    let mut client = node.client();
+    client.ask("HSET h a 1 b 2");
+    let absent: Vec<String> = (0..1100).map(|number| format!("x{number}")).collect();
+    assert_eq!(client.ask(&format!("HDEL h a {}", absent.join(" "))), ":1|");
+    assert_eq!(client.ask("HGETALL h"), "*2|$1|b|$1|2|");
+    assert_eq!(client.ask(&format!("HDEL h {} b b", absent.join(" "))), ":1|");
+    assert_eq!(client.ask("EXISTS h"), ":0|");
+}
