@@ -57,7 +57,7 @@ pub(super) fn matches(line: &Line, tag: u8) -> u64 {
     differing.wrapping_sub(LOWS) & !differing & HIGHS
 }
 
-/// The number of the lowest entry of [`matches`].
+/// The number of the lowest entry of [`matches()`].
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as above")]
 pub(super) const fn lowest(matches: u64) -> usize {
