@@ -8,6 +8,7 @@ pub(crate) mod object;
 pub(crate) mod for_update;
 mod single;
 pub(crate) mod elements;
+mod element_names;
 pub(crate) mod txn_record;
 mod commit;
 pub(crate) mod write_set;
@@ -27,7 +28,8 @@ use crate::record::view::View;
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::buffers::{Metadata, Write};
 use crate::session::{Namespace, Session, check_key, wrong_kind};
-use crate::txn::elements::ElementChange;
+use crate::txn::element_names::ElementChange;
+use crate::txn::elements::NewCollection;
 use crate::txn::patch::{check_patch, other_form};
 use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
@@ -329,7 +331,8 @@ impl Txn<'_> {
         }
         let meta = encode_meta(metadata)?;
         let pairs: Vec<(&[u8], &[u8])> = members.iter().map(|member| (*member, &[][..])).collect();
-        self.put_pairs(namespace, key, (Form::Set, &pairs), &meta)
+        let new = NewCollection { form: Form::Set, pairs: &pairs, meta: &meta, changed: None };
+        self.put_collection(namespace, key, &new)
     }
 
     /// Changes some blocks of a record; the others, its tags and its expiry stay as they are.

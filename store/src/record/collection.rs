@@ -174,6 +174,12 @@ impl<'v> Collection<'v> {
         Ok(Self { shape, seed, table, cell: Some(cell), replaced: &[], elements })
     }
 
+    /// True if the table counts as many elements in its parts as it has in all.
+    pub(crate) fn has_its_count(&self) -> bool {
+        let counts = self.table.counts.iter().map(|count| u64::from(u32::from_le_bytes(*count)));
+        counts.sum::<u64>() == self.table.elements
+    }
+
     /// The number of elements.
     pub(crate) fn len(&self) -> usize {
         usize::try_from(self.elements).unwrap_or(usize::MAX)
@@ -240,8 +246,12 @@ impl<'v> Collection<'v> {
     pub(crate) fn scan(&self, cursor: u64, count: u64, mut each: impl FnMut(Element<'v>)) -> u64 {
         // A cursor of another scan may be any number.
         let Ok(from) = u32::try_from(cursor) else { return 0 };
-        let (mut left, mut last) = (count, None);
+        // Each call makes progress: at least one element, and no damaged hash leads back.
+        let (mut left, mut last) = (count.max(1), None);
         for element in self.walk_from(from) {
+            if element.hash < last.unwrap_or(from) {
+                return 0;
+            }
             // Elements of one hash are returned together.
             if left == 0 && last != Some(element.hash) {
                 return u64::from(element.hash);

@@ -244,17 +244,7 @@ fn compose(shape: Shape, pieces: &[Piece<'_>]) -> Result<Vec<u8>> {
     for piece in pieces {
         match piece {
             Piece::Run(part, run) => {
-                let from = part.start(run.start * strings).ok_or(CUT)?;
-                let ends = part.ends.get(run.start * strings..run.end * strings).ok_or(CUT)?;
-                // Wrapping, as the ends may be damaged: their reader checks them.
-                let offset = u32::from_le_bytes(number(end))
-                    .wrapping_sub(u32::try_from(from).map_err(|_| CUT)?);
-                let at = out.len();
-                out.resize(at + 4 * ends.len(), 0);
-                let (slots, _) = guaranteed(out.get_mut(at..), APPENDED).as_chunks_mut::<4>();
-                for (slot, old) in slots.iter_mut().zip(ends) {
-                    *slot = u32::from_le_bytes(*old).wrapping_add(offset).to_le_bytes();
-                }
+                append_ends(&mut out, part, run, end)?;
                 end += part.run_bytes(run).ok_or(CUT)?.len();
             }
             Piece::One(element) => {
@@ -278,6 +268,28 @@ fn compose(shape: Shape, pieces: &[Piece<'_>]) -> Result<Vec<u8>> {
     }
     invariant!(out.len() == all, "a part of {all} bytes became {}", out.len());
     Ok(out)
+}
+
+/// Appends the ends of a run of elements whose strings begin at `end`. A damaged end is an error:
+/// it must not get a new checksum.
+fn append_ends(out: &mut Vec<u8>, part: &Part<'_>, run: &Range<usize>, end: usize) -> Result<()> {
+    let strings = part.shape.strings();
+    let from = part.start(run.start * strings).ok_or(CUT)?;
+    let ends = part.ends.get(run.start * strings..run.end * strings).ok_or(CUT)?;
+    let from = u32::try_from(from).map_err(|_| CUT)?;
+    // Wrapping: the new ends can be below the old ones.
+    let offset = u32::from_le_bytes(number(end)).wrapping_sub(from);
+    let at = out.len();
+    out.resize(at + 4 * ends.len(), 0);
+    let (slots, _) = guaranteed(out.get_mut(at..), APPENDED).as_chunks_mut::<4>();
+    let (mut before, mut is_rising) = (from, true);
+    for (slot, old) in slots.iter_mut().zip(ends) {
+        let old = u32::from_le_bytes(*old);
+        is_rising &= old >= before;
+        before = old;
+        *slot = old.wrapping_add(offset).to_le_bytes();
+    }
+    if is_rising { Ok(()) } else { Err(CUT.into()) }
 }
 
 const APPENDED: &str = "the ends were appended";
@@ -373,10 +385,17 @@ mod tests {
             if let Ok(part) = Part::parse(shape, &bytes) {
                 let found = part.find(1, b"m");
                 let element = Element { hash: 1, name: b"m", value: b"" };
-                let _ = part.with(found, element);
-                let _ = part.without(part.len() / 2);
+                // A new part loses nothing: each of its elements can be read.
+                let changed = [
+                    part.with(found, element),
+                    part.without(part.len() / 2),
+                    part.joined(&part),
+                ];
+                for bytes in changed.into_iter().flatten() {
+                    let read = Part::parse(shape, &bytes).unwrap();
+                    prop_assert!((0..read.len()).all(|at| read.element(at).is_some()));
+                }
                 let _ = part.halves();
-                let _ = part.joined(&part);
                 let _ = part.check(SEED, 0, u32::MAX);
                 let _ = (0..part.len()).filter_map(|at| part.element(at)).count();
             }

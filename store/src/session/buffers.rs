@@ -129,6 +129,8 @@ pub(crate) struct ElementsWrite {
     pub(crate) is_anew: bool,
     /// The changed elements, in the order of their changes: for watches and the commit stream.
     pub(crate) changes: Vec<BlockWrite>,
+    /// The fields that watches are told, if not all of `changes` have changed.
+    pub(crate) announced: Option<Vec<BufferSpan>>,
 }
 
 /// One record of a transaction.

@@ -1,8 +1,6 @@
 //! Changes of sets and hashes by element. A small collection is rewritten; of a large one, which is
 //! divided into parts, the parts with the changed elements (`docs/decisions/018-collections.md`).
 
-use std::collections::BTreeMap;
-
 use nearstate_memory::{Cell, CellHeader, CellKind, PendingCell, ReadToken};
 use nearstate_model::limits::{FIELD_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
@@ -14,9 +12,10 @@ use crate::record::members;
 use crate::record::meta::split;
 use crate::record::parts::{Part, Shape};
 use crate::record::view::View;
-use crate::record::{BLOCK_INLINE_MAX, BlockChange, Form, Kind};
+use crate::record::{BLOCK_INLINE_MAX, Form, Kind};
 use crate::session::buffers::{BufferSpan, ElementsWrite, Metadata, Write};
 use crate::session::{KeyLookup, Namespace, Session, check_key};
+use crate::txn::element_names::{ElementChange, ElementPair, NameIndex, blocks_of, last_of_each};
 use crate::txn::write_set::WriteSet;
 use crate::txn::{Txn, encode_meta};
 
@@ -28,12 +27,17 @@ const _: () = assert!(FLAT_AGAIN_MAX * 2 <= members::FLAT_MEMBERS_MAX);
 const _: () = assert!(FLAT_AGAIN_MAX * 2 <= fields::FLAT_FIELDS_MAX);
 const _: () = assert!(FLAT_AGAIN_BYTES_MAX * 2 <= members::FLAT_BYTES_MAX);
 
-/// A change of one element: its name, and the value of a field; `None` removes it. Members have the
-/// value `Some(b"")`.
-pub(crate) type ElementChange<'a> = (&'a [u8], Option<&'a [u8]>);
-
-/// An element: its name, and the value of a field.
-pub(crate) type ElementPair<'a> = (&'a [u8], &'a [u8]);
+/// A collection that replaces a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewCollection<'a> {
+    pub(crate) form: Form,
+    /// Its elements.
+    pub(crate) pairs: &'a [ElementPair<'a>],
+    /// Its encoded metadata.
+    pub(crate) meta: &'a [u8],
+    /// The changes that lead to it, if it replaces a collection of this form.
+    pub(crate) changed: Option<&'a [ElementChange<'a>]>,
+}
 
 impl Txn<'_> {
     /// Adds members to a set, which is created if there is none; its tags and its expiry stay as
@@ -122,17 +126,19 @@ impl Txn<'_> {
             return Err(Error::BadArgument { detail: "a hash has at least one field".to_owned() });
         }
         let meta = encode_meta(metadata)?;
-        self.put_pairs(namespace, key, (Form::Blocks, fields), &meta)
+        let form = Form::Blocks;
+        let new = NewCollection { form, pairs: fields, meta: &meta, changed: None };
+        self.put_collection(namespace, key, &new)
     }
 
-    /// Puts a collection with these elements and this encoded metadata.
-    pub(crate) fn put_pairs(
+    /// Puts a collection.
+    pub(crate) fn put_collection(
         &self,
         namespace: Namespace,
         key: &[u8],
-        (form, pairs): (Form, &[ElementPair<'_>]),
-        meta: &[u8],
+        new: &NewCollection<'_>,
     ) -> Result<()> {
+        let NewCollection { form, pairs, meta, changed } = *new;
         let mut set = self.set.borrow_mut();
         let hash = set.session.hash(key);
         let index = set.entry(namespace.index, hash, key)?;
@@ -157,11 +163,13 @@ impl Txn<'_> {
             return set.set_meta(index, meta);
         }
         let edit = CollectionEdit::anew(shape_of(form), set.session.member.seed(), pairs)?;
-        let mut changes = Vec::with_capacity(pairs.len());
+        let mut kept = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
-            changes.push((set.buffers.keep(name)?, Some(set.buffers.keep(value)?)));
+            kept.push((set.buffers.keep(name)?, Some(set.buffers.keep(value)?)));
         }
-        set.put_elements(index, form, ElementsWrite { edit, is_anew: true, changes });
+        let announced = changed.map(|changed| set.announced(index, changed)).transpose()?;
+        let write = ElementsWrite { edit, is_anew: true, changes: kept, announced };
+        set.put_elements(index, form, write);
         set.set_meta(index, meta)
     }
 
@@ -246,6 +254,15 @@ impl Txn<'_> {
             }
             Some(view) => (view.fields().collect(), view.meta_bytes()?),
         };
+        // What cannot be read must not be lost by a write.
+        let counted = found.map_or(0, |view| match form {
+            Form::Set => view.members().len(),
+            Form::Blocks | Form::Value => view.fields().len(),
+        });
+        let is_empty = old.is_empty() && found.is_some() && namespace.kind == Kind::Mixed;
+        if counted != old.len() || is_empty {
+            return Err(BAD_COUNT.into());
+        }
         // In their order; a removed one is `None`.
         let mut pairs: Vec<(&[u8], Option<&[u8]>)> =
             old.iter().map(|(name, value)| (*name, Some(*value))).collect();
@@ -289,31 +306,10 @@ impl Txn<'_> {
             let blocks = blocks_of(&effective)?;
             self.patch(namespace, key, &blocks)?;
         } else {
-            self.put_pairs(namespace, key, (form, &pairs), &meta)?;
+            let new = NewCollection { form, pairs: &pairs, meta: &meta, changed: Some(&effective) };
+            self.put_collection(namespace, key, &new)?;
         }
         Ok(done)
-    }
-}
-
-/// Names and their indices; few names are compared one by one.
-struct NameIndex<'a>(Option<BTreeMap<&'a [u8], usize>>);
-
-/// Up to this many comparisons need no tree.
-const COMPARISONS_MAX: usize = 1024;
-
-impl<'a> NameIndex<'a> {
-    fn of(pairs: &[ElementPair<'a>], changes: usize) -> Self {
-        let is_small = (pairs.len() + changes).saturating_mul(changes) <= COMPARISONS_MAX;
-        let all = || pairs.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
-        Self((!is_small).then(all))
-    }
-
-    /// The index of a name; that behind the last one if it is new.
-    fn get_or_add<T>(&mut self, name: &'a [u8], pairs: &[(&[u8], T)]) -> usize {
-        match &mut self.0 {
-            Some(tree) => *tree.entry(name).or_insert(pairs.len()),
-            None => pairs.iter().position(|(known, _)| *known == name).unwrap_or(pairs.len()),
-        }
     }
 }
 
@@ -330,6 +326,22 @@ impl WriteSet<'_> {
     fn form_of_elements(&self, index: usize) -> Option<Form> {
         let entry = self.entry_at(index);
         matches!(entry.write, Write::Elements(_)).then_some(entry.form)
+    }
+
+    /// The names of these changes, and of those that the transaction has made to the flat hash.
+    fn announced(
+        &mut self,
+        index: usize,
+        changed: &[ElementChange<'_>],
+    ) -> Result<Vec<BufferSpan>> {
+        let mut names = Vec::new();
+        if let Write::Patch { changes, .. } = &self.entry_at(index).write {
+            names.extend(changes.iter().map(|(name, _)| *name));
+        }
+        for (name, _) in changed {
+            names.push(self.buffers.keep(name)?);
+        }
+        Ok(names)
     }
 
     fn put_elements(&mut self, index: usize, form: Form, write: ElementsWrite) {
@@ -349,11 +361,15 @@ impl WriteSet<'_> {
         let Some((cell, bytes)) = stored else { invariant!("a collection was read") };
         let value = split(cell, bytes)?.0;
         let collection = Collection::stored(shape_of(form), cell, value)?;
+        if !collection.has_its_count() {
+            return Err(BAD_COUNT.into());
+        }
         let edit = CollectionEdit::of(&collection);
         invariant!(!self.is_written(index), "a stored collection is not written yet");
         let entry = self.entry_mut(index);
-        entry.write =
-            Write::Elements(Box::new(ElementsWrite { edit, is_anew: false, changes: Vec::new() }));
+        let (changes, announced) = (Vec::new(), None);
+        let write = ElementsWrite { edit, is_anew: false, changes, announced };
+        entry.write = Write::Elements(Box::new(write));
         entry.form = form;
         Ok(())
     }
@@ -395,24 +411,23 @@ impl WriteSet<'_> {
         let stored = stored_parts(cell)?;
         let mut done = ChangedElements::default();
         for (name, value) in changes {
-            let kept = |set: &mut Self| -> Result<(BufferSpan, Option<BufferSpan>)> {
-                let name = set.buffers.keep(name)?;
-                Ok((name, value.map(|value| set.buffers.keep(value)).transpose()?))
+            // Kept first: an element that is changed and not announced would be wrong.
+            let kept_name = self.buffers.keep(name)?;
+            let kept_value = value.map(|value| self.buffers.keep(value)).transpose()?;
+            let is_changed = if let Some(value) = value {
+                let is_new = elements.edit.insert(stored, name, value)?;
+                done.added += usize::from(is_new);
+                is_new || elements.edit.shape == Shape::Hash
+            } else {
+                let is_removed = elements.edit.remove(stored, name)?;
+                done.removed += usize::from(is_removed);
+                is_removed
             };
-            match value {
-                Some(value) => {
-                    let is_new = elements.edit.insert(stored, name, value)?;
-                    done.added += usize::from(is_new);
-                    if is_new || elements.edit.shape == Shape::Hash {
-                        done.has_changed = true;
-                        elements.changes.push(kept(self)?);
-                    }
-                }
-                None => {
-                    if elements.edit.remove(stored, name)? {
-                        (done.removed, done.has_changed) = (done.removed + 1, true);
-                        elements.changes.push(kept(self)?);
-                    }
+            if is_changed {
+                done.has_changed = true;
+                elements.changes.push((kept_name, kept_value));
+                if let Some(announced) = &mut elements.announced {
+                    announced.push(kept_name);
                 }
             }
         }
@@ -479,9 +494,12 @@ fn flat_again(edit: &CollectionEdit) -> Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     let part = Part::parse(edit.shape, part)?;
-    let elements = (0..part.len()).map_while(|index| part.element(index));
+    let elements: Vec<_> = (0..part.len()).map_while(|index| part.element(index)).collect();
+    if elements.len() != part.len() || elements.len() as u64 != edit.elements {
+        return Err(BAD_COUNT.into());
+    }
     if edit.shape == Shape::Set {
-        let members: Vec<&[u8]> = elements.map(|element| element.name).collect();
+        let members: Vec<&[u8]> = elements.iter().map(|element| element.name).collect();
         return members::encode(&members).map(Some);
     }
     let mut pairs = Vec::with_capacity(part.len());
@@ -540,33 +558,4 @@ fn check_elements<'a>(
         }
     }
     Ok(())
-}
-
-/// Fields as blocks; of those with one name, the last one.
-fn last_of_each<'a>(pairs: &[(&'a [u8], &'a [u8])]) -> Result<Vec<BlockChange<'a>>> {
-    let changes: Vec<ElementChange<'a>> =
-        pairs.iter().map(|(name, value)| (*name, Some(*value))).collect();
-    blocks_of(&changes)
-}
-
-/// Changes of elements as changes of blocks; of those with one name, the last one. Removals of
-/// names that no block has are left out.
-fn blocks_of<'a>(changes: &[ElementChange<'a>]) -> Result<Vec<BlockChange<'a>>> {
-    let mut last: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(changes.len());
-    let mut known = NameIndex::of(&[], changes.len());
-    for (name, bytes) in changes {
-        if bytes.is_none() && !is_block_name(name) {
-            continue;
-        }
-        let at = known.get_or_add(name, &last);
-        match last.get_mut(at) {
-            Some(known) => known.1 = *bytes,
-            None => last.push((name, *bytes)),
-        }
-    }
-    let block = |(name, bytes): (&'a [u8], Option<&'a [u8]>)| {
-        let text = str::from_utf8(name).map_err(|_| Error::BadName { bytes: name.len() })?;
-        Ok(BlockChange { name: text, bytes })
-    };
-    last.into_iter().map(block).collect()
 }

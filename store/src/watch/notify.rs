@@ -215,8 +215,10 @@ fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) 
             (changes.iter().map(name).collect(), false)
         }
         Write::Elements(elements) if entry.form == Form::Blocks => {
-            let names = elements.changes.iter().map(|(name, _)| name.of(bytes));
-            let names: BTreeSet<&[u8]> = names.collect();
+            let names: BTreeSet<&[u8]> = match &elements.announced {
+                Some(names) => names.iter().map(|name| name.of(bytes)).collect(),
+                None => elements.changes.iter().map(|(name, _)| name.of(bytes)).collect(),
+            };
             let is_possible = |name: &&&[u8]| is_block_name(name);
             let possible = names.iter().filter(is_possible);
             let blocks: Vec<&str> = possible.filter_map(|name| str::from_utf8(name).ok()).collect();

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_store::{
-    AttachOptions, BlockChange, BlockLayout, Condition, CreateOptions, EventKind, Filter, Form,
-    Kind, Metadata, Namespace, Notice, Region, Schema, Session, StreamItem, StreamedChange, Txn,
-    View, WhenFull, check, limits, repair_with,
+    AttachOptions, BlockChange, BlockLayout, Condition, CreateOptions, Error, EventKind, Filter,
+    Form, Kind, Metadata, Namespace, Notice, Region, Schema, Session, StreamItem, StreamedChange,
+    Txn, View, WhenFull, check, limits, repair_with,
 };
 use proptest::prelude::*;
 
@@ -453,4 +453,83 @@ fn the_check_reads_each_part_and_a_repair_keeps_what_is_sound() {
         assert!(!repair().lost.is_empty());
         assert!(check(&folder.path).unwrap().is_clean());
     }
+}
+
+/// A write does not take the elements that a damaged count leaves out for absent.
+#[test]
+fn a_damaged_count_loses_no_element() {
+    let folder = TestFolder::new();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let all: Vec<Vec<u8>> = (0..500).map(member).collect();
+    let open = || Region::attach(&folder.path).unwrap();
+    {
+        let region = Region::create(&folder.path, &options).unwrap();
+        let session = region.session().unwrap();
+        let ns = mixed(&session);
+        session
+            .transact(|txn| txn.put_members(ns, b"s", &slices(&all), Metadata::default()))
+            .unwrap();
+    }
+    let whole = std::fs::read(&folder.path).unwrap();
+    let head = [&[0xff; 4][..], &500_u64.to_le_bytes()].concat();
+    let places: Vec<usize> = whole
+        .windows(head.len())
+        .enumerate()
+        .filter(|(_, w)| *w == head)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!places.is_empty());
+    for count in [0_u64, 1, 499, 501, u64::MAX] {
+        let mut damaged = whole.clone();
+        for at in &places {
+            damaged[at + 4..at + 12].copy_from_slice(&count.to_le_bytes());
+        }
+        std::fs::write(&folder.path, &damaged).unwrap();
+        let region = open();
+        let session = region.session().unwrap();
+        let ns = mixed(&session);
+        let removed = session.transact(|txn| txn.remove_members(ns, b"s", &[&all[7]]));
+        assert!(matches!(removed, Err(Error::Damaged { .. })), "{count}: {removed:?}");
+        let added = session.transact(|txn| txn.add_members(ns, b"s", &[b"new"]));
+        assert!(matches!(added, Err(Error::Damaged { .. })), "{count}: {added:?}");
+        let view = session.get(ns, b"s").unwrap().unwrap();
+        assert_eq!(view.members().count(), all.len(), "{count}: the members are stored");
+    }
+}
+
+/// The event of a change that divides a hash, or rewrites a large flat one, names what has changed.
+#[test]
+fn an_event_names_only_what_has_changed() {
+    let test = TestRegion::new();
+    let session = test.region.session().unwrap();
+    let ns = mixed(&session);
+    let names: Vec<String> = (0..200).map(|number| format!("f{number}")).collect();
+    // A patch keeps a hash flat.
+    let blocks: Vec<BlockChange<'_>> =
+        names.iter().map(|name| BlockChange { name, bytes: Some(b"v") }).collect();
+    session.patch(ns, b"flat", &blocks, Condition::Always).unwrap();
+    session.patch(ns, b"small", &blocks[..128], Condition::Always).unwrap();
+    let mut watch = session.watch(ns, Filter::Namespace).unwrap();
+    let mut announced = || {
+        let Some(Notice::Event(event)) = watch.next().unwrap() else { panic!("an event") };
+        event.blocks().map(str::to_owned).collect::<Vec<_>>()
+    };
+    session.transact(|txn| txn.remove_fields(ns, b"flat", &[b"f7", b"none"])).unwrap();
+    assert_eq!(announced(), ["f7"]);
+    session.transact(|txn| txn.set_fields(ns, b"small", &[(b"more", b"v")])).unwrap();
+    assert_eq!(announced(), ["more"]);
+    session.delete(ns, b"small").unwrap();
+    announced();
+    session.patch(ns, b"small", &blocks[..128], Condition::Always).unwrap();
+    announced();
+    session
+        .transact(|txn| {
+            txn.remove_fields(ns, b"small", &[b"f1"])?;
+            txn.set_fields(ns, b"small", &[(b"x", b"v"), (b"y", b"v")])?;
+            txn.set_fields(ns, b"small", &[(b"z", b"v")])
+        })
+        .unwrap();
+    assert_eq!(announced(), ["f1", "x", "y", "z"]);
+    drop(session);
+    test.close_and_check();
 }

@@ -5,7 +5,7 @@
 use super::deferred_array::DeferredArray;
 use crate::records::{KeyedRecords, RecordRef};
 use crate::reply::ReplyWriter;
-use crate::reply::error_reply::ErrorReply;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
@@ -37,6 +37,18 @@ pub(super) enum Selection {
     Values,
     /// The names and values of a hash.
     Fields,
+}
+
+/// Checks that a reply has as many elements as its head says. A damaged collection counts others.
+pub(super) fn check_count(counted: usize, written: usize) -> CommandResult {
+    if counted == written {
+        return Ok(());
+    }
+    let detail = format!(
+        "a collection counts {counted} elements and has {written}: run `nearstate region check \
+         --repair`"
+    );
+    Err(Error::Damaged { detail }.into())
 }
 
 /// The members of a set; none if the key does not exist.

@@ -1,7 +1,9 @@
 //! Hash commands. A small hash is a record of named blocks; a large one is divided into parts.
 
 use super::arg;
-use super::collection_task::{CollectionKey, CollectionTask, DIRECT_MAX, Selection, fields};
+use super::collection_task::{
+    CollectionKey, CollectionTask, DIRECT_MAX, Selection, check_count, fields,
+};
 use super::keyspace::begin;
 use super::random::{RandomCount, below, bounded};
 use super::scan_options::{self, ScanKind, ScanOptions};
@@ -185,12 +187,13 @@ pub(crate) fn hgetall(
     if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
         return begin_task(ctx, arg(args, 1), Selection::Fields, reply);
     }
-    reply.map(existing.len());
-    for (name, value) in existing {
+    let counted = existing.len();
+    reply.map(counted);
+    let pair = |(name, value): (&[u8], &[u8])| {
         reply.bulk(name);
         reply.bulk(value);
-    }
-    Ok(())
+    };
+    check_count(counted, existing.map(pair).count())
 }
 
 /// `HKEYS key`
@@ -204,11 +207,9 @@ pub(crate) fn hkeys(
     if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
         return begin_task(ctx, arg(args, 1), Selection::Names, reply);
     }
-    reply.array(existing.len());
-    for (name, _) in existing {
-        reply.bulk(name);
-    }
-    Ok(())
+    let counted = existing.len();
+    reply.array(counted);
+    check_count(counted, existing.map(|(name, _)| reply.bulk(name)).count())
 }
 
 /// `HVALS key`
@@ -222,11 +223,9 @@ pub(crate) fn hvals(
     if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
         return begin_task(ctx, arg(args, 1), Selection::Values, reply);
     }
-    reply.array(existing.len());
-    for (_, value) in existing {
-        reply.bulk(value);
-    }
-    Ok(())
+    let counted = existing.len();
+    reply.array(counted);
+    check_count(counted, existing.map(|(_, value)| reply.bulk(value)).count())
 }
 
 /// `HLEN key`
@@ -407,10 +406,11 @@ pub(crate) fn hrandfield(
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
     let places = wanted.places(existing.len())?;
+    let picked = existing.select(&places);
     let begun = reply.mark();
     let is_nested = has_values && reply.protocol() == RespVersion::Resp3;
-    reply.array(places.len() * if has_values && !is_nested { 2 } else { 1 });
-    for (name, value) in existing.select(&places) {
+    reply.array(picked.len() * if has_values && !is_nested { 2 } else { 1 });
+    for (name, value) in picked {
         if is_nested {
             reply.array(2);
         }

@@ -2,7 +2,8 @@
 
 use super::arg;
 use super::collection_task::{
-    CollectionKey, CollectionTask, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, members,
+    CollectionKey, CollectionTask, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, check_count,
+    members,
 };
 use super::keyspace::begin;
 use super::random::{RandomCount, below, bounded, sample};
@@ -73,9 +74,9 @@ pub(crate) fn smembers(
     if members.len() > DIRECT_MAX && ctx.txn.is_none() {
         return begin_task(ctx, args.from(1), Selection::Members(SetOperation::Union), reply);
     }
-    reply.set(members.len());
-    members.for_each(|member| reply.bulk(member));
-    Ok(())
+    let counted = members.len();
+    reply.set(counted);
+    check_count(counted, members.map(|member| reply.bulk(member)).count())
 }
 
 /// `SISMEMBER key member`
@@ -147,7 +148,8 @@ pub(crate) fn spop(
             reply.bulk(member);
         }
         if let (Some(resolved), false) = (resolved, popped.is_empty()) {
-            if popped.len() == members.len() {
+            // A damaged count must not delete what remains.
+            if members.clone().nth(popped.len()).is_none() {
                 change.txn.delete(resolved.namespace, resolved.key)?;
             } else {
                 remove(change, resolved, &popped)?;
