@@ -43,13 +43,7 @@ impl ReadScope<'_> {
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub fn get(&self, key: &[u8]) -> Result<Option<View<'_>>> {
-        let member = &self.session.member;
-        member.check_usable()?;
-        let found = member.find(self.table, self.session.hash(key), key)?;
-        let Namespace { kind, .. } = self.namespace;
-        view_of(self.session, found, self.table, self.namespace, |cell, value| {
-            View::protected(cell, value, kind)
-        })
+        self.read::<false>(key)
     }
 
     /// As [`Session::get_whole`].
@@ -62,12 +56,17 @@ impl ReadScope<'_> {
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub fn get_whole(&self, key: &[u8]) -> Result<Option<View<'_>>> {
-        let member = &self.session.member;
-        member.check_usable()?;
-        let found = member.find_whole(self.table, self.session.hash(key), key)?;
-        let Namespace { kind, .. } = self.namespace;
-        view_of(self.session, found, self.table, self.namespace, |cell, value| {
-            View::protected(cell, value, kind)
+        self.read::<true>(key)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    fn read<const WHOLE: bool>(&self, key: &[u8]) -> Result<Option<View<'_>>> {
+        let Self { session, table, namespace, .. } = self;
+        session.member.check_usable()?;
+        let found = session.find_record::<WHOLE>(table, key)?;
+        view_of(session, found, table, *namespace, |cell, value| {
+            View::protected(cell, value, namespace.kind)
         })
     }
 }
@@ -89,13 +88,7 @@ impl Session {
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub fn get(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
-        check_kind(namespace)?;
-        let table = self.table(namespace)?;
-        let pin = self.member.pin()?;
-        let found = self.member.find(table, self.hash(key), key)?;
-        view_of(self, found, table, namespace, |cell, value| {
-            View::new(pin, cell, value, namespace.kind)
-        })
+        self.read::<false>(namespace, key)
     }
 
     /// As [`Session::get`], for a caller that reads the whole value: all its lines are requested
@@ -109,13 +102,39 @@ impl Session {
         reason = "the path of every read: its answer would travel through memory"
     )]
     pub fn get_whole(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
+        self.read::<true>(namespace, key)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    fn read<const WHOLE: bool>(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+    ) -> Result<Option<View<'_>>> {
         check_kind(namespace)?;
         let table = self.table(namespace)?;
         let pin = self.member.pin()?;
-        let found = self.member.find_whole(table, self.hash(key), key)?;
+        let found = self.find_record::<WHOLE>(table, key)?;
         view_of(self, found, table, namespace, |cell, value| {
             View::new(pin, cell, value, namespace.kind)
         })
+    }
+
+    /// Requests all lines of a record, or those of its start, and finds it. The caller holds a pin.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    fn find_record<const WHOLE: bool>(
+        &self,
+        table: &IndexTable,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        let hash = self.hash(key);
+        if WHOLE {
+            self.member.find_whole(table, hash, key)
+        } else {
+            self.member.find(table, hash, key)
+        }
     }
 
     /// Copies the value of a key into `out` (cleared first) and returns its version, or `None`.
