@@ -15,15 +15,17 @@ use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, state_of};
+use crate::heap::held::is_position;
 use crate::index::bucket::{
     self, WORDS, at_of, depth_of, hash_tag, is_intent, is_link, is_version, load,
 };
 use crate::index::lookup::{hash_of, link_slot, walk_chain};
 use crate::layout::{
-    CATALOG_KIND, CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, MEMBER_STATE, SEGMENTS,
-    SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
+    CATALOG_KIND, CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, LOG_WORDS, MEMBER_STATE,
+    SEGMENTS, SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
 };
-use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
+use crate::log::log_words;
+use crate::member::arena::{Arena, Bump, HELD, SET_ASIDE, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
 use crate::member::pin;
 use crate::namespace;
@@ -164,6 +166,7 @@ impl Checker<'_> {
         self.marks = vec![0; (chunks * CHUNK_UNITS / 64) as usize];
         let word = self.map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
         self.epoch = unseal(word, "the epoch word has a flipped bit")?;
+        self.log()?;
         for entry in namespace::list(self.map)? {
             self.report.namespaces += 1;
             if let Err(Corruption(what)) = self.namespace(entry.index, validate) {
@@ -220,6 +223,23 @@ impl Checker<'_> {
         }
         *marks |= 1 << bit;
         true
+    }
+
+    /// Marks the words of the log. The cells of its entries are in the queues of their writers.
+    fn log(&mut self) -> Result<(), Corruption> {
+        metadata::log(self.map, &mut self.report)?;
+        let at = self.map.word(LOG_WORDS)?.load(Ordering::Acquire);
+        if at != 0 && self.mark(at, "the log") {
+            self.report.bytes_index += cell::bytes_at(self.map, at)?;
+            let kind = cell::kind_of(cell::word(self.map, at, WORD_HEAD)?.load(Ordering::Relaxed));
+            if kind != Ok(CellKind::Extent) {
+                self.report.fault("the log: its cell has another kind");
+            }
+            if let Err(Corruption(what)) = log_words(self.map) {
+                self.report.fault(what);
+            }
+        }
+        Ok(())
     }
 
     fn namespace(&mut self, index: u32, validate: RecordCheck<'_>) -> Result<(), Corruption> {
@@ -367,7 +387,7 @@ impl Checker<'_> {
         // The link of a record refers to its newest block, its neighbour on the pending list. No
         // code reads it, but it reveals a flipped bit.
         let next = cell::word(self.map, record.at(), WORD_NEXT)?.load(Ordering::Acquire);
-        let mut is_link_sound = next == 0;
+        let mut is_link_sound = next == 0 || is_position(self.map, next)?;
         for index in 0..record.children() {
             is_link_sound |= record.child(index)? == next;
         }
@@ -446,7 +466,7 @@ impl Checker<'_> {
         if arena.get(undo::FREE_AT) != 0 {
             ranges.push((arena.get(undo::FREE_AT), arena.get(undo::FREE_TO)));
         }
-        for class in 0..=SET_ASIDE {
+        for class in 0..=HELD {
             let queue = arena.numbered_queue(class)?;
             let head = queue.head.load(Ordering::Acquire);
             let last = self.free_list(class, head, "a queue")?;
@@ -465,11 +485,14 @@ impl Checker<'_> {
                 return Ok(last);
             }
             last = next;
-            if class != SET_ASIDE && cell::class_at(self.map, next)? != class {
+            if class < SET_ASIDE && cell::class_at(self.map, next)? != class {
                 self.report.fault(format!("cell {next:#x}: in {name} of another class"));
             }
             let retired = cell::word(self.map, next, WORD_RETIRED)?.load(Ordering::Acquire);
-            if !pin::is_retired(retired) || pin::epoch_of(retired) > self.epoch {
+            if !pin::is_retired(retired)
+                || pin::is_held(retired) != (class == HELD)
+                || pin::epoch_of(retired) > self.epoch
+            {
                 self.report.fault(format!("cell {next:#x}: in {name}, retired in {retired:#x}"));
             }
             self.report.bytes_free += cell::bytes_at(self.map, next)?;

@@ -15,6 +15,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::crash::crash_point;
 use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::CLASSES;
+use crate::heap::held;
 use crate::layout::{CHUNK_UNITS, Corruption, ordinary_chunks};
 use crate::member::pin;
 use crate::member::{LOCK_WAIT_SHORT, Member};
@@ -126,10 +127,16 @@ impl Member {
     #[cold]
     fn evacuate_after_full(&self, evacuations: u32) -> Result<bool> {
         invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
+        // Before records are moved: what the log holds costs only its consumers.
+        let has_given_up = held::give_up_log(self.map())?;
         if self.has_pin() {
             let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
-            self.is_evacuation_due.set(!chunks.is_empty());
+            self.is_evacuation_due.set(has_given_up || !chunks.is_empty());
             return Ok(false);
+        }
+        if has_given_up && evacuations <= EVACUATIONS_MAX {
+            self.operation(|| self.reclaim())?;
+            return Ok(true);
         }
         self.is_evacuation_due.set(false);
         if evacuations <= 1 {

@@ -52,8 +52,43 @@ pub(crate) const SUPER_WORDS: &[u64] = &[
     0x380,
 ];
 pub(crate) const SUPER_BYTES: u64 = 4096;
-/// Bytes between the superblock and the member table that no build uses. They are zero.
-pub(crate) const RESERVED_BYTES: u64 = 4096;
+/// The cluster page, between the superblock and the member table. It has the words of the log.
+pub(crate) const CLUSTER_PAGE: u64 = SUPER_BYTES;
+pub(crate) const CLUSTER_BYTES: u64 = 4096;
+/// The highest position of the log that was drawn.
+pub(crate) const LOG_TAIL: u64 = CLUSTER_PAGE + 0x080;
+/// The highest position of the log that its consumer has acknowledged.
+pub(crate) const LOG_REPLICATED: u64 = CLUSTER_PAGE + 0x0c0;
+/// The lowest position that the log keeps.
+pub(crate) const LOG_FLOOR: u64 = CLUSTER_PAGE + 0x100;
+/// The units that entries of the log have held since the region was created.
+pub(crate) const LOG_UNITS: u64 = CLUSTER_PAGE + 0x200;
+/// The offset of the log's words, or 0.
+pub(crate) const LOG_WORDS: u64 = CLUSTER_PAGE + 0x280;
+/// The last gaps: the first and the last position of entries that the consumer has lost.
+pub(crate) const LOG_GAPS: u64 = CLUSTER_PAGE + 0x400;
+pub(crate) const LOG_GAPS_MAX: u64 = 16;
+/// `changes:63 | keeps:1`: 1 while the log loses no entry that was not acknowledged.
+pub(crate) const LOG_KEEPS: u64 = CLUSTER_PAGE + 0x500;
+/// The number of gaps that were recorded.
+pub(crate) const LOG_GAP_COUNT: u64 = CLUSTER_PAGE + 0x508;
+/// The futex word of those that wait for an acknowledgement.
+pub(crate) const LOG_WAKE: u64 = CLUSTER_PAGE + 0x540;
+/// True if a word of the cluster page can be nonzero.
+pub(crate) const fn is_cluster_word(at: u64) -> bool {
+    matches!(
+        at,
+        LOG_TAIL
+            | LOG_REPLICATED
+            | LOG_FLOOR
+            | LOG_UNITS
+            | LOG_WORDS
+            | LOG_KEEPS
+            | LOG_GAP_COUNT
+            | LOG_WAKE
+    ) || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
+}
+
 /// The region's file was removed: no session opens.
 pub(crate) const DROPPED: u64 = u64::MAX;
 
@@ -154,7 +189,7 @@ pub(crate) const CLASS_EXTENT: u8 = 127;
 const _: () = assert!(MEMBERS + MEMBER_BYTES * MEMBERS_MAX as u64 <= CATALOG);
 const _: () = assert!(CATALOG + CATALOG_BYTES * NAMESPACES_MAX as u64 <= ARENAS);
 const _: () = assert!(ARENAS + ARENA_BYTES * MEMBERS_MAX as u64 <= HEAP);
-const _: () = assert!(SUPER_BYTES + RESERVED_BYTES == MEMBERS);
+const _: () = assert!(CLUSTER_PAGE + CLUSTER_BYTES == MEMBERS);
 const _: () = assert!(HEAP.is_multiple_of(CHUNK_BYTES), "chunks are aligned");
 const _: () = assert!(CATALOG_SEGMENTS + 8 * SEGMENTS as u64 <= CATALOG_USAGE);
 const _: () = assert!(CATALOG_USAGE + 8 * USAGE_STRIPES as u64 == CATALOG_BYTES);
@@ -185,11 +220,11 @@ pub mod namespace_flags {
     pub const TAGGED: u64 = 1;
     /// It has watchers.
     pub const WATCHED: u64 = 2;
-    /// Its commits go to the commit streams.
-    pub const STREAMED: u64 = 4;
+    /// Its commits go to the log.
+    pub const LOGGED: u64 = 4;
     /// Some of its records may expire.
     pub const EXPIRING: u64 = 8;
-    /// A full commit stream rejects commits instead of losing its oldest entries.
+    /// A full log rejects commits instead of losing its oldest entries.
     pub const LOSSLESS: u64 = 16;
     /// What its records take is counted, and has limits.
     pub const LIMITED: u64 = 32;

@@ -147,6 +147,10 @@ pub struct Member {
     pub(crate) usage: RefCell<Option<KnownUsage>>,
     /// The chunk in which its last large cell ends.
     pub(crate) span_chunk: Private<u64>,
+    /// A floor of the log, and the units that the log had ever held before its first entry.
+    pub(crate) log_floor: Private<(u64, u64)>,
+    /// Units of its commits that the log holds, since it last looked at what the log holds.
+    pub(crate) log_units: Private<u64>,
 }
 
 // SAFETY: the words are shared memory or static, accessed through atomics only; `shared` keeps the
@@ -157,6 +161,13 @@ unsafe impl Send for Member {}
 #[derive(Debug)]
 pub struct Pin<'m> {
     member: &'m Member,
+}
+
+impl Pin<'_> {
+    /// True if it is a pin of this member.
+    pub(crate) fn is_of(&self, member: &Member) -> bool {
+        std::ptr::eq(self.member, member)
+    }
 }
 
 impl Drop for Pin<'_> {

@@ -166,17 +166,6 @@ pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bo
     words.has_room(map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire), payload_bytes)
 }
 
-/// Makes the ring lossless: from now on an append that would overwrite unacknowledged entries is
-/// rejected. The caller holds the ring's lock.
-pub(crate) fn set_lossless(map: &Map, ring_at: u64) -> Result<(), Corruption> {
-    let word = map.word(ring_at + RING_FLAGS)?;
-    if word.load(Ordering::Acquire) & LOSSLESS == 0 {
-        word.store(LOSSLESS, Ordering::Release);
-        crash_point!("ring.lossless");
-    }
-    Ok(())
-}
-
 /// Appends `bytes` bytes from `source_at` in the region, unless they were appended before: then the
 /// tail is no longer `tail_before`. Called under the ring's lock, or by the recoverer of its owner.
 /// A kill can interrupt it anywhere, and another process can repeat it.

@@ -35,7 +35,7 @@ mod txn;
 mod scan;
 mod prefetch;
 mod read;
-mod commit_stream;
+mod log;
 mod usage;
 mod session;
 mod index;
@@ -43,11 +43,12 @@ mod record;
 pub mod glob;
 
 pub use check::{CheckReport, check, check_with};
-pub use commit_stream::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
-pub use commit_stream::entry::{StreamedChange, StreamedRecord};
 pub use defragmentation::Defragmentation;
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
+pub use log::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
+pub use log::entry::{StreamedChange, StreamedRecord};
+pub use log::receipt::{Receipt, ReceiptState};
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, Inspection, MemberEntry, NamespaceLimits, NamespaceUsage,
     NumaPolicy, PageSize, PinMode, RegionFiles, RemovedRegion, ThreadCall, ThreadGuard,

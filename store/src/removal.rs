@@ -20,8 +20,7 @@ const KEYS_AT_ONCE: usize = 32;
 
 /// Flags of namespaces that are only removed on request: their tags, their stream or their limits
 /// were declared.
-const DECLARED: u64 =
-    namespace_flags::TAGGED | namespace_flags::STREAMED | namespace_flags::LIMITED;
+const DECLARED: u64 = namespace_flags::TAGGED | namespace_flags::LOGGED | namespace_flags::LIMITED;
 
 /// The number of the namespace to which a record of the internal index belongs. The nodes of
 /// ordered indexes have names of their own.

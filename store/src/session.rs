@@ -4,6 +4,7 @@ pub(crate) mod own_changes;
 pub(crate) mod buffers;
 pub(crate) mod copies;
 
+use std::cell::Cell;
 use std::path::Path;
 
 use nearstate_memory::{
@@ -105,6 +106,7 @@ impl Region {
             buffer_cache: BufferCache::default(),
             internal: InternalCache::default(),
             own_changes: OwnChanges::default(),
+            last_position: Cell::new(0),
         })
     }
 
@@ -156,6 +158,8 @@ pub struct Session {
     pub(crate) buffer_cache: BufferCache,
     pub(crate) internal: InternalCache,
     pub(crate) own_changes: OwnChanges,
+    /// The position in the log of its last commit there, or 0.
+    pub(crate) last_position: Cell<u64>,
 }
 
 /// The schema of the records of a namespace.

@@ -10,11 +10,11 @@ use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
     CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND,
     CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT,
-    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, Corruption, LINE, MEMBER_BYTES, MEMBER_COPY,
-    MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
-    RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
-    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, member_at,
-    namespace_flags, unseal,
+    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
+    LOG_FLOOR, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME,
+    MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
+    SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
+    arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
@@ -44,7 +44,25 @@ pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corr
             report.fault(format!("superblock: the count at byte {at} has a flipped bit"));
         }
     }
-    zeros(map, SUPER_BYTES, RESERVED_BYTES, "reserved page", report)
+    for at in (CLUSTER_PAGE..CLUSTER_PAGE + CLUSTER_BYTES).step_by(8) {
+        if !is_cluster_word(at) && load(map, at)? != 0 {
+            report.fault(format!("cluster page: byte {} is not zero", at - CLUSTER_PAGE));
+        }
+    }
+    Ok(())
+}
+
+/// The words of the log that lie in the cluster page.
+pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption> {
+    let [tail, acknowledged, floor] = [LOG_TAIL, LOG_REPLICATED, LOG_FLOOR].map(|at| load(map, at));
+    let tail = tail?;
+    if acknowledged? > tail || floor? > tail + 1 {
+        report.fault(format!("the log: a position behind its end {tail}"));
+    }
+    if tail == 0 && load(map, LOG_UNITS)? != 0 {
+        report.fault("the log: it was never used, and has held something");
+    }
+    Ok(())
 }
 
 /// The slots that no session owns, and their undo records. Before the recovery of dead members,

@@ -8,6 +8,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
+use crate::heap::held;
 use crate::heap::refill::no_room;
 use crate::heap::reuse::retired_word;
 use crate::index::bucket::{
@@ -235,7 +236,10 @@ impl Member {
             slot = if word == old { at } else { slot };
             Ok(slot == 0)
         });
-        let done = found.and_then(|()| {
+        // An entry of the log names it, or its blocks.
+        let is_named = held::is_named(map, record.at());
+        slot = if is_named == Ok(false) { slot } else { 0 };
+        let done = found.and(is_named).and_then(|_| {
             if slot != 0 {
                 let arena = self.arena();
                 write_undo(&arena, slot, old, new, op::RECORD);

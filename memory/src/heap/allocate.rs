@@ -14,6 +14,7 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
+use crate::heap::held;
 use crate::heap::refill::no_room;
 use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
@@ -267,7 +268,10 @@ impl Member {
         self.may_use_reserve.set(false);
         // What was lent comes back at once, and what was replaced is free for others. A failure
         // does not change what the operation did: the next refill frees what is left.
-        let _ = self.operation(|| self.free_all());
+        let _ = self.operation(|| {
+            held::give_up_log(self.map())?;
+            self.free_all()
+        });
         match repeated {
             Err(Error::Full { .. }) => Err(full),
             other => other,
@@ -392,6 +396,7 @@ impl Member {
     /// detaching.
     pub(crate) fn free_all(&self) -> Result<()> {
         let arena = self.arena();
+        self.release_held(u64::MAX)?;
         for which in [Bump::Small, Bump::Large] {
             match self.empty_bump(which) {
                 // Its chunk is busy: it stays for the next time.

@@ -14,6 +14,10 @@ use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
 use crate::region::map::Map;
 
+/// Bit of the undo record's cell in transit: it moves to the queue of what the log holds. Offsets of
+/// cells are multiples of a line.
+pub(crate) const TO_HELD: u64 = 1;
+
 /// The most cells that one operation has pending: the records of a transaction with their blocks. A
 /// longer list is a cycle caused by corruption.
 const PENDING_MAX: usize = 8 << 20;
@@ -100,10 +104,9 @@ impl Arena<'_> {
     /// Links a cell, which has no link yet, at the tail of a queue. If the tail has a flipped bit,
     /// the queue begins anew with this cell: what it contained stays allocated until the repair.
     #[inline]
-    fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
+    pub(crate) fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
         let tail = queue.tail.load(Ordering::Relaxed);
-        let is_empty = queue.head.load(Ordering::Relaxed) == 0;
-        if is_empty || !is_tail(self.map, tail, cell) {
+        if !self.has_tail(queue, cell) {
             queue.tail.store(cell, Ordering::Release);
             crash_point!("append.tail");
             queue.head.store(cell, Ordering::Release);
@@ -118,10 +121,21 @@ impl Arena<'_> {
         Ok(())
     }
 
+    /// True if a queue has a last cell to which another one can be linked, or is by an append that
+    /// was interrupted.
+    #[inline]
+    pub(crate) fn has_tail(&self, queue: Queue<'_>, cell: u64) -> bool {
+        queue.head.load(Ordering::Relaxed) != 0
+            && is_tail(self.map, queue.tail.load(Ordering::Relaxed), cell)
+    }
+
     /// Recovery: a cell in transit is where it came from, has arrived, or moves to its queue.
     pub(crate) fn finish_transit(&self) -> Result<(), Corruption> {
         let cell = self.get(undo::POP);
-        if cell != 0 {
+        if cell & TO_HELD != 0 {
+            self.finish_hold(cell & !TO_HELD)?;
+            self.set(undo::POP, 0);
+        } else if cell != 0 {
             let queue = self.queue(cell::class_at(self.map, cell)?)?;
             let head = queue.head.load(Ordering::Acquire);
             // The end of a used-up range can be the beginning of another member's cell.
@@ -130,6 +144,7 @@ impl Arena<'_> {
                 cur == cell && cur < end
             };
             let is_still_there = head == cell
+                || self.held().head.load(Ordering::Acquire) == cell
                 || is_front(Bump::Small)
                 || is_front(Bump::Large)
                 || self.taken_from()?.map_or(Ok(false), |from| from.holds_first(cell))?;
@@ -188,14 +203,15 @@ impl Arena<'_> {
         Err(Corruption("a member's list of pending cells has no end"))
     }
 
-    /// Moves the head of a queue to the tail of another one. It stays retired as it is.
+    /// Moves the head of a queue to the tail of another one. It stays retired as it is; one that
+    /// the log held is retired in the current epoch.
     pub(crate) fn requeue(
         &self,
         from: Queue<'_>,
         to: Queue<'_>,
         cell: u64,
     ) -> Result<(), Corruption> {
-        let link = cell::word(self.map, cell, WORD_NEXT)?;
+        let [_, link, retired, ..] = cell::first_line(self.map, cell)?;
         self.set(undo::POP, cell);
         crash_point!("aside.recorded");
         from.head.store(link.load(Ordering::Relaxed), Ordering::Release);
@@ -204,6 +220,12 @@ impl Arena<'_> {
         from.count.store(count.saturating_sub(1), Ordering::Relaxed);
         link.store(0, Ordering::Release);
         crash_point!("aside.cleared");
+        let word = retired.load(Ordering::Relaxed);
+        if pin::is_held(word) {
+            let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+            retired.store(pin::retire(word, now), Ordering::Release);
+            crash_point!("aside.released");
+        }
         self.link_last(to, cell)?;
         self.set(undo::POP, 0);
         crash_point!("aside.done");
@@ -231,6 +253,7 @@ impl Arena<'_> {
         let class = self.queue(cell::class_at(self.map, cell)?)?;
         let (front, end) = self.bump(Bump::Small);
         Ok(class.head.load(Ordering::Acquire) == cell
+            || self.held().head.load(Ordering::Acquire) == cell
             || self.set_aside().head.load(Ordering::Acquire) == cell
             || front == cell && front < end)
     }

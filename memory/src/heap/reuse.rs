@@ -27,7 +27,8 @@ pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corr
     }
     let [first, _, retired, ..] = cell::first_line(map, head)?;
     let (class, retired) = (first.load(Ordering::Relaxed) as u8, retired.load(Ordering::Relaxed));
-    if !pin::is_retired(retired) || number != SET_ASIDE && class != number {
+    if !pin::is_retired(retired) || pin::is_held(retired) || number != SET_ASIDE && class != number
+    {
         return Err(HEAD);
     }
     Ok(retired)

@@ -11,7 +11,7 @@ use crate::heap::class::{self, CLASSES};
 use crate::layout::{
     CHUNK_BYTES, Corruption, LINE, MEMBER_PIN, SUPER_EPOCH, member_at, ordinary_chunks, unseal,
 };
-use crate::member::arena::{Arena, Bump, SET_ASIDE, undo};
+use crate::member::arena::{Arena, Bump, HELD, SET_ASIDE, undo};
 use crate::member::pin::{NEVER_READ, PinInterval};
 use crate::region::map::Map;
 use crate::region::member_table::{self, identity_of, member_slots_used, state};
@@ -61,7 +61,7 @@ pub(crate) fn heap_usage(map: &Map, cells: u64, chunks: u64) -> Result<HeapUsage
         if is_idle && arena.get(undo::FREE_AT) != 0 {
             usage.kept += arena.get(undo::FREE_TO).saturating_sub(arena.get(undo::FREE_AT));
         }
-        for queue in 0..=SET_ASIDE {
+        for queue in 0..=HELD {
             add_queue(&arena, (queue, is_idle), &mut cells_left, &mut pinned, &mut usage)?;
         }
     }
@@ -162,7 +162,7 @@ fn add_queue(
         }
         let Ok(class) = cell::class_at(arena.map, cell) else { break };
         let Ok(size) = cell::bytes_at(arena.map, cell) else { break };
-        if number != SET_ASIDE && class != number {
+        if number < SET_ASIDE && class != number {
             break;
         }
         let word = cell::word(arena.map, cell, WORD_RETIRED)?.load(Ordering::Relaxed);

@@ -20,6 +20,7 @@ use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
+use crate::heap::held::TXN_POSITION;
 use crate::index::bucket::{
     ABORTED, COMMITTED, abort, at_of, control, depth_of, is_intent, load, publish, stamp_of,
     status_of,
@@ -34,13 +35,31 @@ pub(crate) const LINES: u64 = 32;
 /// How many of the lines are events. They come last. The high half: how many are usage words, which
 /// precede them.
 pub(crate) const EVENTS: u64 = 40;
+/// The position in the log, or 0; of a logged transaction.
+pub(crate) const POSITION: u64 = TXN_POSITION;
+/// `writer:16 | time:48`, in milliseconds since 1970; of a logged transaction.
+pub(crate) const JUDGED: u64 = 56;
+/// Bit of [`EVENTS`]: the transaction is logged, and a line follows that only its log reads.
+const LOGGED: u64 = 1 << 63;
+// Words of the line of the log.
+/// The units that the log has ever held, with this entry.
+pub(crate) const LOG_SUM: u64 = 0;
+/// The units that this entry holds.
+pub(crate) const LOG_HELD: u64 = 8;
+/// The check value of the lines of the records.
+pub(crate) const LOG_CHECK: u64 = 16;
 pub(crate) const LINE_LOCK: u64 = 0;
 pub(crate) const LINE_SLOT: u64 = 8;
 pub(crate) const LINE_OLD: u64 = 16;
 pub(crate) const LINE_NEW: u64 = 24;
 pub(crate) const LINE_OWNER: u64 = 32;
 pub(crate) const LINE_RING: u64 = 40;
+/// Of a record in a logged transaction: its version before, or 0.
+pub(crate) const LINE_BASE: u64 = LINE_RING;
 pub(crate) const LINE_TAIL: u64 = 48;
+/// Of a record in a logged transaction: 0 if the record is not in the log, else bit 63, bit 62 for
+/// an expiry, and the number of its namespace.
+pub(crate) const LINE_MARK: u64 = LINE_TAIL;
 pub(crate) const LINE_SOURCE: u64 = 56;
 
 const _: () = assert!(STATUS == 24 && LINES == 32 && EVENTS == 40, "words of the first line");
@@ -52,6 +71,11 @@ const _: () = assert!(2 * TRANSACTION_RECORDS_MAX as u64 <= LINES_MAX);
 
 /// The most lines of a transaction cell. A higher count is corrupt.
 pub(crate) const LINES_MAX: u64 = 1 << 16;
+
+/// The number of lines of each kind, as in [`EVENTS`].
+pub(crate) const fn kinds(events: u64, usages: u64, is_logged: bool) -> u64 {
+    usages << 32 | events | if is_logged { LOGGED } else { 0 }
+}
 
 /// The entry that an intent stands for: the new one if its transaction is committed, else the old
 /// one. 0 is no record.
@@ -128,7 +152,17 @@ impl<'m> TxnCell<'m> {
     /// words.
     pub(crate) fn events_and_usages(&self) -> Result<(u64, u64), Corruption> {
         let word = self.word(EVENTS)?.load(Ordering::Acquire);
-        Ok((word & u64::from(u32::MAX), word >> 32))
+        Ok((word & u64::from(u32::MAX), (word & !LOGGED) >> 32))
+    }
+
+    /// True if the transaction is one of the log.
+    pub(crate) fn is_logged(&self) -> Result<bool, Corruption> {
+        Ok(self.word(EVENTS)?.load(Ordering::Acquire) & LOGGED != 0)
+    }
+
+    /// The line behind the last one, which a logged transaction has.
+    pub(crate) fn log_line(&self) -> Result<TxnLine<'m>, Corruption> {
+        self.line(self.lines()?)
     }
 
     /// The lines that are events.

@@ -150,13 +150,19 @@ pub(crate) const BUMP_SMALL_CELL_MAX: u64 = 8 << 10;
 /// (`heap/set_aside.rs`).
 pub(crate) const SET_ASIDE: u8 = QUEUES as u8;
 
+/// The number of the queue, of all classes, for cells that the log holds (`heap/held.rs`).
+pub(crate) const HELD: u8 = SET_ASIDE + 1;
+
 const QUEUE_FIRST: usize = 32;
 /// The words of the queue [`SET_ASIDE`] follow the last word of the arena that has a line.
 const SET_ASIDE_FIRST: usize = 432;
+/// The words of the queue [`HELD`].
+const HELD_FIRST: usize = 440;
 const QUEUE_WORDS: usize = 3;
 const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM.0);
 const _: () = assert!(undo::UNIQUE_IDS.0 < SET_ASIDE_FIRST && QUEUES < u8::MAX as usize);
-const _: () = assert!(SET_ASIDE_FIRST + QUEUE_WORDS <= ARENA_WORDS);
+const _: () = assert!(SET_ASIDE_FIRST + QUEUE_WORDS <= HELD_FIRST);
+const _: () = assert!(HELD_FIRST + QUEUE_WORDS <= ARENA_WORDS);
 const _: () = assert!(Bump::Large.end().0 < undo::TXN.0 && undo::FREE_SOURCE.0 < QUEUE_FIRST);
 
 /// True if a member uses this word of its arena. The others are zero.
@@ -164,6 +170,7 @@ pub(crate) const fn is_arena_word(word: usize) -> bool {
     matches!(word, 0..22 | 25..29)
         || word >= QUEUE_FIRST && word < QUEUE_FIRST + QUEUE_WORDS * QUEUES
         || word >= SET_ASIDE_FIRST && word < SET_ASIDE_FIRST + QUEUE_WORDS
+        || word >= HELD_FIRST && word < HELD_FIRST + QUEUE_WORDS
         || word == undo::STREAM.0
         || word == undo::UNIQUE_IDS.0
 }
@@ -255,16 +262,29 @@ impl<'m> Arena<'m> {
         self.words.get(at).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// The queue of a class, or the one with the number [`SET_ASIDE`].
+    /// The queue of a class, or the one with the number [`SET_ASIDE`] or [`HELD`].
     pub(crate) fn numbered_queue(&self, number: u8) -> Result<Queue<'m>, Corruption> {
-        if number == SET_ASIDE { Ok(self.set_aside()) } else { self.queue(number) }
+        match number {
+            SET_ASIDE => Ok(self.set_aside()),
+            HELD => Ok(self.held()),
+            class => self.queue(class),
+        }
     }
 
     /// The queue of the cells that stalled readers hold.
     pub(crate) fn set_aside(&self) -> Queue<'m> {
-        match self.words.get(SET_ASIDE_FIRST..SET_ASIDE_FIRST + QUEUE_WORDS) {
+        self.queue_at(SET_ASIDE_FIRST)
+    }
+
+    /// The queue of the cells that the log holds.
+    pub(crate) fn held(&self) -> Queue<'m> {
+        self.queue_at(HELD_FIRST)
+    }
+
+    fn queue_at(&self, first: usize) -> Queue<'m> {
+        match self.words.get(first..first + QUEUE_WORDS) {
             Some([head, tail, count]) => Queue { head, tail, count },
-            _ => invariant!("arena word {SET_ASIDE_FIRST} lies outside the arena"),
+            _ => invariant!("arena word {first} lies outside the arena"),
         }
     }
 
@@ -305,7 +325,7 @@ impl<'m> Arena<'m> {
 
     /// True if no memory belongs to the arena.
     pub(crate) fn is_empty(&self) -> Result<bool, Corruption> {
-        for class in 0..=SET_ASIDE {
+        for class in 0..=HELD {
             if self.numbered_queue(class)?.head.load(Ordering::Acquire) != 0 {
                 return Ok(false);
             }

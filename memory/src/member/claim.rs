@@ -240,5 +240,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         chunk: Private::new(0),
         usage: RefCell::new(None),
         span_chunk: Private::new(0),
+        log_floor: Private::new((0, 0)),
+        log_units: Private::new(0),
     })
 }

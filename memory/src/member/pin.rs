@@ -270,6 +270,9 @@ const AGE_BITS: u32 = 10;
 /// The encoded age that means: older than the region's first epoch.
 const AGE_UNKNOWN: u64 = (RETIRED >> EPOCH_BITS) - 1;
 
+/// The encoded age that means: the log holds the cell, and the epoch is its birth epoch.
+const AGE_HELD: u64 = AGE_UNKNOWN - 1;
+
 /// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region starts
 /// in epoch 2 and holds nothing that was retired before epoch 1.
 pub(crate) const NEVER_READ: u64 = RETIRED;
@@ -280,7 +283,19 @@ pub(crate) const fn is_retired(word: u64) -> bool {
     word & RETIRED != 0
 }
 
-/// The birth epoch of a live cell, or the epoch in which a cell was retired.
+/// True if the log holds a cell with this word. It counts as retired, and keeps its birth epoch.
+#[inline]
+pub(crate) const fn is_held(word: u64) -> bool {
+    word >> EPOCH_BITS == (RETIRED >> EPOCH_BITS | AGE_HELD)
+}
+
+/// The word of a cell that the log holds from now on, from its word until then.
+#[inline]
+pub(crate) const fn hold(word: u64) -> u64 {
+    RETIRED | AGE_HELD << EPOCH_BITS | epoch_of(word)
+}
+
+/// The birth epoch of a live or held cell, or the epoch in which a cell was retired.
 #[inline]
 pub(crate) const fn epoch_of(word: u64) -> u64 {
     word & EPOCH_MASK
@@ -290,10 +305,11 @@ pub(crate) const fn epoch_of(word: u64) -> u64 {
 /// in the future is that of memory which was never a cell, so that its age is unknown.
 #[inline]
 pub(crate) const fn retire(word: u64, retired: u64) -> u64 {
-    let age = if is_retired(word) {
+    let birth = if is_held(word) { epoch_of(word) } else { word };
+    let age = if is_retired(birth) {
         AGE_UNKNOWN
     } else {
-        match retired.checked_sub(word) {
+        match retired.checked_sub(birth) {
             Some(age) => encode_age(age),
             None => AGE_UNKNOWN,
         }
@@ -314,13 +330,16 @@ const fn encode_age(age: u64) -> u64 {
     let (significand, exponent) =
         if rounded >> AGE_BITS == 0 { (rounded, exponent) } else { (rounded >> 1, exponent + 1) };
     let encoded = ((exponent as u64) << AGE_BITS | significand) + 1;
-    if encoded < AGE_UNKNOWN { encoded } else { AGE_UNKNOWN }
+    if encoded < AGE_HELD { encoded } else { AGE_UNKNOWN }
 }
 
 impl Life {
     #[inline]
     const fn decode(word: u64) -> Self {
         let (age, retired) = ((word & !RETIRED) >> EPOCH_BITS, word & EPOCH_MASK);
+        if age == AGE_HELD {
+            return Self { born: retired, retired: EPOCH_MASK };
+        }
         if age == AGE_UNKNOWN {
             return Self { born: 0, retired };
         }
@@ -361,6 +380,10 @@ mod tests {
         }
         assert_eq!(Life::decode(retire(9, 7)).born, 0, "a birth in the future");
         assert_eq!(Life::decode(retire(RETIRED | 5, 7)).born, 0, "retired twice");
+        let held = hold(5);
+        assert!(is_retired(held) && is_held(held) && !is_held(5) && !is_held(retire(5, 7)));
+        assert_eq!(retire(held, 7), retire(5, 7), "its birth epoch is kept");
+        assert!(!SafeEpochs::scan(100, [].iter()).is_reusable(held), "the log holds it");
         let flipped = retire(7, 7) & !RETIRED;
         assert!(flipped > 1 << EPOCH_BITS, "a flip makes it a live cell of epoch {flipped}");
         assert!(is_reusable(NEVER_READ, 2), "the first pin of a region holds it");

@@ -10,10 +10,11 @@ use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
-    CHUNK_BYTES, Corruption, HEAP, LINE, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
-    MEMBER_STATE, NAMESPACE_LIVE, RESERVED_BYTES, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
-    SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK,
-    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, member_at,
+    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_REPLICATED,
+    LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
+    MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH,
+    SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR,
+    SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, is_cluster_word, member_at,
     namespace_flags, ordinary_chunks, seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
@@ -52,7 +53,7 @@ fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
             report.add_repaired(format!("superblock: byte {at}"));
         }
     }
-    zero(map, SUPER_BYTES, SUPER_BYTES + RESERVED_BYTES, "reserved page", report)?;
+    cluster_page(map, report)?;
     if set(map, SUPER_NAMESPACES_LOCK, 0)? {
         report.add_repaired("the namespaces lock");
     }
@@ -77,6 +78,34 @@ fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
     let used = chunks_used(map)?;
     for range in unused_table_bytes(map, used) {
         zero(map, range.start, range.end, "tables of unused chunks", report)?;
+    }
+    Ok(())
+}
+
+/// The log is emptied, because the cells of its entries become free. Its positions go on: none is
+/// used twice.
+fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
+    for at in (CLUSTER_PAGE..CLUSTER_PAGE + CLUSTER_BYTES).step_by(8) {
+        if !is_cluster_word(at) && set(map, at, 0)? {
+            report.add_repaired(format!("cluster page: byte {}", at - CLUSTER_PAGE));
+        }
+    }
+    let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
+    if set(map, LOG_WORDS, 0)? {
+        // A flipped bit of a position makes it the highest one, so that none is used again.
+        let last =
+            load(LOG_TAIL)?.max(load(LOG_REPLICATED)?).max(load(LOG_FLOOR)?.saturating_sub(1));
+        if last > load(LOG_REPLICATED)? {
+            report.add_lost("the entries of the log that were not acknowledged");
+        }
+        set(map, LOG_TAIL, last)?;
+        set(map, LOG_FLOOR, last + 1)?;
+    } else if load(LOG_TAIL)? == 0 {
+        for at in [LOG_REPLICATED, LOG_FLOOR, LOG_UNITS, LOG_WAKE] {
+            if set(map, at, 0)? {
+                report.add_repaired("the log: a word that was never used");
+            }
+        }
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use crate::heap::cell::{
     self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_NEXT, WORD_RETIRED, WORD_VERSION,
 };
 use crate::heap::chunk::{ChunkIndex, ChunkState, chunks_used, chunks_with_tables};
+use crate::heap::held::is_position;
 use crate::index::bucket::{WORDS, at_of, control, entry, hash_tag, is_link, link, stamp_of};
 use crate::index::lookup::{CHAIN_MAX, hash_of, walk_chain};
 use crate::layout::{
@@ -423,7 +424,8 @@ impl Walk<'_, '_> {
         let record = Cell::new(self.map, at_of(word))?;
         place.keys.push(record.key()?.to_vec());
         let next = cell::word(self.map, record.at(), WORD_NEXT)?.load(Ordering::Acquire);
-        let (mut is_link_sound, mut is_changed) = (next == 0, self.revive(record.at())?);
+        let (mut is_link_sound, mut is_changed) =
+            (next == 0 || is_position(self.map, next)?, self.revive(record.at())?);
         self.reach(record.at(), cell::bytes_at(self.map, record.at())?);
         for index in 0..record.children() {
             let child = record.child(index)?;

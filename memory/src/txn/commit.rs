@@ -9,11 +9,12 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, next_version, publish,
-    stamp_of, units_of, version_count,
+    abort, at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, next_version,
+    publish, stamp_of, units_of, version_count,
 };
 use crate::index::intent::{
-    LINE_LOCK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES_MAX, STATUS, TxnCell, TxnLine,
+    LINE_BASE, LINE_LOCK, LINE_MARK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES_MAX,
+    POSITION, STATUS, TxnCell, TxnLine, kinds,
 };
 use crate::index::lookup::{ReadToken, find_bucket, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
@@ -29,7 +30,7 @@ use crate::txn::finish::{abandon, finish, undo, unlock};
 use crate::txn::plan::{
     AccessIndex, CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess,
 };
-use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target};
+use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, replaced};
 use crate::txn::usage;
 
 /// The result of an attempt to take all locks.
@@ -80,7 +81,8 @@ impl Member {
         let usages = plan.accesses.len() as u64;
         let first = usages + plan.usages.len();
         let events = plan.events.all.len() as u64;
-        let txn = self.allocate_txn_cell(first + events, events, plan.usages.len())?;
+        let kinds = kinds(events, plan.usages.len(), plan.is_logged);
+        let txn = self.allocate_txn_cell(first + events, kinds, plan.is_logged)?;
         self.lock_all(plan, txn)?;
         crash_point!("txn.locked");
         let arena = self.arena();
@@ -89,7 +91,8 @@ impl Member {
                 .measure_usages(&mut plan.usages, &plan.accesses, (txn, usages))
                 .map_err(Error::from)
                 .and_then(|()| self.prepare_events(&plan.events, txn, first))
-                .and_then(|()| self.write_all(plan, txn, &arena))
+                .and_then(|()| self.held_units(plan, txn))
+                .and_then(|units| self.write_all(plan, (txn, units), &arena))
                 .map(|is_committed| {
                     if is_committed { CommitOutcome::Committed } else { CommitOutcome::Conflict(0) }
                 }),
@@ -110,18 +113,36 @@ impl Member {
         done
     }
 
-    /// A pending transaction cell with room for `lines`.
-    fn allocate_txn_cell(&self, lines: u64, events: u64, usages: u64) -> Result<TxnCell<'_>> {
-        invariant!(events + usages <= lines, "{events} events, {usages} usages, {lines} lines");
+    /// A pending transaction cell with room for `lines`, and for the line of the log.
+    fn allocate_txn_cell(&self, lines: u64, kinds: u64, is_logged: bool) -> Result<TxnCell<'_>> {
         invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
-        let at = self.allocate(LINE * (lines + 1))?;
-        let [head, _, _, status, count, kinds, ..] = cell::first_line(self.map(), at)?;
+        let at = self.allocate(LINE * (lines + 1 + u64::from(is_logged)))?;
+        let [head, _, _, status, count, of_each_kind, position, _] =
+            cell::first_line(self.map(), at)?;
         let class = head.load(Ordering::Relaxed) & 0xff;
         head.store(class | cell::kind_in_head(CellKind::Transaction), Ordering::Relaxed);
         status.store(0, Ordering::Relaxed);
         count.store(lines, Ordering::Relaxed);
-        kinds.store(usages << 32 | events, Ordering::Relaxed);
+        of_each_kind.store(kinds, Ordering::Relaxed);
+        position.store(0, Ordering::Relaxed);
         Ok(TxnCell::of(self.map(), at))
+    }
+
+    /// With all locks held: the units that the log will hold for a transaction, if there is room
+    /// for them; 0 if it changes nothing that is logged.
+    fn held_units(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<u64> {
+        let is_logged = |access: &&RecordAccess| access.is_write() && access.log_mark != 0;
+        if !plan.is_logged || !plan.accesses.iter().any(|access| is_logged(&access)) {
+            return Ok(0);
+        }
+        let (mut bytes, mut cells) = (cell::bytes_at(self.map(), txn.at)?, 1);
+        for access in plan.accesses.iter().filter(is_logged) {
+            let held = replaced(self.map(), access.entry, access.new_entry())?;
+            (bytes, cells) = (bytes + held.0, cells + held.1);
+        }
+        self.check_log_room(bytes / LINE, plan.is_kept)?;
+        plan.held = (bytes / LINE, cells);
+        Ok(bytes / LINE)
     }
 
     /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
@@ -404,7 +425,12 @@ impl Member {
 
     /// After validation: publishes the intents, decides and finishes. False if another process has
     /// aborted the transaction.
-    fn write_all(&self, plan: &CommitPlan, txn: TxnCell<'_>, arena: &Arena<'_>) -> Result<bool> {
+    fn write_all(
+        &self,
+        plan: &mut CommitPlan,
+        (txn, held_units): (TxnCell<'_>, u64),
+        arena: &Arena<'_>,
+    ) -> Result<bool> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
         invariant!(self.has_no_lock(), "intents are published while a leaf lock is held");
         arena.set(undo::SLOT, txn.at);
@@ -420,10 +446,14 @@ impl Member {
             }
         }
         crash_point!("txn.intended");
+        if held_units != 0 && !self.place_in_log(txn, held_units)? {
+            abort(txn.word(STATUS)?);
+        }
         if !decide(txn.word(STATUS)?) {
             undo(arena)?;
             return Ok(false);
         }
+        plan.position = txn.word(POSITION)?.load(Ordering::Relaxed);
         crash_point!("txn.decided");
         finish(arena)?;
         Ok(true)
@@ -444,6 +474,8 @@ impl Member {
         line.set(LINE_OLD, access.entry);
         line.set(LINE_NEW, access.new_entry());
         line.set(LINE_OWNER, txn.at);
+        line.set(LINE_BASE, access.version_before.unwrap_or(0));
+        line.set(LINE_MARK, access.log_mark);
         line.set(LINE_SLOT, slot_at);
         if is_planted("publish-early") {
             publish(word, access.new_entry());
@@ -485,7 +517,7 @@ impl Member {
     /// Trims queues that are too long, and grows crowded indexes.
     fn tidy(&self, plan: &CommitPlan, arena: &Arena<'_>) -> Result<()> {
         for access in &plan.accesses {
-            if let Some(class) = access.retired {
+            if let Some(class) = access.retired.filter(|_| access.log_mark == 0) {
                 self.trim_queue(arena, class)?;
             }
             if matches!(access.change, CellChange::Remove)
@@ -496,6 +528,10 @@ impl Member {
             if access.crowd >= CROWDED_ENTRIES && access.entry_at == 0 && access.is_write() {
                 self.split_some(self.table(access.namespace)?, access.crowd)?;
             }
+        }
+        if plan.position != 0 {
+            // More than a transaction of this size holds, so that nothing stays for long.
+            self.tidy_log(plan.position, plan.held.0, 4 + 2 * plan.held.1)?;
         }
         // The lines of the transaction were retired too.
         for _ in 0..=plan.accesses.len() / ACCESSES_PER_LOOK {

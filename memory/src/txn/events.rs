@@ -19,10 +19,6 @@ pub struct TxnEvent {
     pub ring_at: u64,
     /// Where these bytes are in [`TxnEvents::bytes`].
     pub span: (usize, usize),
-    /// True if from now on nothing in the ring may be overwritten before its consumer has
-    /// acknowledged it. The flag is set together with the transaction, under its locks, because the
-    /// process that created the ring may be dead or may have requested otherwise.
-    pub is_lossless: bool,
 }
 
 /// All events of a transaction, in ascending order of the offsets of their rings.
@@ -63,32 +59,21 @@ impl Member {
         txn: TxnCell<'_>,
         first: u64,
     ) -> Result<()> {
-        let (mut ring_at, mut tail, mut total) = (0, 0, 0);
+        let (mut ring_at, mut tail) = (0, 0);
         for (index, event) in (first..).zip(&events.all) {
             let Some(bytes) = events.bytes.get(event.span.0..event.span.1) else {
                 invariant!("an event at {:?} of {} bytes", event.span, events.bytes.len())
             };
             invariant!(event.ring_at >= ring_at, "the events are not in the order of their rings");
             if event.ring_at != ring_at {
-                (ring_at, total) = (event.ring_at, 0);
+                ring_at = event.ring_at;
                 tail = ring::tail(self.map(), ring_at)?;
             }
             let length = bytes.len() as u64;
             invariant!(length != 0, "an event has no bytes");
             if !ring::fits(self.map(), ring_at, length)? {
                 return Err(Error::TransactionTooLarge {
-                    detail: format!("a transaction of {length} bytes in the commit stream"),
-                });
-            }
-            total += entry_words(length);
-            if event.is_lossless {
-                ring::set_lossless(self.map(), ring_at)?;
-            }
-            if !ring::has_room(self.map(), ring_at, total * 8)? {
-                return Err(Error::Behind {
-                    detail: "the commit stream of this writer is full and must not lose entries: \
-                             let its consumer acknowledge entries, or make the stream lossy"
-                        .to_owned(),
+                    detail: format!("an event of {length} bytes"),
                 });
             }
             let source = self.event_cell(bytes)?;

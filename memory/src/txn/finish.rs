@@ -3,13 +3,15 @@
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
+use crate::heap::held::HAS_POSITION;
 use crate::index::bucket::units_of;
-use crate::index::intent::{LINE_LOCK, LINE_NEW, LINE_OLD, LINE_SLOT, TxnCell, TxnLine};
+use crate::index::intent::{LINE_LOCK, LINE_NEW, LINE_OLD, LINE_SLOT, POSITION, TxnCell, TxnLine};
 use crate::layout::Corruption;
+use crate::log;
 use crate::member::arena::{Arena, op, undo};
 use crate::member::lock;
 use crate::txn::events;
-use crate::txn::publish::retire_record;
+use crate::txn::publish::{Fate, retire_record};
 use crate::txn::usage;
 
 /// Aborts the transaction in the undo record, unless it is committed. True if it is committed.
@@ -23,6 +25,10 @@ pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
     let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
     txn.replace_intents(LINE_OLD)?;
     usage::settle(txn, LINE_OLD)?;
+    if txn.is_logged()? {
+        // Before the cell is retired: no reader of the log finds it from here on.
+        log::give_back(txn)?;
+    }
     crash_point!("txn.undone");
     arena.set(undo::OP, op::NONE);
     Ok(())
@@ -43,16 +49,24 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     // Before anything is retired: otherwise a cell in transit could still head the pending list.
     arena.set(undo::PENDING, 0);
     crash_point!("txn.unpended");
+    let position = if txn.is_logged()? { txn.word(POSITION)?.load(Ordering::Relaxed) } else { 0 };
+    if position != 0 {
+        // First: what follows it in the queue was replaced by it.
+        arena.hold(txn.at)?;
+    }
     for line in txn.all_lines()? {
         let line = TxnLine::of(line);
         if line.get(LINE_SLOT) != 0 {
             let new = line.get(LINE_NEW);
+            let is_logged = position != 0 && log::entry::mark_of(line) != 0;
             if new != 0 {
-                // Its link on the pending list, which ends with this transaction.
+                // Until now its link on the pending list, which ends with this transaction.
                 let [_, next, ..] = arena.map.line(units_of(new))?;
-                next.store(0, Ordering::Release);
+                let word = if is_logged { HAS_POSITION | position } else { 0 };
+                next.store(word, Ordering::Release);
             }
-            retire_record(arena, line.get(LINE_OLD), new)?;
+            let fate = if is_logged { Fate::Held } else { Fate::Retired };
+            retire_record(arena, line.get(LINE_OLD), new, fate)?;
         }
     }
     if events != 0 {
@@ -60,7 +74,9 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     }
     crash_point!("txn.retired");
     // Last: readers and the loops above need the lines until here.
-    arena.retire(txn.at)?;
+    if position == 0 {
+        arena.retire(txn.at)?;
+    }
     crash_point!("txn.cell_retired");
     arena.set(undo::OP, op::NONE);
     Ok(())

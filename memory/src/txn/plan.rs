@@ -50,6 +50,8 @@ pub struct RecordAccess {
     pub change: CellChange,
     /// The namespace flags that the caller has handled. Validated for changes.
     pub flags: u64,
+    /// What the log says about it ([`crate::log_mark`]); 0 if the log does not have it.
+    pub log_mark: u64,
     /// After the commit: the version before it.
     pub version_before: Option<u64>,
     /// After the commit: the new version.
@@ -74,6 +76,7 @@ impl RecordAccess {
             expect: Expectation::Any,
             change: CellChange::Keep,
             flags: 0,
+            log_mark: 0,
             version_before: None,
             version_after: None,
             bucket: 0,
@@ -157,6 +160,14 @@ pub struct CommitPlan {
     pub events: TxnEvents,
     /// The namespaces with limits in which it writes.
     pub usages: UsageChanges,
+    /// True if the log has one of its changes.
+    pub(crate) is_logged: bool,
+    /// True if one of its logged namespaces must lose no entry of the log.
+    pub(crate) is_kept: bool,
+    /// The units and the cells that the log holds for it.
+    pub(crate) held: (u64, u64),
+    /// After the commit: its position in the log, or 0.
+    pub position: u64,
     /// Accesses in the order of their locks: the offset of the lock, and the number of the access.
     pub(crate) order: Vec<(u64, AccessIndex)>,
 }
@@ -168,12 +179,17 @@ impl CommitPlan {
         self.events.clear();
         self.usages.clear();
         self.order.clear();
+        (self.is_logged, self.is_kept, self.position) = (false, false, 0);
     }
 
     /// Adds an access. What it writes in a namespace with limits is counted.
     #[inline]
     pub fn add(&mut self, access: RecordAccess) {
         self.accesses.push(access);
+        if access.log_mark != 0 {
+            self.is_logged = true;
+            self.is_kept |= access.flags & namespace_flags::LOSSLESS != 0;
+        }
         if access.flags & namespace_flags::LIMITED != 0 {
             self.usages.add(access.namespace);
         }

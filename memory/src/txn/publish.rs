@@ -479,45 +479,90 @@ pub(crate) fn finish_record(
     old: u64,
     new: u64,
 ) -> Result<Option<u8>, Corruption> {
-    let class = retire_record(arena, old, new)?;
+    let class = retire_record(arena, old, new, Fate::Retired)?;
     crash_point!("publish.retired");
     finish_word(arena);
     Ok(class)
 }
 
-/// Retires the cells that the record `old` has and `new` does not. Both may be 0. Idempotent.
-/// Returns the class of the old cell.
+/// What becomes of cells that were replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// They are retired.
+    Retired,
+    /// The log holds them.
+    Held,
+}
+
+/// Retires the cells that the record `old` has and `new` does not, or lets the log hold them. Both
+/// may be 0. Idempotent. Returns the class of the old cell.
 #[inline]
 pub(crate) fn retire_record(
     arena: &Arena<'_>,
     old: u64,
     new: u64,
+    fate: Fate,
 ) -> Result<Option<u8>, Corruption> {
     if old == 0 {
         return Ok(None);
     }
     let cell = Cell::at_units(arena.map, units_of(old))?;
     if cell.children() > 0 {
-        retire_children(arena, cell, new)?;
+        each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, fate))?;
     }
-    Ok(Some(arena.retire(cell.at())?))
+    match fate {
+        Fate::Retired => Ok(Some(arena.retire(cell.at())?)),
+        Fate::Held => arena.hold(cell.at()).map(|()| None),
+    }
 }
 
+fn dispose(arena: &Arena<'_>, cell: u64, fate: Fate) -> Result<(), Corruption> {
+    match fate {
+        Fate::Retired => arena.retire(cell).map(drop),
+        Fate::Held => arena.hold(cell),
+    }
+}
+
+/// The bytes and the number of the cells that the record `old` has and `new` does not.
+pub(crate) fn replaced(map: &Map, old: u64, new: u64) -> Result<(u64, u64), Corruption> {
+    if old == 0 {
+        return Ok((0, 0));
+    }
+    let cell = Cell::at_units(map, units_of(old))?;
+    let (mut bytes, mut cells) = (cell::bytes_at(map, cell.at())?, 1);
+    each_replaced_child(map, cell, new, |child| {
+        (bytes, cells) = (bytes + cell::bytes_at(map, child)?, cells + 1);
+        Ok(())
+    })?;
+    Ok((bytes, cells))
+}
+
+/// Calls `each` for the children that the record `old` has and `new` does not.
 #[inline]
-fn retire_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Corruption> {
+fn each_replaced_child(
+    map: &Map,
+    old: Cell<'_>,
+    new: u64,
+    each: impl FnMut(u64) -> Result<(), Corruption>,
+) -> Result<(), Corruption> {
     // The usual change keeps all of them.
-    if new != 0 && Cell::new(arena.map, at_of(new))?.children_bytes()? == old.children_bytes()? {
+    if new != 0 && Cell::new(map, at_of(new))?.children_bytes()? == old.children_bytes()? {
         return Ok(());
     }
-    retire_some_children(arena, old, new)
+    each_of_some_children(map, old, new, each)
 }
 
 #[cold]
-fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<(), Corruption> {
+fn each_of_some_children(
+    map: &Map,
+    old: Cell<'_>,
+    new: u64,
+    mut each: impl FnMut(u64) -> Result<(), Corruption>,
+) -> Result<(), Corruption> {
     let mut kept = Vec::new();
     let (mut same, mut same_last) = (0, 0);
     if new != 0 {
-        let cell = Cell::new(arena.map, at_of(new))?;
+        let cell = Cell::new(map, at_of(new))?;
         // A change of one of many parts keeps those before it and those behind it in their order.
         let (one, other) = (old.children_bytes()?, cell.children_bytes()?);
         let ((one, _), (other, _)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
@@ -536,11 +581,11 @@ fn retire_some_children(arena: &Arena<'_>, old: Cell<'_>, new: u64) -> Result<()
         let child = old.child(index)?;
         if kept.binary_search(&child).is_err() {
             // The offset is read from the region: a stray one must not change another record.
-            let cell = Cell::new(arena.map, child)?;
+            let cell = Cell::new(map, child)?;
             if !matches!(cell.kind()?, CellKind::Block | CellKind::Counter) {
                 return Err(Corruption("a record owns a cell that is not a block"));
             }
-            arena.retire(child)?;
+            each(child)?;
         }
     }
     Ok(())

@@ -99,6 +99,11 @@ impl<'s> View<'s> {
         Self { version: 0, form, cell, value, backing }
     }
 
+    /// The cell of a record that was read from the region.
+    pub(crate) fn region_cell(&self) -> Option<Cell<'s>> {
+        self.cell.filter(|_| !self.is_uncommitted())
+    }
+
     /// True if the record is a collection that is divided into parts.
     #[inline]
     pub(crate) fn is_divided(&self) -> bool {

@@ -1,11 +1,15 @@
 //! The commit of a transaction: the changes of indexes and the events are added, each new version
 //! becomes a draft, and all of them are published (`docs/decisions/005-transactions.md`).
 
+use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
     CellChange, CommitOutcome, Expectation, KnownSlot, PendingCell, ReadToken, RecordAccess,
-    WriteTarget,
+    WriteTarget, log_mark,
 };
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
+
+use crate::record::meta::is_past_cell;
 
 use crate::record::{BlockChange, Form};
 use crate::session::buffers::{Buffers, LINEAR_MAX, TxnEntry, Write};
@@ -146,6 +150,7 @@ impl WriteSet<'_> {
             let mut access = RecordAccess::new(entry.table, entry.hash, entry.key.ends());
             access.change = change;
             access.flags = entry.flags;
+            access.log_mark = self.log_mark(index)?;
             access.expect = if entry.is_claim {
                 Expectation::Read(ReadToken::absent())
             } else {
@@ -173,6 +178,9 @@ impl WriteSet<'_> {
                     );
                     entry.after = access.version_after;
                 }
+                if plan.position != 0 {
+                    session.last_position.set(plan.position);
+                }
                 Ok(())
             }
             CommitOutcome::Conflict(index) | CommitOutcome::FlagsChanged(index) => {
@@ -181,6 +189,26 @@ impl WriteSet<'_> {
                 Err(self.conflict(index))
             }
         }
+    }
+
+    /// What the log says about an entry; 0 if the log does not have it.
+    #[inline]
+    fn log_mark(&self, index: usize) -> Result<u64> {
+        let entry = self.entry_at(index);
+        if entry.flags & namespace_flags::LOGGED == 0 || entry.write.is_none() {
+            return Ok(0);
+        }
+        let number = u16::try_from(index).ok();
+        let number = guaranteed(number, "a transaction has at most 65,536 records");
+        let is_expiry = match (&entry.write, entry.seen) {
+            (Write::Delete, _) if entry.is_expiry => true,
+            (Write::Delete, Some(seen)) => match self.session.stored(seen)? {
+                Some((cell, _)) => is_past_cell(cell)?,
+                None => false,
+            },
+            _ => false,
+        };
+        Ok(log_mark(entry.table, number, is_expiry))
     }
 
     /// The entry whose write a planted fault omits: the last of several. `None` outside tests.

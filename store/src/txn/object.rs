@@ -15,9 +15,9 @@ use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_model::{Error, Result, invariant};
 
-use crate::commit_stream::consumer::WhenFull;
-use crate::commit_stream::entry::StreamedRecord;
 use crate::index::internal::OBJECTS;
+use crate::log::consumer::WhenFull;
+use crate::log::entry::StreamedRecord;
 use crate::record::Kind;
 use crate::session::buffers::Write;
 use crate::session::copies::BorrowedCopy;

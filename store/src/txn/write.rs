@@ -339,7 +339,7 @@ pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | CHANGES_NEED_TXN;
 /// Flags of a namespace in which every change of a record is a transaction, also one that keeps its
 /// tags: it is announced to watches or to the commit stream, or what the records take is counted.
 pub(crate) const CHANGES_NEED_TXN: u64 =
-    namespace_flags::WATCHED | namespace_flags::STREAMED | namespace_flags::LIMITED;
+    namespace_flags::WATCHED | namespace_flags::LOGGED | namespace_flags::LIMITED;
 
 /// The record, unless it has expired.
 #[inline(always)]

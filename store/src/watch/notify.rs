@@ -1,20 +1,16 @@
-//! The notifications of a transaction: events for the watches of a namespace, and its entry in the
-//! commit stream of this writer. Both are encoded here, before the decision. The commit appends
-//! them.
+//! The notifications of a transaction: events for the watches of a namespace. They are encoded
+//! here, before the decision. The commit appends them.
 
 use std::collections::BTreeSet;
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, TxnEvent};
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{STREAM_RING_BYTES, VALUE_BYTES_MAX};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Result, invariant};
 
-use crate::commit_stream::entry::{self, BLOCKS_MAX_PATCHED, StreamedChange};
 use crate::record::Form;
 use crate::record::fields::is_block_name;
-use crate::record::meta::{Meta, Tags, is_past, is_past_cell, split};
-use crate::session::Session;
+use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::session::buffers::{BufferSpan, Buffers, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
@@ -23,19 +19,20 @@ use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
 const NO_RING: Corruption = Corruption("a watched namespace has no ring of events");
 
 impl<'s> WriteSet<'s> {
-    /// Encodes the events for watches, and the entry for the commit stream.
+    /// Encodes the events for watches. Creates the log if a namespace is logged and there is none.
     ///
     /// # Errors
     /// `Conflict`, `Full` (a ring is to be made), `Damaged`.
     #[inline]
     pub(crate) fn notify_all(&mut self) -> Result<()> {
         let flags = self.buffers.entries.iter().fold(0, |all, entry| all | entry.flags);
-        if flags & (namespace_flags::WATCHED | namespace_flags::STREAMED) == 0 {
+        if flags & (namespace_flags::WATCHED | namespace_flags::LOGGED) == 0 {
             return Ok(());
         }
         self.notify_watches()?;
-        if flags & namespace_flags::STREAMED != 0 {
-            self.append_to_stream(flags & namespace_flags::LOSSLESS != 0)?;
+        if flags & namespace_flags::LOGGED != 0 {
+            // A repair removes it.
+            self.session.member.open_log()?;
         }
         // The rings are locked in the order of their offsets; events of one keep their order.
         let Buffers { entries, plan, .. } = &mut *self.buffers;
@@ -83,7 +80,7 @@ impl<'s> WriteSet<'s> {
             change.encode(&mut announced.bytes);
             let span = (from, announced.bytes.len());
             invariant!(span.0 + VERSION_AT + 8 <= span.1, "event {span:?} has a version");
-            announced.all.push(TxnEvent { ring_at, span, is_lossless: false });
+            announced.all.push(TxnEvent { ring_at, span });
             if is_new {
                 announced.versions.push((from + VERSION_AT, index));
             }
@@ -133,77 +130,6 @@ impl<'s> WriteSet<'s> {
         add(&change, true);
         Ok(())
     }
-
-    /// The transaction's entry in the stream of this writer.
-    fn append_to_stream(&mut self, is_lossless: bool) -> Result<()> {
-        let ring_at = self.session.stream_ring()?;
-        let buffers = &mut self.buffers;
-        let announced = &mut buffers.plan.events;
-        let from = announced.bytes.len();
-        for (index, entry) in buffers.entries.iter().enumerate() {
-            if entry.write.is_none() || entry.flags & namespace_flags::STREAMED == 0 {
-                continue;
-            }
-            let old = entry.seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
-            let is_ended = match old {
-                Some((cell, _)) => is_past_cell(cell)?,
-                None => false,
-            };
-            let object;
-            let change = match &entry.write {
-                Write::None => continue,
-                Write::Object { copy } => {
-                    object = self.session.object_parts(entry, *copy, &buffers.copies)?.concat();
-                    if object.len() > VALUE_BYTES_MAX {
-                        return Err(
-                            Corruption("an object is larger than any that is written").into()
-                        );
-                    }
-                    StreamedChange::Put { value: &object, meta: &[], is_set: false }
-                }
-                Write::Delete => StreamedChange::Deleted { is_expiry: entry.is_expiry || is_ended },
-                Write::Put { value } => StreamedChange::Put {
-                    value: value.of(&buffers.bytes),
-                    meta: entry.meta.unwrap_or_default().of(&buffers.bytes),
-                    is_set: entry.form == Form::Set,
-                },
-                Write::Patch { changes, .. } if changes.len() > BLOCKS_MAX_PATCHED => {
-                    return Err(Error::TooManyBlocks { blocks: changes.len() });
-                }
-                Write::Patch { is_anew, changes } => StreamedChange::Patched {
-                    is_anew: *is_anew,
-                    blocks: changes
-                        .iter()
-                        .map(|(name, bytes)| {
-                            (name.of(&buffers.bytes), bytes.map(|bytes| bytes.of(&buffers.bytes)))
-                        })
-                        .collect(),
-                    meta: entry.meta.map(|meta| meta.of(&buffers.bytes)),
-                },
-                Write::Elements(elements) => StreamedChange::Elements {
-                    is_set: entry.form == Form::Set,
-                    is_anew: elements.is_anew,
-                    elements: elements
-                        .changes
-                        .iter()
-                        .map(|(name, bytes)| {
-                            (name.of(&buffers.bytes), bytes.map(|bytes| bytes.of(&buffers.bytes)))
-                        })
-                        .collect(),
-                    meta: entry.meta.map(|meta| meta.of(&buffers.bytes)),
-                },
-            };
-            let key = entry.key.of(&buffers.bytes);
-            let version_at = entry::encode(entry.table, key, &change, &mut announced.bytes);
-            invariant!(version_at + 8 <= announced.bytes.len(), "a streamed record has a version");
-            announced.versions.push((version_at, index));
-        }
-        let to = announced.bytes.len();
-        if to > from {
-            announced.all.push(TxnEvent { ring_at, span: (from, to), is_lossless });
-        }
-        Ok(())
-    }
 }
 
 /// The names of the changed blocks; true if one is left out that no block can have.
@@ -236,14 +162,4 @@ fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) 
 fn tags_of(meta: &[u8]) -> impl Iterator<Item = TagValue<'_>> {
     let meta = if meta.is_empty() { None } else { Meta::split(meta).ok() };
     meta.map_or(Tags::none(), |(_, meta)| meta.tags()).filter_map(Result::ok)
-}
-
-impl Session {
-    /// The ring of this writer's stream, made if there is none. Nothing may be pending.
-    fn stream_ring(&self) -> Result<u64> {
-        match self.member.stream_ring(self.member.index())? {
-            Some(ring_at) => Ok(ring_at),
-            None => self.member.open_stream_ring(STREAM_RING_BYTES),
-        }
-    }
 }

@@ -328,11 +328,15 @@ fn watches_and_the_stream_name_the_changed_elements() {
     );
     let mut stream = session.commit_stream().unwrap();
     let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else { panic!("a commit") };
-    let changes: Vec<_> = entry.records().map(|record| record.unwrap().change).collect();
+    let mut changes: Vec<_> = entry.records().map(|record| record.unwrap().change).collect();
+    // They are in the order of their hashes.
+    if let Some(StreamedChange::Elements { elements, .. }) = changes.first_mut() {
+        elements.sort();
+    }
     let fields = StreamedChange::Elements {
         is_set: false,
         is_anew: false,
-        elements: vec![(b"b", Some(b"1")), (b"a", Some(b"2")), (b"member-1", None)],
+        elements: vec![(b"a", Some(b"2")), (b"b", Some(b"1")), (b"member-1", None)],
         meta: None,
     };
     let members = StreamedChange::Elements {

@@ -90,46 +90,6 @@ fn an_expired_record_is_reported_when_it_is_replaced() {
     fixture.close_and_check();
 }
 
-#[test]
-fn the_stream_has_every_committed_transaction_of_a_writer_once_and_whole() {
-    let fixture = TestRegion::new();
-    let session = fixture.region.session().unwrap();
-    let other = fixture.region.session().unwrap();
-    let ns = session.namespace("s", &Schema::default()).unwrap();
-    session.put(ns, b"before", b"").unwrap();
-    session.stream(ns, WhenFull::LoseOldest).unwrap();
-    for round in 0..100_u32 {
-        let writer = if round % 2 == 0 { &session } else { &other };
-        writer
-            .transact(|txn| {
-                txn.put(ns, b"one", &round.to_le_bytes())?;
-                txn.put(ns, b"two", &round.to_le_bytes())?;
-                txn.delete(ns, b"before").map(drop)
-            })
-            .unwrap();
-    }
-    let reader = fixture.region.session().unwrap();
-    let mut stream = reader.commit_stream().unwrap();
-    let mut rounds = Vec::new();
-    while let Some(item) = stream.next().unwrap() {
-        let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
-        let records: Vec<_> = entry.records().map(Result::unwrap).collect();
-        assert_eq!(records.len(), 3);
-        let StreamedChange::Put { value, .. } = &records[0].change else { panic!("{records:?}") };
-        assert_eq!(records[1].change, records[0].change);
-        assert_eq!(records[2].change, StreamedChange::Deleted { is_expiry: false });
-        rounds.push((records[0].version, u32::from_le_bytes((*value).try_into().unwrap())));
-    }
-    rounds.sort_unstable();
-    assert_eq!(
-        rounds.iter().map(|(_, round)| *round).collect::<Vec<_>>(),
-        (0..100).collect::<Vec<_>>()
-    );
-    drop(stream);
-    drop((session, other, reader));
-    fixture.close_and_check();
-}
-
 /// A key that no record can have was written to the stream with a wrong size, and the rest of the
 /// entry could not be read.
 #[test]
@@ -152,47 +112,6 @@ fn a_delete_of_a_key_that_is_too_long_leaves_the_stream_readable() {
     let keys: Vec<&[u8]> = entry.records().map(|record| record.unwrap().key).collect();
     assert_eq!(keys, [b"before".as_slice(), b"after"]);
     drop(stream);
-    drop(session);
-    fixture.close_and_check();
-}
-
-#[test]
-fn a_full_stream_loses_its_oldest_or_refuses_as_its_policy_says() {
-    let fixture = TestRegion::new();
-    let session = fixture.region.session().unwrap();
-    let value = vec![1_u8; 100_000];
-    for policy in [WhenFull::LoseOldest, WhenFull::Refuse] {
-        let ns = session.namespace(&format!("{policy:?}"), &Schema::default()).unwrap();
-        session.stream(ns, policy).unwrap();
-        let mut written = 0;
-        let refused = (0..100_u32).find_map(|round| {
-            let done = session.put(ns, &round.to_le_bytes(), &value);
-            written += u32::from(done.is_ok());
-            done.err()
-        });
-        let mut stream = session.commit_stream().unwrap();
-        let (mut read, mut lost) = (0, 0);
-        while let Some(item) = stream.next().unwrap() {
-            match item {
-                StreamItem::Transaction(_) => read += 1,
-                StreamItem::Lost { transactions, .. } => lost += transactions,
-            }
-        }
-        if policy == WhenFull::LoseOldest {
-            assert_eq!((refused, written), (None, 100));
-            assert!(lost >= 100, "{lost}");
-            stream.acknowledge().unwrap();
-        } else {
-            assert!(matches!(refused, Some(Error::Behind { .. })), "{refused:?}");
-            assert_eq!((read, lost), (written, 0));
-            assert!(session.put(ns, b"more", &value).is_err());
-            stream.acknowledge().unwrap();
-            session.put(ns, b"more", &value).unwrap();
-        }
-    }
-    let large = session.namespace("Refuse", &Schema::default()).unwrap();
-    let refused = session.put(large, b"k", &vec![1; 2 << 20]);
-    assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
     drop(session);
     fixture.close_and_check();
 }

@@ -9,8 +9,11 @@ use crate::check::check;
 use crate::crash::{POINTS, injected_panic};
 use crate::fixture::TestRegionPath;
 use crate::heap::cell::{CellHeader, CellKind};
+use crate::heap::held::give_up_log;
 use crate::index::lookup::{LookupResult, hash};
-use crate::layout::{CATALOG_SPLIT, catalog_at};
+use crate::layout::{CATALOG_SPLIT, catalog_at, namespace_flags};
+use crate::log::entry::log_mark;
+use crate::log::reader::LogRead;
 use crate::member::Member;
 use crate::member::arena::{LockSlot, undo};
 use crate::region::file::{CreateOptions, Region};
@@ -79,6 +82,9 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
         let mut access = RecordAccess::new(table.index(), hash, (from, to));
         access.expect = Expectation::Read(token);
         access.flags = member.namespace_flags(table.index())?;
+        if access.flags & namespace_flags::LOGGED != 0 {
+            access.log_mark = log_mark(table.index(), number as u16, false);
+        }
         access.change = if number == 2 {
             CellChange::Remove
         } else {
@@ -91,7 +97,7 @@ fn commit(member: &Member, table: &IndexTable, keys: [&[u8]; 3], ring_at: u64) -
         plan.events.bytes.extend_from_slice(&[7; 24]);
         plan.events.versions.push((from, 0));
         let span = (from, from + 24);
-        plan.events.all.push(TxnEvent { ring_at, span, is_lossless: true });
+        plan.events.all.push(TxnEvent { ring_at, span });
     }
     let outcome = member.operation(|| member.commit(&mut plan, &bytes))?;
     invariant!(outcome == CommitOutcome::Committed, "no other session writes");
@@ -135,6 +141,7 @@ fn work(region: &Region, member: &Member) -> Result<()> {
     remove_overflow_lines(region, member)?;
     write_beside_a_stalled_reader(region, member, table)?;
     limit_namespace(member, ring_at)?;
+    log_commits(member, ring_at)?;
     remove_namespaces(member)?;
     member.drain_writers(table)
 }
@@ -169,6 +176,30 @@ fn limit_namespace(member: &Member, ring_at: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Commits to the log, which a consumer reads, loses and acknowledges. What it held is retired.
+fn log_commits(member: &Member, ring_at: u64) -> Result<()> {
+    let table = member.namespace(b"logged", 1)?;
+    member.open_log()?;
+    member.set_namespace_flag(table.index(), namespace_flags::LOGGED)?;
+    let keys: Vec<Vec<u8>> = (0..60_u32).map(|n| format!("logged-{n}").into_bytes()).collect();
+    let mut reader = member.log_reader()?;
+    for round in 0..3 {
+        for (number, three) in keys.chunks_exact(3).enumerate() {
+            let new = format!("{round}-{number}").into_bytes();
+            commit(member, table, [&three[0], &new, &three[1]], ring_at)?;
+        }
+        if round == 1 {
+            give_up_log(member.map())?;
+        }
+        let pin = member.pin()?;
+        while !matches!(member.read_log(&mut reader, &pin)?, LogRead::Empty) {}
+        drop(pin);
+        member.acknowledge_log(&mut reader)?;
+    }
+    member.shrink_log_to(0)?;
+    member.operation(|| member.free_all())
 }
 
 /// Removes a namespace, and creates another one in its catalog entry.

@@ -1,0 +1,172 @@
+//! Cells that the log of the host holds: the cells of its transactions, and what those have
+//! replaced (`docs/decisions/021-log.md`).
+//!
+//! They stand in a queue of their writer, in the order of its positions: the cell of a transaction,
+//! then what it has replaced. When the floor of the log has passed its position, they are retired.
+
+use nearstate_model::{Result, invariant};
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
+use crate::heap::queue::TO_HELD;
+use crate::layout::{Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL};
+use crate::member::Member;
+use crate::member::arena::{Arena, undo};
+use crate::member::pin;
+use crate::region::map::Map;
+
+/// The word of a transaction's cell that has its position in the log.
+pub(crate) const TXN_POSITION: u64 = 48;
+
+/// Bit of the word `next` of a published record: the other bits are the position of its
+/// transaction.
+pub(crate) const HAS_POSITION: u64 = 1 << 63;
+
+const _: () = assert!(TXN_POSITION + 8 <= LINE, "the position is in the first line");
+
+/// The lowest position that the log keeps.
+#[inline]
+pub(crate) fn floor(map: &Map) -> Result<u64, Corruption> {
+    Ok(map.word(LOG_FLOOR)?.load(Ordering::Acquire))
+}
+
+/// Lets the floor of the log pass all entries, or those that were acknowledged if the log must keep
+/// the others: after an allocation has failed, so that what they hold can be retired. True if the
+/// floor has moved.
+#[cold]
+pub(crate) fn give_up_log(map: &Map) -> Result<bool, Corruption> {
+    // In this order: an entry that the log must keep and that lies before the tail loaded here was
+    // drawn after its writer had seen that the log keeps entries.
+    let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire);
+    let last = if keeps(map)? { map.word(LOG_REPLICATED)?.load(Ordering::Acquire) } else { tail };
+    if last == 0 {
+        return Ok(false);
+    }
+    Ok(map.word(LOG_FLOOR)?.fetch_max(last + 1, Ordering::AcqRel) <= last)
+}
+
+/// True if the log loses no entry that was not acknowledged.
+#[inline]
+pub(crate) fn keeps(map: &Map) -> Result<bool, Corruption> {
+    Ok(map.word(LOG_KEEPS)?.load(Ordering::Acquire) & 1 != 0)
+}
+
+/// True if the word `next` of a published record is the position of its transaction.
+pub(crate) fn is_position(map: &Map, next: u64) -> Result<bool, Corruption> {
+    let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire);
+    Ok(next & HAS_POSITION != 0 && next & !HAS_POSITION <= tail)
+}
+
+/// The position of the transaction that has published a record, if its cell tells.
+pub(crate) fn position_of(map: &Map, record_at: u64) -> Result<Option<u64>, Corruption> {
+    let next = cell::word(map, record_at, WORD_NEXT)?.load(Ordering::Acquire);
+    Ok((next & HAS_POSITION != 0).then_some(next & !HAS_POSITION))
+}
+
+/// True if an entry that the log keeps can name a published record: it must stay where it is. The
+/// caller has the lock of its bucket.
+pub(crate) fn is_named(map: &Map, record_at: u64) -> Result<bool, Corruption> {
+    let floor = floor(map)?;
+    Ok(position_of(map, record_at)?.is_some_and(|position| position >= floor))
+}
+
+/// True if the head of a queue of held cells may be retired.
+///
+/// # Errors
+/// `Corruption`: it is no held cell.
+pub(crate) fn is_released(map: &Map, head: u64, floor: u64) -> Result<bool, Corruption> {
+    const HEAD: Corruption = Corruption("a queue of the log leads to a cell that it does not hold");
+    if head < HEAP {
+        return Err(HEAD);
+    }
+    let [first, _, retired, _, _, _, position, _] = cell::first_line(map, head)?;
+    if !pin::is_held(retired.load(Ordering::Relaxed)) {
+        return Err(HEAD);
+    }
+    // What follows a transaction was replaced by it, and the transaction has left the queue.
+    let kind = cell::kind_of(first.load(Ordering::Relaxed))?;
+    Ok(kind != CellKind::Transaction || position.load(Ordering::Relaxed) < floor)
+}
+
+impl Arena<'_> {
+    /// Adds an unlinked cell to the queue of what the log holds, unless it is there, or has been.
+    pub(crate) fn hold(&self, cell: u64) -> Result<(), Corruption> {
+        invariant!(cell.is_multiple_of(LINE), "a cell begins at a line, and {cell:#x} does not");
+        let [_, _, retired, ..] = cell::first_line(self.map, cell)?;
+        if pin::is_retired(retired.load(Ordering::Acquire))
+            || !cell::has_class_of_its_size(self.map, cell)?
+        {
+            return Ok(());
+        }
+        self.set(undo::POP, cell | TO_HELD);
+        crash_point!("hold.recorded");
+        self.link_held(cell)?;
+        self.set(undo::POP, 0);
+        crash_point!("hold.done");
+        Ok(())
+    }
+
+    fn link_held(&self, cell: u64) -> Result<(), Corruption> {
+        let [_, next, retired, ..] = cell::first_line(self.map, cell)?;
+        next.store(0, Ordering::Release);
+        crash_point!("hold.cleared");
+        let word = retired.load(Ordering::Relaxed);
+        if !pin::is_held(word) {
+            retired.store(pin::hold(word), Ordering::Release);
+        }
+        crash_point!("hold.stamped");
+        let (queue, head) = (self.held(), cell::word(self.map, cell, WORD_HEAD)?);
+        let is_txn = cell::kind_of(head.load(Ordering::Relaxed)) == Ok(CellKind::Transaction);
+        if !is_txn && !self.has_tail(queue, cell) {
+            // A flipped bit has separated it from its transaction: it stays allocated until the
+            // repair, because no position tells when it may be retired.
+            return Ok(());
+        }
+        self.link_last(queue, cell)
+    }
+
+    /// Recovery: a cell in transit to the queue of held cells has arrived, or is linked now.
+    pub(crate) fn finish_hold(&self, cell: u64) -> Result<(), Corruption> {
+        let queue = self.held();
+        let (head, tail) = (queue.head.load(Ordering::Acquire), queue.tail.load(Ordering::Acquire));
+        if head != 0 && (head == cell || tail == cell) {
+            return Ok(());
+        }
+        // A predecessor may lead to it already: then only the tail is left to store.
+        if head != 0 && cell::word(self.map, tail, WORD_NEXT)?.load(Ordering::Acquire) == cell {
+            return self.link_last(queue, cell);
+        }
+        self.link_held(cell)
+    }
+}
+
+impl Member {
+    /// Retires cells that the log holds no longer, at most `most`. True if some are left that it
+    /// does not hold.
+    pub(crate) fn release_held(&self, most: u64) -> Result<bool> {
+        debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        let (arena, map) = (self.arena(), self.map());
+        let (queue, floor) = (arena.held(), floor(map)?);
+        for _ in 0..most {
+            let head = queue.head.load(Ordering::Relaxed);
+            if head == 0 {
+                return Ok(false);
+            }
+            match is_released(map, head, floor) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(damage) => {
+                    // A flipped bit: what follows stays allocated until the repair.
+                    queue.head.store(0, Ordering::Release);
+                    return Err(damage.into());
+                }
+            }
+            let class = cell::word(map, head, WORD_HEAD)?.load(Ordering::Relaxed) as u8;
+            arena.requeue(queue, arena.queue(class)?, head)?;
+            crash_point!("hold.released");
+            self.trim_queue(&arena, class)?;
+        }
+        Ok(true)
+    }
+}

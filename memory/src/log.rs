@@ -1,0 +1,350 @@
+//! The log of the host: one order of all transactions of logged namespaces
+//! (`docs/decisions/021-log.md`; `spec/region.md`, section 11).
+//!
+//! An entry is the cell of its transaction. Writers place it with all locks held, before the
+//! decision. Consumers read it where it is, under a pin.
+
+pub(crate) mod reader;
+pub(crate) mod entry;
+pub(crate) mod words;
+
+use nearstate_model::{Error, Result, invariant};
+
+use crate::atomic::Ordering;
+use crate::clock::now_ms_coarse;
+use crate::crash::crash_point;
+use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
+use crate::heap::held;
+use crate::index::intent::{JUDGED, LOG_CHECK, LOG_HELD, LOG_SUM, POSITION, TxnCell};
+use crate::layout::{
+    CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
+    LOG_WORDS,
+};
+use crate::log::entry::{LogEntry, check_value};
+use crate::log::words::{Claim, LogSlot, LogWords};
+use crate::member::Member;
+use crate::member::arena::{finish_word, op, undo, write_undo};
+use crate::region::map::Map;
+
+/// Words of the ring: the fewest that leave room beside the reserve, and as many as a second of a
+/// million transactions needs.
+const WORDS_MIN: u64 = 1 << 16;
+const WORDS_MAX: u64 = 1 << 20;
+/// The ring takes at most this part of the heap, as far as [`WORDS_MIN`] allows.
+const WORDS_SHARE: u64 = 64;
+/// Positions that are left when the ring is full: each session may draw one at the same time, and
+/// 4,096 are for entries of the log itself.
+const WORDS_RESERVED: u64 = 20_480;
+/// The part of the heap that the log may hold.
+const HELD_SHARE: u64 = 16;
+/// The largest part of that for one entry.
+const ENTRY_SHARE: u64 = 8;
+/// How often a writer that finds its position void draws another one.
+const DRAWS_MAX: u32 = 3;
+/// A commit with such a position lowers what the log holds, if it is too much; and one whose
+/// session has added this part of what the log may hold.
+const FLOOR_EVERY: u64 = 64;
+const LOOK_SHARE: u64 = 64;
+const _: () = assert!(WORDS_MIN > 2 * WORDS_RESERVED && WORDS_MIN.is_power_of_two());
+const _: () = assert!(FLOOR_EVERY < WORDS_RESERVED);
+
+/// After an abort, before its cell is retired: the position of a transaction becomes a hole.
+/// Idempotent. Recovery calls it for a dead member.
+pub(crate) fn give_back(txn: TxnCell<'_>) -> Result<(), Corruption> {
+    let position = txn.word(POSITION)?.load(Ordering::Acquire);
+    if position != 0
+        && let Some(log) = log_words(txn.map())?
+    {
+        log.give_back(position, txn.at / LINE);
+        crash_point!("log.given_back");
+    }
+    Ok(())
+}
+
+/// The words of the log, if there is one.
+pub(crate) fn log_words(map: &Map) -> Result<Option<LogWords<'_>>, Corruption> {
+    let at = map.word(LOG_WORDS)?.load(Ordering::Acquire);
+    if at == 0 {
+        return Ok(None);
+    }
+    let count = cell::word(map, at, WORD_VERSION)?.load(Ordering::Relaxed);
+    if !count.is_power_of_two() || !(WORDS_MIN..=WORDS_MAX).contains(&count) {
+        return Err(Corruption("the log has a number of words that no log has"));
+    }
+    let ring = map.slice(at.saturating_add(LINE), count)?;
+    Ok(Some(LogWords { tail: map.word(LOG_TAIL)?, floor: map.word(LOG_FLOOR)?, ring }))
+}
+
+/// The number of words of the log in a heap with so many chunks.
+fn words_for(chunks: u64) -> u64 {
+    let share = chunks * CHUNK_BYTES / WORDS_SHARE / 8;
+    (1 << share.max(1).ilog2()).clamp(WORDS_MIN, WORDS_MAX)
+}
+
+/// The units that the log may hold in a heap with so many chunks.
+const fn budget(chunks: u64) -> u64 {
+    chunks * CHUNK_BYTES / LINE / HELD_SHARE
+}
+
+impl Member {
+    /// Creates the log, unless it exists. No cell may be pending.
+    ///
+    /// # Errors
+    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    pub fn open_log(&self) -> Result<()> {
+        self.check_usable()?;
+        if self.map().word(LOG_WORDS)?.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        invariant!(self.has_no_lock(), "the log is created while this member holds a lock");
+        self.operation(|| {
+            let (map, arena) = (self.map(), self.arena());
+            let at = match self.create_log() {
+                Ok(at) => at,
+                Err(error) => {
+                    self.free_pending()?;
+                    return Err(error);
+                }
+            };
+            write_undo(&arena, LOG_WORDS, 0, at, op::SET_ONCE);
+            crash_point!("log.recorded");
+            let word = map.word(LOG_WORDS)?;
+            if word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                crash_point!("log.published");
+                finish_word(&arena);
+                return Ok(());
+            }
+            arena.set(undo::OP, op::NONE);
+            self.free_pending()
+        })
+    }
+
+    fn create_log(&self) -> Result<u64> {
+        let map = self.map();
+        let count = words_for(map.chunks());
+        let at = self.allocate(LINE + 8 * count)?;
+        let class = cell::word(map, at, WORD_HEAD)?.load(Ordering::Relaxed) & 0xff;
+        let head = class | cell::kind_in_head(CellKind::Extent);
+        cell::word(map, at, WORD_HEAD)?.store(head, Ordering::Relaxed);
+        cell::word(map, at, WORD_VERSION)?.store(count, Ordering::Relaxed);
+        let ring = map.slice(at + LINE, count)?;
+        let log = LogWords { tail: map.word(LOG_TAIL)?, floor: map.word(LOG_FLOOR)?, ring };
+        let first = log.first_word();
+        ring.iter().for_each(|word| word.store(first, Ordering::Relaxed));
+        Ok(at)
+    }
+
+    /// With all locks held, before anything is changed: checks that the log has room for an entry
+    /// that holds so many units. `must_keep`: a namespace that it changes must lose no entry.
+    ///
+    /// # Errors
+    /// `Behind`, `TransactionTooLarge`, `Damaged`.
+    pub(crate) fn check_log_room(&self, units: u64, must_keep: bool) -> Result<()> {
+        let (map, most) = (self.map(), budget(self.map().chunks()));
+        if units > most / ENTRY_SHARE {
+            let detail = format!("{units} units of 64 bytes in the log, which takes {most} in all");
+            return Err(Error::TransactionTooLarge { detail });
+        }
+        let log = log_words(map)?.ok_or(NO_LOG)?;
+        let tail = log.tail.load(Ordering::Acquire);
+        if must_keep && !held::keeps(map)? {
+            self.set_log_keeps(true)?;
+        }
+        let words = log.ring.len() as u64;
+        let has_words =
+            || tail.saturating_sub(log.floor.load(Ordering::Acquire)) < words - WORDS_RESERVED;
+        if !held::keeps(map)? {
+            if !has_words() {
+                log.raise_floor(tail.saturating_sub(words / 2));
+            }
+            return Ok(());
+        }
+        if self.may_use_reserve.get() {
+            // The entry would hold what was lent until it is acknowledged.
+            return Err(behind("the heap is full, and"));
+        }
+        for is_last in [false, true] {
+            if has_words() && self.log_held(&log)? <= most {
+                return Ok(());
+            }
+            if !is_last {
+                // A consumer that was killed may have left it behind.
+                log.raise_floor(map.word(LOG_REPLICATED)?.load(Ordering::Acquire) + 1);
+            }
+        }
+        Err(behind("it is full, and"))
+    }
+
+    /// The units that the log holds.
+    fn log_held(&self, log: &LogWords<'_>) -> Result<u64> {
+        let floor = log.floor.load(Ordering::Acquire);
+        let (known, mut sum) = self.log_floor.get();
+        if known != floor || floor == 0 {
+            let _held = self.pin()?;
+            sum = self.sum_at(log, floor.max(1))?.1;
+            self.log_floor.set((floor, sum));
+        }
+        Ok(self.map().word(LOG_UNITS)?.load(Ordering::Relaxed).saturating_sub(sum))
+    }
+
+    /// The first entry at or behind a position, and what the log had ever held before it. Without
+    /// one, the end of the log. The caller has a pin.
+    fn sum_at(&self, log: &LogWords<'_>, from: u64) -> Result<(u64, u64), Corruption> {
+        let mut position = from;
+        loop {
+            match log.read(position, || self.keep_protected()) {
+                LogSlot::Unused => {
+                    let all = self.map().word(LOG_UNITS)?.load(Ordering::Relaxed);
+                    return Ok((position, all));
+                }
+                LogSlot::Claimed(units) => {
+                    let entry = LogEntry::at(self.map(), position, units)?;
+                    return Ok((position, entry.sum_before()?));
+                }
+                LogSlot::Drawn(_) | LogSlot::Hole => position += 1,
+                // Others raise the floor as well.
+                LogSlot::Lost => position = (position + 1).max(log.floor.load(Ordering::Acquire)),
+            }
+        }
+    }
+
+    /// If the log holds more than it may and can lose entries, lets the floor pass the oldest ones,
+    /// so that a quarter of what it may hold becomes free.
+    #[cold]
+    fn shrink_log(&self, log: &LogWords<'_>) -> Result<()> {
+        self.shrink_log_beyond(log, budget(self.map().chunks()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shrink_log_to(&self, most: u64) -> Result<()> {
+        match log_words(self.map())? {
+            Some(log) => self.shrink_log_beyond(&log, most),
+            None => Ok(()),
+        }
+    }
+
+    fn shrink_log_beyond(&self, log: &LogWords<'_>, most: u64) -> Result<()> {
+        let map = self.map();
+        // As in `held::give_up_log`: first the tail.
+        let tail = log.tail.load(Ordering::Acquire);
+        if held::keeps(map)? || self.log_held(log)? <= most {
+            return Ok(());
+        }
+        let _held = self.pin()?;
+        let all = map.word(LOG_UNITS)?.load(Ordering::Relaxed);
+        let kept = most - most / 4;
+        let mut floor = log.floor.load(Ordering::Acquire).max(1);
+        loop {
+            let (position, sum) = self.sum_at(log, floor)?;
+            if position > tail || all.saturating_sub(sum) <= kept {
+                log.raise_floor(position.min(tail + 1));
+                crash_point!("log.raised");
+                return Ok(());
+            }
+            floor = position + 1;
+        }
+    }
+
+    /// After the intents, before the decision: gives a transaction its position. False if it was
+    /// passed over too often: it is aborted then.
+    ///
+    /// # Errors
+    /// `Behind`: then it is aborted as well.
+    pub(crate) fn place_in_log(&self, txn: TxnCell<'_>, units: u64) -> Result<bool> {
+        let map = self.map();
+        let log = log_words(map)?.ok_or(NO_LOG)?;
+        let line = txn.log_line()?;
+        line.set(LOG_HELD, units);
+        let judged = u64::from(self.index()) << 48 | now_ms_coarse() & (u64::MAX >> 16);
+        txn.word(JUDGED)?.store(judged, Ordering::Relaxed);
+        // Nothing that grows with the transaction follows the first draw: consumers wait.
+        let check = check_value(txn.all_lines()?.iter());
+        let sum = map.word(LOG_UNITS)?.fetch_add(units, Ordering::Relaxed) + units;
+        line.set(LOG_SUM, sum);
+        for _ in 0..DRAWS_MAX {
+            let position = log.draw();
+            crash_point!("log.drawn");
+            line.set(LOG_CHECK, check ^ position);
+            txn.word(POSITION)?.store(position, Ordering::Release);
+            crash_point!("log.placed");
+            let mut claim = log.claim(position, txn.at / LINE);
+            if claim == Claim::Full && !held::keeps(map)? {
+                log.raise_floor(position - log.ring.len() as u64 + 1);
+                claim = log.claim(position, txn.at / LINE);
+            }
+            match claim {
+                Claim::Made => {
+                    crash_point!("log.claimed");
+                    return Ok(true);
+                }
+                Claim::Missed => {}
+                Claim::Full => return Err(behind("it is full, and")),
+            }
+        }
+        Ok(false)
+    }
+
+    /// After a logged commit of so many units, with no lock held: lets the floor pass entries if
+    /// the log holds too much, and retires what it holds no longer, at most so many cells.
+    pub(crate) fn tidy_log(&self, position: u64, units: u64, cells: u64) -> Result<()> {
+        let since = self.log_units.get() + units;
+        self.log_units.set(since);
+        let is_due = since > budget(self.map().chunks()) / LOOK_SHARE;
+        if (is_due || position.is_multiple_of(FLOOR_EVERY))
+            && let Some(log) = log_words(self.map())?
+        {
+            self.log_units.set(0);
+            self.shrink_log(&log)?;
+        }
+        self.release_held(cells).map(drop)
+    }
+
+    /// The number of changes of whether the log keeps entries, for [`Member::relax_log`].
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn log_policy(&self) -> Result<u64, Corruption> {
+        Ok(self.map().word(LOG_KEEPS)?.load(Ordering::Acquire))
+    }
+
+    /// From now on the log loses no entry that was not acknowledged: commits are refused instead.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn keep_log(&self) -> Result<()> {
+        self.set_log_keeps(true)?;
+        self.check_not_truncated()
+    }
+
+    fn set_log_keeps(&self, keeps: bool) -> Result<(), Corruption> {
+        let word = self.map().word(LOG_KEEPS)?;
+        let changed = |word: u64| (word & !1).wrapping_add(2) | u64::from(keeps);
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(changed(word)))
+            .map(drop)
+            .or(Ok(()))
+    }
+
+    /// From now on the log may lose entries, unless its policy has changed since `policy` was read.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn relax_log(&self, policy: u64) -> Result<()> {
+        let word = self.map().word(LOG_KEEPS)?;
+        let relaxed = (policy & !1).wrapping_add(2);
+        // Otherwise another session wants it to keep entries.
+        let _ = word.compare_exchange(policy, relaxed, Ordering::AcqRel, Ordering::Acquire);
+        self.check_not_truncated()
+    }
+}
+
+#[cold]
+fn behind(why: &str) -> Error {
+    Error::Behind {
+        detail: format!(
+            "the log must not lose entries, {why} its consumer has not acknowledged them: let it \
+             do so, or declare that the log may lose entries"
+        ),
+    }
+}
+
+const NO_LOG: Corruption = Corruption("a namespace is logged, and the region has no log");

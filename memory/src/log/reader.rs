@@ -1,0 +1,268 @@
+//! Readers of the log, and what its consumer has acknowledged.
+
+use std::time::{Duration, Instant};
+
+use nearstate_model::Result;
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::crash::crash_point;
+use crate::heap::cell::Cell;
+use crate::heap::held;
+use crate::index::bucket::{ABORTED, COMMITTED, abort, status_of};
+use crate::layout::{
+    Corruption, LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
+    LOG_WAKE,
+};
+use crate::log::entry::LogEntry;
+use crate::log::log_words;
+use crate::log::words::LogSlot;
+use crate::member::{Member, Pin};
+use crate::ring::words::{must_wake_waiters, register_waiter};
+use crate::system::{futex_wait, futex_wake};
+
+/// A writer that needs longer than this between two steps of its commit is passed over. It is a
+/// hundred times as long as the steps take.
+const WRITER_PATIENCE: Duration = Duration::from_micros(100);
+/// The longest single sleep of a waiter: a consumer that was killed after its acknowledgement wakes
+/// none.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// How long a waiter looks again and again before it sleeps: as long as two system calls.
+const SPIN_MAX: Duration = Duration::from_micros(2);
+
+/// What a reader finds at its position.
+#[derive(Clone, Copy, Debug)]
+pub enum LogRead<'m> {
+    /// Nothing yet.
+    Empty,
+    /// The next entry.
+    Entry(LogEntry<'m>),
+    /// The log has given up entries before they were read: at most so many.
+    Lost {
+        /// Their number. Positions that never had an entry count as well.
+        entries: u64,
+    },
+}
+
+/// What the consumer of the log has done with a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PositionState {
+    /// Nothing yet.
+    Pending,
+    /// It has acknowledged it.
+    Acknowledged,
+    /// It has acknowledged a later one, and has not read this one.
+    Lost,
+}
+
+/// A reader of the log.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    next: u64,
+    /// The tail at a moment, and the moment.
+    waiting: (u64, Option<Instant>),
+    /// Entries that were lost since the last acknowledgement: the first and the last position.
+    lost: Option<(u64, u64)>,
+}
+
+impl LogReader {
+    /// The position of the next entry.
+    pub const fn next_position(&self) -> u64 {
+        self.next
+    }
+
+    /// True if a writer has had [`WRITER_PATIENCE`] to decide this position. Those that wait for
+    /// one reader at the same time wait together.
+    fn has_waited(&mut self, position: u64, tail: &AtomicU64) -> bool {
+        if let (up_to, Some(since)) = self.waiting
+            && position <= up_to
+        {
+            return since.elapsed() > WRITER_PATIENCE;
+        }
+        self.waiting = (tail.load(Ordering::Acquire), Some(Instant::now()));
+        false
+    }
+}
+
+impl Member {
+    /// A reader of the log, behind what was acknowledged last.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn log_reader(&self) -> Result<LogReader> {
+        self.check_usable()?;
+        let acknowledged = self.map().word(LOG_REPLICATED)?.load(Ordering::Acquire);
+        Ok(LogReader { next: acknowledged + 1, waiting: (0, None), lost: None })
+    }
+
+    /// Reads the next entry, under a pin that the caller keeps while it uses it. Never waits: the
+    /// log seems empty at a position that its writer has not decided yet. A writer that is slower
+    /// than 100 us there is passed over, and tries again at another position.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn read_log<'m>(&'m self, reader: &mut LogReader, pin: &Pin<'m>) -> Result<LogRead<'m>> {
+        self.check_usable()?;
+        debug_assert!(pin.is_of(self), "the pin is one of this session");
+        let map = self.map();
+        let Some(log) = log_words(map)? else { return Ok(LogRead::Empty) };
+        loop {
+            let position = reader.next;
+            match log.read(position, || self.keep_protected()) {
+                LogSlot::Unused => return Ok(LogRead::Empty),
+                LogSlot::Hole => reader.next += 1,
+                LogSlot::Lost => {
+                    let floor = log.floor.load(Ordering::Acquire).max(position + 1);
+                    let first = reader.lost.map_or(position, |(first, _)| first);
+                    reader.lost = Some((first, floor - 1));
+                    reader.next = floor;
+                    return Ok(LogRead::Lost { entries: floor - position });
+                }
+                LogSlot::Drawn(_) if !reader.has_waited(position, log.tail) => {
+                    return Ok(LogRead::Empty);
+                }
+                LogSlot::Drawn(seen) => {
+                    let _ = log.void(position, seen); // Or it was claimed just now.
+                }
+                LogSlot::Claimed(units) => {
+                    let entry = match LogEntry::at(map, position, units) {
+                        Ok(entry) => entry,
+                        Err(damage) => {
+                            reader.next += 1;
+                            return Err(damage.into());
+                        }
+                    };
+                    let status = entry.status()?;
+                    let decided = match status_of(status) {
+                        0 if reader.has_waited(position, log.tail) => abort(status),
+                        0 => return Ok(LogRead::Empty),
+                        decided => decided,
+                    };
+                    reader.next += 1;
+                    match decided {
+                        COMMITTED => return Ok(LogRead::Entry(entry)),
+                        ABORTED => {}
+                        _ => {
+                            return Err(Corruption("a transaction of the log has no status").into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Acknowledges everything that was read, and wakes those that wait for it. What was lost is
+    /// recorded first, so that no receipt for it ever counts as replicated.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledge_log(&self, reader: &mut LogReader) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        if let Some((first, last)) = reader.lost {
+            let gaps = map.word(LOG_GAP_COUNT)?;
+            let count = gaps.load(Ordering::Acquire);
+            let at = LOG_GAPS + 16 * (count % LOG_GAPS_MAX);
+            map.word(at)?.store(first, Ordering::Relaxed);
+            map.word(at + 8)?.store(last, Ordering::Relaxed);
+            crash_point!("log.gap_stored");
+            gaps.store(count + 1, Ordering::Release);
+            crash_point!("log.gap_counted");
+            reader.lost = None;
+        }
+        map.word(LOG_REPLICATED)?.fetch_max(reader.next - 1, Ordering::AcqRel);
+        crash_point!("log.acknowledged");
+        if held::keeps(map)? {
+            map.word(LOG_FLOOR)?.fetch_max(reader.next, Ordering::AcqRel);
+        }
+        let word = map.word(LOG_WAKE)?;
+        if must_wake_waiters(word) {
+            futex_wake(word);
+        }
+        self.check_not_truncated()
+    }
+
+    /// The highest position that was drawn. A transaction on which something depends that was read
+    /// before is not behind it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn log_tail(&self) -> Result<u64, Corruption> {
+        Ok(self.map().word(LOG_TAIL)?.load(Ordering::Acquire))
+    }
+
+    /// What the consumer has done with a position. One load, if it is not acknowledged; another
+    /// one, if the consumer has lost nothing.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn position_state(&self, position: u64) -> Result<PositionState, Corruption> {
+        let map = self.map();
+        if map.word(LOG_REPLICATED)?.load(Ordering::Acquire) < position {
+            return Ok(PositionState::Pending);
+        }
+        match map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) {
+            0 => Ok(PositionState::Acknowledged),
+            _ if position == 0 => Ok(PositionState::Acknowledged),
+            _ => self.state_among_gaps(position),
+        }
+    }
+
+    #[cold]
+    fn state_among_gaps(&self, position: u64) -> Result<PositionState, Corruption> {
+        let map = self.map();
+        loop {
+            let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
+            let mut oldest = u64::MAX;
+            let mut is_lost = false;
+            for gap in 0..count.min(LOG_GAPS_MAX) {
+                let [first, last] = map.words(LOG_GAPS + 16 * gap)?;
+                let (first, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
+                is_lost |= (first..=last).contains(&position);
+                oldest = oldest.min(first);
+            }
+            // Of older gaps nothing is known.
+            is_lost |= count > LOG_GAPS_MAX && position < oldest;
+            if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
+                let state = if is_lost { PositionState::Lost } else { PositionState::Acknowledged };
+                return Ok(state);
+            }
+        }
+    }
+
+    /// Waits until the consumer has acknowledged or lost a position, for at most `timeout`.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn wait_for_position(&self, position: u64, timeout: Duration) -> Result<PositionState> {
+        let begin = Instant::now();
+        while begin.elapsed() < SPIN_MAX {
+            match self.position_state(position)? {
+                PositionState::Pending => std::hint::spin_loop(),
+                known => return Ok(known),
+            }
+        }
+        let word = self.map().word(LOG_WAKE)?;
+        loop {
+            self.check_usable()?;
+            let seen = register_waiter(word);
+            let state = self.position_state(position)?;
+            let left = timeout.saturating_sub(begin.elapsed());
+            if state != PositionState::Pending || left.is_zero() {
+                return Ok(state);
+            }
+            futex_wait(word, seen, left.min(SLEEP_MAX))?;
+            self.check_not_truncated()?;
+        }
+    }
+
+    /// The position of the transaction that has published a record, if its cell tells: else it is
+    /// not behind [`Member::log_tail`].
+    ///
+    /// # Errors
+    /// `Corruption`.
+    pub fn position_of(&self, record: &Cell<'_>) -> Result<Option<u64>, Corruption> {
+        held::position_of(self.map(), record.at())
+    }
+}

@@ -1,0 +1,224 @@
+//! The words of the log: how writers draw and claim positions, and how consumers read them
+//! (`docs/decisions/021-log.md`).
+//!
+//! ```text
+//! writer, with all locks held               reader of the log, with a pin
+//! L2  tail += 1: position p                 C1  w = word[p]              (acquire)
+//! L3  T.position = p                        C2  floor > p: p is lost     (acquire)
+//! L4  word[p]: CAS earlier round -> T       C3  w of an earlier round: CAS w -> void
+//! L5  T.status: CAS 0 -> 1                  C4  T.status: CAS 0 -> 2
+//!                                           C5  T.status 1: an entry; 2: a hole
+//! F1  floor = max(floor, f)    then what entries below f hold is retired
+//! ```
+//!
+//! F1 is what unlinks T: its owner retires it after it has seen the floor behind p. If C2 does not
+//! see F1, the pin of C1 precedes the retirement, and T is protected.
+
+use crate::atomic::{AtomicU64, Ordering, mutant};
+
+/// Bits of a word of the log: `round:20 | state:2 | units:42`.
+const UNITS_BITS: u32 = 42;
+const UNITS: u64 = (1 << UNITS_BITS) - 1;
+const ROUND_SHIFT: u32 = 44;
+/// The number of rounds that are told apart.
+const ROUNDS: u64 = 1 << (u64::BITS - ROUND_SHIFT);
+const CLAIMED: u64 = 1 << UNITS_BITS;
+const VOID: u64 = 2 << UNITS_BITS;
+const STATE: u64 = 3 << UNITS_BITS;
+
+/// The words that writers and readers of the log exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogWords<'m> {
+    /// The highest position that was drawn.
+    pub(crate) tail: &'m AtomicU64,
+    /// The lowest position that is kept.
+    pub(crate) floor: &'m AtomicU64,
+    /// The ring: a power of two.
+    pub(crate) ring: &'m [AtomicU64],
+}
+
+/// The result of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The word names the transaction.
+    Made,
+    /// The word was void before, or belongs to a later round: draw again.
+    Missed,
+    /// The log keeps the entry of the word's last round.
+    Full,
+}
+
+/// What a position holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogSlot {
+    /// Nothing was drawn there yet.
+    Unused,
+    /// It was drawn and is not claimed. The word is still this one.
+    Drawn(u64),
+    /// The transaction in these units.
+    Claimed(u64),
+    /// Nothing, for ever.
+    Hole,
+    /// The floor has passed it.
+    Lost,
+}
+
+impl LogWords<'_> {
+    /// The round of a position. That of a ring whose words are 0 precedes the first one.
+    const fn round(&self, position: u64) -> u64 {
+        (position / self.ring.len() as u64 + 1) % ROUNDS
+    }
+
+    fn word(&self, position: u64) -> &AtomicU64 {
+        let index = position as usize & (self.ring.len() - 1);
+        nearstate_model::invariant::guaranteed(
+            self.ring.get(index),
+            "the ring has a power of two of words",
+        )
+    }
+
+    fn tagged(&self, position: u64, state: u64) -> u64 {
+        self.round(position) << ROUND_SHIFT | state
+    }
+
+    /// True if the word was stored for a position of an earlier round.
+    const fn is_earlier(&self, word: u64, position: u64) -> bool {
+        let distance = self.round(position).wrapping_sub(word >> ROUND_SHIFT) % ROUNDS;
+        distance != 0 && distance < ROUNDS / 2
+    }
+
+    /// L2. All locks of the transaction are held: its position is behind those of all
+    /// transactions on which it depends.
+    pub(crate) fn draw(&self) -> u64 {
+        self.tail.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// L4: names a transaction at its position. A word whose position the floor has not passed is
+    /// not replaced, and not one of a later round.
+    pub(crate) fn claim(&self, position: u64, units: u64) -> Claim {
+        let (word, words) = (self.word(position), self.ring.len() as u64);
+        let mut seen = word.load(Ordering::Acquire);
+        loop {
+            // Rounds are told apart only as long as the writer has not slept for many of them.
+            let is_asleep = self.tail.load(Ordering::Acquire) - position >= words;
+            if is_asleep || !self.is_earlier(seen, position) && !mutant("claim-void") {
+                return Claim::Missed;
+            }
+            if position >= self.floor.load(Ordering::Acquire).max(1) + words
+                && !mutant("claim-kept")
+            {
+                return Claim::Full;
+            }
+            let claimed = self.tagged(position, CLAIMED | units);
+            if mutant("claim-store") {
+                word.store(claimed, Ordering::Release);
+                return Claim::Made;
+            }
+            let order = if mutant("claim-relaxed") { Ordering::Relaxed } else { Ordering::AcqRel };
+            match word.compare_exchange(seen, claimed, order, Ordering::Acquire) {
+                Ok(_) => return Claim::Made,
+                Err(other) => seen = other,
+            }
+        }
+    }
+
+    /// After an abort, before the transaction's cell is retired: its position becomes a hole.
+    /// Idempotent.
+    pub(crate) fn give_back(&self, position: u64, units: u64) {
+        let (from, to) = (self.tagged(position, CLAIMED | units), self.tagged(position, VOID));
+        // Otherwise the position was never claimed, or belongs to another round.
+        let _ = self.word(position).compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// C1 and C2. The caller has a pin; `is_protected` tells whether it covers what was loaded, and
+    /// extends it if not.
+    pub(crate) fn read(&self, position: u64, mut is_protected: impl FnMut() -> bool) -> LogSlot {
+        let tail = self.tail.load(Ordering::Acquire);
+        if position > tail {
+            return LogSlot::Unused;
+        }
+        let word = loop {
+            let word = self.word(position).load(Ordering::Acquire);
+            if is_protected() {
+                break word;
+            }
+        };
+        if self.floor.load(Ordering::Acquire) > position && !mutant("floor-unchecked") {
+            return LogSlot::Lost;
+        }
+        if self.is_earlier(word, position) {
+            return LogSlot::Drawn(word);
+        }
+        if word >> ROUND_SHIFT != self.round(position) {
+            return LogSlot::Lost; // A lap ahead: the floor is behind it too.
+        }
+        match word & STATE {
+            CLAIMED => LogSlot::Claimed(word & UNITS),
+            _ => LogSlot::Hole,
+        }
+    }
+
+    /// C3: makes a position that was drawn and not claimed a hole. False if it was claimed
+    /// meanwhile.
+    pub(crate) fn void(&self, position: u64, seen: u64) -> bool {
+        let void = self.tagged(position, VOID);
+        self.word(position)
+            .compare_exchange(seen, void, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// F1.
+    pub(crate) fn raise_floor(&self, to: u64) {
+        self.floor.fetch_max(to, Ordering::AcqRel);
+    }
+
+    /// The word with which a new ring begins: of the round before that of the next position.
+    pub(crate) fn first_word(&self) -> u64 {
+        let next = self.tail.load(Ordering::Acquire) + 1;
+        (self.round(next) + ROUNDS - 1) % ROUNDS << ROUND_SHIFT | VOID
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn words(ring: &[AtomicU64], at: u64) -> (AtomicU64, AtomicU64, &[AtomicU64]) {
+        (AtomicU64::new(at), AtomicU64::new(0), ring)
+    }
+
+    #[test]
+    fn a_word_serves_each_round_once() {
+        let ring: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(0)).collect();
+        for start in [0, 4 * (ROUNDS - 2), 4 * (ROUNDS / 2 - 2)] {
+            let (tail, floor, ring) = words(&ring, start);
+            let log = LogWords { tail: &tail, floor: &floor, ring };
+            ring.iter().for_each(|word| word.store(log.first_word(), Ordering::Relaxed));
+            for lap in 0..4 {
+                for _ in 0..4 {
+                    let position = log.draw();
+                    let LogSlot::Drawn(seen) = log.read(position, || true) else {
+                        panic!("position {position} of lap {lap} is not free")
+                    };
+                    if position % 3 == 0 {
+                        assert!(log.void(position, seen));
+                        assert_eq!(log.claim(position, 7), Claim::Missed);
+                        assert_eq!(log.read(position, || true), LogSlot::Hole);
+                    } else {
+                        assert_eq!(log.claim(position, 7), Claim::Made);
+                        assert!(!log.void(position, seen));
+                        assert_eq!(log.claim(position, 8), Claim::Missed);
+                        assert_eq!(log.read(position, || true), LogSlot::Claimed(7));
+                        if position % 5 == 0 {
+                            log.give_back(position, 7);
+                            assert_eq!(log.read(position, || true), LogSlot::Hole);
+                        }
+                    }
+                    assert_eq!(log.read(position + 1, || true), LogSlot::Unused);
+                }
+            }
+            log.raise_floor(start + 3);
+            assert_eq!(log.read(start + 2, || true), LogSlot::Lost);
+        }
+    }
+}

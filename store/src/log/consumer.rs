@@ -1,0 +1,183 @@
+//! The commit stream: the committed transactions of logged namespaces in one order, which a
+//! consumer (replication, a durable log) reads where they are, without touching the writers
+//! (`docs/decisions/021-log.md`).
+//!
+//! The log is bounded. What happens when its consumer is behind is declared with a namespace: the
+//! oldest entries are lost and the consumer learns how many, or, as long as one namespace asks for
+//! it, commits are refused with `Behind` until it has caught up.
+//!
+//! Order: of two transactions, the one that was committed first comes first, if they touch a common
+//! record, or if one began after the other had ended.
+
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{Corruption, LogEntry, LogRead, LogReader, Pin};
+use nearstate_model::Result;
+
+use crate::log::entry::{StreamedRecord, streamed};
+use crate::log::receipt::Receipt;
+use crate::record::Kind;
+use crate::session::{Namespace, Session, wrong_kind};
+
+/// What becomes of a full log. The region has one for all logged namespaces, so this is a property
+/// of the log: each [`Session::stream`] sets it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The oldest transactions are lost, and the consumer learns how many. Writers never wait.
+    #[default]
+    LoseOldest,
+    /// Commits are refused with `Behind` until the consumer has acknowledged some.
+    Refuse,
+}
+
+/// One step of a consumer.
+#[derive(Clone, Copy, Debug)]
+pub enum StreamItem<'c> {
+    /// A committed transaction.
+    Transaction(StreamEntry<'c>),
+    /// At most this number of transactions is lost: read the records again. Positions at which
+    /// nothing was committed count as well.
+    Lost {
+        /// How many.
+        transactions: u64,
+    },
+}
+
+/// A committed transaction: its records of logged namespaces.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamEntry<'c> {
+    /// Number of the writer's session. One that attaches later may have the same number.
+    pub writer: u32,
+    /// Position of the transaction in the log. Positions rise. They have gaps where a commit was
+    /// given up.
+    pub number: u64,
+    entry: LogEntry<'c>,
+}
+
+impl<'c> StreamEntry<'c> {
+    /// The records, each with what became of it, in the order in which the transaction named them.
+    /// Ends early at bytes that are damaged.
+    pub fn records(&self) -> impl Iterator<Item = Result<StreamedRecord<'c>, Corruption>> {
+        let (records, damage) = match self.entry.records() {
+            Ok(records) => (records, None),
+            Err(damage) => (Vec::new(), Some(damage)),
+        };
+        let time_ms = self.entry.time_ms();
+        let records = records.into_iter().map(move |record| streamed(&record, time_ms?));
+        let mut is_over = false;
+        damage.map(Err).into_iter().chain(records).take_while(move |record| {
+            let is_before = !is_over;
+            is_over |= record.is_err();
+            is_before
+        })
+    }
+
+    /// The receipt of the transaction.
+    pub const fn receipt(&self) -> Receipt {
+        Receipt::of_position(self.number)
+    }
+}
+
+/// A consumer of the log. Its current entry holds memory of the region until the next call of
+/// [`CommitStream::next`].
+#[derive(Debug)]
+pub struct CommitStream<'s> {
+    session: &'s Session,
+    reader: LogReader,
+    /// Protects the current entry.
+    pin: Option<Pin<'s>>,
+}
+
+impl Session {
+    /// Logs the commits of a namespace from now on, with this policy. A namespace that is logged
+    /// stays so.
+    ///
+    /// The log takes a 64th of the heap, from 512 KiB to 8 MiB, permanently, and holds what its
+    /// transactions have replaced: at most a sixteenth of the heap. A transaction that replaces
+    /// more than an eighth of that is refused with `TransactionTooLarge`. Adds to counters are not
+    /// logged.
+    ///
+    /// # Errors
+    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
+        if namespace.kind() == Kind::Counters {
+            return Err(wrong_kind(namespace.kind(), "stream", ""));
+        }
+        self.member.open_log()?;
+        let is_lossless = when_full == WhenFull::Refuse;
+        self.member.update_namespace_flags(namespace.index, |word| {
+            let word = word | namespace_flags::LOGGED;
+            if is_lossless {
+                word | namespace_flags::LOSSLESS
+            } else {
+                word & !namespace_flags::LOSSLESS
+            }
+        })?;
+        // Later commits follow the new policy; earlier ones are already in the log.
+        self.member.drain_writers(self.table(namespace)?)?;
+        if is_lossless { self.member.keep_log() } else { self.relax_streams() }
+    }
+
+    /// The log refuses no commits any more, unless a namespace wants it.
+    pub(crate) fn relax_streams(&self) -> Result<()> {
+        // Before the namespaces: a later declaration changes it.
+        let policy = self.member.log_policy()?;
+        if self.is_any_lossless()? { Ok(()) } else { self.member.relax_log(policy) }
+    }
+
+    fn is_any_lossless(&self) -> Result<bool> {
+        for entry in self.member.namespaces()? {
+            if self.member.namespace_flags(entry.index)? & namespace_flags::LOSSLESS != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A consumer of the log, from what was last acknowledged on. One consumer acknowledges; others
+    /// may read along. It takes no lock, and no writer waits for it, or is refused for it but by
+    /// [`WhenFull::Refuse`].
+    ///
+    /// # Errors
+    /// `Forked`, `Damaged`.
+    pub fn commit_stream(&self) -> Result<CommitStream<'_>> {
+        Ok(CommitStream { session: self, reader: self.member.log_reader()?, pin: None })
+    }
+}
+
+impl CommitStream<'_> {
+    /// The next transaction, or `None` if there is none at present. Never waits: a writer that is
+    /// in its commit delays the transactions behind it for 100 us at most. Then it is passed over,
+    /// and tries again at another position.
+    ///
+    /// Complexity: a line of the ring and the lines of the transaction.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
+    pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
+        self.pin = None;
+        let pin = self.session.member.pin()?;
+        let read = self.session.member.read_log(&mut self.reader, &pin)?;
+        // A missing page reads as zeros, which look like an empty log.
+        self.session.member.check_not_truncated()?;
+        match read {
+            LogRead::Empty => Ok(None),
+            LogRead::Lost { entries } => Ok(Some(StreamItem::Lost { transactions: entries })),
+            LogRead::Entry(entry) => {
+                self.pin = Some(pin);
+                let (writer, number) = (entry.writer()?, entry.position());
+                Ok(Some(StreamItem::Transaction(StreamEntry { writer, number, entry })))
+            }
+        }
+    }
+
+    /// Acknowledges everything that was read: it is replicated ([`Session::is_replicated`]), and a
+    /// log that refuses when it is full may forget it. What was lost never counts as replicated.
+    /// Wakes those that wait for it.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledge(&mut self) -> Result<()> {
+        self.session.member.acknowledge_log(&mut self.reader)
+    }
+}

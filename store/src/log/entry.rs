@@ -1,0 +1,225 @@
+//! What a transaction of the log did to its records: the difference between two versions in the
+//! region. Nothing is copied.
+
+use std::collections::BTreeMap;
+
+use nearstate_memory::{Cell, Corruption, LoggedRecord};
+
+use crate::record::collection::is_divided;
+use crate::record::meta::{Meta, split};
+use crate::record::parts::{Element, Part, Shape};
+use crate::record::{BlockContent, BlockTable, Form, Kind};
+
+/// The change of a record in a committed transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamedChange<'a> {
+    /// The record was replaced by this value and this metadata.
+    Put {
+        /// The value.
+        value: &'a [u8],
+        /// Tags and expiry, encoded: [`crate::record::meta::Meta::split`] reads them. Empty if the
+        /// record has neither.
+        meta: &'a [u8],
+        /// True if the value is that of a set ([`crate::Members::new`] reads it).
+        is_set: bool,
+    },
+    /// These blocks changed. `None`: the block was removed.
+    Patched {
+        /// True if all earlier blocks were removed.
+        is_anew: bool,
+        /// Name and bytes of each.
+        blocks: Vec<(&'a [u8], Option<&'a [u8]>)>,
+        /// Tags and expiry, encoded as in `Put`; `None`: unchanged.
+        meta: Option<&'a [u8]>,
+    },
+    /// These members of a set or fields of a hash changed; the record is a large collection. `None`:
+    /// the element was removed. Without elements and not anew, only the metadata changed.
+    Elements {
+        /// True for members of a set, which have empty values.
+        is_set: bool,
+        /// True if all earlier elements were removed.
+        is_anew: bool,
+        /// Name and value of each.
+        elements: Vec<(&'a [u8], Option<&'a [u8]>)>,
+        /// Tags and expiry, encoded as in `Put`; `None`: unchanged.
+        meta: Option<&'a [u8]>,
+    },
+    /// The record was deleted.
+    Deleted {
+        /// True if the record had expired and was collected, or replaced as the holder of a unique
+        /// value. False for a plain deletion, also of an expired record.
+        is_expiry: bool,
+    },
+}
+
+/// A record of a committed transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamedRecord<'a> {
+    /// The number of the namespace in the region.
+    pub namespace: u32,
+    /// Key.
+    pub key: &'a [u8],
+    /// The version since the change. Of a deleted record, its last version.
+    pub version: u64,
+    /// The change.
+    pub change: StreamedChange<'a>,
+}
+
+/// A version of a record.
+#[derive(Clone, Copy)]
+struct Version<'a> {
+    cell: Cell<'a>,
+    form: Form,
+    value: &'a [u8],
+    meta: &'a [u8],
+}
+
+impl<'a> Version<'a> {
+    fn of(cell: Cell<'a>) -> Result<Self, Corruption> {
+        let (value, meta) = split(cell, cell.value()?)?;
+        // The cells of every kind of namespace have their form.
+        Ok(Self { cell, form: Form::of(Kind::Mixed, &cell), value, meta })
+    }
+
+    fn has_expired(&self, time_ms: u64) -> Result<bool, Corruption> {
+        if self.meta.is_empty() {
+            return Ok(false);
+        }
+        let expires_ms = Meta::split(self.meta)?.1.expires_ms;
+        Ok(expires_ms != 0 && expires_ms <= time_ms)
+    }
+}
+
+/// The change of a record, judged at this time.
+///
+/// A version that had expired counts as absent: a consumer may have removed it.
+pub(crate) fn streamed<'a>(
+    record: &LoggedRecord<'a>,
+    time_ms: u64,
+) -> Result<StreamedRecord<'a>, Corruption> {
+    const NOTHING: Corruption = Corruption("an entry of the log changes nothing");
+    let namespace = record.namespace;
+    let Some(new) = record.new else {
+        let old = record.old.ok_or(NOTHING)?;
+        let change = StreamedChange::Deleted { is_expiry: record.is_expiry };
+        return Ok(StreamedRecord { namespace, key: old.key()?, version: old.version(), change });
+    };
+    let (new, old) = (Version::of(new)?, record.old.map(Version::of).transpose()?);
+    let old = match old {
+        Some(old) if old.form == new.form && !old.has_expired(time_ms)? => Some(old),
+        _ => None,
+    };
+    let change = match new.form {
+        Form::Value => StreamedChange::Put { value: new.value, meta: new.meta, is_set: false },
+        Form::Set | Form::Blocks if is_divided(new.value) => changed_elements(old, new)?,
+        Form::Set => StreamedChange::Put { value: new.value, meta: new.meta, is_set: true },
+        Form::Blocks => changed_blocks(old, new)?,
+    };
+    Ok(StreamedRecord { namespace, key: new.cell.key()?, version: new.cell.version(), change })
+}
+
+/// The metadata, unless it is that of the old version.
+fn changed_meta<'a>(old: Option<Version<'a>>, new: Version<'a>) -> Option<&'a [u8]> {
+    match old {
+        Some(old) if old.meta == new.meta => None,
+        _ => Some(new.meta),
+    }
+}
+
+/// The bytes of each block of a table, in its order.
+fn blocks_of<'a>(version: Version<'a>) -> Result<Vec<(&'a [u8], &'a [u8])>, Corruption> {
+    let mut table = BlockTable::new(version.value)?;
+    let mut blocks = Vec::with_capacity(table.len());
+    while let Some(block) = table.step()? {
+        let bytes = match block.content {
+            BlockContent::Inline(bytes) => bytes,
+            BlockContent::Child(child) => version.cell.block(child)?,
+        };
+        blocks.push((block.name, bytes));
+    }
+    Ok(blocks)
+}
+
+/// True if both are the same bytes. Those of a block that two versions share are not compared.
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    std::ptr::eq(one, other) || one == other
+}
+
+fn changed_blocks<'a>(
+    old: Option<Version<'a>>,
+    new: Version<'a>,
+) -> Result<StreamedChange<'a>, Corruption> {
+    let meta = changed_meta(old, new);
+    let after = blocks_of(new)?;
+    let Some(old) = old.filter(|old| !is_divided(old.value)) else {
+        let blocks = after.into_iter().map(|(name, bytes)| (name, Some(bytes))).collect();
+        return Ok(StreamedChange::Patched { is_anew: true, blocks, meta });
+    };
+    let mut before: BTreeMap<&[u8], &[u8]> = blocks_of(old)?.into_iter().collect();
+    let mut blocks: Vec<(&[u8], Option<&[u8]>)> = Vec::new();
+    for (name, bytes) in after {
+        if before.remove(name).is_none_or(|was| !is_equal(was, bytes)) {
+            blocks.push((name, Some(bytes)));
+        }
+    }
+    blocks.extend(before.into_keys().map(|name| (name, None)));
+    Ok(StreamedChange::Patched { is_anew: false, blocks, meta })
+}
+
+fn changed_elements<'a>(
+    old: Option<Version<'a>>,
+    new: Version<'a>,
+) -> Result<StreamedChange<'a>, Corruption> {
+    let is_set = new.form == Form::Set;
+    let shape = if is_set { Shape::Set } else { Shape::Hash };
+    let meta = changed_meta(old, new);
+    let old = old.filter(|old| is_divided(old.value));
+    let parts = |version: Version<'a>| -> Result<Vec<&'a [u8]>, Corruption> {
+        (0..version.cell.children()).map(|child| version.cell.block(child)).collect()
+    };
+    let (mut before, mut after) = (old.map_or(Ok(Vec::new()), parts)?, parts(new)?);
+    let is_anew = old.is_none();
+    // Parts that both versions share are equal. Most are before or behind those that differ.
+    let place = |part: &[u8]| (part.as_ptr(), part.len());
+    let mut shared: Vec<_> = before.iter().map(|part| place(part)).collect();
+    shared.sort_unstable();
+    let mut kept: Vec<_> = Vec::new();
+    after.retain(|part| {
+        let is_shared = shared.binary_search(&place(part)).is_ok();
+        if is_shared {
+            kept.push(place(part));
+        }
+        !is_shared
+    });
+    kept.sort_unstable();
+    before.retain(|part| kept.binary_search(&place(part)).is_err());
+    let mut was: BTreeMap<(u32, &[u8]), &[u8]> = BTreeMap::new();
+    for part in before {
+        each_element(shape, part, |element| {
+            was.insert((element.hash, element.name), element.value);
+        })?;
+    }
+    let mut elements: Vec<(&[u8], Option<&[u8]>)> = Vec::new();
+    for part in after {
+        each_element(shape, part, |element| {
+            let before = was.remove(&(element.hash, element.name));
+            if before.is_none_or(|value| value != element.value) {
+                elements.push((element.name, Some(element.value)));
+            }
+        })?;
+    }
+    elements.extend(was.into_keys().map(|(_, name)| (name, None)));
+    Ok(StreamedChange::Elements { is_set, is_anew, elements, meta })
+}
+
+fn each_element<'a>(
+    shape: Shape,
+    part: &'a [u8],
+    mut each: impl FnMut(Element<'a>),
+) -> Result<(), Corruption> {
+    let part = Part::parse(shape, part)?;
+    for index in 0..part.len() {
+        each(part.element(index).ok_or(Corruption("a part of a collection is damaged"))?);
+    }
+    Ok(())
+}

@@ -1,0 +1,400 @@
+//! The log of a region: one order of all transactions, what they changed, receipts, and the memory
+//! that it holds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nearstate_store::{
+    BlockChange, Condition, Error, Kind, Metadata, Namespace, Receipt, ReceiptState, Schema,
+    Session, StreamItem, StreamedChange, WhenFull,
+};
+
+use crate::fixture::TestRegion;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn logged(session: &Session, name: &str, kind: Kind, when_full: WhenFull) -> Namespace {
+    let schema = Schema { kind, ..Schema::default() };
+    let ns = session.namespace(name, &schema).unwrap();
+    session.stream(ns, when_full).unwrap();
+    ns
+}
+
+fn block<'a>(name: &'a str, bytes: Option<&'a [u8]>) -> BlockChange<'a> {
+    BlockChange { name, bytes }
+}
+
+#[test]
+fn the_log_has_each_transaction_once_and_whole_in_the_order_of_commits() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let other = fixture.region.session().unwrap();
+    let ns = session.namespace("s", &Schema::default()).unwrap();
+    session.put(ns, b"before", b"").unwrap();
+    session.stream(ns, WhenFull::LoseOldest).unwrap();
+    for round in 0..100_u32 {
+        let writer = if round % 2 == 0 { &session } else { &other };
+        writer
+            .transact(|txn| {
+                txn.put(ns, b"one", &round.to_le_bytes())?;
+                txn.put(ns, b"two", &round.to_le_bytes())?;
+                txn.delete(ns, b"before").map(drop)
+            })
+            .unwrap();
+    }
+    let reader = fixture.region.session().unwrap();
+    let mut stream = reader.commit_stream().unwrap();
+    let (mut round, mut last) = (0_u32, 0);
+    while let Some(item) = stream.next().unwrap() {
+        let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
+        assert!(entry.number > last, "position {} follows {last}", entry.number);
+        last = entry.number;
+        let expected = if round % 2 == 0 { 0 } else { 1 };
+        assert_eq!(entry.writer, expected);
+        let records: Vec<_> = entry.records().map(Result::unwrap).collect();
+        let keys: Vec<&[u8]> = records.iter().map(|record| record.key).collect();
+        // The removal of an absent record changes nothing.
+        let expected: &[&[u8]] =
+            if round == 0 { &[b"one", b"two", b"before"] } else { &[b"one", b"two"] };
+        assert_eq!(keys, expected);
+        for record in &records[..2] {
+            let StreamedChange::Put { value, .. } = &record.change else { panic!("{record:?}") };
+            assert_eq!(*value, round.to_le_bytes());
+        }
+        round += 1;
+    }
+    assert_eq!(round, 100);
+    drop(stream);
+    drop((session, other, reader));
+    fixture.close_and_check();
+}
+
+#[test]
+fn a_change_is_the_difference_of_two_versions() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Mixed, WhenFull::LoseOldest);
+    let large = vec![7; 2000];
+    let first = [block("a", Some(b"1")), block("b", Some(&large)), block("c", Some(b"3"))];
+    session.patch(ns, b"ue", &first, Condition::Always).unwrap();
+    let second = [block("a", Some(b"2")), block("c", None), block("d", Some(b"4"))];
+    session.patch(ns, b"ue", &second, Condition::Always).unwrap();
+    let tags: &[(&str, &[u8])] = &[("cell", b"5")];
+    let metadata = Metadata { tags, expires_ms: 0 };
+    session.transact(|txn| txn.set_metadata(ns, b"ue", metadata)).unwrap();
+    session.put(ns, b"ue", b"a value").unwrap();
+    session.delete(ns, b"ue").unwrap();
+    let mut stream = session.commit_stream().unwrap();
+    let mut seen = Vec::new();
+    while let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() {
+        for record in entry.records() {
+            seen.push(match record.unwrap().change {
+                StreamedChange::Patched { is_anew, blocks, meta } => {
+                    let blocks: Vec<String> = blocks
+                        .iter()
+                        .map(|(name, bytes)| {
+                            let name = String::from_utf8_lossy(name);
+                            format!("{name}:{:?}", bytes.map(<[u8]>::len))
+                        })
+                        .collect();
+                    let meta = meta.map(<[u8]>::is_empty);
+                    format!("patched {is_anew} {} {meta:?}", blocks.join(" "))
+                }
+                StreamedChange::Put { value, meta, is_set } => {
+                    format!("put {} {} {is_set}", String::from_utf8_lossy(value), meta.len())
+                }
+                other => format!("{other:?}"),
+            });
+        }
+    }
+    assert_eq!(
+        seen,
+        [
+            "patched true a:Some(1) b:Some(2000) c:Some(1) Some(true)",
+            "patched false a:Some(1) d:Some(1) c:None None",
+            "patched false  Some(false)",
+            "put a value 0 false",
+            "Deleted { is_expiry: false }",
+        ]
+    );
+    drop(stream);
+    drop(session);
+    fixture.close_and_check();
+}
+
+#[test]
+fn an_expired_version_counts_as_absent_and_its_removal_is_an_expiry() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Blocks, WhenFull::LoseOldest);
+    let put = |key: &[u8]| {
+        session.transact(|txn| {
+            txn.patch(ns, key, &[block("a", Some(b"1")), block("b", Some(b"2"))])?;
+            txn.set_metadata(ns, key, Metadata { tags: &[], expires_ms: 1 }).map(drop)
+        })
+    };
+    put(b"patched").unwrap();
+    put(b"collected").unwrap();
+    session.patch(ns, b"patched", &[block("a", Some(b"1"))], Condition::Always).unwrap();
+    assert_eq!(session.collect_expired(10).unwrap().records, 1);
+    let mut stream = session.commit_stream().unwrap();
+    let mut changes = BTreeMap::new();
+    while let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() {
+        for record in entry.records().map(Result::unwrap) {
+            let change = match record.change {
+                StreamedChange::Patched { is_anew, blocks, .. } => (is_anew, blocks.len()),
+                StreamedChange::Deleted { is_expiry } => (is_expiry, 0),
+                other => panic!("{other:?}"),
+            };
+            changes.insert(record.key.to_vec(), change);
+        }
+    }
+    assert_eq!(changes[&b"patched"[..]], (true, 1));
+    assert_eq!(changes[&b"collected"[..]], (true, 0));
+    drop(stream);
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// What a log holds is bounded: a namespace says whether the oldest entries are lost or commits are
+/// refused.
+#[test]
+fn a_full_log_loses_its_oldest_or_refuses_as_its_policy_says() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let value = vec![1_u8; 100_000];
+    for policy in [WhenFull::LoseOldest, WhenFull::Refuse] {
+        let ns = logged(&session, &format!("{policy:?}"), Kind::Value, policy);
+        let mut written = 0;
+        let refused = (0..200_u32).find_map(|round| {
+            let done = session.put(ns, &(round % 2).to_le_bytes(), &value);
+            written += u64::from(done.is_ok());
+            done.err()
+        });
+        let mut stream = session.commit_stream().unwrap();
+        let (mut read, mut lost) = (0, 0);
+        while let Some(item) = stream.next().unwrap() {
+            match item {
+                StreamItem::Transaction(_) => read += 1,
+                StreamItem::Lost { transactions } => lost += transactions,
+            }
+        }
+        if policy == WhenFull::LoseOldest {
+            assert_eq!((refused, written, read + lost), (None, 200, 200));
+            assert!(lost >= 100 && read >= 10, "{read} read, {lost} lost");
+            stream.acknowledge().unwrap();
+        } else {
+            assert!(matches!(refused, Some(Error::Behind { .. })), "{refused:?}");
+            assert_eq!((read, lost), (written, 0));
+            assert!((20..60).contains(&written), "{written} entries of 100 kB fill 4 MiB");
+            assert!(session.put(ns, &0_u32.to_le_bytes(), &value).is_err());
+            stream.acknowledge().unwrap();
+            session.put(ns, &0_u32.to_le_bytes(), &value).unwrap();
+        }
+    }
+    // What an entry replaces is at most an eighth of what the log may hold.
+    let ns = session.namespace("Refuse", &Schema::default()).unwrap();
+    session.put(ns, b"k", &vec![1; 1 << 20]).unwrap();
+    let refused = session.put(ns, b"k", b"");
+    assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// Replaced values are free for others once the log has given them up, at any time and in any
+/// session.
+#[test]
+fn a_log_leaves_the_heap_to_the_records() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let writers = [(); 3].map(|()| fixture.region.session().unwrap());
+    let ns = logged(&writers[0], "s", Kind::Value, WhenFull::LoseOldest);
+    // 48 MiB of records in 64 MiB, each replaced four times by another writer.
+    for round in 0..5_u32 {
+        for key in 0..12_000_u32 {
+            let writer = &writers[(key + round) as usize % 3];
+            writer.put(ns, &key.to_le_bytes(), &[round as u8; 4000]).unwrap();
+        }
+    }
+    for key in 0..12_000_u32 {
+        assert!(writers[key as usize % 3].delete(ns, &key.to_le_bytes()).unwrap());
+    }
+    // All of it serves other sizes.
+    let plain = writers[0].namespace("plain", &Schema::default()).unwrap();
+    let stored = (0..10_000_u32)
+        .take_while(|key| writers[0].put(plain, &key.to_le_bytes(), &[1; 9000]).is_ok())
+        .count();
+    assert!(stored * 9000 > 50 << 20, "{stored} records of 9 kB");
+    drop(writers);
+    fixture.close_and_check();
+}
+
+/// With a log that keeps everything a full heap refuses logged commits and says why. Others go on.
+#[test]
+fn a_full_heap_with_a_log_that_keeps_entries_names_the_log() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let kept = logged(&session, "kept", Kind::Value, WhenFull::Refuse);
+    session.put(kept, b"k", b"1").unwrap();
+    let mut count = 0_u32;
+    while session.put(plain, &count.to_le_bytes(), &[1; 900]).is_ok() {
+        count += 1;
+    }
+    while session.put(plain, &count.to_le_bytes(), &[]).is_ok() {
+        count += 1;
+    }
+    let refused = session.delete(kept, b"k").unwrap_err();
+    assert!(matches!(refused, Error::Behind { .. }), "{refused}");
+    for key in 0..100_u32 {
+        assert!(session.delete(plain, &key.to_le_bytes()).unwrap());
+    }
+    assert!(session.delete(kept, b"k").unwrap());
+    drop(session);
+    fixture.close_and_check();
+}
+
+#[test]
+fn a_receipt_is_replicated_when_the_consumer_has_acknowledged_its_position() {
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let consumer = fixture.region.session().unwrap();
+    assert_eq!(session.receipt(), Receipt::NONE);
+    assert!(session.is_replicated(Receipt::NONE).unwrap());
+    let ns = logged(&session, "s", Kind::Value, WhenFull::Refuse);
+    session.put(ns, b"k", b"1").unwrap();
+    let first = session.receipt();
+    session.put(ns, b"k", b"2").unwrap();
+    let second = session.receipt();
+    assert!(first < second && first != Receipt::NONE);
+    let view = consumer.get(ns, b"k").unwrap().unwrap();
+    assert_eq!(consumer.receipt_of(&view).unwrap(), second);
+    drop(view);
+    assert_eq!(consumer.receipt_of_all().unwrap(), second);
+    let mut stream = consumer.commit_stream().unwrap();
+    let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else { panic!("an entry") };
+    assert_eq!(entry.receipt(), first);
+    stream.acknowledge().unwrap();
+    assert!(session.is_replicated(first).unwrap() && !session.is_replicated(second).unwrap());
+    let state = session.wait_replicated(second, Duration::from_millis(1)).unwrap();
+    assert_eq!(state, ReceiptState::Pending);
+    let waiting = std::thread::spawn(move || session.wait_replicated(second, LONG).unwrap());
+    assert!(stream.next().unwrap().is_some() && stream.next().unwrap().is_none());
+    stream.acknowledge().unwrap();
+    assert_eq!(waiting.join().unwrap(), ReceiptState::Replicated);
+    drop(stream);
+    drop(consumer);
+    fixture.close_and_check();
+}
+
+/// What the log has given up before it was read does not count as replicated later.
+#[test]
+fn a_receipt_of_a_lost_entry_stays_lost() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::LoseOldest);
+    let value = vec![1_u8; 100_000];
+    let receipts: Vec<Receipt> = (0..200)
+        .map(|_| {
+            session.put(ns, b"k", &value).unwrap();
+            session.receipt()
+        })
+        .collect();
+    let mut stream = session.commit_stream().unwrap();
+    let mut first_read = None;
+    while let Some(item) = stream.next().unwrap() {
+        if let StreamItem::Transaction(entry) = item {
+            first_read.get_or_insert(entry.receipt());
+        }
+    }
+    assert_eq!(session.receipt_state(receipts[0]).unwrap(), ReceiptState::Pending);
+    stream.acknowledge().unwrap();
+    let first_read = first_read.unwrap();
+    for receipt in receipts {
+        let expected =
+            if receipt < first_read { ReceiptState::Lost } else { ReceiptState::Replicated };
+        assert_eq!(session.receipt_state(receipt).unwrap(), expected, "{receipt:?}");
+    }
+    drop(stream);
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// Several writers change common records, while a consumer replays the log. In the order of the log
+/// the versions of each record rise, each transaction is whole, and the last state is that of the
+/// region.
+#[test]
+fn the_log_of_concurrent_writers_replays_to_the_records() {
+    const KEYS: u32 = 8;
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::Refuse);
+    let is_over = AtomicBool::new(false);
+    let mut replayed: BTreeMap<Vec<u8>, (u64, Vec<u8>)> = BTreeMap::new();
+    let mut entries = 0;
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3_u32)
+            .map(|writer| {
+                let session = fixture.region.session().unwrap();
+                scope.spawn(move || {
+                    for round in 0..3000_u32 {
+                        let one = (round.wrapping_mul(7) + writer) % KEYS;
+                        let other = (one + 1 + round % (KEYS - 1)) % KEYS;
+                        let value = u64::from(writer) << 32 | u64::from(round);
+                        let done = session.transact(|txn| {
+                            txn.put(ns, &one.to_le_bytes(), &value.to_le_bytes())?;
+                            txn.put(ns, &other.to_le_bytes(), &value.to_le_bytes())
+                        });
+                        match done {
+                            Ok(()) | Err(Error::Behind { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        let region = &fixture.region;
+        let (is_over, replayed, entries) = (&is_over, &mut replayed, &mut entries);
+        let consumer = scope.spawn(move || {
+            let session = region.session().unwrap();
+            let mut stream = session.commit_stream().unwrap();
+            loop {
+                let is_last = is_over.load(Ordering::Acquire);
+                let mut is_empty = true;
+                while let Some(item) = stream.next().unwrap() {
+                    is_empty = false;
+                    let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
+                    *entries += 1;
+                    let records: Vec<_> = entry.records().map(Result::unwrap).collect();
+                    assert_eq!(records.len(), 2);
+                    let mut values = Vec::new();
+                    for record in records {
+                        let StreamedChange::Put { value, .. } = record.change else {
+                            panic!("{record:?}")
+                        };
+                        values.push(value);
+                        let seen = (record.version, value.to_vec());
+                        let before = replayed.insert(record.key.to_vec(), seen);
+                        let before = before.map_or(0, |(version, _)| version);
+                        assert!(before < record.version, "{before}, then {}", record.version);
+                    }
+                    assert_eq!(values[0], values[1]);
+                }
+                stream.acknowledge().unwrap();
+                if is_last && is_empty {
+                    break;
+                }
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        is_over.store(true, Ordering::Release);
+        consumer.join().unwrap();
+    });
+    assert!(entries > 0);
+    for (key, (version, value)) in replayed {
+        let view = session.get(ns, &key).unwrap().unwrap();
+        assert_eq!((view.version(), view.bytes()), (version, value.as_slice()));
+    }
+    drop(session);
+    fixture.close_and_check();
+}
