@@ -455,7 +455,6 @@ impl Checker<'_> {
         if let Err(Corruption(what)) = arena.unique_ids() {
             self.report.fault(format!("member {index}: {what}"));
         }
-        self.ring(arena.get(undo::STREAM))?;
         for which in [Bump::Small, Bump::Large] {
             let (front, end) = arena.bump(which);
             if front < end {

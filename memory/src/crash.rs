@@ -125,7 +125,6 @@ pub const POINTS: &[&str] = &[
     "ring.recorded",
     "ring.published",
     "ring.finished",
-    "ring.numbered",
     "frontier.tables",
     "frontier.raised",
     "chunk.locked",

@@ -215,12 +215,25 @@ impl Member {
         self.shrink_log_beyond(log, budget(self.map().chunks()))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn shrink_log_to(&self, most: u64) -> Result<()> {
         match log_words(self.map())? {
             Some(log) => self.shrink_log_beyond(&log, most),
             None => Ok(()),
         }
+    }
+
+    /// Makes the positions that are drawn next holes.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn void_next_positions(&self, count: u64) -> Result<()> {
+        let log = log_words(self.map())?.ok_or(NO_LOG)?;
+        let tail = log.tail.load(Ordering::Relaxed);
+        for position in tail + 1..=tail + count {
+            let word = log.ring.get(position as usize % log.ring.len());
+            let seen = word.map_or(0, |word| word.load(Ordering::Relaxed));
+            invariant!(log.void(position, seen), "nothing else writes");
+        }
+        Ok(())
     }
 
     fn shrink_log_beyond(&self, log: &LogWords<'_>, most: u64) -> Result<()> {

@@ -8,6 +8,7 @@
 //! `UnsafeCell`s of loom, which report every unordered access.
 
 mod idle;
+mod log;
 mod member_slot;
 mod name_table;
 mod pin_interval;
@@ -588,6 +589,7 @@ fn every_mutant_makes_its_model_fail() {
     let survivors: Vec<_> = [MUTANTS, idle::MUTANTS, member_slot::MUTANTS]
         .into_iter()
         .flatten()
+        .chain(log::MUTANTS)
         .chain(name_table::MUTANTS)
         .chain(pipe::MUTANTS)
         .chain(removal::MUTANTS)

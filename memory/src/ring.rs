@@ -1,7 +1,6 @@
-//! Event rings in the heap, which watchers and consumers of the commit stream read
+//! Event rings in the heap, which watchers read
 //! (`spec/region.md`, section 10). Writers append under the ring's lock. Readers take no lock. A
-//! slow reader learns how many entries it missed, unless the ring is lossless: then writers are
-//! rejected instead.
+//! slow reader learns how many entries it missed.
 //!
 //! A ring is never freed after its offset was published, so readers need no pin.
 
@@ -17,7 +16,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind};
-use crate::layout::{ARENA_BYTES, CATALOG_RING, Corruption, LINE, arena_at, catalog_at};
+use crate::layout::{CATALOG_RING, Corruption, LINE, catalog_at};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::region::catalog::check_namespace;
@@ -33,19 +32,13 @@ const RING_LOCK: u64 = LINE;
 const RING_POSITIONS: u64 = 2 * LINE;
 /// The futex word of the waiters.
 const RING_WAITERS: u64 = 3 * LINE;
-/// The consumer's line: its acknowledged position and its flags.
-const RING_ACKED: u64 = 4 * LINE;
-const RING_ACKED_NUMBER: u64 = 4 * LINE + 8;
-const RING_FLAGS: u64 = 4 * LINE + 16;
+/// A line that is not used.
+const RING_UNUSED: u64 = 4 * LINE;
 /// Where the words begin.
 const RING_WORDS: u64 = 5 * LINE;
 
-/// Flag: an append that would overwrite unacknowledged entries is rejected.
-const LOSSLESS: u64 = 1;
-
 const _: () = assert!(RING_LOCK + LINE == RING_POSITIONS && RING_POSITIONS + LINE == RING_WAITERS);
-const _: () = assert!(RING_ACKED == RING_WAITERS + LINE, "the consumer has a line of its own");
-const _: () = assert!(RING_FLAGS + 8 <= RING_WORDS && RING_ACKED_NUMBER == RING_ACKED + 8);
+const _: () = assert!(RING_WAITERS + 2 * LINE == RING_WORDS);
 const _: () = assert!(RING_BYTES_MIN <= RING_BYTES_MAX && RING_BYTES_MIN.is_multiple_of(8));
 
 /// Words that a new ring has reserved: those of the first entry's number.
@@ -62,8 +55,6 @@ pub enum RingStart {
     Tail,
     /// At the oldest entry that exists.
     Oldest,
-    /// At the acknowledged position of the consumer ([`RingReader::ack`]).
-    Acked,
 }
 
 /// The result of reading one entry.
@@ -155,17 +146,6 @@ pub(crate) fn fits(map: &Map, ring_at: u64, bytes: u64) -> Result<bool, Corrupti
     Ok(entry_words(bytes) <= words_at(map, ring_at)?.entry_words_max())
 }
 
-/// False if the ring is lossless and has too little room besides the unacknowledged entries. The
-/// caller holds the ring's lock.
-pub(crate) fn has_room(map: &Map, ring_at: u64, payload_bytes: u64) -> Result<bool, Corruption> {
-    let words = words_at(map, ring_at)?;
-    if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & LOSSLESS == 0 {
-        return Ok(true);
-    }
-    // Acquire, pairs with `ack`: acknowledged entries have been read.
-    words.has_room(map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire), payload_bytes)
-}
-
 /// Appends `bytes` bytes from `source_at` in the region, unless they were appended before: then the
 /// tail is no longer `tail_before`. Called under the ring's lock, or by the recoverer of its owner.
 /// A kill can interrupt it anywhere, and another process can repeat it.
@@ -195,15 +175,14 @@ pub(crate) fn validate(map: &Map, ring_at: u64) -> Result<(), Corruption> {
     if map.word(lock_at(ring_at))?.load(Ordering::Acquire) != 0 {
         return Err(Corruption("a ring is locked, and its owner is not alive"));
     }
-    if map.word(ring_at + RING_FLAGS)?.load(Ordering::Acquire) & !LOSSLESS != 0 {
-        return Err(Corruption("a ring has a flag that does not exist"));
+    for at in (ring_at + RING_UNUSED..ring_at + RING_WORDS).step_by(8) {
+        if map.word(at)?.load(Ordering::Acquire) != 0 {
+            return Err(Corruption("the unused line of a ring is not zero"));
+        }
     }
     let tail = words.tail.load(Ordering::Acquire);
     if words.reserved.load(Ordering::Acquire) < tail.saturating_add(RESERVED_FIRST) {
         return Err(Corruption("a ring has reserved less than it has"));
-    }
-    if map.word(ring_at + RING_ACKED)?.load(Ordering::Acquire) > tail {
-        return Err(Corruption("a ring is acknowledged beyond its end"));
     }
     let (mut at, mut expected) = words.position_at(words.oldest)?;
     let (_, last) = words.position_at(words.tail)?;
@@ -237,23 +216,6 @@ impl Member {
     /// `BadArgument` for a size that no ring has, `Full`, `Stalled`, `Damaged`, `Forked`.
     pub fn open_watch_ring(&self, table: &IndexTable, capacity_bytes: u64) -> Result<u64> {
         self.open_ring(catalog_at(table.index()) + CATALOG_RING, capacity_bytes)
-    }
-
-    /// The stream ring of this member. Creates it with this capacity if it does not exist. It stays
-    /// with the arena: the next member in this slot uses it. No cell may be pending.
-    ///
-    /// # Errors
-    /// As [`Member::open_watch_ring`].
-    pub fn open_stream_ring(&self, capacity_bytes: u64) -> Result<u64> {
-        self.open_ring(stream_at(self.index()), capacity_bytes)
-    }
-
-    /// The stream ring of the member with this index, if it exists.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn stream_ring(&self, index: u32) -> Result<Option<u64>> {
-        self.ring_in(stream_at(index))
     }
 
     /// The ring whose offset is in a word, if there is one.
@@ -302,8 +264,7 @@ impl Member {
     }
 
     /// Appends an entry outside of a transaction, and wakes the waiters. False if the ring rejects
-    /// it: it is larger than a quarter of the ring, or the ring is lossless and full. After a kill
-    /// the entry exists or not.
+    /// it: it is larger than a quarter of the ring. After a kill the entry exists or not.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`.
@@ -317,30 +278,13 @@ impl Member {
                 return Ok(false);
             }
             self.acquire(lock_at(ring_at), LockSlot::Leaf)?;
-            let done = has_room(map, ring_at, bytes).and_then(|has_room| {
-                if has_room {
-                    words.append(tail(map, ring_at)?, payload)?;
-                }
-                Ok(has_room)
-            });
+            let done = tail(map, ring_at).and_then(|tail| words.append(tail, payload));
             self.release(lock_at(ring_at), LockSlot::Leaf, 0)?;
             wake(map, ring_at)?;
             self.check_not_truncated()?;
-            Ok(done?)
+            done?;
+            Ok(true)
         })
-    }
-
-    /// Sets whether the ring is lossless.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn set_ring_lossless(&self, ring_at: u64, is_lossless: bool) -> Result<()> {
-        let word = self.map().word(ring_at.saturating_add(RING_FLAGS))?;
-        let wanted = if is_lossless { LOSSLESS } else { 0 };
-        if word.load(Ordering::Acquire) != wanted {
-            word.store(wanted, Ordering::Release);
-        }
-        self.check_not_truncated()
     }
 
     /// Creates a reader of a ring.
@@ -354,26 +298,11 @@ impl Member {
         let place = match start {
             RingStart::Tail => words.tail,
             RingStart::Oldest => words.oldest,
-            RingStart::Acked => map.word(ring_at + RING_ACKED)?,
         };
-        let (at, expected) = match words.position_at(place) {
-            // Overwritten since: the first read of this reader returns how many entries it missed.
-            Err(_) if start == RingStart::Acked => {
-                let number = map.word(ring_at + RING_ACKED_NUMBER)?;
-                (place.load(Ordering::Acquire), number.load(Ordering::Relaxed))
-            }
-            position => position?,
-        };
+        let (at, expected) = words.position_at(place)?;
         Ok(RingReader { shared: Arc::clone(self.shared()), ring_at, at, expected })
     }
 }
-
-/// Offset of the word for a member's stream ring.
-const fn stream_at(index: u32) -> u64 {
-    arena_at(index) + undo::STREAM.offset()
-}
-
-const _: () = assert!(undo::STREAM.offset() < ARENA_BYTES);
 
 /// Reads a ring. Independent of the session that created it, and can move to another thread. A
 /// clone continues at the same position.
@@ -460,23 +389,6 @@ impl RingReader {
         let words = words_at(&self.shared.map, self.ring_at)?;
         let (_, number) = words.position_at(words.tail)?;
         Ok(number.saturating_sub(self.expected))
-    }
-
-    /// Acknowledges all entries read so far: a lossless ring may overwrite them. A ring has at most
-    /// one consumer that does this.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn ack(&self) -> Result<()> {
-        self.check_usable()?;
-        let [at, number] = self.shared.map.words(self.ring_at.saturating_add(RING_ACKED))?;
-        // The number first. If a kill interrupts this, the number is correct and the position too
-        // low, which only protects more entries.
-        number.store(self.expected, Ordering::Relaxed);
-        crash_point!("ring.numbered");
-        // Release, pairs with `has_room`: entries are read before they are overwritten.
-        at.store(self.at, Ordering::Release);
-        self.check_not_truncated()
     }
 
     fn check_usable(&self) -> Result<()> {

@@ -94,10 +94,6 @@ pub const WATCH_RING_BYTES: u64 = 1 << 20;
 /// blocks and without tags.
 pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
 
-/// The size of the commit stream of one writer, in bytes. A transaction uses at most a quarter of
-/// it. A hundred sessions that write use 400 MiB.
-pub const STREAM_RING_BYTES: u64 = 4 << 20;
-
 /// The stack of the thread of a watch descriptor, in bytes. Its calls are not deep, and a process
 /// that locks its memory (`mlockall`) allocates all of it.
 pub const WATCH_FD_STACK_BYTES: usize = 128 << 10;

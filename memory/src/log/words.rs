@@ -197,6 +197,7 @@ mod tests {
             for lap in 0..4 {
                 for _ in 0..4 {
                     let position = log.draw();
+                    log.raise_floor(position.saturating_sub(2));
                     let LogSlot::Drawn(seen) = log.read(position, || true) else {
                         panic!("position {position} of lap {lap} is not free")
                     };
@@ -217,8 +218,13 @@ mod tests {
                     assert_eq!(log.read(position + 1, || true), LogSlot::Unused);
                 }
             }
-            log.raise_floor(start + 3);
             assert_eq!(log.read(start + 2, || true), LogSlot::Lost);
+            // The floor is behind one word, and a writer needs the next one.
+            for position in start + 17..start + 21 {
+                assert_eq!(log.draw(), position);
+                let expected = if position < start + 18 { Claim::Made } else { Claim::Full };
+                assert_eq!(log.claim(position, 7), expected, "{}", position - start);
+            }
         }
     }
 }

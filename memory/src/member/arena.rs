@@ -58,9 +58,6 @@ pub(crate) mod undo {
     pub(crate) const FREE_AT: ArenaWord = ArenaWord::new(26);
     pub(crate) const FREE_TO: ArenaWord = ArenaWord::new(27);
     pub(crate) const FREE_SOURCE: ArenaWord = ArenaWord::new(28);
-    /// Follows the queues and is not part of the undo record: the ring of the member's commit
-    /// stream.
-    pub(crate) const STREAM: ArenaWord = ArenaWord::new(416);
     /// The last unique id that was handed out, sealed.
     pub(crate) const UNIQUE_IDS: ArenaWord = ArenaWord::new(424);
 
@@ -159,7 +156,7 @@ const SET_ASIDE_FIRST: usize = 432;
 /// The words of the queue [`HELD`].
 const HELD_FIRST: usize = 440;
 const QUEUE_WORDS: usize = 3;
-const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::STREAM.0);
+const _: () = assert!(QUEUE_FIRST + QUEUE_WORDS * QUEUES <= undo::UNIQUE_IDS.0);
 const _: () = assert!(undo::UNIQUE_IDS.0 < SET_ASIDE_FIRST && QUEUES < u8::MAX as usize);
 const _: () = assert!(SET_ASIDE_FIRST + QUEUE_WORDS <= HELD_FIRST);
 const _: () = assert!(HELD_FIRST + QUEUE_WORDS <= ARENA_WORDS);
@@ -171,7 +168,6 @@ pub(crate) const fn is_arena_word(word: usize) -> bool {
         || word >= QUEUE_FIRST && word < QUEUE_FIRST + QUEUE_WORDS * QUEUES
         || word >= SET_ASIDE_FIRST && word < SET_ASIDE_FIRST + QUEUE_WORDS
         || word >= HELD_FIRST && word < HELD_FIRST + QUEUE_WORDS
-        || word == undo::STREAM.0
         || word == undo::UNIQUE_IDS.0
 }
 

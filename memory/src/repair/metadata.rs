@@ -131,7 +131,7 @@ fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
             report.add_repaired(format!("member slot {index}"));
         }
         for which in (0..ARENA_BYTES).step_by(8) {
-            if which != undo::STREAM.offset() && which != undo::UNIQUE_IDS.offset() {
+            if which != undo::UNIQUE_IDS.offset() {
                 // What a session keeps for reuse is rebuilt in every repair.
                 set(map, arena_at(index) + which, 0)?;
             }

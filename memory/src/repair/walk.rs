@@ -23,16 +23,14 @@ use crate::index::bucket::{WORDS, at_of, control, entry, hash_tag, is_link, link
 use crate::index::lookup::{CHAIN_MAX, hash_of, walk_chain};
 use crate::layout::{
     CATALOG_RING, CHUNK_UNITS, CLASS_EXTENT, Corruption, HEAP, LINE, SEGMENTS, SUPER_EPOCH,
-    arena_at, catalog_at, ordinary_chunks, unseal,
+    catalog_at, ordinary_chunks, unseal,
 };
-use crate::member::arena::undo;
 use crate::member::lock::PAYLOAD;
 use crate::member::pin;
 use crate::namespace::{self, NamespaceEntry};
 use crate::region::index_table::{IndexTable, buckets_of, segment_of_word, segment_slot};
 use crate::region::linear_hash::bucket_of;
 use crate::region::map::Map;
-use crate::region::member_table::member_slots_used;
 use crate::ring;
 
 /// The birth epoch of a cell whose own is damaged: the first epoch of a region.
@@ -64,9 +62,6 @@ pub(super) fn repair(
         walk.namespace(entry, validate)?;
     }
     walk.correct_damaged(&namespaces, validate)?;
-    for index in 0..member_slots_used(map)? {
-        walk.ring(arena_at(index) + undo::STREAM.offset(), &format!("the stream of slot {index}"))?;
-    }
     walk.restore_orphans(&namespaces, validate, is_recovered)?;
     walk.free_the_rest()?;
     for entry in &namespaces {

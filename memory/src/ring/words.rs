@@ -134,13 +134,6 @@ impl RingWords<'_> {
         self.words_from(at).next().map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// True if an entry of this size would leave everything from `acked` on.
-    pub(crate) fn has_room(&self, acked: u64, bytes: u64) -> Result<bool, Corruption> {
-        let tail = self.tail.load(Ordering::Acquire);
-        let kept = tail.checked_sub(acked).ok_or(POSITIONS_CORRUPT)?;
-        Ok(kept.saturating_add(entry_words(bytes) + NEXT_HEADER_WORDS) <= self.capacity())
-    }
-
     /// Appends an entry, unless it was appended before: then the tail is no longer `tail_before`.
     /// The caller holds the ring's lock. Can be interrupted anywhere and repeated by another
     /// process.
@@ -449,28 +442,15 @@ mod tests {
     }
 
     #[test]
-    fn too_large_an_entry_is_rejected_and_room_is_exact_to_the_word() {
+    fn too_large_an_entry_is_rejected() {
         let own = TestRing::new();
         let ring = own.ring();
         let largest = (ring.entry_words_max() - ENTRY_HEADER_WORDS) * 8;
         assert!(ring.append(0, &vec![0; largest as usize + 1]).is_err());
         ring.append(0, &vec![1; largest as usize]).unwrap();
-        for _ in 0..2 {
-            assert_eq!(ring.has_room(0, largest), Ok(true));
-            ring.append(own.tail(), &vec![1; largest as usize]).unwrap();
-        }
-        // Three quarters are full, and the next entry's number needs two words more.
-        assert_eq!(ring.has_room(0, largest), Ok(false));
-        assert_eq!(ring.has_room(0, largest - 16), Ok(true));
-        ring.append(own.tail(), &vec![1; largest as usize - 16]).unwrap();
         let mut out = Vec::new();
-        assert_eq!(
-            ring.read_at(0, &mut out),
-            Ok(EntryRead::Entry { number: 0, end: ring.entry_words_max() }),
-            "an append that has_room allowed overwrites no entry"
-        );
-        assert_eq!(ring.has_room(0, 0), Ok(false));
-        assert_eq!(ring.has_room(ring.entry_words_max(), 0), Ok(true));
+        let end = ring.entry_words_max();
+        assert_eq!(ring.read_at(0, &mut out), Ok(EntryRead::Entry { number: 0, end }));
     }
 
     #[test]

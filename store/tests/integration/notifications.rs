@@ -2,7 +2,7 @@
 
 use nearstate_store::{
     BlockChange, Condition, Error, EventKind, Filter, Form, Kind, Metadata, Notice, Schema,
-    StreamItem, StreamedChange, TagSchema, Waiter, Watch, WhenFull,
+    StreamItem, TagSchema, Waiter, Watch, WhenFull,
 };
 
 use crate::fixture::TestRegion;

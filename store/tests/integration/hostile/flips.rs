@@ -185,14 +185,14 @@ fn follow(path: &Path) {
     let Ok(member) = region.member() else { return };
     let Ok(table) = member.namespace(b"ue", 1) else { return };
     let Ok(Some(ring)) = member.watch_ring(table) else { return };
-    for start in [RingStart::Oldest, RingStart::Acked, RingStart::Tail] {
+    for start in [RingStart::Oldest, RingStart::Tail] {
         let Ok(mut reader) = member.ring_reader(ring, start) else { continue };
         let (mut out, mut count) = (Vec::new(), 0);
         while let Ok(RingRead::Entry { .. } | RingRead::Lost { .. }) = reader.next(&mut out) {
             count += 1;
             assert!(count < 10_000, "a ring without an end");
         }
-        drop((reader.backlog(), reader.ack(), member.append_to_ring(ring, &[1; 50])));
+        drop((reader.backlog(), member.append_to_ring(ring, &[1; 50])));
     }
 }
 
