@@ -103,6 +103,21 @@
 #define NS_STREAM_OP_ELEMENTS 5
 
 /**
+ * The consumer has not acknowledged it yet.
+ */
+#define NS_RECEIPT_PENDING 1
+
+/**
+ * The consumer has acknowledged it.
+ */
+#define NS_RECEIPT_REPLICATED 2
+
+/**
+ * The log has given it up before the consumer read it.
+ */
+#define NS_RECEIPT_LOST 3
+
+/**
  * Events of all records of the namespace.
  */
 #define NS_FILTER_ALL 0
@@ -656,20 +671,21 @@ typedef struct ns_block_change_list {
 typedef int32_t (*ns_txn_fn)(void *context, struct ns_txn *txn);
 
 /**
- * A committed transaction of a writer, or a gap.
+ * A committed transaction, or a gap.
  */
 typedef struct ns_stream_entry {
     /**
-     * The number of lost transactions of this writer: read the records again that they may have
-     * changed. 0: this is a transaction, and `ns_stream_records` iterates over its records.
+     * The number of lost transactions, at most: read the records again. 0: this is a transaction,
+     * and `ns_stream_records` iterates over its records.
      */
     uint64_t lost;
     /**
-     * The number of the transaction in its writer's stream: consecutive.
+     * The position of the transaction in the log. Positions rise, with gaps where a commit was
+     * given up. 0 for a gap.
      */
     uint64_t number;
     /**
-     * The number of the writer's session. A later session may reuse it.
+     * The number of the writer's session. A later session may reuse it. 0 for a gap.
      */
     uint32_t writer;
 } ns_stream_entry;
@@ -735,6 +751,17 @@ typedef bool (*ns_patch_fn)(void *context, struct ns_bytes name, const struct ns
  * Gets the blocks of a record, one by one.
  */
 typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
+
+/**
+ * A position in the log. What it stands for is replicated when the consumer of the stream has
+ * acknowledged it. Receipts of one region can be compared.
+ */
+typedef struct ns_receipt {
+    /**
+     * The position; 0: nothing, which is replicated at any time.
+     */
+    uint64_t position;
+} ns_receipt;
 
 /**
  * Selects the events of a watch. All bytes 0: events of all records.
@@ -1537,12 +1564,14 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
 enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *context);
 
 /**
- * Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`. Each
- * writer has one stream for all namespaces; it refuses commits if any of its namespaces is set to
- * `NS_STREAM_FULL_REFUSE`. The stream permanently takes 4 MiB of the region per session that
- * writes. Transactions above 1 MiB fail with `NS_TRANSACTION_TOO_LARGE`.
+ * Logs the commits of a namespace from now on; a namespace that is logged stays so. `when_full` is
+ * one of `NS_STREAM_FULL_..`. The region has one log for all namespaces; it refuses commits if any
+ * namespace is set to `NS_STREAM_FULL_REFUSE`. The log permanently takes a 64th of the region's
+ * heap, from 512 KiB to 8 MiB, and holds what its transactions have replaced: at most a sixteenth
+ * of the heap. A transaction that replaces more than an eighth of that fails with
+ * `NS_TRANSACTION_TOO_LARGE`.
  *
- * Fails with `NS_WRONG_KIND` for counters, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
+ * Fails with `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
  * `NS_BAD_ARGUMENT`.
  *
  * # Safety
@@ -1565,9 +1594,9 @@ enum ns_status ns_namespace_enable_stream(struct ns_session *session,
 enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **stream);
 
 /**
- * Gets the next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never
- * waits. The transactions of one writer arrive in commit order. The order between writers follows
- * from the versions of the records.
+ * Gets the next transaction, or `NS_NOT_FOUND` if there is none at present. Never waits. All
+ * transactions arrive in the order of their commits. The current transaction holds memory of the
+ * region until the next call.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this stream).
  *
@@ -1611,8 +1640,8 @@ enum ns_status ns_stream_record_tags(const struct ns_stream_record *record,
                                      void *context);
 
 /**
- * Acknowledges all transactions read so far. A stream that refuses commits when it is full may
- * overwrite them.
+ * Acknowledges all transactions read so far: they are replicated (`ns_receipt_wait`), and a log
+ * that refuses commits when it is full may forget them.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1629,6 +1658,42 @@ enum ns_status ns_stream_acknowledge(struct ns_stream *stream);
  * Rule 1.
  */
 enum ns_status ns_stream_close(struct ns_stream *stream);
+
+/**
+ * Gets the receipt of the session's last commit in a logged namespace; position 0 before the first
+ * one.
+ *
+ * Fails with `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_receipt_of_commit(struct ns_session *session, struct ns_receipt *receipt);
+
+/**
+ * Gets a receipt that covers everything that the session has read so far, absent records included.
+ * Output that depends on it may leave the host when the receipt is replicated.
+ *
+ * Fails with `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_receipt_of_reads(struct ns_session *session, struct ns_receipt *receipt);
+
+/**
+ * Waits until what a receipt stands for is replicated or lost, for at most `timeout_ms`
+ * milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_receipt_wait(struct ns_session *session,
+                               struct ns_receipt receipt,
+                               uint64_t timeout_ms,
+                               uint32_t *state);
 
 /**
  * Watches records of a namespace. Every change that begins after the call has returned is

@@ -1,13 +1,16 @@
-//! The commit stream: every committed transaction, for consumers such as replicas and logs.
+//! The commit stream: every committed transaction in one order, for consumers such as replicas and
+//! logs; and receipts, which tell what its consumer has acknowledged.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
+use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::meta::Meta;
 use nearstate_store::{
-    CommitStream, Session, StreamEntry, StreamItem, StreamedChange, StreamedRecord, WhenFull,
+    CommitStream, Receipt, ReceiptState, Session, StreamEntry, StreamItem, StreamedChange,
+    StreamedRecord, WhenFull,
 };
 
 use crate::bytes::{ns_bytes, null};
@@ -33,12 +36,14 @@ pub const NS_STREAM_OP_EXPIRED: u32 = 4;
 /// Some members of a large set or some fields of a large hash were changed.
 pub const NS_STREAM_OP_ELEMENTS: u32 = 5;
 
-/// Streams the commits of a namespace from now on. `when_full` is one of `NS_STREAM_FULL_..`. Each
-/// writer has one stream for all namespaces; it refuses commits if any of its namespaces is set to
-/// `NS_STREAM_FULL_REFUSE`. The stream permanently takes 4 MiB of the region per session that
-/// writes. Transactions above 1 MiB fail with `NS_TRANSACTION_TOO_LARGE`.
+/// Logs the commits of a namespace from now on; a namespace that is logged stays so. `when_full` is
+/// one of `NS_STREAM_FULL_..`. The region has one log for all namespaces; it refuses commits if any
+/// namespace is set to `NS_STREAM_FULL_REFUSE`. The log permanently takes a 64th of the region's
+/// heap, from 512 KiB to 8 MiB, and holds what its transactions have replaced: at most a sixteenth
+/// of the heap. A transaction that replaces more than an eighth of that fails with
+/// `NS_TRANSACTION_TOO_LARGE`.
 ///
-/// Fails with `NS_WRONG_KIND` for counters, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
+/// Fails with `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
 /// `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
@@ -91,16 +96,17 @@ impl ns_stream {
     }
 }
 
-/// A committed transaction of a writer, or a gap.
+/// A committed transaction, or a gap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_stream_entry {
-    /// The number of lost transactions of this writer: read the records again that they may have
-    /// changed. 0: this is a transaction, and `ns_stream_records` iterates over its records.
+    /// The number of lost transactions, at most: read the records again. 0: this is a transaction,
+    /// and `ns_stream_records` iterates over its records.
     pub lost: u64,
-    /// The number of the transaction in its writer's stream: consecutive.
+    /// The position of the transaction in the log. Positions rise, with gaps where a commit was
+    /// given up. 0 for a gap.
     pub number: u64,
-    /// The number of the writer's session. A later session may reuse it.
+    /// The number of the writer's session. A later session may reuse it. 0 for a gap.
     pub writer: u32,
 }
 
@@ -133,9 +139,9 @@ pub unsafe extern "C" fn ns_stream_open(
     })
 }
 
-/// Gets the next transaction of any writer, or `NS_NOT_FOUND` if there is none at present. Never
-/// waits. The transactions of one writer arrive in commit order. The order between writers follows
-/// from the versions of the records.
+/// Gets the next transaction, or `NS_NOT_FOUND` if there is none at present. Waits at most 100 us,
+/// for a writer that is in its commit. All transactions arrive in the order of their commits. The current transaction holds memory of the
+/// region until the next call.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this stream).
 ///
@@ -157,13 +163,13 @@ pub unsafe extern "C" fn ns_stream_next(
         stream.entry.set(None);
         match stream.stream.borrow_mut().next()? {
             None => return Ok(ns_status::NS_NOT_FOUND),
-            Some(StreamItem::Lost { writer, transactions }) => {
-                out.put(ns_stream_entry { lost: transactions, number: 0, writer });
+            Some(StreamItem::Lost { transactions }) => {
+                out.put(ns_stream_entry { lost: transactions, number: 0, writer: 0 });
             }
             Some(StreamItem::Transaction(entry)) => {
                 out.put(ns_stream_entry { lost: 0, number: entry.number, writer: entry.writer });
-                // SAFETY: only the lifetime changes. The bytes stay in the stream's buffer until
-                // the next call, which clears `entry` first.
+                // SAFETY: only the lifetime changes. The stream's pin keeps the bytes in the region
+                // until the next call, which clears `entry` first.
                 let entry =
                     unsafe { std::mem::transmute::<StreamEntry<'_>, StreamEntry<'static>>(entry) };
                 stream.entry.set(Some(entry));
@@ -369,8 +375,8 @@ pub unsafe extern "C" fn ns_stream_record_tags(
     })
 }
 
-/// Acknowledges all transactions read so far. A stream that refuses commits when it is full may
-/// overwrite them.
+/// Acknowledges all transactions read so far: they are replicated (`ns_receipt_wait`), and a log
+/// that refuses commits when it is full may forget them.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -383,7 +389,7 @@ pub unsafe extern "C" fn ns_stream_acknowledge(stream: *mut ns_stream) -> ns_sta
         let stream = unsafe { borrow(stream, "the stream") }?;
         // SAFETY: the session stays open while it counts this stream.
         let _call = unsafe { enter(stream.session) }?;
-        stream.stream.borrow().acknowledge()?;
+        stream.stream.borrow_mut().acknowledge()?;
         Ok(ns_status::NS_OK)
     })
 }
@@ -407,6 +413,103 @@ pub unsafe extern "C" fn ns_stream_close(stream: *mut ns_stream) -> ns_status {
         // SAFETY: rule 1: `ns_stream_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(stream) });
         call.session().release();
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// A position in the log. What it stands for is replicated when the consumer of the stream has
+/// acknowledged it. Receipts of one region can be compared.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ns_receipt {
+    /// The position; 0: nothing, which is replicated at any time.
+    pub position: u64,
+}
+
+/// The consumer has not acknowledged it yet.
+pub const NS_RECEIPT_PENDING: u32 = 1;
+/// The consumer has acknowledged it.
+pub const NS_RECEIPT_REPLICATED: u32 = 2;
+/// The log has given it up before the consumer read it.
+pub const NS_RECEIPT_LOST: u32 = 3;
+
+const fn code_of(state: ReceiptState) -> u32 {
+    match state {
+        ReceiptState::Pending => NS_RECEIPT_PENDING,
+        ReceiptState::Replicated => NS_RECEIPT_REPLICATED,
+        ReceiptState::Lost => NS_RECEIPT_LOST,
+    }
+}
+
+/// Gets the receipt of the session's last commit in a logged namespace; position 0 before the first
+/// one.
+///
+/// Fails with `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_receipt_of_commit(
+    session: *mut ns_session,
+    receipt: *mut ns_receipt,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let call = unsafe { enter(session) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(receipt, "the receipt") }?;
+        out.put(ns_receipt { position: call.session().store().receipt().position() });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Gets a receipt that covers everything that the session has read so far, absent records included.
+/// Output that depends on it may leave the host when the receipt is replicated.
+///
+/// Fails with `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_receipt_of_reads(
+    session: *mut ns_session,
+    receipt: *mut ns_receipt,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let call = unsafe { enter(session) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(receipt, "the receipt") }?;
+        out.put(ns_receipt { position: call.session().store().receipt_of_all()?.position() });
+        Ok(ns_status::NS_OK)
+    })
+}
+
+/// Waits until what a receipt stands for is replicated or lost, for at most `timeout_ms`
+/// milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`.
+///
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_receipt_wait(
+    session: *mut ns_session,
+    receipt: ns_receipt,
+    timeout_ms: u64,
+    state: *mut u32,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let call = unsafe { enter(session) }?;
+        // SAFETY: rule 3.
+        let out = unsafe { Out::new(state, "the state") }?;
+        let (store, receipt) = (call.session().store(), Receipt::of_position(receipt.position));
+        let known = match timeout_ms {
+            0 => store.receipt_state(receipt)?,
+            _ => store.wait_replicated(receipt, Duration::from_millis(timeout_ms))?,
+        };
+        out.put(code_of(known));
         Ok(ns_status::NS_OK)
     })
 }

@@ -11,10 +11,11 @@ use crate::layout::{
     CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND,
     CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT,
     CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
-    LOG_FLOOR, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME,
-    MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
-    SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
-    arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
+    LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
+    MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE,
+    NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
+    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, is_cluster_word,
+    member_at, namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
@@ -58,6 +59,12 @@ pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption>
     let tail = tail?;
     if acknowledged? > tail || floor? > tail + 1 {
         report.fault(format!("the log: a position behind its end {tail}"));
+    }
+    let gaps = load(map, LOG_GAP_COUNT)?.min(LOG_GAPS_MAX);
+    for at in (LOG_GAPS + 16 * gaps..LOG_GAPS + 16 * LOG_GAPS_MAX).step_by(8) {
+        if load(map, at)? != 0 {
+            report.fault(format!("the log: byte {} of its gaps is not zero", at - LOG_GAPS));
+        }
     }
     if tail == 0 && load(map, LOG_UNITS)? != 0 {
         report.fault("the log: it was never used, and has held something");

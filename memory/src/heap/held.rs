@@ -55,7 +55,7 @@ pub(crate) fn keeps(map: &Map) -> Result<bool, Corruption> {
 /// True if the word `next` of a published record is the position of its transaction.
 pub(crate) fn is_position(map: &Map, next: u64) -> Result<bool, Corruption> {
     let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire);
-    Ok(next & HAS_POSITION != 0 && next & !HAS_POSITION <= tail)
+    Ok(next & HAS_POSITION != 0 && (1..=tail).contains(&(next & !HAS_POSITION)))
 }
 
 /// The position of the transaction that has published a record, if its cell tells.

@@ -94,9 +94,9 @@ impl Member {
         Ok(LogReader { next: acknowledged + 1, waiting: (0, None), lost: None })
     }
 
-    /// Reads the next entry, under a pin that the caller keeps while it uses it. Never waits: the
-    /// log seems empty at a position that its writer has not decided yet. A writer that is slower
-    /// than 100 us there is passed over, and tries again at another position.
+    /// Reads the next entry, under a pin that the caller keeps while it uses it. Waits at most
+    /// 100 us for a writer that has drawn its position and not decided: then it is passed over, and
+    /// tries again at another position.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -118,7 +118,7 @@ impl Member {
                     return Ok(LogRead::Lost { entries: floor - position });
                 }
                 LogSlot::Drawn(_) if !reader.has_waited(position, log.tail) => {
-                    return Ok(LogRead::Empty);
+                    std::thread::yield_now();
                 }
                 LogSlot::Drawn(seen) => {
                     let _ = log.void(position, seen); // Or it was claimed just now.
@@ -134,7 +134,10 @@ impl Member {
                     let status = entry.status()?;
                     let decided = match status_of(status) {
                         0 if reader.has_waited(position, log.tail) => abort(status),
-                        0 => return Ok(LogRead::Empty),
+                        0 => {
+                            std::thread::yield_now();
+                            continue;
+                        }
                         decided => decided,
                     };
                     reader.next += 1;

@@ -10,12 +10,12 @@ use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
-    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_REPLICATED,
-    LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE,
-    MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH,
-    SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR,
-    SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, is_cluster_word, member_at,
-    namespace_flags, ordinary_chunks, seal, unseal,
+    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS,
+    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
+    MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
+    SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
+    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
+    entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks, seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
@@ -95,7 +95,7 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
         // A flipped bit of a position makes it the highest one, so that none is used again.
         let last =
             load(LOG_TAIL)?.max(load(LOG_REPLICATED)?).max(load(LOG_FLOOR)?.saturating_sub(1));
-        if last > load(LOG_REPLICATED)? {
+        if load(LOG_KEEPS)? & 1 != 0 && last > load(LOG_REPLICATED)? {
             report.add_lost("the entries of the log that were not acknowledged");
         }
         set(map, LOG_TAIL, last)?;

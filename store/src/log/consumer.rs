@@ -145,9 +145,8 @@ impl Session {
 }
 
 impl CommitStream<'_> {
-    /// The next transaction, or `None` if there is none at present. Never waits: a writer that is
-    /// in its commit delays the transactions behind it for 100 us at most. Then it is passed over,
-    /// and tries again at another position.
+    /// The next transaction, or `None` if there is none at present. Waits at most 100 us, for a
+    /// writer that is in its commit: then it is passed over, and tries again at another position.
     ///
     /// Complexity: a line of the ring and the lines of the transaction.
     ///

@@ -25,11 +25,11 @@ pub enum StreamedChange<'a> {
     },
     /// These blocks changed. `None`: the block was removed.
     Patched {
-        /// True if all earlier blocks were removed.
+        /// True if the record is new, or all earlier blocks were removed.
         is_anew: bool,
         /// Name and bytes of each.
         blocks: Vec<(&'a [u8], Option<&'a [u8]>)>,
-        /// Tags and expiry, encoded as in `Put`; `None`: unchanged.
+        /// Tags and expiry, encoded as in `Put`; `None`: unchanged, of a new record none.
         meta: Option<&'a [u8]>,
     },
     /// These members of a set or fields of a hash changed; the record is a large collection. `None`:
@@ -37,11 +37,11 @@ pub enum StreamedChange<'a> {
     Elements {
         /// True for members of a set, which have empty values.
         is_set: bool,
-        /// True if all earlier elements were removed.
+        /// True if the record is new, or all earlier elements were removed.
         is_anew: bool,
         /// Name and value of each.
         elements: Vec<(&'a [u8], Option<&'a [u8]>)>,
-        /// Tags and expiry, encoded as in `Put`; `None`: unchanged.
+        /// Tags and expiry, encoded as in `Put`; `None`: unchanged, of a new record none.
         meta: Option<&'a [u8]>,
     },
     /// The record was deleted.
@@ -118,12 +118,10 @@ pub(crate) fn streamed<'a>(
     Ok(StreamedRecord { namespace, key: new.cell.key()?, version: new.cell.version(), change })
 }
 
-/// The metadata, unless it is that of the old version.
+/// The metadata, unless it is that of the old version. A new record has none before.
 fn changed_meta<'a>(old: Option<Version<'a>>, new: Version<'a>) -> Option<&'a [u8]> {
-    match old {
-        Some(old) if old.meta == new.meta => None,
-        _ => Some(new.meta),
-    }
+    let before = old.map_or(&[][..], |old| old.meta);
+    Some(new.meta).filter(|meta| *meta != before)
 }
 
 /// The bytes of each block of a table, in its order.

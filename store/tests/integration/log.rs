@@ -111,7 +111,7 @@ fn a_change_is_the_difference_of_two_versions() {
     assert_eq!(
         seen,
         [
-            "patched true a:Some(1) b:Some(2000) c:Some(1) Some(true)",
+            "patched true a:Some(1) b:Some(2000) c:Some(1) None",
             "patched false a:Some(1) d:Some(1) c:None None",
             "patched false  Some(false)",
             "put a value 0 false",

@@ -10,6 +10,7 @@
 
 pub mod stress;
 #[cfg(feature = "crash-points")]
+pub mod log_kills;
 pub mod points;
 #[cfg(feature = "crash-points")]
 mod verifier;

@@ -146,6 +146,10 @@ fn exception(file: &Snapshot, area: &str, from: u64, bit: u64) -> Option<&'stati
     let (at, word_bit) = (bit / 64 * 8, bit % 64);
     let flipped = |at: u64| file.word(at) ^ u64::from(at == bit / 64 * 8) << word_bit;
     match area {
+        "reserved page" => match at - from {
+            0x80 | 0xc0 | 0x100 | 0x200 | 0x500 | 0x508 | 0x540 => Some("words of the log"),
+            _ => None,
+        },
         "member slots" => match (at - from) % 128 {
             64 if word_bit < 40 => Some("incarnation of a slot"),
             64 if word_bit == 56 => Some("a free slot that looks dead is recovered"),
@@ -166,6 +170,7 @@ fn exception(file: &Snapshot, area: &str, from: u64, bit: u64) -> Option<&'stati
                 160 | 168 if is_empty(160) => Some("empty bump range"),
                 256..3328 => queue(256),
                 3456..3480 => queue(3456),
+                3520..3544 => queue(3520),
                 _ => None,
             }
         }

@@ -10,7 +10,7 @@ use nearstate_instructions::{
 };
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, Kind, Metadata, Namespace, Region, Schema, Session,
-    TagSchema, View,
+    TagSchema, View, WhenFull,
 };
 
 const OPERATIONS: &[MeasuredOperation] = &[
@@ -21,6 +21,7 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("batch-view", 8000, batch_view),
     ("batch-copy", 8000, batch_copy),
     ("put", 8000, put),
+    ("logged-put", 8000, logged_put),
     ("batch-put", 8000, batch_put),
     ("patch", 8000, patch),
     ("update", 8000, update),
@@ -190,6 +191,22 @@ fn batch_copy(times: u64) -> MeasuredResult {
 /// A put that replaces a record.
 fn put(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
+    measured(times, |_| {
+        let key = loaded.next_key();
+        black_box(loaded.session.put(loaded.values, &key, black_box(&VALUE))?);
+        Ok(())
+    })
+}
+
+/// A put that replaces a record of a logged namespace. Nothing reads the log.
+fn logged_put(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    loaded.session.stream(loaded.values, WhenFull::LoseOldest)?;
+    // The log holds as much as it may: each put retires what another one has replaced.
+    for _ in 0..24 * RECORDS {
+        let key = loaded.next_key();
+        loaded.session.put(loaded.values, &key, &VALUE)?;
+    }
     measured(times, |_| {
         let key = loaded.next_key();
         black_box(loaded.session.put(loaded.values, &key, black_box(&VALUE))?);

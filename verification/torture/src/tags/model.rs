@@ -228,7 +228,7 @@ impl TagModel {
                 self.records.remove(key);
             }
             if self.streamed.contains(space_of(key)) {
-                let is_anew = old.is_some() && living.is_none();
+                let is_anew = living.is_none();
                 steps.push(change.step(new.as_ref(), is_anew));
             }
         }
@@ -331,8 +331,7 @@ impl ScriptChange {
             Self::Put(..) | Self::Label(..) => format!("put {key} {text}"),
             Self::Patch(_, block, bytes) => {
                 let bytes = bytes.map_or_else(|| "-".to_owned(), |b| format!(":{b}"));
-                let meta = if is_anew { " {} ends 0" } else { "" };
-                format!("patch {key} {is_anew} [{block}{bytes}]{meta}")
+                format!("patch {key} {is_anew} [{block}{bytes}]")
             }
             Self::Alloc(..) | Self::Write(..) => format!("put object {text}"),
             Self::Free(_) => "deleted object".to_owned(),

@@ -1,10 +1,11 @@
 //! Every crash point that a script reaches: a child kills itself there, another process verifies
 //! the region, a second child executes the rest of the script, and the result is verified again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_store::crash::POINTS;
-use nearstate_store::{Pattern, Region, Schema, StreamItem, WhenFull};
+use nearstate_store::{Region, Schema, StreamItem, WhenFull};
 
 use crate::points::{CrashTest, ReachedPoints};
 use crate::region_access::{create_region, open_session};
@@ -103,12 +104,22 @@ pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let of_recovery = |point: &str| {
-        ["recover.", "entry.", "event.retired", "txn.repl", "txn.un", "txn.retired", "txn.appended"]
-            .iter()
-            .any(|prefix| point.starts_with(prefix))
+        [
+            "recover.",
+            "entry.",
+            "event.retired",
+            "txn.repl",
+            "txn.un",
+            "txn.retired",
+            "txn.appended",
+            "hold.",
+            "log.",
+        ]
+        .iter()
+        .any(|prefix| point.starts_with(prefix))
     };
     let is_first = |point: &str| {
-        ["txn.", "entry.", "event.", "ring.", "line.", "counter."]
+        ["txn.", "entry.", "event.", "ring.", "line.", "counter.", "log.", "hold."]
             .iter()
             .any(|prefix| point.starts_with(prefix))
     };
@@ -147,14 +158,16 @@ fn two_deaths(
     case.verify().map_err(context)
 }
 
-/// Kills a process while it creates its stream's ring or appends to it, in a namespace whose stream
-/// refuses commits when it is full. The next process in its place writes until it is refused.
+/// Kills a process while it creates the log or writes to it, in a namespace whose log refuses
+/// commits when it is full. The next process in its place writes until it is refused.
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
-    let of_rings = |point: &&&str| {
-        ["ring.", "entry.", "txn.prepared"].iter().any(|prefix| point.starts_with(prefix))
+    let of_the_log = |point: &&&str| {
+        ["log.", "hold.", "txn.prepared", "txn.decided"]
+            .iter()
+            .any(|prefix| point.starts_with(prefix))
     };
-    for point in POINTS.iter().filter(of_rings) {
+    for point in POINTS.iter().filter(of_the_log) {
         for occurrence in [1, 3] {
             let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
             let path = create_region(folder).map_err(context)?;
@@ -162,7 +175,7 @@ pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
             let plan = format!("{point}:{occurrence}");
             let end = child_from(starter, folder, ("fill", 0, ""), Some(&plan));
             kills += u64::from(end.map_err(context)? == ChildEnd::Killed);
-            // The dead process's slot is free, and its ring is available to the next one.
+            // The dead process's slot is free, and what the log holds in it.
             child_from(starter, folder, ("attach", 0, ""), None).map_err(context)?;
             child_from(starter, folder, ("fill", 0, ""), None).map_err(context)?;
             verify_kept(&path).map_err(context)?;
@@ -178,25 +191,35 @@ fn stream_kept(path: &Path) -> nearstate_store::Result<()> {
     session.stream(ns, WhenFull::Refuse)
 }
 
-/// Each record is in the stream once, and nothing is lost.
+/// Each version of each record is in the log once, and nothing is lost.
 fn verify_kept(path: &Path) -> Result<(), String> {
     let session = open_session(path)?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
-    let mut keys = Vec::new();
-    let listed = session.list(ns, Pattern::All, |key| keys.push(key.to_vec()));
-    listed.map_err(|e| format!("list: {e}"))?;
-    let mut streamed = Vec::new();
+    let mut streamed: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
     let mut consumer = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
     while let Some(next) = consumer.next().map_err(|e| format!("stream: {e}"))? {
         let StreamItem::Transaction(entry) = next else { return Err(format!("{next:?}")) };
         for record in entry.records() {
-            streamed.push(record.map_err(|e| format!("{e:?}"))?.key.to_vec());
+            let record = record.map_err(|e| format!("{e:?}"))?;
+            let first = (record.version, record.version - 1);
+            let seen = streamed.entry(record.key.to_vec()).or_insert(first);
+            if record.version != seen.1 + 1 {
+                return Err(format!("version {} follows {}", record.version, seen.1));
+            }
+            seen.1 = record.version;
         }
     }
-    keys.sort();
-    streamed.sort();
-    if keys != streamed {
-        return Err(format!("{} records exist, {} are in the stream", keys.len(), streamed.len()));
+    let mut records = 0;
+    let mut scan = session.scan(ns).map_err(|e| format!("scan: {e}"))?;
+    while let Some(view) = scan.next().map_err(|e| format!("scan: {e}"))? {
+        records += 1;
+        let last = streamed.get(view.key()).map(|(_, last)| *last);
+        if last != Some(view.version()) {
+            return Err(format!("version {} of a record, {last:?} in the log", view.version()));
+        }
+    }
+    if records != streamed.len() {
+        return Err(format!("{records} records exist, {} are in the log", streamed.len()));
     }
     Ok(())
 }

@@ -291,20 +291,24 @@ fn execute_change(
 /// The namespace of [`fill`].
 pub(crate) const KEPT: &str = "kept";
 
-/// A child's role: puts large records with different keys until the full stream refuses.
+/// A child's role: puts large records with different keys and empties them again, until the full
+/// log refuses: it holds what was replaced.
 pub(crate) fn fill(folder: &Path) -> Result<(), String> {
     let session = open_session(&folder.join("region"))?;
     let ns = session.namespace(KEPT, &Schema::default()).map_err(|e| format!("open: {e}"))?;
     let first = session.count(ns).map_err(|e| format!("count: {e}"))?;
-    let value = vec![7; 900_000];
+    let value = vec![7; 400_000];
     for number in first..first + FILL_MAX {
-        match session.put(ns, format!("{KEPT}/{number}").as_bytes(), &value) {
-            Ok(_) => {}
-            Err(Error::Behind { .. }) => return Ok(()),
-            Err(error) => return Err(format!("put {number}: {error}")),
+        let key = format!("{KEPT}/{number}");
+        for value in [value.as_slice(), &[]] {
+            match session.put(ns, key.as_bytes(), value) {
+                Ok(_) => {}
+                Err(Error::Behind { .. }) => return Ok(()),
+                Err(error) => return Err(format!("put {number}: {error}")),
+            }
         }
     }
-    Err(format!("{FILL_MAX} records of 900 kB, were put and the stream did not refuse"))
+    Err(format!("{FILL_MAX} records of 400 kB were replaced and the log did not refuse"))
 }
 
 /// Many more than a stream's ring can contain of the records of [`fill`].

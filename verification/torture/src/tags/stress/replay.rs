@@ -81,10 +81,8 @@ impl StreamReplay {
                     return Err(format!("{key}: an unexpected patch"));
                 }
             };
-            // The stream also contains deletions of absent records, as version 0.
-            let is_nothing = kind == ChangeKind::Deleted && record.version == 0;
             let id = (key, record.version, kind);
-            if !is_nothing && self.steps.insert(id.clone(), put).is_some() {
+            if self.steps.insert(id.clone(), put).is_some() {
                 return Err(format!("{id:?} is in the stream twice"));
             }
         }

@@ -1,0 +1,115 @@
+//! Kills in a log that loses its oldest entries: a child writes more than the log may hold, reads
+//! it, and acknowledges what it has read and lost.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nearstate_store::crash::POINTS;
+use nearstate_store::{
+    Error, Namespace, Region, Schema, Session, StreamItem, StreamedChange, WhenFull,
+};
+
+use crate::points::{CrashTest, ReachedPoints};
+use crate::region_access::{create_region, open_session};
+use crate::scenario::{ChildEnd, child_from};
+use crate::verify::check_clean;
+
+const NAME: &str = "lossy";
+const KEYS: u64 = 3;
+/// Replaced values of a round: more than a log of a small region may hold, which is 4 MiB.
+const ROUND: u64 = 24;
+const VALUE_BYTES: usize = 300_000;
+
+fn open(session: &Session) -> Result<Namespace, Error> {
+    session.namespace(NAME, &Schema::default())
+}
+
+/// A child's role: three rounds of writes, each followed by a reader that acknowledges.
+pub(crate) fn lose(folder: &Path) -> Result<(), String> {
+    let context = |e: Error| format!("log: {e}");
+    let session = open_session(&folder.join("region"))?;
+    let ns = open(&session).map_err(context)?;
+    let mut value = vec![7; VALUE_BYTES];
+    for round in 0..3 {
+        for number in 0..ROUND {
+            value.fill((round * ROUND + number) as u8);
+            let key = (number % KEYS).to_le_bytes();
+            session.put(ns, &key, &value).map_err(context)?;
+        }
+        let mut stream = session.commit_stream().map_err(context)?;
+        while stream.next().map_err(context)?.is_some() {}
+        stream.acknowledge().map_err(context)?;
+    }
+    Ok(())
+}
+
+/// Kills a child at each point of the log, and lets the next one continue.
+///
+/// # Errors
+/// A version that the log has twice or out of order, a record whose last version it does not have,
+/// or a region with faults.
+pub fn losses(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
+    let mut reached = ReachedPoints::default();
+    let of_the_log = |point: &&&str| {
+        ["log.", "hold.", "aside.released"].iter().any(|prefix| point.starts_with(prefix))
+    };
+    for point in POINTS.iter().filter(of_the_log) {
+        for occurrence in [1, 2, 30] {
+            let context = |e| format!("log killed at {point}:{occurrence}: {e}");
+            let path = create_region(test.folder).map_err(context)?;
+            begin(&path).map_err(|e| context(e.to_string()))?;
+            let plan = format!("{point}:{occurrence}");
+            let end = child_from(test.starter, test.folder, ("lose", 0, ""), Some(&plan));
+            if end.map_err(context)? == ChildEnd::Killed {
+                reached.count(point);
+            }
+            verify(&path).map_err(context)?;
+            child_from(test.starter, test.folder, ("lose", 0, ""), None).map_err(context)?;
+            verify(&path).map_err(context)?;
+            check_clean(&path).map_err(context)?;
+        }
+    }
+    Ok(reached)
+}
+
+fn begin(path: &Path) -> Result<(), Error> {
+    let session = Region::attach(path)?.session()?;
+    session.stream(open(&session)?, WhenFull::LoseOldest)
+}
+
+/// In the log the versions of a key follow each other, and the last one is that of the record,
+/// unless it was acknowledged.
+fn verify(path: &Path) -> Result<(), String> {
+    let context = |e: Error| format!("log: {e}");
+    let session = open_session(path)?;
+    let ns = open(&session).map_err(context)?;
+    let mut last: BTreeMap<Vec<u8>, (u64, u8)> = BTreeMap::new();
+    let mut stream = session.commit_stream().map_err(context)?;
+    while let Some(item) = stream.next().map_err(context)? {
+        let StreamItem::Transaction(entry) = item else {
+            last.clear();
+            continue;
+        };
+        for record in entry.records() {
+            let record = record.map_err(|e| format!("{entry:?}: {e:?}"))?;
+            let StreamedChange::Put { value, .. } = record.change else {
+                return Err(format!("{entry:?}: no put"));
+            };
+            let first = value.first().copied().unwrap_or_default();
+            if value.len() != VALUE_BYTES || value.iter().any(|byte| *byte != first) {
+                return Err(format!("{entry:?}: a torn value"));
+            }
+            let before = last.insert(record.key.to_vec(), (record.version, first));
+            if before.is_some_and(|(before, _)| record.version != before + 1) {
+                return Err(format!("{entry:?}: version {} follows {before:?}", record.version));
+            }
+        }
+    }
+    for (key, (version, first)) in last {
+        let view = session.get(ns, &key).map_err(context)?.ok_or("no record")?;
+        if view.version() != version || view.bytes().first() != Some(&first) {
+            return Err(format!("version {} of a record, {version} in the log", view.version()));
+        }
+    }
+    Ok(())
+}
