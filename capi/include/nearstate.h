@@ -1594,9 +1594,9 @@ enum ns_status ns_namespace_enable_stream(struct ns_session *session,
 enum ns_status ns_stream_open(struct ns_session *session, struct ns_stream **stream);
 
 /**
- * Gets the next transaction, or `NS_NOT_FOUND` if there is none at present. Never waits. All
- * transactions arrive in the order of their commits. The current transaction holds memory of the
- * region until the next call.
+ * Gets the next transaction, or `NS_NOT_FOUND` if there is none at present. Waits at most 100 us,
+ * for a writer that is in its commit. All transactions arrive in the order of their commits. The
+ * current transaction holds memory of the region until the next call.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this stream).
  *

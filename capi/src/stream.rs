@@ -140,8 +140,8 @@ pub unsafe extern "C" fn ns_stream_open(
 }
 
 /// Gets the next transaction, or `NS_NOT_FOUND` if there is none at present. Waits at most 100 us,
-/// for a writer that is in its commit. All transactions arrive in the order of their commits. The current transaction holds memory of the
-/// region until the next call.
+/// for a writer that is in its commit. All transactions arrive in the order of their commits. The
+/// current transaction holds memory of the region until the next call.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this stream).
 ///

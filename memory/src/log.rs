@@ -130,7 +130,9 @@ impl Member {
         let ring = map.slice(at + LINE, count)?;
         let log = LogWords { tail: map.word(LOG_TAIL)?, floor: map.word(LOG_FLOOR)?, ring };
         let first = log.first_word();
-        ring.iter().for_each(|word| word.store(first, Ordering::Relaxed));
+        for word in ring {
+            word.store(first, Ordering::Relaxed);
+        }
         Ok(at)
     }
 

@@ -586,13 +586,10 @@ fn every_mutant_makes_its_model_fail() {
     if std::env::var_os("NEARSTATE_MUTANT").is_some() {
         return; // A mutant was planted from outside, to examine one failure.
     }
-    let survivors: Vec<_> = [MUTANTS, idle::MUTANTS, member_slot::MUTANTS]
+    let survivors: Vec<_> = [MUTANTS, idle::MUTANTS, log::MUTANTS, member_slot::MUTANTS]
         .into_iter()
         .flatten()
-        .chain(log::MUTANTS)
-        .chain(name_table::MUTANTS)
-        .chain(pipe::MUTANTS)
-        .chain(removal::MUTANTS)
+        .chain([name_table::MUTANTS, pipe::MUTANTS, removal::MUTANTS].into_iter().flatten())
         .chain(usage::MUTANTS)
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))

@@ -74,16 +74,16 @@ impl Member {
         let mut bytes = 0;
         // A queue of more cells than the heap has units is a cycle.
         let mut left = self.map().len() / LINE;
-        let (held, floor) = (from.held(), floor(self.map())?);
+        let (of_the_log, floor) = (from.held(), floor(self.map())?);
         loop {
-            let head = held.head.load(Ordering::Relaxed);
+            let head = of_the_log.head.load(Ordering::Relaxed);
             if head == 0 || !is_released(self.map(), head, floor).unwrap_or(false) {
                 break;
             }
             left = left.checked_sub(1).ok_or(Corruption("a queue has no end"))?;
             bytes += cell::bytes_at(self.map(), head)?;
             // It is retired now, behind what this member has retired before.
-            own.requeue(held, own.queue(cell::class_at(self.map(), head)?)?, head)?;
+            own.requeue(of_the_log, own.queue(cell::class_at(self.map(), head)?)?, head)?;
             crash_point!("take.moved");
         }
         for number in 0..=SET_ASIDE {

@@ -14,8 +14,8 @@ use crate::member::arena::{Arena, Bump, Queue, op, undo};
 use crate::member::pin;
 use crate::region::map::Map;
 
-/// Bit of the undo record's cell in transit: it moves to the queue of what the log holds. Offsets of
-/// cells are multiples of a line.
+/// Bit of the undo record's cell in transit: it moves to the queue of what the log holds. The
+/// offsets of cells are multiples of a line.
 pub(crate) const TO_HELD: u64 = 1;
 
 /// The most cells that one operation has pending: the records of a transaction with their blocks. A
@@ -106,14 +106,14 @@ impl Arena<'_> {
     #[inline]
     pub(crate) fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
         let tail = queue.tail.load(Ordering::Relaxed);
-        if !self.has_tail(queue, cell) {
-            queue.tail.store(cell, Ordering::Release);
-            crash_point!("append.tail");
-            queue.head.store(cell, Ordering::Release);
-        } else {
+        if self.has_tail(queue, cell) {
             cell::word(self.map, tail, WORD_NEXT)?.store(cell, Ordering::Release);
             crash_point!("append.tail");
             queue.tail.store(cell, Ordering::Release);
+        } else {
+            queue.tail.store(cell, Ordering::Release);
+            crash_point!("append.tail");
+            queue.head.store(cell, Ordering::Release);
         }
         crash_point!("append.linked");
         let count = queue.count.load(Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::system::{futex_wait, futex_wake};
 
 /// A writer that needs longer than this between two steps of its commit is passed over. It is a
 /// hundred times as long as the steps take.
-const WRITER_PATIENCE: Duration = Duration::from_micros(100);
+const WRITER_DELAY_MAX: Duration = Duration::from_micros(100);
 /// The longest single sleep of a waiter: a consumer that was killed after its acknowledgement wakes
 /// none.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -70,13 +70,13 @@ impl LogReader {
         self.next
     }
 
-    /// True if a writer has had [`WRITER_PATIENCE`] to decide this position. Those that wait for
+    /// True if a writer has had [`WRITER_DELAY_MAX`] to decide this position. Those that wait for
     /// one reader at the same time wait together.
     fn has_waited(&mut self, position: u64, tail: &AtomicU64) -> bool {
         if let (up_to, Some(since)) = self.waiting
             && position <= up_to
         {
-            return since.elapsed() > WRITER_PATIENCE;
+            return since.elapsed() > WRITER_DELAY_MAX;
         }
         self.waiting = (tail.load(Ordering::Acquire), Some(Instant::now()));
         false
@@ -243,7 +243,7 @@ impl Member {
         while begin.elapsed() < SPIN_MAX {
             match self.position_state(position)? {
                 PositionState::Pending => std::hint::spin_loop(),
-                known => return Ok(known),
+                known @ (PositionState::Acknowledged | PositionState::Lost) => return Ok(known),
             }
         }
         let word = self.map().word(LOG_WAKE)?;

@@ -175,7 +175,7 @@ impl LogWords<'_> {
     /// The word with which a new ring begins: of the round before that of the next position.
     pub(crate) fn first_word(&self) -> u64 {
         let next = self.tail.load(Ordering::Acquire) + 1;
-        (self.round(next) + ROUNDS - 1) % ROUNDS << ROUND_SHIFT | VOID
+        ((self.round(next) + ROUNDS - 1) % ROUNDS) << ROUND_SHIFT | VOID
     }
 }
 

@@ -1,5 +1,5 @@
-//! Models of the log (`log/words.rs`): a writer that is passed over, the memory of an entry that the
-//! floor has passed, and a writer that sleeps for a lap.
+//! Models of the log (`log/words.rs`): a writer that is passed over, the memory of an entry that
+//! the floor has passed, and a writer that sleeps for a lap.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -32,8 +32,8 @@ pub enum StreamedChange<'a> {
         /// Tags and expiry, encoded as in `Put`; `None`: unchanged, of a new record none.
         meta: Option<&'a [u8]>,
     },
-    /// These members of a set or fields of a hash changed; the record is a large collection. `None`:
-    /// the element was removed. Without elements and not anew, only the metadata changed.
+    /// These members of a set or fields of a hash changed; the record is a large collection.
+    /// `None`: the element was removed. Without elements and not anew, only the metadata changed.
     Elements {
         /// True for members of a set, which have empty values.
         is_set: bool,
@@ -124,8 +124,11 @@ fn changed_meta<'a>(old: Option<Version<'a>>, new: Version<'a>) -> Option<&'a [u
     Some(new.meta).filter(|meta| *meta != before)
 }
 
-/// The bytes of each block of a table, in its order.
-fn blocks_of<'a>(version: Version<'a>) -> Result<Vec<(&'a [u8], &'a [u8])>, Corruption> {
+/// The name and the bytes of a block.
+type NamedBlock<'a> = (&'a [u8], &'a [u8]);
+
+/// The blocks of a table, in its order.
+fn blocks_of(version: Version<'_>) -> Result<Vec<NamedBlock<'_>>, Corruption> {
     let mut table = BlockTable::new(version.value)?;
     let mut blocks = Vec::with_capacity(table.len());
     while let Some(block) = table.step()? {

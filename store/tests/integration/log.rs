@@ -50,8 +50,7 @@ fn the_log_has_each_transaction_once_and_whole_in_the_order_of_commits() {
         let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
         assert!(entry.number > last, "position {} follows {last}", entry.number);
         last = entry.number;
-        let expected = if round % 2 == 0 { 0 } else { 1 };
-        assert_eq!(entry.writer, expected);
+        assert_eq!(entry.writer, round % 2);
         let records: Vec<_> = entry.records().map(Result::unwrap).collect();
         let keys: Vec<&[u8]> = records.iter().map(|record| record.key).collect();
         // The removal of an absent record changes nothing.
@@ -104,7 +103,9 @@ fn a_change_is_the_difference_of_two_versions() {
                 StreamedChange::Put { value, meta, is_set } => {
                     format!("put {} {} {is_set}", String::from_utf8_lossy(value), meta.len())
                 }
-                other => format!("{other:?}"),
+                other @ (StreamedChange::Elements { .. } | StreamedChange::Deleted { .. }) => {
+                    format!("{other:?}")
+                }
             });
         }
     }
@@ -145,7 +146,9 @@ fn an_expired_version_counts_as_absent_and_its_removal_is_an_expiry() {
             let change = match record.change {
                 StreamedChange::Patched { is_anew, blocks, .. } => (is_anew, blocks.len()),
                 StreamedChange::Deleted { is_expiry } => (is_expiry, 0),
-                other => panic!("{other:?}"),
+                other @ (StreamedChange::Put { .. } | StreamedChange::Elements { .. }) => {
+                    panic!("{other:?}")
+                }
             };
             changes.insert(record.key.to_vec(), change);
         }
@@ -278,10 +281,12 @@ fn a_receipt_is_replicated_when_the_consumer_has_acknowledged_its_position() {
     assert!(session.is_replicated(first).unwrap() && !session.is_replicated(second).unwrap());
     let state = session.wait_replicated(second, Duration::from_millis(1)).unwrap();
     assert_eq!(state, ReceiptState::Pending);
-    let waiting = std::thread::spawn(move || session.wait_replicated(second, LONG).unwrap());
-    assert!(stream.next().unwrap().is_some() && stream.next().unwrap().is_none());
-    stream.acknowledge().unwrap();
-    assert_eq!(waiting.join().unwrap(), ReceiptState::Replicated);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || session.wait_replicated(second, LONG).unwrap());
+        assert!(stream.next().unwrap().is_some() && stream.next().unwrap().is_none());
+        stream.acknowledge().unwrap();
+        assert_eq!(waiting.join().unwrap(), ReceiptState::Replicated);
+    });
     drop(stream);
     drop(consumer);
     fixture.close_and_check();
@@ -320,77 +325,80 @@ fn a_receipt_of_a_lost_entry_stays_lost() {
     fixture.close_and_check();
 }
 
+const SHARED_KEYS: u32 = 8;
+
+/// Changes two of a few records in each transaction.
+fn write_pairs(session: &Session, ns: Namespace, writer: u32) {
+    for round in 0..3000_u32 {
+        let one = (round.wrapping_mul(7) + writer) % SHARED_KEYS;
+        let other = (one + 1 + round % (SHARED_KEYS - 1)) % SHARED_KEYS;
+        let value = u64::from(writer) << 32 | u64::from(round);
+        let done = session.transact(|txn| {
+            txn.put(ns, &one.to_le_bytes(), &value.to_le_bytes())?;
+            txn.put(ns, &other.to_le_bytes(), &value.to_le_bytes())
+        });
+        match done {
+            Ok(()) | Err(Error::Behind { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Version and value of each record, by its key.
+type Replayed = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// Reads the log until the writers have ended: each entry has two records with one value, and the
+/// versions of a record rise.
+fn replay_pairs(session: &Session, is_over: &AtomicBool) -> Replayed {
+    let mut replayed = Replayed::new();
+    let mut stream = session.commit_stream().unwrap();
+    loop {
+        let is_last = is_over.load(Ordering::Acquire);
+        let mut is_empty = true;
+        while let Some(item) = stream.next().unwrap() {
+            is_empty = false;
+            let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
+            let mut values = Vec::new();
+            for record in entry.records().map(Result::unwrap) {
+                let StreamedChange::Put { value, .. } = record.change else { panic!("{record:?}") };
+                values.push(value);
+                let seen = (record.version, value.to_vec());
+                let before = replayed.insert(record.key.to_vec(), seen);
+                let before = before.map_or(0, |(version, _)| version);
+                assert!(before < record.version, "{before}, then {}", record.version);
+            }
+            assert!(matches!(values[..], [one, other] if one == other), "{entry:?}");
+        }
+        stream.acknowledge().unwrap();
+        if is_last && is_empty {
+            return replayed;
+        }
+    }
+}
+
 /// Several writers change common records, while a consumer replays the log. In the order of the log
 /// the versions of each record rise, each transaction is whole, and the last state is that of the
 /// region.
 #[test]
 fn the_log_of_concurrent_writers_replays_to_the_records() {
-    const KEYS: u32 = 8;
     let fixture = TestRegion::new();
     let session = fixture.region.session().unwrap();
     let ns = logged(&session, "s", Kind::Value, WhenFull::Refuse);
     let is_over = AtomicBool::new(false);
-    let mut replayed: BTreeMap<Vec<u8>, (u64, Vec<u8>)> = BTreeMap::new();
-    let mut entries = 0;
-    std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..3_u32)
-            .map(|writer| {
-                let session = fixture.region.session().unwrap();
-                scope.spawn(move || {
-                    for round in 0..3000_u32 {
-                        let one = (round.wrapping_mul(7) + writer) % KEYS;
-                        let other = (one + 1 + round % (KEYS - 1)) % KEYS;
-                        let value = u64::from(writer) << 32 | u64::from(round);
-                        let done = session.transact(|txn| {
-                            txn.put(ns, &one.to_le_bytes(), &value.to_le_bytes())?;
-                            txn.put(ns, &other.to_le_bytes(), &value.to_le_bytes())
-                        });
-                        match done {
-                            Ok(()) | Err(Error::Behind { .. }) => {}
-                            Err(error) => panic!("{error}"),
-                        }
-                    }
-                })
-            })
-            .collect();
-        let region = &fixture.region;
-        let (is_over, replayed, entries) = (&is_over, &mut replayed, &mut entries);
-        let consumer = scope.spawn(move || {
-            let session = region.session().unwrap();
-            let mut stream = session.commit_stream().unwrap();
-            loop {
-                let is_last = is_over.load(Ordering::Acquire);
-                let mut is_empty = true;
-                while let Some(item) = stream.next().unwrap() {
-                    is_empty = false;
-                    let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
-                    *entries += 1;
-                    let records: Vec<_> = entry.records().map(Result::unwrap).collect();
-                    assert_eq!(records.len(), 2);
-                    let mut values = Vec::new();
-                    for record in records {
-                        let StreamedChange::Put { value, .. } = record.change else {
-                            panic!("{record:?}")
-                        };
-                        values.push(value);
-                        let seen = (record.version, value.to_vec());
-                        let before = replayed.insert(record.key.to_vec(), seen);
-                        let before = before.map_or(0, |(version, _)| version);
-                        assert!(before < record.version, "{before}, then {}", record.version);
-                    }
-                    assert_eq!(values[0], values[1]);
-                }
-                stream.acknowledge().unwrap();
-                if is_last && is_empty {
-                    break;
-                }
-            }
+    let replayed = std::thread::scope(|scope| {
+        let writers = [0, 1, 2].map(|writer| {
+            let session = fixture.region.session().unwrap();
+            scope.spawn(move || write_pairs(&session, ns, writer))
         });
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let (region, is_over) = (&fixture.region, &is_over);
+        let consumer = scope.spawn(move || replay_pairs(&region.session().unwrap(), is_over));
+        for writer in writers {
+            writer.join().unwrap();
+        }
         is_over.store(true, Ordering::Release);
-        consumer.join().unwrap();
+        consumer.join().unwrap()
     });
-    assert!(entries > 0);
+    assert_eq!(replayed.len(), SHARED_KEYS as usize);
     for (key, (version, value)) in replayed {
         let view = session.get(ns, &key).unwrap().unwrap();
         assert_eq!((view.version(), view.bytes()), (version, value.as_slice()));

@@ -15,8 +15,10 @@ use crate::repairs;
 use crate::rng::seeded;
 use crate::scenario;
 use crate::step;
+#[cfg(feature = "crash-points")]
+use crate::tags::log_kills;
+use crate::tags::script_process;
 use crate::tags::stress::worker;
-use crate::tags::{log_kills, script_process};
 use crate::writer::JournaledWriter;
 
 /// Runs a child with the arguments after the sub-command.
@@ -62,6 +64,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "served-node" => node_process::serve(folder),
         "served-embedded" => embedded::write(folder, number, &mut rng),
         "fill" => script_process::fill(folder),
+        #[cfg(feature = "crash-points")]
         "lose" => log_kills::lose(folder),
         "attach" => scenario::attach(folder),
         "fill-idle" => idle_memory::play(folder),

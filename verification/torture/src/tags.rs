@@ -11,6 +11,7 @@
 pub mod stress;
 #[cfg(feature = "crash-points")]
 pub mod log_kills;
+#[cfg(feature = "crash-points")]
 pub mod points;
 #[cfg(feature = "crash-points")]
 mod verifier;

@@ -24,6 +24,9 @@ fn open(session: &Session) -> Result<Namespace, Error> {
     session.namespace(NAME, &Schema::default())
 }
 
+/// The point of a recovery that aborts a transaction with a position.
+const GIVEN_BACK: &str = "log.given_back";
+
 /// A child's role: three rounds of writes, each followed by a reader that acknowledges.
 pub(crate) fn lose(folder: &Path) -> Result<(), String> {
     let context = |e: Error| format!("log: {e}");
@@ -62,6 +65,12 @@ pub fn losses(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
             let end = child_from(test.starter, test.folder, ("lose", 0, ""), Some(&plan));
             if end.map_err(context)? == ChildEnd::Killed {
                 reached.count(point);
+                // The next process recovers it. It is killed there, if it gives a position back.
+                let plan = format!("{GIVEN_BACK}:1");
+                let end = child_from(test.starter, test.folder, ("attach", 0, ""), Some(&plan));
+                if end.map_err(context)? == ChildEnd::Killed {
+                    reached.count(GIVEN_BACK);
+                }
             }
             verify(&path).map_err(context)?;
             child_from(test.starter, test.folder, ("lose", 0, ""), None).map_err(context)?;

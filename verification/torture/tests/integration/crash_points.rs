@@ -49,7 +49,7 @@ fn a_kill_at_any_named_point_loses_tears_and_leaks_nothing() {
     let of_limits = ["usage.locking", "usage.measured", "usage.reserved", "usage.settled"];
     assert!(of_limits.iter().all(|point| limited.kills.contains_key(point)), "{limited:?}");
     let lost = tags::log_kills::losses(&test(fourth)).unwrap_or_else(|e| panic!("{e}"));
-    let of_losses = ["log.raised", "log.gap_stored", "log.acknowledged", "hold.released"];
+    let of_losses = ["log.raised", "log.gap_stored", "log.given_back", "hold.released"];
     assert!(of_losses.iter().all(|point| lost.kills.contains_key(point)), "{lost:?}");
     let more = [recovered, tagged, adopted, dropped, removed, taken, limited, lost]
         .into_iter()
