@@ -77,12 +77,12 @@ impl Member {
             payload
         };
         crash_point!("chunk.locked");
-        let mut state = ChunkState::decode(payload);
+        let mut state = ChunkState::decode_locked(payload, chunk.bitmap(self.map())?);
         let done = work(&mut state);
         if done.is_err() {
             // What was begun under the lock ends under it. Damage that prevents it is in `done`.
             let _ = recover(&self.arena(), self.lock_owner());
-            state = ChunkState::of(&Bitmap::load(chunk.bitmap(self.map())?), state.has_pages);
+            state = state.after_failure(&Bitmap::load(chunk.bitmap(self.map())?));
             self.note_recovered_bumps();
         }
         self.release(at, LockSlot::Leaf, state.encode())?;
@@ -438,8 +438,11 @@ fn refresh_lock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let seen = word.load(Ordering::Acquire);
     if lock::owner_of(seen) == owner {
         let chunk = ChunkIndex((at - words) / 8);
-        let has_pages = ChunkState::decode(seen & lock::PAYLOAD).has_pages;
-        let state = ChunkState::of(&Bitmap::load(chunk.bitmap(map)?), has_pages);
+        // Units that the member freed are not counted in the word yet: a bit that was lost before
+        // cannot be told from them.
+        let ChunkState { has_pages, is_given_up, .. } = ChunkState::decode(seen & lock::PAYLOAD);
+        let found = ChunkState::of(&Bitmap::load(chunk.bitmap(map)?), has_pages);
+        let state = ChunkState { is_given_up, ..found };
         lock::hold_with(word, owner, state.encode());
     }
     Ok(())
