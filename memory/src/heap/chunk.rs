@@ -143,7 +143,6 @@ impl ChunkState {
     /// The state after units were taken, with the bitmap and the number of allocated units that it
     /// has now.
     pub(crate) fn after_taking(self, bitmap: &Bitmap, used: u64) -> Self {
-        debug_assert!(used == u64::from(bitmap.used()), "{used} units are allocated");
         Self { is_closing: false, used, longest: bitmap.longest(), ..self }
     }
 

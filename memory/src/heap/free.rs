@@ -214,7 +214,7 @@ impl Member {
         // soon.
         let run = chunk.checked_run(at, to)?;
         if !is_allocated(chunk.bitmap(self.map())?, run) {
-            return Err(Error::from(Corruption("a cell that is free already is freed")));
+            return self.give_up_part(chunk, state, source, (at, to));
         }
         arena.set(undo::FREE_TO, to);
         arena.set(undo::FREE_SOURCE, source.encode());
@@ -231,6 +231,37 @@ impl Member {
             crash_point!("free.unstamped");
         }
         self.free_recorded_part(chunk, state)
+    }
+
+    /// A range is to be freed, and a part of it is free already. If the bitmap has lost a bit, the
+    /// chunk is given up, and the range leaves its source: what is left of its bits stays set.
+    /// Otherwise the source leads to memory of others, and is given up.
+    #[cold]
+    fn give_up_part(
+        &self,
+        chunk: ChunkIndex,
+        state: &mut ChunkState,
+        source: FreeSource,
+        (at, to): (u64, u64),
+    ) -> Result<()> {
+        let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
+        if state.is_given_up {
+            return Ok(take_from_source(&self.arena(), source, at, to)?);
+        }
+        let lost_bit = state.verify(&bitmap);
+        match source {
+            _ if lost_bit.is_err() => {
+                take_from_source(&self.arena(), source, at, to)?;
+                state.is_given_up = true;
+            }
+            FreeSource::Queue(number) => {
+                self.arena().numbered_queue(number)?.head.store(0, Ordering::Release);
+            }
+            FreeSource::Bump(which) => self.arena().set_bump(which, 0, 0),
+            FreeSource::Rest => {}
+        }
+        lost_bit?;
+        Err(Error::from(Corruption("a cell that is free already is freed")))
     }
 
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {

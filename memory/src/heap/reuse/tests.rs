@@ -226,3 +226,49 @@ fn a_flip_in_the_word_of_a_chunk_leaves_the_chunk_in_use() {
         assert_eq!(check_of(&path).faults, [""; 0], "bit {bit}: the word is computed again");
     }
 }
+
+/// What is freed in a chunk whose bitmap has lost a bit is never allocated, and the session goes on.
+#[test]
+fn a_cell_whose_bit_is_lost_is_freed_with_one_error() {
+    let mut found_by = 0;
+    for bit in 0..64 {
+        let path = TestRegionPath::new("flip-free");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let member = region.member().unwrap();
+        let table = member.namespace(b"records", 1).unwrap();
+        for number in 0..200 {
+            put(&member, table, number, 1).unwrap();
+        }
+        let at = found(&member, table, 100).0;
+        let chunk = ChunkIndex::of(member.map(), at).unwrap();
+        let word = chunk.run(at, at + LINE).start / 64;
+        let bitmap = chunk.bitmap(member.map()).unwrap();
+        bitmap[word as usize].fetch_xor(1 << bit, Ordering::Relaxed);
+        let mut damaged = 0;
+        let mut count = |done: Result<()>| match done {
+            Ok(()) => {}
+            Err(Error::Damaged { .. }) => damaged += 1,
+            Err(error) => panic!("bit {bit}: {error}"),
+        };
+        for number in 0..200 {
+            count(delete(&member, table, number));
+        }
+        for _ in 0..5 {
+            member.operation(|| member.advance()).unwrap();
+            count(member.operation(|| member.free_all()));
+        }
+        for number in 200..5000 {
+            count(put(&member, table, number, 1));
+        }
+        // None if the cell is reused as it is.
+        assert!(damaged <= 1, "bit {bit}: {damaged} operations failed");
+        found_by += damaged;
+        for number in 200..5000 {
+            assert_eq!(found(&member, table, number).1, value(number, 1), "bit {bit}");
+        }
+        drop((member, region));
+        repair_with(path.path(), &AttachOptions::default(), &mut |_, _| Ok(())).unwrap();
+        assert_eq!(check_of(&path).faults, [""; 0], "bit {bit}: after the repair");
+    }
+    assert!(found_by > 16, "{found_by} flips were found");
+}
