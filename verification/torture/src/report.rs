@@ -83,6 +83,15 @@ pub struct SlowWrites {
     pub longest_of_others_ms: u64,
 }
 
+impl SlowWrites {
+    fn text(self) -> String {
+        format!(
+            "{} refused as stalled, {} beside a stopped process, {} others (at most {} ms)",
+            self.refused, self.beside_stopped, self.others, self.longest_of_others_ms
+        )
+    }
+}
+
 /// What a run in a full region adds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FullRegionTotals {
@@ -137,7 +146,7 @@ impl TortureReport {
                 h.max() / 1000
             )
         };
-        let (counts, slow) = (&self.counts, self.slow_writes);
+        let counts = &self.counts;
         let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, (bytes >> 10) % 1024 * 10 / 1024);
         let [taken, used, bound] =
             [self.bytes_taken_max, self.bytes_used_max, self.bytes_taken_bound].map(mib);
@@ -183,13 +192,7 @@ impl TortureReport {
             ),
             ("longest write after a kill", us(&self.longest_write_after_a_kill.0)),
             ("all writes", us(&self.writes.0)),
-            (
-                "writes above a second",
-                format!(
-                    "{} refused as stalled, {} beside a stopped process, {} others (at most {} ms)",
-                    slow.refused, slow.beside_stopped, slow.others, slow.longest_of_others_ms
-                ),
-            ),
+            ("writes above a second", self.slow_writes.text()),
             (
                 "offline checks",
                 format!("{}, {} records compared", self.checks, self.records_compared),

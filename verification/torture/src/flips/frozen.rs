@@ -18,9 +18,13 @@ const INTENT: u64 = 1 << 46;
 /// Cells of a member that are looked at.
 const CELLS_MAX: usize = 400;
 
+/// The part of a hash that a header contains.
+pub(crate) const fn hash_low(word: u64) -> u64 {
+    word & 0xffff_ffff
+}
+
 /// The bytes of a cell of a class, at least.
-const fn cell_bytes(class: u8) -> u64 {
-    let class = class as u64;
+const fn cell_bytes(class: u64) -> u64 {
     match class {
         0..32 => 64 * (class + 1),
         32..72 => ((8 + (class - 32) % 8 + 1) << ((class - 32) / 8)) * 256,
@@ -206,13 +210,13 @@ impl FrozenRegion {
     }
 
     /// The cell contains a word: the hash of its key, or of the key of its record.
-    fn hash_at(&self, cell: u64, at: u64) -> Option<u32> {
-        let bytes = cell_bytes(self.word(cell) as u8);
-        (cell..cell.saturating_add(bytes)).contains(&at).then(|| self.word(cell + 32) as u32)
+    fn hash_at(&self, cell: u64, at: u64) -> Option<u64> {
+        let bytes = cell_bytes(self.word(cell) & 0xff);
+        (cell..cell.saturating_add(bytes)).contains(&at).then(|| hash_low(self.word(cell + 32)))
     }
 
     /// The hashes of the records that a member fills, if it fills the cell that contains a word.
-    pub(crate) fn filled_at(&self, member: u64, at: u64) -> Vec<u32> {
+    pub(crate) fn filled_at(&self, member: u64, at: u64) -> Vec<u64> {
         let arena = ARENAS + 4096 * member;
         let mut cells = vec![self.word(arena + 32)];
         cells.extend(self.chain(self.word(arena + 40), CELLS_MAX));
@@ -221,11 +225,11 @@ impl FrozenRegion {
         }
         // A block belongs to a record of the same list, and a transaction's cell names its records.
         let cells = cells.into_iter().chain(self.changed_by(member));
-        cells.map(|cell| self.word(cell + 32) as u32).collect()
+        cells.map(|cell| hash_low(self.word(cell + 32))).collect()
     }
 
     /// The hash of the key of a retired cell that contains a word.
-    pub(crate) fn retired_at(&self, member: u64, at: u64) -> Option<u32> {
+    pub(crate) fn retired_at(&self, member: u64, at: u64) -> Option<u64> {
         self.free_cells(member).into_iter().find_map(|cell| self.hash_at(cell, at))
     }
 

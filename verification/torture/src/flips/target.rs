@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nearstate_memory::hash;
 
-use super::frozen::{ARENAS, CATALOG, FrozenBucket, FrozenRegion, MEMBERS};
+use super::frozen::{ARENAS, CATALOG, FrozenBucket, FrozenRegion, MEMBERS, hash_low};
 use super::worker::{SPACES, namespace_name, possible_keys};
 use crate::rng::{Rng, percent};
 
@@ -133,7 +133,7 @@ impl Chooser<'_> {
             }
         }
         let keys = (0..SPACES).flat_map(|space| possible_keys(space).map(move |key| (space, key)));
-        keys.filter(|(_, key)| hashes.contains(&(hash(self.region.seed(), key) as u32))).collect()
+        keys.filter(|(_, key)| hashes.contains(&hash_low(hash(self.region.seed(), key)))).collect()
     }
 
     fn word(&mut self, area: &str) -> WordChoice {
