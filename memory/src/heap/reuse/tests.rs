@@ -227,7 +227,7 @@ fn a_flip_in_the_word_of_a_chunk_leaves_the_chunk_in_use() {
     }
 }
 
-/// What is freed in a chunk whose bitmap has lost a bit is never allocated, and the session goes on.
+/// What is freed in a chunk whose bitmap has lost a bit is not allocated, and the session goes on.
 #[test]
 fn a_cell_whose_bit_is_lost_is_freed_with_one_error() {
     let mut found_by = 0;
