@@ -129,8 +129,8 @@ impl ChunkState {
         with_check(pages | closing | given_up | (CHUNK_UNITS - longest) << 16 | used)
     }
 
-    /// Before units are taken: the number of allocated ones. A bit of the bitmap that was flipped to
-    /// 0 would let its unit be taken a second time. The word counts it still, because each change
+    /// Before units are taken: the number of allocated ones. A bit of the bitmap that became 0 by a
+    /// flip would let its unit be taken a second time. The word counts it still, because each change
     /// of a bitmap ends with one of the word. A bit that became 1 only keeps its unit from use.
     ///
     /// # Errors
