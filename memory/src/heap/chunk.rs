@@ -130,8 +130,9 @@ impl ChunkState {
     }
 
     /// Before units are taken: the number of allocated ones. A bit of the bitmap that became 0 by a
-    /// flip would let its unit be taken a second time. The word counts it still, because each change
-    /// of a bitmap ends with one of the word. A bit that became 1 only keeps its unit from use.
+    /// flip would let its unit be taken a second time. The word counts it still, because each
+    /// change of a bitmap ends with one of the word. A bit that became 1 only keeps its unit from
+    /// use.
     ///
     /// # Errors
     /// `Corruption`: nothing may be taken. [`Member::under_chunk`] then gives the chunk up.
