@@ -570,9 +570,10 @@ impl Checker<'_> {
             self.report.fault(format!("chunk {}: locked, and its owner is not alive", chunk.0));
         }
         let state = state_of(self.map, chunk)?;
-        let longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
-        if state.used != u64::from(bitmap.used())
-            || state.longest < longest
+        if state.is_given_up && word & PAYLOAD == state.encode() {
+            self.report.fault(format!("chunk {}: given up, its bitmap has lost a bit", chunk.0));
+        } else if state.used != u64::from(bitmap.used())
+            || state.longest < bitmap.longest()
             || word & PAYLOAD != state.encode()
         {
             self.report.fault(format!("chunk {}: its word and its bitmap differ", chunk.0));

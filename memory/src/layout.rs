@@ -156,6 +156,9 @@ pub(crate) const CHUNK_UNITS: u64 = CHUNK_BYTES / LINE;
 pub(crate) const CHUNK_HAS_PAGES: u64 = 1 << 47;
 /// Bit of a chunk's word: its records are being moved elsewhere.
 pub(crate) const CHUNK_IS_CLOSING: u64 = 1 << 46;
+/// Bit of a chunk's word: a member found that its bitmap has lost a bit. Nothing is taken from it
+/// until the repair.
+pub(crate) const CHUNK_IS_GIVEN_UP: u64 = 1 << 32;
 /// The word of a chunk of free units that has pages, with its check bits.
 pub(crate) const CHUNK_NEW_WITH_PAGES: u64 = CHUNK_HAS_PAGES | 0x80 << 38;
 /// Bytes of a chunk's bitmap.

@@ -4,7 +4,7 @@
 pub(crate) mod operation;
 pub(crate) mod idle;
 pub(crate) mod claim;
-mod locking;
+pub(crate) mod locking;
 pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod pin;

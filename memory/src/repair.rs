@@ -11,6 +11,7 @@
 
 mod walk;
 mod metadata;
+mod facts;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -23,7 +24,10 @@ use crate::atomic::Ordering;
 use crate::check::metadata::free_slots;
 use crate::check::{CheckReport, RecordCheck};
 use crate::crash::crash_point;
-use crate::layout::{Corruption, MAGIC, SUPER_BYTES, SUPER_DROP, SUPER_MEMBERS, arena_at, unseal};
+use crate::layout::{
+    Corruption, MAGIC, MEMBER_BYTES, MEMBERS, SUPER_BYTES, SUPER_DROP, SUPER_MEMBERS, arena_at,
+    seal, unseal,
+};
 use crate::member::arena::undo;
 use crate::region::file::{AttachOptions, Region, open_file};
 use crate::region::map::Map;
@@ -132,16 +136,32 @@ fn correct_member_count(
     let bytes = page.get(SUPER_MEMBERS as usize..).and_then(<[u8]>::first_chunk);
     let seen = bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let fits = |word| unseal(word, "").is_ok_and(|count| count <= MEMBERS_MAX as u64);
-    let is_region = page.starts_with(&MAGIC.to_le_bytes());
-    let Some(word) = correct(seen, fits).filter(|word| is_region && *word != seen) else {
+    let found = candidates(seen, fits);
+    if !page.starts_with(&MAGIC.to_le_bytes()) || found == [seen] {
+        return Ok(());
+    }
+    let used = member_slots_written(file);
+    // Of several the least with which each slot that was ever used has its place.
+    let counts = found.iter().map(|word| word >> 16);
+    let Some(count) = counts.filter(|count| found.len() == 1 || *count >= used).min() else {
         return Ok(());
     };
+    let word = seal(count);
     file.write_all_at(&word.to_le_bytes(), SUPER_MEMBERS).map_err(|error| Error::System {
         detail: format!("{}: cannot write the superblock", path.display()),
         errno: error.raw_os_error().unwrap_or(0),
     })?;
     report.add_repaired("the count of member slots: a flipped bit");
     Ok(())
+}
+
+/// The number of member slots up to the last one that contains something.
+fn member_slots_written(file: &File) -> u64 {
+    let mut slots = vec![0; (MEMBER_BYTES * MEMBERS_MAX as u64) as usize];
+    // What the file does not have is zero.
+    let _ = file.read_exact_at(&mut slots, MEMBERS);
+    let last = slots.iter().rposition(|byte| *byte != 0);
+    last.map_or(0, |last| last as u64 / MEMBER_BYTES + 1)
 }
 
 /// Recovers dead members in the usual way, if no free slot has a fault on which a session would
@@ -185,13 +205,20 @@ fn set(map: &Map, at: u64, value: u64) -> Result<bool, Corruption> {
     Ok(differs)
 }
 
+/// The words that differ from this one in at most one bit and fit: itself, or the others.
+fn candidates(word: u64, fits: impl Fn(u64) -> bool) -> Vec<u64> {
+    if fits(word) {
+        return vec![word];
+    }
+    (0..u64::BITS).map(|bit| word ^ 1 << bit).filter(|candidate| fits(*candidate)).collect()
+}
+
 /// The only word that differs from this one in at most one bit and fits.
 fn correct(word: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
-    if fits(word) {
-        return Some(word);
+    match *candidates(word, fits) {
+        [word] => Some(word),
+        _ => None,
     }
-    let mut found = (0..u64::BITS).map(|bit| word ^ 1 << bit).filter(|candidate| fits(*candidate));
-    found.next().filter(|_| found.next().is_none())
 }
 
 /// Corrects a sealed word whose value fits.
@@ -202,9 +229,31 @@ fn correct_sealed(
     fits: impl Fn(u64) -> bool,
     report: &mut RepairReport,
 ) -> Result<(), Corruption> {
+    correct_sealed_with(map, at, what, (fits, |_| None), report)
+}
+
+/// As [`correct_sealed`]. One flip in a thousand leads to two values or more that fit and have the
+/// right check bits. The second function gets them in ascending order, and chooses one by what the
+/// rest of the region says.
+fn correct_sealed_with(
+    map: &Map,
+    at: u64,
+    what: &str,
+    (fits, choose): (impl Fn(u64) -> bool, impl FnOnce(&[u64]) -> Option<u64>),
+    report: &mut RepairReport,
+) -> Result<(), Corruption> {
     let seen = map.word(at)?.load(Ordering::Acquire);
-    match correct(seen, |word| unseal(word, "").is_ok_and(&fits)) {
-        Some(word) if set(map, at, word)? => report.add_repaired(format!("{what}: a flipped bit")),
+    let found = candidates(seen, |word| unseal(word, "").is_ok_and(&fits));
+    let mut values: Vec<u64> = found.iter().map(|word| word >> 16).collect();
+    values.sort_unstable();
+    let value = match *values {
+        [value] => Some(value),
+        _ => choose(&values),
+    };
+    match value {
+        Some(value) if set(map, at, seal(value))? => {
+            report.add_repaired(format!("{what}: a flipped bit"));
+        }
         Some(_) => {}
         None => report.add_lost(format!("{what}: {seen:#x} cannot be corrected")),
     }

@@ -75,6 +75,9 @@ pub(crate) struct Torture {
     /// Flip this many bits instead, each in a new region that other processes use
     #[arg(long, value_name = "N", conflicts_with_all = ["step", "node_kills", "full_kills"])]
     flips: Option<u64>,
+    /// With --flips: repeat the flip with this number, counted from 0, of the run with this seed
+    #[arg(long, value_name = "N", requires = "flips", requires = "seed")]
+    only: Option<u64>,
     /// Kill this many repairs instead, each at a random store (needs crash points)
     #[arg(long, value_name = "N")]
     #[arg(conflicts_with_all = ["step", "node_kills", "full_kills", "flips"])]
@@ -303,6 +306,7 @@ fn flips(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
         flips: args.flips.unwrap_or_default(),
         folder: args.path.join(format!("nearstate-flips-{}", std::process::id())),
         seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+        only: args.only,
     };
     let bar = bar(options.flips);
     let mut tick = |totals: &flips::totals::FlipTotals| {

@@ -91,6 +91,11 @@ impl Bitmap {
         self.free_runs().reduce(|best, run| if run.units > best.units { run } else { best })
     }
 
+    /// The units of the longest run of free ones.
+    pub(crate) fn longest(&self) -> u64 {
+        self.longest_run().map_or(0, |run| u64::from(run.units))
+    }
+
     /// The first unit at or after `from` whose bit is as wanted.
     fn next(&self, from: u32, is_set: bool) -> Option<u32> {
         let mut index = (from / 64) as usize;

@@ -12,9 +12,9 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::heap::bitmap::{BITMAP_WORDS, Bitmap, UnitRun};
 use crate::layout::{
-    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING, CHUNK_NEW_WITH_PAGES,
-    CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at, chunk_words_at,
-    ordinary_chunks, seal, unseal,
+    BITMAP_BYTES, CHUNK_BYTES, CHUNK_HAS_PAGES, CHUNK_IS_CLOSING, CHUNK_IS_GIVEN_UP,
+    CHUNK_NEW_WITH_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at,
+    chunk_words_at, ordinary_chunks, seal, unseal,
 };
 use crate::member::{Member, lock};
 use crate::region::map::Map;
@@ -23,6 +23,9 @@ use crate::region::map::Map;
 const TABLE_PAGE: u64 = 4096;
 
 const NO_RANGE: Corruption = Corruption("a recorded range of the heap contradicts itself");
+const LOST_BIT: Corruption = Corruption(
+    "the bitmap of a chunk of the heap has a flipped bit: the chunk is not used any more",
+);
 const NO_CHUNK: Corruption = Corruption("a cell lies outside the heap's chunks");
 
 /// The number of a chunk.
@@ -82,6 +85,9 @@ pub(crate) struct ChunkState {
     /// Its records are being moved elsewhere: nothing is allocated in it if there is room
     /// elsewhere.
     pub(crate) is_closing: bool,
+    /// A unit that its word counts is free in its bitmap. Counts as full, and nothing is allocated
+    /// in it until the repair.
+    pub(crate) is_given_up: bool,
     /// Allocated units.
     pub(crate) used: u64,
     /// No run of free units is longer.
@@ -90,26 +96,69 @@ pub(crate) struct ChunkState {
 
 impl ChunkState {
     pub(crate) const fn decode(payload: u64) -> Self {
-        let used = payload & 0xffff;
+        let is_given_up = payload & CHUNK_IS_GIVEN_UP != 0;
+        let (used, longest_taken) = (payload & 0xffff, payload >> 16 & 0xffff);
         Self {
             has_pages: payload & CHUNK_HAS_PAGES != 0,
             is_closing: payload & CHUNK_IS_CLOSING != 0,
-            // A flipped bit only misleads the search: the bitmap says what is free.
-            used: if used < CHUNK_UNITS { used } else { CHUNK_UNITS },
-            longest: CHUNK_UNITS.saturating_sub(payload >> 16 & 0xffff),
+            is_given_up,
+            // A flipped bit only misleads the search: it is found under the lock.
+            used: if is_given_up || used > CHUNK_UNITS { CHUNK_UNITS } else { used },
+            longest: if is_given_up { 0 } else { CHUNK_UNITS.saturating_sub(longest_taken) },
+        }
+    }
+
+    /// As [`ChunkState::decode`], under the chunk's lock. A word with a flipped bit becomes what
+    /// the bitmap says. Then it is unknown whether the chunk has pages, so it gets them again.
+    pub(crate) fn decode_locked(payload: u64, bitmap: &[AtomicU64; BITMAP_WORDS]) -> ChunkState {
+        if with_check(payload & !(0xff << CHECK_SHIFT)) == payload {
+            Self::decode(payload)
+        } else {
+            Self::of(&Bitmap::load(bitmap), false)
         }
     }
 
     pub(crate) const fn encode(self) -> u64 {
         let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
         let closing = if self.is_closing { CHUNK_IS_CLOSING } else { 0 };
-        with_check(pages | closing | (CHUNK_UNITS - self.longest) << 16 | self.used)
+        let (given_up, used, longest) = if self.is_given_up {
+            (CHUNK_IS_GIVEN_UP, CHUNK_UNITS, 0)
+        } else {
+            (0, self.used, self.longest)
+        };
+        with_check(pages | closing | given_up | (CHUNK_UNITS - longest) << 16 | used)
+    }
+
+    /// Before units are taken: the number of allocated ones. A bit of the bitmap that became 0 by a
+    /// flip would let its unit be taken a second time. The word counts it still, because each
+    /// change of a bitmap ends with one of the word. A bit that became 1 only keeps its unit from
+    /// use.
+    ///
+    /// # Errors
+    /// `Corruption`: nothing may be taken. [`Member::under_chunk`] then gives the chunk up.
+    pub(crate) fn verify(self, bitmap: &Bitmap) -> Result<u64, Corruption> {
+        let used = u64::from(bitmap.used());
+        if used < self.used { Err(LOST_BIT) } else { Ok(used) }
+    }
+
+    /// The state after units were taken, with the bitmap and the number of allocated units that it
+    /// has now.
+    pub(crate) fn after_taking(self, bitmap: &Bitmap, used: u64) -> Self {
+        Self { is_closing: false, used, longest: bitmap.longest(), ..self }
+    }
+
+    /// The state after work under the lock failed. `self` counts each unit that the work has freed,
+    /// and only some of those that it has taken.
+    pub(crate) fn after_failure(self, bitmap: &Bitmap) -> Self {
+        let found = Self::of(bitmap, self.has_pages);
+        Self { is_given_up: self.is_given_up || found.used < self.used, ..found }
     }
 
     /// The payload that the bitmap says, of a chunk that is not closing.
     pub(crate) fn of(bitmap: &Bitmap, has_pages: bool) -> Self {
-        let longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
-        Self { has_pages, is_closing: false, used: u64::from(bitmap.used()), longest }
+        let longest = bitmap.longest();
+        let used = u64::from(bitmap.used());
+        Self { has_pages, is_closing: false, is_given_up: false, used, longest }
     }
 
     pub(crate) const fn free(self) -> u64 {
@@ -120,7 +169,7 @@ impl ChunkState {
 /// Adds the check bits to the payload of a chunk's word: the XOR of its other bytes. Any single
 /// flipped bit is found. The payload 0 has check bits 0.
 const fn with_check(payload: u64) -> u64 {
-    // The bits 46 and 47 and the spare bits (32 to 37) make the fifth byte.
+    // The bits 46 and 47, 32 and the spare bits (33 to 37) make the fifth byte.
     let low = payload & 0xffff_ffff;
     let fifth = payload >> 32 & 0x3f | (payload >> 46 & 3) << 6;
     let check = low ^ low >> 8 ^ low >> 16 ^ low >> 24 ^ fifth;

@@ -77,12 +77,12 @@ impl Member {
             payload
         };
         crash_point!("chunk.locked");
-        let mut state = ChunkState::decode(payload);
+        let mut state = ChunkState::decode_locked(payload, chunk.bitmap(self.map())?);
         let done = work(&mut state);
         if done.is_err() {
             // What was begun under the lock ends under it. Damage that prevents it is in `done`.
             let _ = recover(&self.arena(), self.lock_owner());
-            state = ChunkState::of(&Bitmap::load(chunk.bitmap(self.map())?), state.has_pages);
+            state = state.after_failure(&Bitmap::load(chunk.bitmap(self.map())?));
             self.note_recovered_bumps();
         }
         self.release(at, LockSlot::Leaf, state.encode())?;
@@ -214,7 +214,7 @@ impl Member {
         // soon.
         let run = chunk.checked_run(at, to)?;
         if !is_allocated(chunk.bitmap(self.map())?, run) {
-            return Err(Error::from(Corruption("a cell that is free already is freed")));
+            return self.give_up_part(chunk, state, source, (at, to));
         }
         arena.set(undo::FREE_TO, to);
         arena.set(undo::FREE_SOURCE, source.encode());
@@ -231,6 +231,37 @@ impl Member {
             crash_point!("free.unstamped");
         }
         self.free_recorded_part(chunk, state)
+    }
+
+    /// A range is to be freed, and a part of it is free already. If the bitmap has lost a bit, the
+    /// chunk is given up, and the range leaves its source: what is left of its bits stays set.
+    /// Otherwise the source leads to memory of others, and is given up.
+    #[cold]
+    fn give_up_part(
+        &self,
+        chunk: ChunkIndex,
+        state: &mut ChunkState,
+        source: FreeSource,
+        (at, to): (u64, u64),
+    ) -> Result<()> {
+        let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
+        if state.is_given_up {
+            return Ok(take_from_source(&self.arena(), source, at, to)?);
+        }
+        let lost_bit = state.verify(&bitmap);
+        match source {
+            _ if lost_bit.is_err() => {
+                take_from_source(&self.arena(), source, at, to)?;
+                state.is_given_up = true;
+            }
+            FreeSource::Queue(number) => {
+                self.arena().numbered_queue(number)?.head.store(0, Ordering::Release);
+            }
+            FreeSource::Bump(which) => self.arena().set_bump(which, 0, 0),
+            FreeSource::Rest => {}
+        }
+        lost_bit?;
+        Err(Error::from(Corruption("a cell that is free already is freed")))
     }
 
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
@@ -438,8 +469,11 @@ fn refresh_lock(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let seen = word.load(Ordering::Acquire);
     if lock::owner_of(seen) == owner {
         let chunk = ChunkIndex((at - words) / 8);
-        let has_pages = ChunkState::decode(seen & lock::PAYLOAD).has_pages;
-        let state = ChunkState::of(&Bitmap::load(chunk.bitmap(map)?), has_pages);
+        // Units that the member freed are not counted in the word yet: a bit that was lost before
+        // cannot be told from them.
+        let ChunkState { has_pages, is_given_up, .. } = ChunkState::decode(seen & lock::PAYLOAD);
+        let found = ChunkState::of(&Bitmap::load(chunk.bitmap(map)?), has_pages);
+        let state = ChunkState { is_given_up, ..found };
         lock::hold_with(word, owner, state.encode());
     }
     Ok(())

@@ -184,6 +184,10 @@ impl Member {
         let taken = self.under_chunk(chunk, search.wait_max, |state| {
             let words = chunk.bitmap(self.map())?;
             let bitmap = Bitmap::load(words);
+            if state.is_given_up {
+                return Ok(false);
+            }
+            let used = state.verify(&bitmap)?;
             let longest = bitmap.longest_run().filter(|run| u64::from(run.units) >= units);
             // Only a chunk with room gets pages: an extent may fill it, and commits its own.
             if longest.is_some() {
@@ -195,18 +199,20 @@ impl Member {
                     other => other?,
                 }
             }
+            let mut taken = 0;
             if let Some(longest) = longest {
-                if chunk.0 >= ordinary_chunks(self.map().chunks()) {
+                taken = if chunk.0 >= ordinary_chunks(self.map().chunks()) {
                     // Exactly one cell: the reserve lends no more than is needed.
-                    self.harvest(chunk, class, &bitmap, 1)?;
+                    units * self.harvest(chunk, class, &bitmap, 1)?
                 } else if u64::from(longest.units) >= BUMP_CELLS_MIN * units {
                     let most = longest.units.min(self.shared().claim_units() as u32);
                     self.claim(chunk, UnitRun { units: most, ..longest })?;
+                    u64::from(most)
                 } else {
-                    self.harvest(chunk, class, &bitmap, HARVEST_CELLS)?;
-                }
+                    units * self.harvest(chunk, class, &bitmap, HARVEST_CELLS)?
+                };
             }
-            *state = ChunkState::of(&Bitmap::load(words), state.has_pages);
+            *state = state.after_taking(&Bitmap::load(words), used + taken);
             Ok(longest.is_some())
         })?;
         let is_taken = taken == Some(true);
@@ -240,7 +246,8 @@ impl Member {
     }
 
     /// Takes cells of a class from the free runs of a locked chunk into the queue of the class.
-    fn harvest(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap, most: u64) -> Result<()> {
+    /// Returns their number.
+    fn harvest(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap, most: u64) -> Result<u64> {
         let map = self.map();
         let bytes = class::bytes_of(class);
         let units = (bytes / LINE) as u32;
@@ -274,7 +281,7 @@ impl Member {
         queue.count.store(before.wrapping_add(count), Ordering::Relaxed);
         arena.set(undo::BATCH_FIRST, 0);
         crash_point!("harvest.done");
-        Ok(())
+        Ok(count)
     }
 }
 

@@ -135,7 +135,7 @@ impl Member {
     fn note_longest_run(&self, chunk: ChunkIndex) -> Result<()> {
         self.under_chunk(chunk, None, |state| {
             let bitmap = Bitmap::load(chunk.bitmap(self.map())?);
-            state.longest = bitmap.longest_run().map_or(0, |run| u64::from(run.units));
+            state.longest = bitmap.longest();
             Ok(())
         })?;
         Ok(())
@@ -178,16 +178,18 @@ impl Member {
         let run = chunk.run(at, end);
         let taken = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {
             let words = chunk.bitmap(self.map())?;
-            if !Bitmap::load(words).is_free(run) {
+            let bitmap = Bitmap::load(words);
+            if state.is_given_up || !bitmap.is_free(run) {
                 return Ok(false);
             }
+            let used = state.verify(&bitmap)? + u64::from(run.units);
             if !is_lazy || u64::from(run.units) < CHUNK_UNITS {
                 self.commit_chunk(chunk, state)?;
             }
             arena.set(undo::CHUNK_TO, at + LINE * u64::from(run.units));
             crash_point!("span.extended");
             mark(words, run, true);
-            *state = ChunkState::of(&Bitmap::load(words), state.has_pages);
+            *state = state.after_taking(&Bitmap::load(words), used);
             Ok(true)
         });
         Ok(taken? == Some(true))

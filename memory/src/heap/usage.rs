@@ -111,6 +111,10 @@ fn add_free(map: &Map, most: u64, usage: &mut HeapUsage) -> Result<(), Corruptio
             range += CHUNK_BYTES * (ordinary - used);
             end_range(&mut range);
         }
+        if state_of(map, chunk)?.is_given_up {
+            end_range(&mut range);
+            continue;
+        }
         let bitmap = Bitmap::load(chunk.bitmap(map)?);
         let mut from = 0;
         for run in bitmap.free_runs() {

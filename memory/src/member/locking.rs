@@ -29,6 +29,22 @@ const HOLDERS_MAX: u32 = 4;
 
 const _: () = assert!(PROBE_EVERY.as_micros() * 5 <= LOCK_WAIT_MAX.as_micros());
 
+/// How long a wait for a lock may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockBounds {
+    /// For one holder that keeps it.
+    pub(crate) one: Duration,
+    /// For all holders in turn.
+    pub(crate) all: Duration,
+}
+
+impl LockBounds {
+    /// With the usual bound for several holders.
+    const fn of(one: Duration) -> Self {
+        Self { one, all: one.saturating_mul(HOLDERS_MAX) }
+    }
+}
+
 impl Member {
     /// Records that the undo record names this lock.
     #[inline]
@@ -108,6 +124,20 @@ impl Member {
         }
     }
 
+    /// As [`Member::acquire_within`], for a caller that has waited for other locks before.
+    #[cold]
+    pub(crate) fn acquire_bounded(
+        &self,
+        at: u64,
+        slot: LockSlot,
+        bounds: LockBounds,
+    ) -> Result<u64> {
+        let word = self.map().word(at)?;
+        self.name_lock(at, slot);
+        crash_point!("lock.recorded");
+        self.wait_bounded(word, bounds).inspect_err(|_| self.unname_lock(slot))
+    }
+
     /// Acquires a lock word unless a living member holds it: for work that other members do as
     /// well. Recovers a dead holder. Returns the payload.
     pub(crate) fn try_acquire(&self, at: u64, slot: LockSlot) -> Result<Option<u64>> {
@@ -155,9 +185,14 @@ impl Member {
     /// the undo record.
     #[cold]
     pub(crate) fn wait_for(&self, word: &AtomicU64, bound: Duration) -> Result<u64> {
-        invariant!(bound <= LOCK_WAIT_MAX, "a lock wait of {bound:?} exceeds the bound");
+        self.wait_bounded(word, LockBounds::of(bound))
+    }
+
+    fn wait_bounded(&self, word: &AtomicU64, bounds: LockBounds) -> Result<u64> {
+        let one = bounds.one;
+        invariant!(one <= LOCK_WAIT_MAX, "a lock wait of {one:?} exceeds the bound");
         let since = Instant::now();
-        let mut wait = LockWait::new(since, bound);
+        let mut wait = LockWait::new(since, bounds);
         let mut probed = since;
         let mut spins = 0;
         loop {
@@ -213,26 +248,25 @@ impl Member {
 #[derive(Debug)]
 struct LockWait {
     since: Instant,
-    /// The longest wait for a word that does not change.
-    bound: Duration,
+    bounds: LockBounds,
     /// The word at the last look, and since when it has been that.
     word: u64,
     unchanged_since: Instant,
 }
 
 impl LockWait {
-    const fn new(since: Instant, bound: Duration) -> Self {
-        Self { since, bound, word: 0, unchanged_since: since }
+    const fn new(since: Instant, bounds: LockBounds) -> Self {
+        Self { since, bounds, word: 0, unchanged_since: since }
     }
 
-    /// True if the wait is over: one holder has kept the lock for the bound, or several for
-    /// [`HOLDERS_MAX`] times the bound. `word` is the lock's word at `now`.
+    /// True if the wait is over: one holder has kept the lock for its bound, or several for theirs.
+    /// `word` is the lock's word at `now`.
     fn is_over(&mut self, word: u64, now: Instant) -> bool {
         if word != self.word {
             (self.word, self.unchanged_since) = (word, now);
         }
-        now.duration_since(self.unchanged_since) > self.bound
-            || now.duration_since(self.since) > self.bound * HOLDERS_MAX
+        now.duration_since(self.unchanged_since) > self.bounds.one
+            || now.duration_since(self.since) > self.bounds.all
     }
 }
 
@@ -246,7 +280,7 @@ mod tests {
     /// time.
     fn over_after(word_at: impl Fn(u64) -> u64) -> u64 {
         let since = Instant::now();
-        let mut wait = LockWait::new(since, BOUND);
+        let mut wait = LockWait::new(since, LockBounds::of(BOUND));
         let mut times = 0..;
         times
             .find(|&ms| wait.is_over(word_at(ms), since + Duration::from_millis(ms)))

@@ -2,7 +2,7 @@
 
 use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 
-use super::{RepairReport, correct, correct_sealed, set};
+use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_with, facts, set};
 use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
@@ -30,6 +30,12 @@ use crate::usage::{self, ALL_COUNTED};
 
 const PAGE: u64 = 4096;
 
+/// Flags of a namespace are less, without the count of its schemas.
+const FLAGS_END: u64 = 2 * namespace_flags::LIMITED;
+
+/// Flags of a namespace are less if its tags were declared less than a million times.
+const SCHEMAS_MAX: u64 = namespace_flags::GENERATION << 20;
+
 /// Repairs the words that no walk over the cells reaches. Afterwards the catalog can be read, every
 /// member slot is free, and no arena has memory.
 pub(super) fn repair(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
@@ -39,10 +45,27 @@ pub(super) fn repair(map: &Map, report: &mut RepairReport) -> Result<(), Corrupt
     for index in 0..used {
         entry(map, index, report)?;
     }
+    epoch(map, report)?;
     if (used as usize) < NAMESPACES_MAX && map.is_allocated(catalog_at(used)) {
         // A killed creator's entry: its segment becomes free.
         let end = (catalog_at(used) + CATALOG_BYTES).next_multiple_of(PAGE);
         zero(map, catalog_at(used), end, "unused catalog entries", report)?;
+    }
+    Ok(())
+}
+
+/// The epoch is not before that of any cell in use. No reader and no retired cell is left, so it
+/// may be later.
+fn epoch(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
+    let seen = map.word(SUPER_EPOCH)?.load(Ordering::Acquire);
+    let mut found = candidates(seen, |word| unseal(word, "").is_ok_and(|epoch| epoch >= 2));
+    if found != [seen] {
+        let newest = facts::newest_birth(map)?;
+        found.retain(|word| word >> 16 >= newest);
+        let epoch = found.iter().map(|word| word >> 16).min();
+        // More than one bit is damaged: an epoch that no cell names.
+        set(map, SUPER_EPOCH, seal(epoch.unwrap_or(newest + 2)))?;
+        report.add_repaired("the epoch: a flipped bit");
     }
     Ok(())
 }
@@ -60,14 +83,20 @@ fn superblock(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
     let units = |chunks: u64| (HEAP + CHUNK_BYTES * chunks) / LINE;
     let (least, most) = (units(0), units(ordinary_chunks(map.chunks())));
     let frontier = |units: u64| (least..=most).contains(&units);
-    correct_sealed(map, SUPER_EPOCH, "the epoch", |epoch| epoch >= 2, report)?;
-    correct_sealed(map, SUPER_FRONTIER, "the frontier", frontier, report)?;
+    let in_use = |values: &[u64]| facts::frontier_among(map, values);
+    correct_sealed_with(map, SUPER_FRONTIER, "the frontier", (frontier, in_use), report)?;
     correct_sealed(map, SUPER_MEMBERS, "member slots", |n| n <= MEMBERS_MAX as u64, report)?;
     let is_count = |count| count <= NAMESPACES_MAX as u64;
-    correct_sealed(map, SUPER_NAMESPACES, "the count of namespaces", is_count, report)?;
+    let in_use = |values: &[u64]| facts::entries_among(map, values);
+    let what = "the count of namespaces";
+    correct_sealed_with(map, SUPER_NAMESPACES, what, (is_count, in_use), report)?;
     for at in [SUPER_CATALOG_CHANGES, SUPER_STAMP_FLOOR] {
         let seen = map.word(at)?.load(Ordering::Acquire);
-        match correct(seen, |word| parse_count(word).is_ok()) {
+        // Each may be larger than it was, and not smaller. The highest leave no room to grow.
+        let found = candidates(seen, |word| parse_count(word).is_ok());
+        let is_possible = |word: &&u64| found.len() == 1 || (**word ^ seal(0)) >> 16 < 1 << 41;
+        match found.iter().filter(is_possible).max_by_key(|word| (**word ^ seal(0)) >> 16).copied()
+        {
             Some(word) if set(map, at, word)? => {
                 report.add_repaired(format!("superblock: the count at byte {at}"));
             }
@@ -143,7 +172,9 @@ fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
             set(map, ids, 0)?;
             report.add_repaired(format!("unique ids of slot {index}"));
         } else if seen != 0 {
-            correct_sealed(map, ids, &format!("unique ids of slot {index}"), |_| true, report)?;
+            // A number is never assigned twice.
+            let what = format!("unique ids of slot {index}");
+            correct_sealed_with(map, ids, &what, (|_| true, facts::largest), report)?;
         }
     }
     if (used as usize) < MEMBERS_MAX {
@@ -165,7 +196,9 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     let state = correct(seen, |word| word == 0 || word == NAMESPACE_LIVE);
     let name = format!("namespace {index}");
     let word = map.word(at + CATALOG_GENERATION)?.load(Ordering::Acquire);
-    let Some(word) = correct(word, |word| parse_use(word).is_ok()) else {
+    let found = candidates(word, |word| parse_use(word).is_ok());
+    let is_named = |word: &u64| found.len() == 1 || facts::is_generation(map, index, *word);
+    let Some(word) = found.iter().copied().find(is_named) else {
         report.add_lost(format!("{name}: its generation cannot be corrected"));
         return Err(Corruption("the generation of a namespace cannot be corrected"));
     };
@@ -188,35 +221,10 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     if set(map, at + CATALOG_SPLIT, 0)? {
         report.add_repaired(format!("{name}: its split lock"));
     }
-    correct_sealed(map, at + CATALOG_FLAGS, &format!("{name}: its flags"), |_| true, report)?;
+    flags(map, index, report)?;
     limits(map, index, report)?;
-    let is_count = |count| (BUCKETS_FIRST..1 << 42).contains(&count);
-    let what = format!("{name}: its bucket count");
-    let committed = unseal(map.word(at + CATALOG_COMMITTED)?.load(Ordering::Acquire), "");
-    // One in a thousand flips leads to two numbers with the right check bits. The pages of the last
-    // segment tell which one is possible.
-    let fits = |count| {
-        let last = segment_of(count - 1);
-        is_count(count)
-            && committed.as_ref().map_or(true, |committed| {
-                *committed >= count && *committed <= first_of(last + 1) + buckets_of(last + 1)
-            })
-    };
-    correct_sealed(map, at + CATALOG_BUCKETS, &what, |count| count > 0 && fits(count), report)?;
-    let what = format!("{name}: its count of buckets with pages");
-    correct_sealed(map, at + CATALOG_COMMITTED, &what, is_count, report)?;
-    for segment in 0..SEGMENTS {
-        let slot = segment_slot(index, segment);
-        let word = map.word(slot)?.load(Ordering::Acquire);
-        // A single bit in a segment that does not exist.
-        if word.is_power_of_two() {
-            set(map, slot, 0)?;
-            report.add_repaired(format!("{name}: the word of segment {segment}"));
-        } else if word != 0 {
-            let what = format!("{name}: the word of segment {segment}");
-            correct_sealed(map, slot, &what, |units| units * LINE >= HEAP, report)?;
-        }
-    }
+    segments(map, index, &name, report)?;
+    buckets(map, index, &name, report)?;
     let bytes = NamespaceIdentity::load(map, index)?.name.len() as u64;
     let end = at + CATALOG_NAME + bytes;
     if !end.is_multiple_of(8) {
@@ -232,6 +240,71 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
         }
     }
     Ok(())
+}
+
+/// Corrects the flags of a namespace. Of two values that are possible, one counts more schemas than
+/// a namespace ever has.
+fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
+    let is_known = |flags: u64| flags & (namespace_flags::GENERATION - 1) < FLAGS_END;
+    let few_schemas = |values: &[u64]| {
+        let mut found = values.iter().copied().filter(|flags| *flags < SCHEMAS_MAX);
+        found.next().filter(|_| found.next().is_none())
+    };
+    let (at, what) = (catalog_at(index) + CATALOG_FLAGS, format!("namespace {index}: its flags"));
+    correct_sealed_with(map, at, &what, (is_known, few_schemas), report)
+}
+
+/// Corrects the words of the segments of an index.
+fn segments(
+    map: &Map,
+    index: u32,
+    name: &str,
+    report: &mut RepairReport,
+) -> Result<(), Corruption> {
+    for segment in 0..SEGMENTS {
+        let slot = segment_slot(index, segment);
+        let word = map.word(slot)?.load(Ordering::Acquire);
+        // A single bit in a segment that does not exist.
+        if word.is_power_of_two() {
+            set(map, slot, 0)?;
+            report.add_repaired(format!("{name}: the word of segment {segment}"));
+        } else if word != 0 {
+            let what = format!("{name}: the word of segment {segment}");
+            let is_in_heap = |units| units * LINE >= HEAP;
+            let with_header = |values: &[u64]| facts::segment_among(map, segment, values);
+            correct_sealed_with(map, slot, &what, (is_in_heap, with_header), report)?;
+        }
+    }
+    Ok(())
+}
+
+/// Corrects the counts of buckets, which agree with each other and with the segments.
+fn buckets(map: &Map, index: u32, name: &str, report: &mut RepairReport) -> Result<(), Corruption> {
+    let at = catalog_at(index);
+    let is_count = |count| (BUCKETS_FIRST..1 << 42).contains(&count);
+    let what = format!("{name}: its bucket count");
+    let committed = unseal(map.word(at + CATALOG_COMMITTED)?.load(Ordering::Acquire), "");
+    let fits = |count| {
+        is_count(count) && committed.as_ref().map_or(true, |committed| has_pages(count, *committed))
+    };
+    let with_depths = |values: &[u64]| facts::buckets_among(map, index, values);
+    correct_sealed_with(map, at + CATALOG_BUCKETS, &what, (fits, with_depths), report)?;
+    let what = format!("{name}: its count of buckets with pages");
+    let count = unseal(map.word(at + CATALOG_BUCKETS)?.load(Ordering::Acquire), "");
+    let fits = |committed| {
+        is_count(committed) && count.as_ref().map_or(true, |count| has_pages(*count, committed))
+    };
+    // Buckets behind the count get pages again, which changes nothing.
+    let least = |values: &[u64]| values.first().copied();
+    correct_sealed_with(map, at + CATALOG_COMMITTED, &what, (fits, least), report)
+}
+
+/// True if an index can have so many buckets, and so many with pages.
+fn has_pages(count: u64, committed: u64) -> bool {
+    let last = segment_of(count - 1);
+    committed >= count
+        && last + 1 < SEGMENTS
+        && committed <= first_of(last + 1) + buckets_of(last + 1)
 }
 
 /// Corrects the words of limits. Without the flag that its records are counted they are cleared:

@@ -20,6 +20,7 @@ use crate::index::lookup::{ReadToken, find_bucket, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
+use crate::member::locking::LockBounds;
 use crate::member::{LOCK_WAIT_MAX, LOCK_WAIT_SHORT, LOCK_WAIT_TOTAL, Member};
 use crate::region::index_table::{IndexTable, NO_NAMESPACE};
 use crate::region::linear_hash::step;
@@ -146,8 +147,8 @@ impl Member {
     }
 
     /// Takes the locks of all buckets, in the order of their offsets. While it holds locks it waits
-    /// only briefly. It waits for a busy lock without holding any: in all for [`LOCK_WAIT_MAX`] if
-    /// one holder keeps it, and for [`LOCK_WAIT_TOTAL`] if several do.
+    /// only briefly. It waits for a busy lock without holding any: for [`LOCK_WAIT_MAX`] if one
+    /// holder keeps it, and in all for [`LOCK_WAIT_TOTAL`], for all locks and holders together.
     fn lock_all(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<()> {
         let arena = self.arena();
         let (mut since, mut is_split) = (None, false);
@@ -174,12 +175,9 @@ impl Member {
             is_split |= matches!(locked, LockAttempt::Moved);
             if let LockAttempt::Busy(at) = locked {
                 let since = *since.get_or_insert_with(Instant::now);
-                let owner = lock::owner_of(self.map().word(at)?.load(Ordering::Relaxed));
-                if owner != 0 && since.elapsed() > LOCK_WAIT_TOTAL {
-                    return Err(Error::Stalled { holder: self.holder(lock::member_of(owner))? });
-                }
-                let left = LOCK_WAIT_MAX.saturating_sub(since.elapsed());
-                let payload = self.acquire_within(at, LockSlot::Bucket, left)?;
+                let left = LOCK_WAIT_TOTAL.saturating_sub(since.elapsed());
+                let bounds = LockBounds { one: LOCK_WAIT_MAX.min(left), all: left };
+                let payload = self.acquire_bounded(at, LockSlot::Bucket, bounds)?;
                 self.release(at, LockSlot::Bucket, payload)?;
             }
         }

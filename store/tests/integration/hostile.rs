@@ -8,3 +8,4 @@ mod flip_rates;
 mod flips;
 mod repairs;
 mod truncated;
+mod two_corrections;

@@ -103,6 +103,11 @@ pub struct JournalEntry {
 }
 
 impl JournalEntry {
+    /// True for an acknowledgement that means: another process held a lock for too long.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.op == WriteKind::PutStale && self.mask == STALLED
+    }
+
     fn words(&self) -> [u64; WORDS] {
         let kind = (self.tag as u64)
             | (self.op as u64) << 8

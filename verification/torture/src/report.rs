@@ -63,9 +63,33 @@ pub struct TortureReport {
     pub bytes_taken_bound: u64,
     /// For each kill, the longest write that was in flight or began within the next 5 ms.
     pub longest_write_after_a_kill: WriteLatencies,
+    /// Without the time in which the writer itself was stopped.
     pub writes: WriteLatencies,
+    pub slow_writes: SlowWrites,
     /// Duration of the run.
     pub seconds: f64,
+}
+
+/// Writes that took longer than a second, by what they met.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct SlowWrites {
+    /// Refused with `Stalled`.
+    pub refused: u64,
+    /// Carried out, and another process was stopped meanwhile.
+    pub beside_stopped: u64,
+    /// The rest.
+    pub others: u64,
+    /// The longest one during which no other process was stopped.
+    pub longest_of_others_ms: u64,
+}
+
+impl SlowWrites {
+    fn text(self) -> String {
+        format!(
+            "{} refused as stalled, {} beside a stopped process, {} others (at most {} ms)",
+            self.refused, self.beside_stopped, self.others, self.longest_of_others_ms
+        )
+    }
 }
 
 /// What a run in a full region adds.
@@ -168,6 +192,7 @@ impl TortureReport {
             ),
             ("longest write after a kill", us(&self.longest_write_after_a_kill.0)),
             ("all writes", us(&self.writes.0)),
+            ("writes above a second", self.slow_writes.text()),
             (
                 "offline checks",
                 format!("{}, {} records compared", self.checks, self.records_compared),

@@ -36,6 +36,9 @@ const STOPS_PERCENT: u64 = 30;
 /// A write is attributed to a kill if it was in flight, or began this soon after it.
 const AFTER_KILL_NS: u64 = 5_000_000;
 
+/// A write that takes longer than this is slow: the bound for one holder of a lock.
+const SLOW_NS: u64 = 1_000_000_000;
+
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct TortureOptions {
@@ -228,7 +231,8 @@ impl TortureRun<'_> {
             && stopped < self.options.writers.midpoint(self.options.readers).into()
         {
             let pid = slot.child.id();
-            slot.stopped = Some(StoppedProcess::stop(pid, ms)?);
+            let writer = slot.is_writer.then_some(slot.number);
+            slot.stopped = Some(StoppedProcess::stop(pid, writer, ms)?);
             writeln!(self.log, "{} stop {} pid {pid} for {ms} ms", now_ns(), slot.name())
                 .map_err(|e| format!("log: {e}"))?;
             if let Some(totals) = &mut self.report.full_region {
@@ -293,7 +297,7 @@ impl TortureRun<'_> {
             let file = journal::path_of(&self.options.folder, writer);
             let entries = journal::read(&file).map_err(|e| format!("journal: {e}"))?;
             self.oracle.replay(writer, &entries)?;
-            self.measure(&entries, &mut worst);
+            self.measure(writer, &entries, &mut worst)?;
             if let Some(totals) = &mut self.report.full_region {
                 totals.refused_for_a_running_process += self.stops.unexplained(&entries);
             }
@@ -350,8 +354,14 @@ impl TortureRun<'_> {
         }
     }
 
-    /// Records the duration of each write, and the longest for each kill.
-    fn measure(&mut self, entries: &[JournalEntry], worst: &mut [u64]) {
+    /// Records the duration of each write, and the longest for each kill. The time in which the
+    /// writer itself was stopped does not count.
+    fn measure(
+        &mut self,
+        writer: u16,
+        entries: &[JournalEntry],
+        worst: &mut [u64],
+    ) -> Result<(), String> {
         let mut started = None;
         for entry in entries {
             match entry.tag {
@@ -359,8 +369,12 @@ impl TortureRun<'_> {
                 EntryKind::Base | EntryKind::Attached => started = None,
                 EntryKind::Ack => {
                     let Some(from) = started.take() else { continue };
-                    let took = entry.at_ns.saturating_sub(from);
+                    let stopped = self.stops.own_ns(writer, from, entry.at_ns);
+                    let took = entry.at_ns.saturating_sub(from + stopped);
                     self.report.writes.0.saturating_record(took);
+                    if took > SLOW_NS {
+                        self.slow(writer, entry, from, took)?;
+                    }
                     let first = from.saturating_sub(AFTER_KILL_NS);
                     let start = self.kills_ns.partition_point(|kill| *kill < first);
                     let kills = self.kills_ns.iter().zip(worst.iter_mut()).skip(start);
@@ -370,6 +384,39 @@ impl TortureRun<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Tells what a slow write has met.
+    fn slow(
+        &mut self,
+        writer: u16,
+        entry: &JournalEntry,
+        from: u64,
+        took: u64,
+    ) -> Result<(), String> {
+        let slow = &mut self.report.slow_writes;
+        let has_other = self.stops.has_other(writer, from, entry.at_ns);
+        let met = if entry.is_stalled() {
+            &mut slow.refused
+        } else if has_other {
+            &mut slow.beside_stopped
+        } else {
+            &mut slow.others
+        };
+        *met += 1;
+        if !has_other {
+            slow.longest_of_others_ms = slow.longest_of_others_ms.max(took / 1_000_000);
+        }
+        let (ms, is_stalled) = (took / 1_000_000, entry.is_stalled());
+        let to = entry.at_ns;
+        writeln!(
+            self.log,
+            "slow: writer {writer}, {:?} of {:?} took {ms} ms, from {from} to {to}, refused \
+             {is_stalled}, another stopped {has_other}, mask {:#x}",
+            entry.op, entry.key.space, entry.mask
+        )
+        .map_err(|e| format!("log: {e}"))
     }
 
     /// Deletes the records of this round's growing namespace. The next round uses another one.

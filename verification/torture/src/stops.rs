@@ -5,12 +5,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::clock::now_ns;
-use crate::journal::{EntryKind, JournalEntry, STALLED, WriteKind};
+use crate::journal::{EntryKind, JournalEntry};
 
 /// A stop that has ended.
 #[derive(Clone, Copy, Debug)]
 struct PastStop {
     pid: u32,
+    writer: Option<u16>,
     from_ns: u64,
     to_ns: u64,
 }
@@ -23,16 +24,18 @@ pub(crate) struct StopLog(Vec<PastStop>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoppedProcess {
     pid: u32,
+    /// Its number, if it is a writer.
+    writer: Option<u16>,
     from_ns: u64,
     until_ns: u64,
 }
 
 impl StoppedProcess {
     /// Stops a process.
-    pub(crate) fn stop(pid: u32, ms: u64) -> Result<Self, String> {
+    pub(crate) fn stop(pid: u32, writer: Option<u16>, ms: u64) -> Result<Self, String> {
         let from_ns = now_ns();
         signal(pid, Signal::SIGSTOP)?;
-        Ok(Self { pid, from_ns, until_ns: from_ns + ms * 1_000_000 })
+        Ok(Self { pid, writer, from_ns, until_ns: from_ns + ms * 1_000_000 })
     }
 
     pub(crate) fn is_due(&self) -> bool {
@@ -54,12 +57,24 @@ fn signal(pid: u32, signal: Signal) -> Result<(), String> {
 impl StopLog {
     /// A stopped process has continued, or was killed.
     pub(crate) fn add(&mut self, process: StoppedProcess) {
-        let StoppedProcess { pid, from_ns, .. } = process;
-        self.0.push(PastStop { pid, from_ns, to_ns: now_ns() });
+        let StoppedProcess { pid, writer, from_ns, .. } = process;
+        self.0.push(PastStop { pid, writer, from_ns, to_ns: now_ns() });
     }
 
     pub(crate) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    /// How long a writer itself was stopped between two times.
+    pub(crate) fn own_ns(&self, writer: u16, from_ns: u64, to_ns: u64) -> u64 {
+        let own = self.0.iter().filter(|stop| stop.writer == Some(writer));
+        own.map(|stop| stop.to_ns.min(to_ns).saturating_sub(stop.from_ns.max(from_ns))).sum()
+    }
+
+    /// True if another process was stopped at some time between two times.
+    pub(crate) fn has_other(&self, writer: u16, from_ns: u64, to_ns: u64) -> bool {
+        let mut others = self.0.iter().filter(|stop| stop.writer != Some(writer));
+        others.any(|stop| stop.from_ns <= to_ns && stop.to_ns >= from_ns)
     }
 
     /// The number of refusals in a journal that name a process which was not stopped during the
@@ -70,8 +85,7 @@ impl StopLog {
             if entry.tag == EntryKind::Intent {
                 started = entry.at_ns;
             }
-            let is_stalled = entry.op == WriteKind::PutStale && entry.mask == STALLED;
-            if entry.tag != EntryKind::Ack || !is_stalled {
+            if entry.tag != EntryKind::Ack || !entry.is_stalled() {
                 continue;
             }
             let was_stopped = self.0.iter().any(|stop| {

@@ -1,17 +1,21 @@
 //! A flipped bit in the words that lead to free memory destroys no record that is in use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_model::{Error, Result};
 
 use crate::atomic::Ordering;
+use crate::check::{CheckReport, check_with};
 use crate::fixture::TestRegionPath;
-use crate::heap::cell::{CellHeader, CellKind};
+use crate::heap::bitmap::UnitRun;
+use crate::heap::cell::{CellHeader, CellKind, bytes_at};
+use crate::heap::chunk::ChunkIndex;
 use crate::index::lookup::hash;
-use crate::layout::arena_at;
+use crate::layout::{BITMAP_BYTES, CHUNK_UNITS, LINE, arena_at, bitmaps_at};
 use crate::member::Member;
-use crate::region::file::{CreateOptions, Region};
+use crate::region::file::{AttachOptions, CreateOptions, Region};
 use crate::region::index_table::IndexTable;
+use crate::repair::repair_with;
 use crate::txn::fill::PendingCell;
 use crate::txn::publish::WriteDecision;
 
@@ -145,4 +149,126 @@ fn a_replaced_record_with_a_flipped_class_is_not_reused() {
         let retired = member.map().word(at + 16).unwrap().load(Ordering::Relaxed);
         assert!(!crate::member::pin::is_retired(retired), "bit {bit}");
     }
+}
+
+/// The units of one chunk are allocated and freed, while a bit of its bitmap or of its word is
+/// flipped. Returns the number of errors. No unit of a record is allocated a second time.
+fn take_after_flip(
+    name: &str,
+    bit: u32,
+    word_of: impl Fn(&Member, ChunkIndex, UnitRun) -> u64,
+) -> (TestRegionPath, u32) {
+    let path = TestRegionPath::new(name);
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"records", 1).unwrap();
+    for number in 0..200 {
+        put(&member, table, number, 1).unwrap();
+    }
+    let used: BTreeSet<_> = (0..200)
+        .flat_map(|number| {
+            let at = found(&member, table, number).0;
+            (at..at + bytes_at(member.map(), at).unwrap()).step_by(LINE as usize)
+        })
+        .collect();
+    let first = *used.first().unwrap();
+    let chunk = ChunkIndex::of(member.map(), first).unwrap();
+    let run = chunk.run(first, first + LINE);
+    let word = member.map().word(word_of(&member, chunk, run)).unwrap();
+    word.fetch_xor(1 << bit, Ordering::Relaxed);
+    let mut damaged = 0;
+    for _ in 0..3 {
+        for _ in 0..2 * CHUNK_UNITS {
+            match member.operation(|| member.allocate(LINE)) {
+                Ok(cell) => assert!(!used.contains(&cell), "bit {bit}: {cell:#x} is in use"),
+                Err(Error::Damaged { .. }) => damaged += 1,
+                Err(error) => panic!("bit {bit}: {error}"),
+            }
+        }
+        member.free_pending().unwrap();
+        member.operation(|| member.free_all()).unwrap();
+    }
+    for number in 0..200 {
+        assert_eq!(found(&member, table, number).1, value(number, 1), "bit {bit}");
+    }
+    drop((member, region));
+    (path, damaged)
+}
+
+fn check_of(path: &TestRegionPath) -> CheckReport {
+    check_with(path.path(), &AttachOptions::default(), &mut |_, _| Ok(())).unwrap()
+}
+
+#[test]
+fn a_unit_in_use_whose_bit_is_lost_is_not_allocated_again() {
+    for bit in 0..64 {
+        let (path, damaged) = take_after_flip("flip-bitmap", bit, |member, chunk, run| {
+            let bitmap = bitmaps_at(member.map().chunks()) + BITMAP_BYTES * chunk.0;
+            bitmap + u64::from(run.start / 64) * 8
+        });
+        // All of these units belong to cells or to the bump range.
+        assert_eq!(damaged, 1, "bit {bit}: an operation tells of it, and the others go on");
+        let found = check_of(&path).faults;
+        assert!(found.iter().any(|fault| fault.contains("given up")), "bit {bit}: {found:?}");
+        let repaired =
+            repair_with(path.path(), &AttachOptions::default(), &mut |_, _| Ok(())).unwrap();
+        assert_eq!(repaired.lost_count, 0, "bit {bit}: {:?}", repaired.lost);
+        assert_eq!(check_of(&path).faults, [""; 0], "bit {bit}: after the repair");
+    }
+}
+
+#[test]
+fn a_flip_in_the_word_of_a_chunk_leaves_the_chunk_in_use() {
+    for bit in 0..48 {
+        let (path, damaged) =
+            take_after_flip("flip-chunk", bit, |member, chunk, _| chunk.word_at(member.map()));
+        assert_eq!(damaged, 0, "bit {bit}: the bitmap is complete");
+        assert_eq!(check_of(&path).faults, [""; 0], "bit {bit}: the word is computed again");
+    }
+}
+
+/// What is freed in a chunk whose bitmap has lost a bit is not allocated, and the session goes on.
+#[test]
+fn a_cell_whose_bit_is_lost_is_freed_with_one_error() {
+    let mut found_by = 0;
+    for bit in 0..64 {
+        let path = TestRegionPath::new("flip-free");
+        let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+        let member = region.member().unwrap();
+        let table = member.namespace(b"records", 1).unwrap();
+        for number in 0..200 {
+            put(&member, table, number, 1).unwrap();
+        }
+        let at = found(&member, table, 100).0;
+        let chunk = ChunkIndex::of(member.map(), at).unwrap();
+        let word = chunk.run(at, at + LINE).start / 64;
+        let bitmap = chunk.bitmap(member.map()).unwrap();
+        bitmap[word as usize].fetch_xor(1 << bit, Ordering::Relaxed);
+        let mut damaged = 0;
+        let mut count = |done: Result<()>| match done {
+            Ok(()) => {}
+            Err(Error::Damaged { .. }) => damaged += 1,
+            Err(error) => panic!("bit {bit}: {error}"),
+        };
+        for number in 0..200 {
+            count(delete(&member, table, number));
+        }
+        for _ in 0..5 {
+            member.operation(|| member.advance()).unwrap();
+            count(member.operation(|| member.free_all()));
+        }
+        for number in 200..5000 {
+            count(put(&member, table, number, 1));
+        }
+        // None if the cell is reused as it is.
+        assert!(damaged <= 1, "bit {bit}: {damaged} operations failed");
+        found_by += damaged;
+        for number in 200..5000 {
+            assert_eq!(found(&member, table, number).1, value(number, 1), "bit {bit}");
+        }
+        drop((member, region));
+        repair_with(path.path(), &AttachOptions::default(), &mut |_, _| Ok(())).unwrap();
+        assert_eq!(check_of(&path).faults, [""; 0], "bit {bit}: after the repair");
+    }
+    assert!(found_by > 16, "{found_by} flips were found");
 }

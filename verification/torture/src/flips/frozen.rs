@@ -15,6 +15,23 @@ const UNITS: u64 = (1 << 42) - 1;
 const LINK: u64 = 1 << 47;
 const INTENT: u64 = 1 << 46;
 
+/// Cells of a member that are looked at.
+const CELLS_MAX: usize = 400;
+
+/// The part of a hash that a header contains.
+pub(crate) const fn hash_low(word: u64) -> u64 {
+    word & 0xffff_ffff
+}
+
+/// The bytes of a cell of a class, at least.
+const fn cell_bytes(class: u64) -> u64 {
+    match class {
+        0..32 => 64 * (class + 1),
+        32..72 => ((8 + (class - 32) % 8 + 1) << ((class - 32) / 8)) * 256,
+        _ => ((4 + (class - 72) % 4 + 1) << ((class - 72) / 4)) * (16 << 10),
+    }
+}
+
 /// A word of the region's file may be read at any offset: outside of the file it is 0.
 pub(crate) struct FrozenRegion {
     file: File,
@@ -187,14 +204,50 @@ impl FrozenRegion {
         (self.word(record) >> 16 & 0xffff) as usize
     }
 
+    /// True if a view may exist.
+    pub(crate) fn has_pins(&self) -> bool {
+        (0..self.member_slots()).any(|slot| self.word(MEMBERS + 128 * slot) != 0)
+    }
+
+    /// The cell contains a word: the hash of its key, or of the key of its record.
+    fn hash_at(&self, cell: u64, at: u64) -> Option<u64> {
+        let bytes = cell_bytes(self.word(cell) & 0xff);
+        (cell..cell.saturating_add(bytes)).contains(&at).then(|| hash_low(self.word(cell + 32)))
+    }
+
+    /// The hashes of the records that a member fills, if it fills the cell that contains a word.
+    pub(crate) fn filled_at(&self, member: u64, at: u64) -> Vec<u64> {
+        let arena = ARENAS + 4096 * member;
+        let mut cells = vec![self.word(arena + 32)];
+        cells.extend(self.chain(self.word(arena + 40), CELLS_MAX));
+        if cells.iter().all(|cell| self.hash_at(*cell, at).is_none()) {
+            return Vec::new();
+        }
+        // A block belongs to a record of the same list, and a transaction's cell names its records.
+        let cells = cells.into_iter().chain(self.changed_by(member));
+        cells.map(|cell| hash_low(self.word(cell + 32))).collect()
+    }
+
+    /// The hash of the key of a retired cell that contains a word.
+    pub(crate) fn retired_at(&self, member: u64, at: u64) -> Option<u64> {
+        self.free_cells(member).into_iter().find_map(|cell| self.hash_at(cell, at))
+    }
+
+    /// The cells of a list.
+    fn chain(&self, first: u64, most: usize) -> BTreeSet<u64> {
+        let (mut cells, mut cell) = (BTreeSet::new(), first);
+        while cell >= HEAP && cells.len() < most && cells.insert(cell) {
+            cell = self.word(cell + 8);
+        }
+        cells
+    }
+
     /// The free cells in the queues of a member's arena, at most some hundred.
     pub(crate) fn free_cells(&self, member: u64) -> BTreeSet<u64> {
         let mut cells = BTreeSet::new();
         for queue in 0..128 {
-            let mut cell = self.word(ARENAS + 4096 * member + 256 + 24 * queue);
-            while cell >= HEAP && cells.len() < 400 && cells.insert(cell) {
-                cell = self.word(cell + 8);
-            }
+            let first = self.word(ARENAS + 4096 * member + 256 + 24 * queue);
+            cells.extend(self.chain(first, CELLS_MAX - cells.len().min(CELLS_MAX)));
         }
         cells
     }

@@ -41,6 +41,9 @@ pub struct FlipOptions {
     pub folder: PathBuf,
     /// Seed of all random choices.
     pub seed: u64,
+    /// Only the flip with this number, as often as `flips` says. Part, word and bit are drawn
+    /// alike; what the word contains depends on the processes.
+    pub only: Option<u64>,
 }
 
 /// A process of the run.
@@ -174,7 +177,8 @@ pub fn run(
     for name in area_names() {
         totals.areas.insert(name.to_owned(), AreaTotals::default());
     }
-    for flip in 0..options.flips {
+    for time in 0..options.flips {
+        let flip = options.only.unwrap_or(time);
         let mut rng = seeded(&[options.seed, flip]);
         one(options, starter, flip, &mut rng, &mut totals)
             .map_err(|error| format!("flip {flip} of seed {}: {error}", options.seed))?;

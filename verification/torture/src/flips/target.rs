@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nearstate_memory::hash;
 
-use super::frozen::{ARENAS, CATALOG, FrozenBucket, FrozenRegion, MEMBERS};
+use super::frozen::{ARENAS, CATALOG, FrozenBucket, FrozenRegion, MEMBERS, hash_low};
 use super::worker::{SPACES, namespace_name, possible_keys};
 use crate::rng::{Rng, percent};
 
@@ -73,7 +73,9 @@ pub(crate) fn choose(region: &FrozenRegion, rng: &mut Rng) -> FlipTarget {
     let bit = rng.u32(..64);
     let mut chooser = Chooser { region, rng, names, buckets };
     let (at, place, bucket) = chooser.word(area);
-    let mut concerned = BTreeSet::new();
+    let in_bucket = || chooser.buckets.iter().find(|bucket| bucket.words.contains(&at));
+    let bucket = bucket.or_else(|| in_bucket().map(|found| (found.namespace, found.number)));
+    let mut concerned = chooser.keys_of_unreached(at);
     for (namespace, record) in chooser.records_at(area, at) {
         concerned.extend(chooser.space_of(namespace).map(|space| (space, region.key(record))));
     }
@@ -118,6 +120,20 @@ impl Chooser<'_> {
             all.extend(changed.map(|record| (self.region.namespace_of(record), record)));
         }
         all
+    }
+
+    /// The keys of a cell that contains a word, if it is one that a member fills now, or one that a
+    /// reader may still hold: the flip changes what that member publishes, or what the reader sees.
+    fn keys_of_unreached(&self, at: u64) -> BTreeSet<(usize, Vec<u8>)> {
+        let mut hashes = BTreeSet::new();
+        for member in 0..self.region.member_slots() {
+            hashes.extend(self.region.filled_at(member, at));
+            if self.region.has_pins() {
+                hashes.extend(self.region.retired_at(member, at));
+            }
+        }
+        let keys = (0..SPACES).flat_map(|space| possible_keys(space).map(move |key| (space, key)));
+        keys.filter(|(_, key)| hashes.contains(&hash_low(hash(self.region.seed(), key)))).collect()
     }
 
     fn word(&mut self, area: &str) -> WordChoice {

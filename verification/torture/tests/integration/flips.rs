@@ -8,7 +8,8 @@ use crate::fixture::{folder, starter};
 #[test]
 fn flips_under_attached_processes_crash_hang_and_mislead_none_of_them() {
     let flips = std::env::var("NEARSTATE_FLIPS").ok().and_then(|flips| flips.parse().ok());
-    let options = FlipOptions { flips: flips.unwrap_or(60), folder: folder("flips"), seed: 1 };
+    let flips = flips.unwrap_or(60);
+    let options = FlipOptions { flips, folder: folder("flips"), seed: 1, only: None };
     let totals = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
     println!("{}", totals.table());
     assert_eq!((totals.flips, totals.crashes, totals.hangs), (options.flips, 0, 0));

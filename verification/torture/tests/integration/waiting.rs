@@ -384,3 +384,77 @@ fn a_stopped_holder_of_the_bucket_that_is_split_next_fails_no_insert() {
     drop((session, region));
     finish(&folder);
 }
+
+/// Every bucket that a transaction needs is held by a stopped process, and each of them continues
+/// before the bound for one holder is over. The transaction waits for several of them, and is then
+/// refused with the process that holds the next one.
+#[test]
+fn a_transaction_waits_for_many_stopped_holders_in_turn_and_then_names_the_one_it_waits_for() {
+    /// A holder is stopped for this long after it became the one that is waited for.
+    const PART: Duration = Duration::from_millis(600);
+    let folder = folder("stopped-in-turn");
+    let region = prepared(&folder, "grow");
+    let seed = nearstate_memory::Region::attach(&folder.join("region")).unwrap().seed();
+    let session = region.session().unwrap();
+    let own = open(&session, "own");
+    let namespaces = region.inspect().unwrap().namespaces;
+    assert!(namespaces.iter().any(|entry| entry.name == b"own" && entry.buckets == 8));
+    // One key for each bucket, in the order in which a commit locks them.
+    let keys: Vec<u32> = (0..8)
+        .map(|bucket| {
+            let is_in = |n: &u32| nearstate_memory::hash(seed, &key(*n)) % 8 == bucket;
+            (5000..).find(is_in).unwrap()
+        })
+        .collect();
+    // A loaded machine can keep this thread from running for longer than the bound for one holder.
+    let mut passed_max = 0;
+    for _ in 0..5 {
+        let mut holders: Vec<Child> = keys
+            .iter()
+            .map(|number| start(&folder, "put", *number, "", "publish.recorded:1:stop"))
+            .collect();
+        holders.iter().for_each(wait_until_stopped);
+        let (error, passed) = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let session = region.session().unwrap();
+                session.transact(|txn| {
+                    keys.iter().try_for_each(|number| txn.put(own, &key(*number), b"waited"))
+                })
+            });
+            let mut passed = 0;
+            for holder in &mut holders {
+                std::thread::sleep(PART);
+                if waiter.is_finished() {
+                    break;
+                }
+                resume(holder, &folder);
+                passed += 1;
+            }
+            (waiter.join().unwrap().unwrap_err(), passed)
+        });
+        println!("{passed} holders have passed: {error}");
+        let Error::Stalled { holder } = error else { panic!("{error}") };
+        let stopped: Vec<u32> = holders[passed..].iter().map(Child::id).collect();
+        // The last one may have continued after the refusal.
+        let last = passed.checked_sub(1).map(|last| holders[last].id());
+        assert!(stopped.contains(&holder.pid) || last == Some(holder.pid), "{holder:?}");
+        for number in &keys[passed..] {
+            assert!(
+                session
+                    .get(own, &key(*number))
+                    .unwrap()
+                    .is_none_or(|view| { view.bytes() != b"waited" })
+            );
+        }
+        for holder in &mut holders[passed..] {
+            resume(holder, &folder);
+        }
+        passed_max = passed_max.max(passed);
+        if passed_max >= 3 {
+            break;
+        }
+    }
+    assert!(passed_max >= 3, "the bound for one holder is the bound for all of them");
+    drop((session, region));
+    finish(&folder);
+}
