@@ -345,20 +345,34 @@ static void the_stream_contains_every_commit_completely(void)
     OK(ns_txn_put_with_metadata(txn, values, ns_text("ue"), ns_text("v"), metadata));
     OK(ns_txn_patch(txn, blocks, ns_text("ue"), (ns_block_change_list){changes, 2}));
     OK(ns_txn_commit(txn));
+    ns_receipt of_put, of_delete, of_reads;
+    uint32_t state = 0;
+    OK(ns_receipt_of_commit(session, &of_put));
     OK(ns_delete(session, values, ns_text("ue")));
+    OK(ns_receipt_of_commit(session, &of_delete));
+    OK(ns_receipt_of_reads(session, &of_reads));
+    CHECK(of_put.position == 1 && of_delete.position == 2 && of_reads.position == 2);
+    IS(NS_BAD_ARGUMENT, ns_receipt_of_commit(session, NULL));
+    IS(NS_BAD_ARGUMENT, ns_receipt_wait(session, of_put, 0, NULL));
+    OK(ns_receipt_wait(session, of_put, 1, &state));
+    CHECK(state == NS_RECEIPT_PENDING);
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.lost == 0 && entry.number == 0);
+    CHECK(entry.lost == 0 && entry.number == 1);
     OK(ns_stream_records(stream, see_record, &told));
     CHECK(told.records == 2 && told.blocks == 2 && told.cell == '5');
     IS(NS_BAD_ARGUMENT, ns_stream_records(stream, NULL, NULL));
     OK(ns_stream_acknowledge(stream));
+    OK(ns_receipt_wait(session, of_put, 0, &state));
+    CHECK(state == NS_RECEIPT_REPLICATED);
+    OK(ns_receipt_wait(session, of_delete, 0, &state));
+    CHECK(state == NS_RECEIPT_PENDING);
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.number == 1);
+    CHECK(entry.number == 2);
     OK(ns_stream_close(stream));
     /* Transactions that were not acknowledged are read again. */
     OK(ns_stream_open(session, &stream));
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.number == 1);
+    CHECK(entry.number == 2);
     OK(ns_stream_records(stream, see_deletion, &deletions));
     CHECK(deletions == 1 && ns_stream_next(stream, &entry) == NS_NOT_FOUND);
     OK(ns_stream_close(stream));
@@ -394,9 +408,21 @@ static void a_full_stream_refuses_commits_until_it_is_acknowledged(void)
     OK(ns_namespace_enable_stream(session, values, NS_STREAM_FULL_OVERWRITE));
     for (put = 1; put <= 200; put++)
         OK(ns_put(session, values, ns_text("k"), some(value, sizeof value), NULL));
+    ns_receipt last;
+    uint32_t state = 0;
+    OK(ns_receipt_of_commit(session, &last));
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.lost == 201);
+    CHECK(entry.lost > 0 && entry.lost <= 201);
     IS(NS_BAD_ARGUMENT, ns_stream_records(stream, see_record, NULL));
+    for (put = entry.lost; ns_stream_next(stream, &entry) == NS_OK; put++)
+        CHECK(entry.lost == 0);
+    CHECK(put == 201);
+    OK(ns_stream_acknowledge(stream));
+    OK(ns_receipt_wait(session, last, 0, &state));
+    CHECK(state == NS_RECEIPT_REPLICATED);
+    last.position -= 200;
+    OK(ns_receipt_wait(session, last, 0, &state));
+    CHECK(state == NS_RECEIPT_LOST);
     OK(ns_stream_close(stream));
 }
 
