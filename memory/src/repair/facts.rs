@@ -8,9 +8,8 @@ use crate::index::bucket::{at_of, depth_of, is_link};
 use crate::index::lookup::{CHAIN_MAX, link_slot, walk_chain};
 use crate::layout::{
     CATALOG_CHECK, CATALOG_KIND, CATALOG_RING, CATALOG_STATE, CHUNK_BYTES, CLASS_EXTENT,
-    Corruption, HEAP, LINE, NAMESPACE_LIVE, SEGMENTS, arena_at, catalog_at, ordinary_chunks,
+    Corruption, HEAP, LINE, NAMESPACE_LIVE, SEGMENTS, catalog_at, ordinary_chunks,
 };
-use crate::member::arena::undo;
 use crate::member::pin;
 use crate::namespace;
 use crate::region::catalog::entries_used;
@@ -19,7 +18,6 @@ use crate::region::index_table::{
     IndexTable, NamespaceIdentity, buckets_of, first_of, segment_of, segment_of_word, segment_slot,
 };
 use crate::region::map::Map;
-use crate::region::member_table::member_slots_used;
 
 fn load(map: &Map, at: u64) -> Result<u64, Corruption> {
     Ok(map.word(at)?.load(Ordering::Acquire))
@@ -125,9 +123,6 @@ pub(super) fn newest_birth(map: &Map) -> Result<u64, Corruption> {
             newest = birth.max(newest);
         }
     };
-    for index in 0..member_slots_used(map)? {
-        see(load(map, arena_at(index) + undo::STREAM.offset())?);
-    }
     for entry in namespace::list(map)? {
         see(load(map, catalog_at(entry.index) + CATALOG_RING)?);
         let table = IndexTable::new(map, entry.index)?;
