@@ -103,7 +103,8 @@ pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
         let points = points_where(|point| scenario.has_point(point));
-        let occurrences = Occurrences { tries: test.occurrences, next: |last, _| 1 + last + last / 2 };
+        let occurrences =
+            Occurrences { tries: test.occurrences, next: |last, _| 1 + last + last / 2 };
         reached.each(points, &occurrences, scenario.name, &mut |plan, _| {
             let Some(mut oracle) = test.killed_writer(scenario, plan)? else { return Ok(false) };
             verify(test.folder, scenario, &mut oracle).map(|()| true)
@@ -258,8 +259,7 @@ fn adopt(
 /// The violation that was found, with the point.
 pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let points =
-        points_with(&["removal.", "namespace.", "flags.", "txn.", "publish.", "lock."]);
+    let points = points_with(&["removal.", "namespace.", "flags.", "txn.", "publish.", "lock."]);
     let occurrences =
         Occurrences { tries: 2 * test.occurrences, next: |last, number| last + 1 + 2 * number };
     reached.each(points, &occurrences, "a removal", &mut |plan, number| {
