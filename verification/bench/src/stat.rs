@@ -50,8 +50,8 @@ impl Latencies {
         Self(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("constant bounds are valid"))
     }
 
-    /// To one significant digit (percentiles and the maximum are at most 1/16 too large), in five kilobytes instead
-    /// of hundreds: for the slices of a trial.
+    /// To one significant digit, in five kilobytes instead of hundreds: for the slices of a trial.
+    /// Percentiles and the maximum are at most 1/16 too large.
     ///
     /// # Panics
     /// Never: the bounds are constants that the histogram accepts.

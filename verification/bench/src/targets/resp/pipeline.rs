@@ -147,8 +147,8 @@ impl<S: Stream> Resp<S> {
             .filter(|guard| !guard.is_unconditional() || guard.has_more))
     }
 
-    /// Executes the requests that need EXEC, in one transaction before the others. True or false for
-    /// each of these requests, `None` for the others. Empty if no request needs EXEC.
+    /// Executes the requests that need EXEC, in one transaction before the others. True or false
+    /// for each of these requests, `None` for the others. Empty if no request needs EXEC.
     fn perform_in_exec(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
         let mut guards = Vec::new();
         for (at, request) in some.iter().enumerate() {
@@ -216,7 +216,7 @@ impl<S: Stream> Resp<S> {
         }
         if let Some(guard) = self.guard_for(request)? {
             return self.request_script(&guard, &|resp_table, out| {
-                guard::writes_of(resp_table, request, out)
+                guard::writes_of(resp_table, request, out);
             });
         }
         let resp_table = resp_table(&self.tables, request.table())?;
