@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use nearstate_store::crash::POINTS;
 use nearstate_store::{Pattern, Region, Schema, StreamItem, WhenFull};
 
-use crate::points::{CrashTest, ReachedPoints};
+use crate::points::{CrashTest, Occurrences, ReachedPoints, points_where, points_with};
 use crate::region_access::{create_region, open_session};
 use crate::scenario::{ChildEnd, child_from};
 use crate::spawn::ChildCommand;
@@ -78,22 +77,14 @@ impl<'c> CrashCase<'c> {
 /// Kills at every point in every script, at several of its occurrences.
 pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
+    let occurrences = Occurrences { tries: test.occurrences, next: |last, _| 2 * last + 1 };
     for script in SCRIPTS {
-        for point in POINTS {
-            let mut occurrence = 1_u32;
-            for _ in 0..test.occurrences {
-                let plan = format!("{point}:{occurrence}");
-                let context = |e| format!("{} killed at {plan}: {e}", script.name);
-                let case = CrashCase::new(test, script).map_err(context)?;
-                let end = case.play(&plan).map_err(context)?;
-                case.verify().map_err(context)?;
-                if end == ChildEnd::Finished {
-                    break;
-                }
-                reached.count(point);
-                occurrence = 2 * occurrence + 1;
-            }
-        }
+        reached.each(points_where(|_| true), &occurrences, script.name, &mut |plan, _| {
+            let case = CrashCase::new(test, script)?;
+            let end = case.play(plan)?;
+            case.verify()?;
+            Ok(end == ChildEnd::Killed)
+        })?;
     }
     Ok(reached)
 }
@@ -102,20 +93,19 @@ pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 /// process, which recovers it, at every point of the recovery, and lets another verify.
 pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let of_recovery = |point: &str| {
-        ["recover.", "entry.", "event.retired", "txn.repl", "txn.un", "txn.retired", "txn.appended"]
-            .iter()
-            .any(|prefix| point.starts_with(prefix))
-    };
-    let is_first = |point: &str| {
-        ["txn.", "entry.", "event.", "ring.", "line.", "counter."]
-            .iter()
-            .any(|prefix| point.starts_with(prefix))
-    };
+    let of_recovery = [
+        "recover.",
+        "entry.",
+        "event.retired",
+        "txn.repl",
+        "txn.un",
+        "txn.retired",
+        "txn.appended",
+    ];
     let mut pair = 0_usize;
     for script in SCRIPTS {
-        for first in POINTS.iter().copied().filter(|point| is_first(point)) {
-            for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
+        for first in points_with(&["txn.", "entry.", "event.", "ring.", "line.", "counter."]) {
+            for second in points_with(&of_recovery) {
                 pair += 1;
                 if pair.is_multiple_of(test.stride) {
                     two_deaths(test, script, [first, second], &mut reached)?;
@@ -151,10 +141,7 @@ fn two_deaths(
 /// refuses commits when it is full. The next process in its place writes until it is refused.
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
-    let of_rings = |point: &&&str| {
-        ["ring.", "entry.", "txn.prepared"].iter().any(|prefix| point.starts_with(prefix))
-    };
-    for point in POINTS.iter().filter(of_rings) {
+    for point in points_with(&["ring.", "entry.", "txn.prepared"]) {
         for occurrence in [1, 3] {
             let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
             let path = create_region(folder).map_err(context)?;
