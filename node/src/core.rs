@@ -45,6 +45,14 @@ pub struct CoreParts {
     pub clock: Clock,
 }
 
+impl CoreParts {
+    /// The only core of a node with the default limits: for a protocol without a node's threads.
+    pub fn single(region: Region, clock: Clock) -> Self {
+        let (limits, metrics) = (Arc::default(), Arc::default());
+        Self { index: 0, count: 1, region, limits, metrics, clock }
+    }
+}
+
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Core").field("index", &self.inner.index).finish_non_exhaustive()

@@ -26,7 +26,7 @@ pub(crate) mod keyspace;
 pub(crate) mod keys;
 mod watch_namespaces;
 mod keyspace_walk;
-mod collection_task;
+mod collection_source;
 mod deferred_array;
 mod scan_options;
 mod random;

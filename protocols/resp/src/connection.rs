@@ -546,35 +546,17 @@ fn slow_request(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::acl::Users;
-    use crate::command::stats::RespCoreStats;
-    use crate::server::{RespServer, RespSettings};
+    use crate::core_context::test_core::TestCore;
     use nearstate_node::clock::Clock;
-    use nearstate_node::{Core, CoreParts, PeerAddress, PeerIdentity};
-    use nearstate_store::{CreateOptions, Region, since_boot};
-    use std::sync::Arc;
+    use nearstate_store::since_boot;
 
     #[test]
     fn a_change_with_repeated_conflicts_ends_at_the_deadline() {
-        let folder = tempfile::tempdir().unwrap();
-        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
-        let core = Core::new(CoreParts {
-            index: 0,
-            count: 1,
-            region,
-            limits: Arc::default(),
-            metrics: Arc::default(),
-            clock: Clock::new_virtual(),
-        });
-        let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
-        let core = CoreContext::new(&server, &core.unwrap(), counts);
-        let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-        let mut connection =
-            core.new_connection(&PeerIdentity { id: 1, address, certificate: None });
+        let test = TestCore::new(&Clock::new_virtual());
+        let (core, mut connection) = (&test.core, test.connection());
         let client = CommandContext {
             table: &TABLE,
-            server: &server,
+            server: &test.server,
             records: &core.records,
             connection: &mut connection,
             txn: None,

@@ -178,8 +178,9 @@ impl CoreContext {
     }
 }
 
+/// A core without a node, for tests.
 #[cfg(test)]
-mod tests {
+pub(crate) mod test_core {
     use super::*;
     use crate::acl::Users;
     use crate::server::RespSettings;
@@ -187,24 +188,44 @@ mod tests {
     use nearstate_node::CoreParts;
     use nearstate_node::clock::Clock;
     use nearstate_store::{CreateOptions, Region};
+
+    pub(crate) struct TestCore {
+        pub(crate) core: CoreContext,
+        pub(crate) server: Arc<RespServer>,
+        pub(crate) region: Region,
+        _folder: tempfile::TempDir,
+    }
+
+    impl TestCore {
+        pub(crate) fn new(clock: &Clock) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("r");
+            let region = Region::create(&path, &CreateOptions::default()).unwrap();
+            let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
+            let parts = CoreParts::single(region.clone(), clock.clone());
+            let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
+            let core = CoreContext::new(&server, &Core::new(parts).unwrap(), counts);
+            Self { core, server, region, _folder: folder }
+        }
+
+        pub(crate) fn connection(&self) -> ConnectionState {
+            let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
+            self.core.new_connection(&PeerIdentity { id: 1, address, certificate: None })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_core::TestCore;
+    use crate::table::TABLE;
+    use nearstate_node::clock::Clock;
     use std::time::Duration;
 
     #[test]
     fn a_slow_request_is_an_event_of_latency_above_the_threshold() {
-        let folder = tempfile::tempdir().unwrap();
-        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-        let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
         let clock = Clock::new_virtual();
-        let core = Core::new(CoreParts {
-            index: 0,
-            count: 1,
-            region,
-            limits: Arc::default(),
-            metrics: Arc::default(),
-            clock: clock.clone(),
-        });
-        let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
-        let core = CoreContext::new(&server, &core.unwrap(), counts);
+        let TestCore { core, server, .. } = &TestCore::new(&clock);
         let request = |name: &str, millis: u64| {
             core.begin();
             clock.advance(Duration::from_millis(millis));

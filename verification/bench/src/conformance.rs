@@ -285,7 +285,7 @@ pub(crate) fn found(
 mod tests {
     use super::*;
 
-    /// If a store that keeps nothing passed, so would any.
+    /// If a store that stores nothing passed, any store would pass.
     #[test]
     fn a_store_that_keeps_nothing_breaks_nearly_every_promise() {
         let folder = tempfile::tempdir().unwrap();

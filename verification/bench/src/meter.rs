@@ -111,19 +111,23 @@ struct Slices {
     ends_ns: u64,
     length_ns: u64,
     done: Vec<Slice>,
-    open: Coarse,
+    open: Latencies,
+    /// The longest latency of the current slice, exactly.
+    open_max_ns: u64,
 }
 
 impl Slices {
     fn new(began_ns: u64) -> Self {
         let length_ns = SLICE_MS * 1_000_000;
         let done = Vec::with_capacity(SLICES_MAX);
-        Self { began_ns, ends_ns: began_ns + length_ns, length_ns, done, open: Coarse::new() }
+        let (ends_ns, open) = (began_ns + length_ns, Latencies::coarse());
+        Self { began_ns, ends_ns, length_ns, done, open, open_max_ns: 0 }
     }
 
     #[inline]
     fn record(&mut self, ns: u64, count: u64) {
         self.open.record(ns, count);
+        self.open_max_ns = self.open_max_ns.max(ns);
     }
 
     /// Closes the intervals that end before `now_ns`.
@@ -152,18 +156,19 @@ impl Slices {
     fn close(&mut self, now_ns: u64) {
         let ms = self.length_ns / 1_000_000;
         let begin_ns = self.ends_ns.saturating_sub(self.length_ns);
-        if self.open.count == 0 && now_ns < self.ends_ns {
+        if self.open.count() == 0 && now_ns < self.ends_ns {
             return;
         }
         self.done.push(Slice {
             at_ms: begin_ns.saturating_sub(self.began_ns) / 1_000_000,
             ms,
-            ops: self.open.count,
-            p50_ns: self.open.at_share(50),
-            p99_ns: self.open.at_share(99),
-            max_ns: self.open.max_ns,
+            ops: self.open.count(),
+            p50_ns: self.open.percentile(50.0).min(self.open_max_ns),
+            p99_ns: self.open.percentile(99.0).min(self.open_max_ns),
+            max_ns: self.open_max_ns,
         });
         self.open.clear();
+        self.open_max_ns = 0;
     }
 
     /// Merges each two: the mean of the medians, weighted by operations, and the larger others.
@@ -171,72 +176,6 @@ impl Slices {
         self.done = merged(&self.done);
         self.length_ns *= 2;
     }
-}
-
-/// Buckets for each doubling of the latency: a percentile of a slice is at most 1/16 too large.
-const FINE: u32 = 16;
-
-/// Latencies of one slice, in four kilobytes instead of the hundreds of a histogram.
-#[derive(Debug)]
-struct Coarse {
-    buckets: Box<[u32; 61 * FINE as usize]>,
-    count: u64,
-    max_ns: u64,
-}
-
-impl Coarse {
-    fn new() -> Self {
-        Self { buckets: Box::new([0; 61 * FINE as usize]), count: 0, max_ns: 0 }
-    }
-
-    fn clear(&mut self) {
-        self.buckets.fill(0);
-        (self.count, self.max_ns) = (0, 0);
-    }
-
-    #[inline]
-    fn record(&mut self, ns: u64, count: u64) {
-        if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
-            *bucket = bucket.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
-        }
-        self.count += count;
-        self.max_ns = self.max_ns.max(ns);
-    }
-
-    /// A percentile of the latency.
-    fn at_share(&self, percent: u64) -> u64 {
-        let wanted = (self.count * percent).div_ceil(100).max(1);
-        let mut seen = 0;
-        for (number, count) in self.buckets.iter().enumerate() {
-            seen += u64::from(*count);
-            if seen >= wanted {
-                return end_of(number).min(self.max_ns);
-            }
-        }
-        self.max_ns
-    }
-}
-
-/// The bucket of a latency: below 16 one each, above that 16 for each doubling.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "both are below 32")]
-const fn bucket_of(ns: u64) -> usize {
-    if ns < FINE as u64 {
-        return ns as usize;
-    }
-    let doubling = ns.ilog2() - FINE.ilog2();
-    (doubling * FINE) as usize + (ns >> doubling) as usize
-}
-
-/// The largest latency of a bucket.
-const fn end_of(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    let fine = FINE as u64;
-    if bucket < 2 * fine {
-        return bucket;
-    }
-    let doubling = bucket / fine - 1;
-    ((bucket % fine + fine) << doubling) | ((1 << doubling) - 1)
 }
 
 /// Merges each two slices.
@@ -282,25 +221,6 @@ mod tests {
         let ops: Vec<u64> = slices.iter().map(|slice| slice.ops).collect();
         assert_eq!(ops, [3, 0, 0, 0, 0, 1]);
         assert!(slices[5].max_ns >= 239 * ms);
-    }
-
-    #[test]
-    fn buckets_follow_each_other_and_are_narrow() {
-        for ns in (0..5_000).chain((0..60).map(|bits| (1 << bits) + 7)) {
-            let end = end_of(bucket_of(ns));
-            assert!(end >= ns && end - ns <= ns / u64::from(FINE), "{ns} ends at {end}");
-            assert_eq!(bucket_of(end), bucket_of(ns));
-            assert_eq!(bucket_of(end + 1), bucket_of(ns) + 1);
-            assert_eq!(end_of(bucket_of(end + 1) - 1), end);
-        }
-        let mut coarse = Coarse::new();
-        for ns in 1..=1000 {
-            coarse.record(ns, 1);
-        }
-        coarse.record(u64::MAX, 1);
-        assert!((500..=532).contains(&coarse.at_share(50)), "{}", coarse.at_share(50));
-        assert!((991..=1053).contains(&coarse.at_share(99)), "{}", coarse.at_share(99));
-        assert_eq!(coarse.at_share(100), u64::MAX);
     }
 
     #[test]

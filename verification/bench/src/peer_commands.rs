@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_installed_whom_nobody_knows() {
+    fn an_unknown_peer_is_not_installed() {
         let mut out = Vec::new();
         let asked = PeersCommand::Install { names: vec!["oracle".to_owned()] };
         assert!(matches!(run(&asked, &mut out), Err(Error::BadArgument { .. })));

@@ -235,7 +235,7 @@ fn note_bound(run: &mut Run) {
     let Some((_, servers)) = &run.drive.pinning else { return };
     for result in run.targets.iter().filter(|result| result.declined.is_none()) {
         let target = targets::named(&result.name).ok();
-        let why = target.and_then(|target| target.when_bound(servers.len()));
+        let why = target.and_then(|target| target.bound_caveat(servers.len()));
         run.caveats.extend(why.map(|why| format!("{}: {why}", result.name)));
     }
 }

@@ -131,7 +131,7 @@ pub trait Target: fmt::Debug {
 
     /// A caveat of its figures if its servers share this number of processors and each client has
     /// its own.
-    fn when_bound(&self, _server_cpus: usize) -> Option<String> {
+    fn bound_caveat(&self, _server_cpus: usize) -> Option<String> {
         None
     }
 
@@ -142,7 +142,7 @@ pub trait Target: fmt::Debug {
 
     /// True if its server keeps its records when it is killed and started again
     /// ([`Database::crash`]).
-    fn comes_back(&self) -> bool {
+    fn survives_kill(&self) -> bool {
         false
     }
 
@@ -175,7 +175,9 @@ pub trait Database: fmt::Debug {
 
     /// Kills the server (SIGKILL) and starts it again on its files, at the same address.
     fn crash(&mut self) -> Result<()> {
-        Err(Error::BadArgument { detail: "no server that comes back with its records".to_owned() })
+        Err(Error::BadArgument {
+            detail: "its server loses all records when it is killed".to_owned(),
+        })
     }
 
     /// True if it still runs.
@@ -200,7 +202,7 @@ impl Database for FileDatabase {
 
     fn after_load(&mut self) -> Result<Option<String>> {
         if self.is_collapsed {
-            region::collapsed(&self.reaper.folder().join(self.file))
+            region::back_with_large_pages(&self.reaper.folder().join(self.file))
         } else {
             Ok(None)
         }
@@ -287,15 +289,14 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
 
 /// An error if this target cannot be killed in a run.
 pub fn can_be_killed(target: &dyn Target) -> Result<()> {
-    if target.comes_back() {
+    if target.survives_kill() {
         return Ok(());
     }
     let all = all();
-    let able = all.iter().filter(|target| target.comes_back()).map(|target| target.name());
+    let able = all.iter().filter(|target| target.survives_kill()).map(|target| target.name());
     Err(Error::BadArgument {
         detail: format!(
-            "--kill {}: it has no server that comes back with its records, so all of them would be \
-             lost: give one of {}",
+            "--kill {}: its server loses all records when it is killed: give one of {}",
             target.name(),
             able.collect::<Vec<_>>().join(", ")
         ),
@@ -308,7 +309,7 @@ mod tests {
     use crate::access::TableSchema;
 
     #[test]
-    fn a_layout_is_for_targets_that_know_it() {
+    fn a_layout_needs_a_target_that_supports_it() {
         let refusal = |layout, names: &[&str]| {
             can_be_laid_out(layout, names).err().map(|e| e.to_string()).unwrap_or_default()
         };
@@ -321,7 +322,7 @@ mod tests {
     /// Bytes that were measured after 100,000 operations, for each of 100,000 UEs, sessions and
     /// records. The estimate must not be lower, or a run would fail later, nor much higher.
     #[test]
-    fn files_are_thought_to_be_somewhat_larger_than_they_become() {
+    fn estimated_file_sizes_are_somewhat_larger_than_measured_ones() {
         const ONE: TableSchema = TableSchema::new("t", &["a"]);
         static TABLES: [TableSchema; 1] = [ONE];
         let measured = [(1024, "region", 737), (1000, "region", 1251), (150, "region", 283)];

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nearstate_store::{Error, Namespace, Region, Schema, Session};
 
-use crate::region_access::{create_region, open_session};
+use crate::region_access::{create_region, open_session, text};
 
 /// Records that the idle session keeps, and as many that it has deleted.
 const RECORDS: u32 = 600;
@@ -14,10 +14,6 @@ const RECORDS: u32 = 600;
 /// the child puts.
 const SMALL: usize = 1000;
 const LARGE: usize = 60_000;
-
-fn text(context: &str) -> impl Fn(Error) -> String + '_ {
-    move |error| format!("{context}: {error}")
-}
 
 /// Puts records until the region is full. Returns how many.
 fn fill(session: &Session, name: &str, bytes: usize) -> Result<u32, String> {

@@ -8,7 +8,7 @@ use nearstate_store::{
     Condition, Error, Filter, Kind, Namespace, NamespaceLimits, Region, Schema, Session,
 };
 
-use crate::region_access::{create_region, open_session};
+use crate::region_access::{create_region, open_session, text};
 use crate::verify::check_clean;
 
 pub(crate) const NAMES: [&str; 2] = ["limited", "limited-too"];
@@ -18,10 +18,6 @@ pub(crate) const RECORDS: u32 = 150;
 
 /// What the records may take.
 const LIMIT: u64 = 64 << 10;
-
-fn text(context: &str) -> impl Fn(Error) -> String + '_ {
-    move |error| format!("{context}: {error}")
-}
 
 fn open(session: &Session, name: &str) -> Result<Namespace, String> {
     let schema = Schema { kind: Kind::Mixed, ..Schema::default() };

@@ -31,6 +31,50 @@ impl ReachedPoints {
     pub(crate) fn count(&mut self, point: &'static str) {
         *self.kills.entry(point).or_default() += 1;
     }
+
+    /// Kills at each point, at several of its occurrences. `trial` gets the plan of a kill and the
+    /// number of earlier trials at the point; it returns false if its child was not killed, which
+    /// ends the trials at this point.
+    pub(crate) fn each(
+        &mut self,
+        points: impl Iterator<Item = &'static str>,
+        occurrences: &Occurrences,
+        what: &str,
+        trial: &mut dyn FnMut(&str, u32) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        for point in points {
+            let mut occurrence = 1_u32;
+            for number in 0..occurrences.tries {
+                let plan = format!("{point}:{occurrence}");
+                if !trial(&plan, number).map_err(|e| format!("{what} killed at {plan}: {e}"))? {
+                    break;
+                }
+                self.count(point);
+                occurrence = (occurrences.next)(occurrence, number);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The occurrences of a point at which a child is killed. The first is 1.
+pub(crate) struct Occurrences {
+    /// How many, at most.
+    pub(crate) tries: u32,
+    /// The next one, by the last one and its number.
+    pub(crate) next: fn(u32, u32) -> u32,
+}
+
+/// The points that satisfy a condition.
+pub(crate) fn points_where(
+    is_included: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = &'static str> {
+    POINTS.iter().copied().filter(move |point| is_included(point))
+}
+
+/// The points whose names begin with one of these prefixes.
+pub(crate) fn points_with(prefixes: &[&str]) -> impl Iterator<Item = &'static str> {
+    points_where(move |point| prefixes.iter().any(|prefix| point.starts_with(prefix)))
 }
 
 /// Where regions are created, how children are started, and how thoroughly points are tested.
@@ -58,18 +102,13 @@ impl CrashTest<'_> {
 pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
-        for point in POINTS.iter().filter(|point| scenario.has_point(point)) {
-            let mut occurrence = 1_u32;
-            for _ in 0..test.occurrences {
-                let plan = format!("{point}:{occurrence}");
-                let context = |e| format!("{} killed at {plan}: {e}", scenario.name);
-                let killed = test.killed_writer(scenario, &plan).map_err(context)?;
-                let Some(mut oracle) = killed else { break };
-                reached.count(point);
-                verify(test.folder, scenario, &mut oracle).map_err(context)?;
-                occurrence += 1 + occurrence / 2;
-            }
-        }
+        let points = points_where(|point| scenario.has_point(point));
+        let occurrences =
+            Occurrences { tries: test.occurrences, next: |last, _| 1 + last + last / 2 };
+        reached.each(points, &occurrences, scenario.name, &mut |plan, _| {
+            let Some(mut oracle) = test.killed_writer(scenario, plan)? else { return Ok(false) };
+            verify(test.folder, scenario, &mut oracle).map(|()| true)
+        })?;
     }
     Ok(reached)
 }
@@ -99,7 +138,6 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 
 /// Every point of a commit with every point that its recovery passes.
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let is_first = |point: &&str| point.starts_with("txn.") || point.starts_with("line.");
     // What recovery does for a commit, besides its own points.
     let of_commit = [
         "undone",
@@ -111,21 +149,19 @@ fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)>
         "cell_retired",
         "unlocking",
     ];
-    let is_second = move |point: &&str| {
+    let is_second = move |point: &str| {
         let name = point.strip_prefix("txn.");
         point.starts_with("recover.") || name.is_some_and(|name| of_commit.contains(&name))
     };
-    let first = POINTS.iter().copied().filter(is_first);
-    first.flat_map(move |first| {
-        POINTS.iter().copied().filter(is_second).map(move |second| (first, second))
-    })
+    points_with(&["txn.", "line."])
+        .flat_map(move |first| points_where(is_second).map(move |second| (first, second)))
 }
 
 /// Points of a write path with points of its recovery: of those that only recovery passes and of
 /// those that it shares with the write path, one in `stride`.
 fn pairs(stride: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let is_recovery = |point: &&str| point.starts_with("recover.");
-    let first = POINTS.iter().copied().filter(move |point| !is_recovery(point));
+    let is_recovery = |point: &str| point.starts_with("recover.");
+    let first = points_where(move |point| !is_recovery(point));
     first.enumerate().flat_map(move |(row, first)| {
         let second = POINTS.iter().copied().enumerate();
         second
@@ -173,17 +209,14 @@ fn two_deaths(
 /// The violation that was found, with the points and the scenario.
 pub fn adoptions(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let is_second = |point: &&str| point.starts_with("recover.") || point.starts_with("attach.");
+    let is_second = |point: &str| point.starts_with("recover.") || point.starts_with("attach.");
     for scenario in ["replace", "grow", "free", "stalled", "transaction"].map(scenario_of) {
-        let first = POINTS.iter().copied().filter(|point| !is_second(point)).enumerate();
-        let pairs = first.flat_map(|(row, first)| {
-            let second = POINTS.iter().copied().filter(is_second).enumerate();
-            second
-                .filter(move |(column, _)| (row + column) % test.stride == 0)
-                .map(move |(_, second)| (first, second))
-        });
-        for (first, second) in pairs {
-            adopt(test, scenario, [first, second], &mut reached)?;
+        for (row, first) in points_where(|point| !is_second(point)).enumerate() {
+            for (column, second) in points_where(is_second).enumerate() {
+                if (row + column) % test.stride == 0 {
+                    adopt(test, scenario, [first, second], &mut reached)?;
+                }
+            }
         }
     }
     Ok(reached)
@@ -226,21 +259,12 @@ fn adopt(
 /// The violation that was found, with the point.
 pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let prefixes = ["removal.", "namespace.", "flags.", "txn.", "publish.", "lock."];
-    let is_passed = |point: &&str| prefixes.iter().any(|prefix| point.starts_with(prefix));
-    for point in POINTS.iter().copied().filter(is_passed) {
-        let mut occurrence = 1_u32;
-        for number in 0..2 * test.occurrences {
-            let plan = format!("{point}:{occurrence}");
-            let is_attached = number % 2 == 0;
-            let killed = killed_removal(test, &plan, is_attached);
-            if !killed.map_err(|e| format!("a removal killed at {plan}: {e}"))? {
-                break;
-            }
-            reached.count(point);
-            occurrence += 1 + 2 * number;
-        }
-    }
+    let points = points_with(&["removal.", "namespace.", "flags.", "txn.", "publish.", "lock."]);
+    let occurrences =
+        Occurrences { tries: 2 * test.occurrences, next: |last, number| last + 1 + 2 * number };
+    reached.each(points, &occurrences, "a removal", &mut |plan, number| {
+        killed_removal(test, plan, number % 2 == 0)
+    })?;
     Ok(reached)
 }
 
@@ -251,20 +275,12 @@ pub fn removals(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 /// The violation that was found, with the point.
 pub fn limits(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let prefixes = ["limits.", "count.", "usage.", "txn.", "lock.", "flags."];
-    let is_passed = |point: &&str| prefixes.iter().any(|prefix| point.starts_with(prefix));
-    for point in POINTS.iter().copied().filter(is_passed) {
-        let mut occurrence = 1_u32;
-        for number in 0..2 * test.occurrences {
-            let plan = format!("{point}:{occurrence}");
-            let killed = killed_limits(test, &plan, number % 2 == 0);
-            if !killed.map_err(|e| format!("limits killed at {plan}: {e}"))? {
-                break;
-            }
-            reached.count(point);
-            occurrence += 1 + 3 * number;
-        }
-    }
+    let points = points_with(&["limits.", "count.", "usage.", "txn.", "lock.", "flags."]);
+    let occurrences =
+        Occurrences { tries: 2 * test.occurrences, next: |last, number| last + 1 + 3 * number };
+    reached.each(points, &occurrences, "limits", &mut |plan, number| {
+        killed_limits(test, plan, number % 2 == 0)
+    })?;
     Ok(reached)
 }
 
@@ -317,14 +333,9 @@ fn killed_limits(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result<
 pub fn limit_recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let CrashTest { folder, starter, .. } = *test;
-    let is_first = |point: &&str| {
-        ["usage.", "count.", "txn.recorded", "txn.decided", "txn.intended"]
-            .iter()
-            .any(|prefix| point.starts_with(prefix))
-    };
     let seconds = ["usage.settled", "count.added", "txn.undone", "txn.unlocking", "recover.record"];
-    for first in POINTS.iter().copied().filter(is_first) {
-        for second in POINTS.iter().copied().filter(|point| seconds.contains(point)) {
+    for first in points_with(&["usage.", "count.", "txn.recorded", "txn.decided", "txn.intended"]) {
+        for second in points_where(|point| seconds.contains(&point)) {
             let context = |e| format!("limits killed at {first}, then {second}: {e}");
             limits::prepare(folder).map_err(context)?;
             let plan = format!("{first}:6");
@@ -370,23 +381,15 @@ fn killed_removal(test: &CrashTest<'_>, plan: &str, is_attached: bool) -> Result
 pub fn takes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let CrashTest { folder, starter, .. } = *test;
-    let is_passed = |point: &&str| point.starts_with("take.") || point.starts_with("aside.");
-    for point in POINTS.iter().copied().filter(is_passed) {
-        let mut occurrence = 1_u32;
-        for number in 0..test.occurrences {
-            let plan = format!("{point}:{occurrence}");
-            let context = |e| format!("killed at {plan}: {e}");
-            let case = IdleCase::new(folder).map_err(context)?;
-            let end = child(starter, folder, ["fill-idle", ""], Some(&plan)).map_err(context)?;
-            case.verify().map_err(context)?;
-            check_clean(&folder.join("region")).map_err(context)?;
-            if end != ChildEnd::Killed {
-                break;
-            }
-            reached.count(point);
-            occurrence += 1 + 20 * number;
-        }
-    }
+    let occurrences =
+        Occurrences { tries: test.occurrences, next: |last, number| last + 1 + 20 * number };
+    reached.each(points_with(&["take.", "aside."]), &occurrences, "a child", &mut |plan, _| {
+        let case = IdleCase::new(folder)?;
+        let end = child(starter, folder, ["fill-idle", ""], Some(plan))?;
+        case.verify()?;
+        check_clean(&folder.join("region"))?;
+        Ok(end == ChildEnd::Killed)
+    })?;
     Ok(reached)
 }
 
@@ -399,7 +402,7 @@ pub fn drops(folder: &Path, starter: &ChildCommand) -> Result<ReachedPoints, Str
     let mut reached = ReachedPoints::default();
     let scenario = named("insert").ok_or("no scenario of inserts")?;
     let path = folder.join("region");
-    for point in POINTS.iter().copied().filter(|point| point.starts_with("drop.")) {
+    for point in points_with(&["drop."]) {
         let context = |e| format!("killed at {point}: {e}");
         let mut oracle = prepare(folder, scenario).map_err(context)?;
         let attached = Region::attach(&path).map_err(|e| context(e.to_string()))?;

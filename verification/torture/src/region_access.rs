@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{CreateOptions, Region, Session};
+use nearstate_store::{CreateOptions, Error, Region, Session};
 
 /// Creates a folder, unless it exists.
 pub(crate) fn create_folder(folder: &Path) -> Result<(), String> {
@@ -35,4 +35,9 @@ pub(crate) fn create_region(folder: &Path) -> Result<PathBuf, String> {
 pub(crate) fn open_session(path: &Path) -> Result<Session, String> {
     let region = Region::attach(path).map_err(|e| format!("attach: {e}"))?;
     region.session().map_err(|e| format!("session: {e}"))
+}
+
+/// Turns an error of the store into a text that begins with `context`.
+pub(crate) fn text(context: &str) -> impl Fn(Error) -> String + '_ {
+    move |error| format!("{context}: {error}")
 }

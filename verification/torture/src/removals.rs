@@ -7,7 +7,7 @@ use nearstate_store::{
     Error, Kind, Metadata, Namespace, Pattern, Region, Schema, Session, TagSchema,
 };
 
-use crate::region_access::{create_region, open_session};
+use crate::region_access::{create_region, open_session, text};
 
 /// The namespaces that are removed, in this order: one without and one with tags.
 pub const REMOVED: [&str; 2] = ["removed", "removed-tagged"];
@@ -33,10 +33,6 @@ fn tags() -> Vec<TagSchema> {
 fn schema(name: &str) -> Schema {
     let tags = if name == REMOVED[0] { Vec::new() } else { tags() };
     Schema { kind: Kind::Value, tags }
-}
-
-fn text(context: &str) -> impl Fn(Error) -> String + '_ {
-    move |error| format!("{context}: {error}")
 }
 
 /// Puts the records of a namespace, each with a value that names it.

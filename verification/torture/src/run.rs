@@ -3,8 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nearstate_store::{CreateOptions, Region};
@@ -18,7 +17,7 @@ use crate::region_access::{clean_up, create_folder, open_session};
 use crate::report::{FullRegionTotals, TortureReport};
 use crate::report_lines::HAS_POINTS;
 use crate::rng::{Rng, percent, seeded};
-use crate::spawn::{ChildCommand, errors_path, exit_error, kill};
+use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 use crate::stops::{StopLog, StoppedProcess};
 use crate::verify::{check_clean, compare, heap_usage};
 use crate::writer::{EXPIRES_MS_MAX, FULL_ROUND, KeySpaces};
@@ -74,7 +73,7 @@ pub struct FullRegion {
 struct ChildSlot {
     is_writer: bool,
     number: u16,
-    child: Child,
+    child: ChildProcess,
     stopped: Option<StoppedProcess>,
 }
 
@@ -121,10 +120,7 @@ pub fn run(
         begin: Instant::now(),
     };
     let done = run.all(tick);
-    for slot in &mut run.slots {
-        let _ = slot.child.kill();
-        let _ = slot.child.wait();
-    }
+    run.slots.clear();
     run.report.seconds = run.begin.elapsed().as_secs_f64();
     clean_up(done, &options.folder, |error| {
         let (kills, round, seed) = (run.report.kills, run.round, options.seed);
@@ -183,21 +179,21 @@ impl TortureRun<'_> {
             .map_err(|e| format!("journal: {e}"))
     }
 
-    fn start(&mut self, is_writer: bool, number: u16) -> Result<Child, String> {
-        let role = if is_writer { "writer" } else { "reader" };
-        let words = [
-            role.to_owned(),
-            self.options.folder.display().to_string(),
-            number.to_string(),
-            self.rng.u64(..).to_string(),
-            self.name_of_round().to_string(),
-            self.options.writers.to_string(),
-        ];
-        let errors = errors_path(&self.options.folder, &format!("{role}-{number}"));
+    fn start(&mut self, is_writer: bool, number: u16) -> Result<ChildProcess, String> {
+        let seed = self.rng.u64(..);
         // With crash points, half of the children yield the processor at one in so many points, so
         // that kills and reads fall between any two stores.
         let jitter = if percent(&mut self.rng, 50) { "400" } else { "0" };
-        self.starter.start(&words, &[("NEARSTATE_JITTER", jitter)], &errors)
+        let role = ChildRole {
+            role: if is_writer { "writer" } else { "reader" },
+            number: number.into(),
+            seed,
+            round: self.name_of_round(),
+            more: &self.options.writers.to_string(),
+            settings: &[("NEARSTATE_JITTER", jitter)],
+            has_pipes: false,
+        };
+        self.starter.start(&self.options.folder, &role)
     }
 
     fn start_all(&mut self) -> Result<(), String> {
@@ -230,10 +226,10 @@ impl TortureRun<'_> {
             && slot.stopped.is_none()
             && stopped < self.options.writers.midpoint(self.options.readers).into()
         {
-            let pid = slot.child.id();
+            let pid = slot.child.process.id();
             let writer = slot.is_writer.then_some(slot.number);
             slot.stopped = Some(StoppedProcess::stop(pid, writer, ms)?);
-            writeln!(self.log, "{} stop {} pid {pid} for {ms} ms", now_ns(), slot.name())
+            writeln!(self.log, "{} stop {} pid {pid} for {ms} ms", now_ns(), slot.child.name())
                 .map_err(|e| format!("log: {e}"))?;
             if let Some(totals) = &mut self.report.full_region {
                 totals.stops += 1;
@@ -246,21 +242,19 @@ impl TortureRun<'_> {
         let victim = self.rng.usize(..self.slots.len());
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if index == victim {
-                slot.kill(&self.options.folder, &mut self.stops)?;
-            } else if let Ok(Some(status)) = slot.child.try_wait() {
-                let name = slot.name();
-                let errors = errors_path(&self.options.folder, &name);
-                return Err(exit_error(&name, status, &errors));
+                slot.kill(&mut self.stops)?;
+            } else {
+                slot.child.check_running()?;
             }
         }
         let Some(slot) = self.slots.get(victim) else { return Ok(()) };
-        let (is_writer, number, pid) = (slot.is_writer, slot.number, slot.child.id());
+        let (is_writer, number) = (slot.is_writer, slot.number);
         let now = now_ns();
         self.kills_ns.push(now);
         self.report.kills += 1;
         self.report.kills_of_writers += u64::from(is_writer);
-        let role = if is_writer { "writer" } else { "reader" };
-        writeln!(self.log, "{now} kill {} {role} {number} pid {pid}", self.report.kills)
+        let (name, pid) = (slot.child.name(), slot.child.process.id());
+        writeln!(self.log, "{now} kill {} {name} pid {pid}", self.report.kills)
             .map_err(|e| format!("log: {e}"))?;
         let child = self.start(is_writer, number)?;
         if let Some(slot) = self.slots.get_mut(victim) {
@@ -271,7 +265,7 @@ impl TortureRun<'_> {
 
     fn stop_all(&mut self) -> Result<(), String> {
         for mut slot in std::mem::take(&mut self.slots) {
-            slot.kill(&self.options.folder, &mut self.stops)?;
+            slot.kill(&mut self.stops)?;
             self.report.stops_before_checks += 1;
         }
         Ok(())
@@ -438,15 +432,10 @@ impl TortureRun<'_> {
 }
 
 impl ChildSlot {
-    fn name(&self) -> String {
-        format!("{}-{}", if self.is_writer { "writer" } else { "reader" }, self.number)
-    }
-
-    fn kill(&mut self, folder: &Path, stops: &mut StopLog) -> Result<(), String> {
-        let name = self.name();
+    fn kill(&mut self, stops: &mut StopLog) -> Result<(), String> {
         if let Some(stopped) = self.stopped.take() {
             stops.add(stopped);
         }
-        kill(&mut self.child, &name, &errors_path(folder, &name))
+        self.child.kill()
     }
 }

@@ -9,7 +9,7 @@ use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::region_access::{create_region, open_session};
-use crate::spawn::{ChildCommand, EnvSetting, exit_error, was_killed};
+use crate::spawn::{ChildCommand, ChildRole, EnvSetting, was_killed};
 use crate::stream_check::{self, STREAMED};
 use crate::verify::{check_clean, compare};
 use crate::writer::{JournaledWriter, KeySpaces, PlannedWrite};
@@ -454,21 +454,20 @@ pub fn child_from(
 pub(crate) fn child_with(
     starter: &ChildCommand,
     folder: &Path,
-    (role, number, what): (&str, usize, &str),
+    (role, number, more): (&str, usize, &str),
     settings: &[EnvSetting<'_>],
 ) -> Result<ChildEnd, String> {
-    let errors = folder.join("errors");
-    let (folder_name, number) = (folder.display().to_string(), number.to_string());
-    let words = [role, &folder_name, &number, "0", "0", what].map(str::to_owned);
-    let mut child = starter.start(&words, settings, &errors)?;
-    let status = child.wait().map_err(|e| format!("wait: {e}"))?;
+    let number = number as u64;
+    let role = ChildRole { role, number, more, settings, ..ChildRole::default() };
+    let mut child = starter.start(folder, &role)?;
+    let status = child.wait()?;
     if was_killed(status) {
-        return Ok(ChildEnd::Killed);
+        Ok(ChildEnd::Killed)
+    } else if status.success() {
+        Ok(ChildEnd::Finished)
+    } else {
+        Err(child.exit_error(status))
     }
-    if status.success() {
-        return Ok(ChildEnd::Finished);
-    }
-    Err(exit_error("a child", status, &errors))
 }
 
 /// Verifies the region after a kill, continues to write, and verifies it again.

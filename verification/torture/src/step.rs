@@ -19,7 +19,7 @@ use crate::content::{KeySpace, TortureKey};
 use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare, verify};
-use crate::spawn::ChildCommand;
+use crate::spawn::{ChildCommand, ChildRole};
 use crate::writer::{JournaledWriter, PlannedWrite};
 
 #[derive(Clone, Copy, Debug)]
@@ -186,20 +186,13 @@ fn one(
         "split" => find_split(folder, &mut oracle).map_err(context)?,
         _ => 0,
     };
-    let errors = folder.join("errors");
-    let words = [
-        "step".to_owned(),
-        folder.display().to_string(),
-        "0".to_owned(),
-        "0".to_owned(),
-        "0".to_owned(),
-        format!("{}:{number}", operation.name),
-    ];
-    let mut child = starter.start(&words, &[], &errors).map_err(context)?;
-    let done = trace(&child, limit);
-    let killed = child.kill().and_then(|()| child.wait());
+    let more = format!("{}:{number}", operation.name);
+    let role = ChildRole { role: "step", more: &more, ..ChildRole::default() };
+    let mut child = starter.start(folder, &role).map_err(context)?;
+    let done = trace(&child.process, limit);
+    let killed = child.process.kill().and_then(|()| child.process.wait());
     killed.map_err(|e| context(e.to_string()))?;
-    let error_output = std::fs::read_to_string(&errors).unwrap_or_default();
+    let error_output = child.error_output();
     match done {
         Ok(count) => Ok((oracle, count)),
         Err(_) if error_output.contains("not permitted") => {

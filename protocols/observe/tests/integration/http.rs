@@ -7,8 +7,8 @@ use std::task::{Context, Waker};
 
 use nearstate_node::clock::Clock;
 use nearstate_node::{
-    ConnectionHandler, ConnectionLimits, Core, CoreMetrics, CoreParts, NextAction,
-    OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
+    ConnectionHandler, Core, CoreParts, NextAction, OUTPUT_HIGH_WATER_BYTES, PeerAddress,
+    PeerIdentity, Protocol,
 };
 use nearstate_observe::{HEAD_BYTES_MAX, MetricsReport, ObserveProtocol, ObserveSource};
 use nearstate_store::{CreateOptions, Region};
@@ -49,14 +49,7 @@ struct HttpClient {
 fn client(is_ready: bool) -> HttpClient {
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let core = Core::new(CoreParts {
-        index: 0,
-        count: 1,
-        region,
-        limits: Arc::new(ConnectionLimits::default()),
-        metrics: Arc::<CoreMetrics>::default(),
-        clock: Clock::new_virtual(),
-    });
+    let core = Core::new(CoreParts::single(region, Clock::new_virtual()));
     let protocol = ObserveProtocol::new(Arc::new(TestSource { is_ready }));
     let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
     let peer = PeerIdentity { id: 1, address, certificate: None };

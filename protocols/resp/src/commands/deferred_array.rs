@@ -1,8 +1,12 @@
 //! An array reply whose length is known only at its end.
 
+use crate::records::KeyedRecords;
+use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
-use crate::sliced_task::TaskProgress;
+use crate::server::RespServer;
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use std::collections::VecDeque;
+use std::fmt::Debug;
 
 /// Minimum bytes of a part except the last one: what a connection sends at once.
 const PART_BYTES: usize = 64 << 10;
@@ -52,5 +56,64 @@ impl DeferredArray {
             reply.raw(&part);
         }
         if self.parts.is_empty() { TaskProgress::Done } else { TaskProgress::More }
+    }
+}
+
+/// Reads the elements of an array in slices.
+pub(super) trait ElementSource: Debug {
+    /// Adds the elements of one slice to `found`. True after the last one.
+    fn read(
+        &mut self,
+        records: &KeyedRecords,
+        server: &RespServer,
+        found: &mut DeferredArray,
+    ) -> Result<bool, ErrorReply>;
+
+    /// Writes what precedes the elements.
+    fn write_head(&self, found: &DeferredArray, reply: &mut ReplyWriter<'_>) {
+        reply.array(found.count());
+    }
+
+    /// As [`SlicedTask::memory_bytes`], without the elements.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// A command that reads all elements of its reply in slices, and then sends them in parts.
+#[derive(Debug)]
+pub(super) struct ArrayTask<S> {
+    source: S,
+    found: DeferredArray,
+    is_read: bool,
+}
+
+impl<S> ArrayTask<S> {
+    pub(super) fn new(source: S) -> Self {
+        Self { source, found: DeferredArray::default(), is_read: false }
+    }
+}
+
+impl<S: ElementSource> SlicedTask for ArrayTask<S> {
+    fn step(
+        &mut self,
+        records: &KeyedRecords,
+        server: &RespServer,
+        reply: &mut ReplyWriter<'_>,
+    ) -> Result<TaskProgress, ErrorReply> {
+        if !self.is_read {
+            if !self.source.read(records, server, &mut self.found)? {
+                return Ok(TaskProgress::More);
+            }
+            self.is_read = true;
+            self.source.write_head(&self.found, reply);
+        }
+        Ok(self.found.write_part(reply))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.source.memory_bytes() + self.found.bytes()
+    }
+
+    fn collected(&self) -> usize {
+        self.found.bytes()
     }
 }

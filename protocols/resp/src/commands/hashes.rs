@@ -1,9 +1,10 @@
 //! Hash commands. A small hash is a record of named blocks; a large one is divided into parts.
 
 use super::arg;
-use super::collection_task::{
-    CollectionKey, CollectionTask, DIRECT_MAX, Selection, check_count, fields,
+use super::collection_source::{
+    CollectionKey, CollectionSource, DIRECT_MAX, Selection, check_count, fields,
 };
+use super::deferred_array::ArrayTask;
 use super::keyspace::begin;
 use super::random::{RandomCount, below, bounded};
 use super::scan_options::{self, ScanKind, ScanOptions};
@@ -168,12 +169,8 @@ fn begin_task(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     // Another process may have removed the namespace since the hash was read.
-    let resolved = ctx.records.resolve(key)?;
-    let key = CollectionKey {
-        namespace: resolved.map(|resolved| resolved.namespace),
-        key: resolved.map_or_else(Vec::new, |resolved| resolved.key.to_vec()),
-    };
-    begin(ctx, CollectionTask::new(selection, vec![key]), reply)
+    let keys = vec![CollectionKey::resolve(ctx.records, key)?];
+    begin(ctx, ArrayTask::new(CollectionSource::new(selection, keys)), reply)
 }
 
 /// `HGETALL key`

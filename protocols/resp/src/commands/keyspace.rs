@@ -5,6 +5,7 @@ mod in_txn;
 mod tasks;
 
 use super::arg;
+use super::deferred_array::ArrayTask;
 use super::keyspace_walk::{list_namespaces, matches};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::CommandContext;
@@ -14,7 +15,7 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use std::ops::ControlFlow;
-use tasks::{DbsizeTask, FlushTask, KeysTask, RandomKeyTask, ScanTask};
+use tasks::{DbsizeTask, FlushTask, KeysSource, RandomKeyTask, ScanSource};
 
 /// Starts a task. A task of one slice replies at once.
 pub(super) fn begin(
@@ -50,7 +51,7 @@ pub(crate) fn keys(
         reply.close_array(begun, count);
         return Ok(());
     }
-    begin(ctx, KeysTask::new(namespaces, pattern), reply)
+    begin(ctx, ArrayTask::new(KeysSource::new(namespaces, pattern)), reply)
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
@@ -83,7 +84,7 @@ pub(crate) fn scan(
         });
         return Ok(());
     }
-    begin(ctx, ScanTask::new(namespaces, cursor, options), reply)
+    begin(ctx, ArrayTask::new(ScanSource::new(namespaces, cursor, options)), reply)
 }
 
 /// `RANDOMKEY`

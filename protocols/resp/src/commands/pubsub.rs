@@ -3,7 +3,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
-use super::deferred_array::DeferredArray;
+use super::deferred_array::{ArrayTask, DeferredArray, ElementSource};
 use super::transactions::reject_in_exec;
 use crate::command::CommandFlags;
 use crate::command_context::{CommandContext, RespCommand};
@@ -17,7 +17,6 @@ use crate::records::KeyedRecords;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::RespServer;
-use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_store::glob;
 use std::collections::BTreeSet;
 
@@ -334,50 +333,37 @@ pub(crate) fn channels(
         pattern::validate(pattern)?;
     }
     let pattern = args.get(2).map(<[u8]>::to_vec);
-    ctx.connection.task = Some(Box::new(ChannelsTask { pattern, ..ChannelsTask::default() }));
+    let source = ChannelsSource { pattern, last: None };
+    ctx.connection.task = Some(Box::new(ArrayTask::new(source)));
     Ok(())
 }
 
-/// `PUBSUB CHANNELS` in slices.
-#[derive(Debug, Default)]
-struct ChannelsTask {
+/// The channels of `PUBSUB CHANNELS`.
+#[derive(Debug)]
+struct ChannelsSource {
     pattern: Option<Vec<u8>>,
     /// The channel that was read last.
     last: Option<Vec<u8>>,
-    found: DeferredArray,
-    is_walked: bool,
 }
 
-impl SlicedTask for ChannelsTask {
-    fn step(
+impl ElementSource for ChannelsSource {
+    fn read(
         &mut self,
         _: &KeyedRecords,
         server: &RespServer,
-        reply: &mut ReplyWriter<'_>,
-    ) -> Result<TaskProgress, ErrorReply> {
-        if self.is_walked {
-            return Ok(self.found.write_part(reply));
-        }
-        let looked = server.pubsub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
+        found: &mut DeferredArray,
+    ) -> Result<bool, ErrorReply> {
+        let names = server.pubsub.channels(self.last.as_deref(), CHANNELS_IN_SLICE);
         let takes =
             |name: &[u8]| self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, name));
-        looked.iter().filter(|name| takes(name)).for_each(|name| self.found.push(name));
-        self.is_walked = looked.len() < CHANNELS_IN_SLICE;
-        if !self.is_walked {
-            self.last = looked.into_iter().next_back();
-            return Ok(TaskProgress::More);
-        }
-        reply.array(self.found.count());
-        Ok(self.found.write_part(reply))
+        names.iter().filter(|name| takes(name)).for_each(|name| found.push(name));
+        let is_last = names.len() < CHANNELS_IN_SLICE;
+        self.last = names.into_iter().next_back();
+        Ok(is_last)
     }
 
     fn memory_bytes(&self) -> usize {
-        let names = [&self.pattern, &self.last];
-        self.found.bytes() + names.into_iter().flatten().map(Vec::len).sum::<usize>()
-    }
-
-    fn collected(&self) -> usize {
-        self.found.bytes()
+        [&self.pattern, &self.last].into_iter().flatten().map(Vec::len).sum()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Set commands.
 
 use super::arg;
-use super::collection_task::{
-    CollectionKey, CollectionTask, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, check_count,
+use super::collection_source::{
+    CollectionKey, CollectionSource, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, check_count,
     members,
 };
+use super::deferred_array::ArrayTask;
 use super::keyspace::begin;
 use super::random::{RandomCount, below, bounded, sample};
 use super::scan_options::{self, ScanKind, ScanOptions};
@@ -221,15 +222,9 @@ fn begin_task(
     selection: Selection,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let key = |key| {
-        let resolved = ctx.records.resolve(key)?;
-        Ok(CollectionKey {
-            namespace: resolved.map(|resolved| resolved.namespace),
-            key: resolved.map_or_else(Vec::new, |resolved| resolved.key.to_vec()),
-        })
-    };
-    let keys = distinct(keys).map(key).collect::<Result<Vec<_>, ErrorReply>>()?;
-    begin(ctx, CollectionTask::new(selection, keys), reply)
+    let keys = distinct(keys).map(|key| CollectionKey::resolve(ctx.records, key));
+    let keys = keys.collect::<Result<Vec<_>, ErrorReply>>()?;
+    begin(ctx, ArrayTask::new(CollectionSource::new(selection, keys)), reply)
 }
 
 /// The keys of sets. A repeated set changes nothing, except the first one, from which others may be

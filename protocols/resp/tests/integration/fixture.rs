@@ -94,15 +94,8 @@ fn build_node(
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&dir.path().join("region"), options).unwrap();
     let server = Arc::new(RespServer::new(settings));
-    let core = Core::new(CoreParts {
-        index: 0,
-        count: 1,
-        region: region.clone(),
-        limits: Arc::new(limits),
-        metrics: Arc::default(),
-        clock: Clock::new_virtual(),
-    })
-    .unwrap();
+    let parts = CoreParts::single(region.clone(), Clock::new_virtual());
+    let core = Core::new(CoreParts { limits: Arc::new(limits), ..parts }).unwrap();
     let service = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
     let sentinel_service = RespProtocol::sentinel(Arc::clone(&server)).on_core(&core).unwrap();
     let next = std::cell::Cell::new(1);

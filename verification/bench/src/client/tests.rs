@@ -237,7 +237,7 @@ fn steps_overlap_and_no_ue_has_two_procedures_at_once() {
 }
 
 #[test]
-fn all_that_was_on_the_way_is_cut_with_its_connection() {
+fn operations_in_flight_are_interrupted_with_their_connection() {
     let lefts = [40, 41, 45, 50, 57];
     for (variant, left) in lefts.iter().flat_map(|left| [("full", left), ("tagged", left)]) {
         let mut test = Fixture::of("ue-signalling", Some(variant), 200);
@@ -256,7 +256,7 @@ fn all_that_was_on_the_way_is_cut_with_its_connection() {
 }
 
 #[test]
-fn steps_overlap_only_where_that_changes_no_figure_s_meaning() {
+fn steps_overlap_only_where_figures_keep_their_meaning() {
     let mut test = Fixture::new("ue-signalling", 70);
     assert!(!test.client.overlaps(&trial(10, 8)), "requests are not sent ahead");
     test.faults.ahead.set(true);
@@ -270,7 +270,7 @@ fn steps_overlap_only_where_that_changes_no_figure_s_meaning() {
 }
 
 #[test]
-fn an_answer_that_is_an_error_is_no_lost_connection() {
+fn an_error_reply_is_not_a_lost_connection() {
     let mut test = Fixture::new("ue-signalling", 200);
     test.faults.answers.set(true);
     test.faults.left.set(50);
@@ -281,7 +281,7 @@ fn an_answer_that_is_an_error_is_no_lost_connection() {
 
 /// A planted fault happens every 300 writes: its first time here is after the reconnect.
 #[test]
-fn a_planted_fault_is_still_there_after_a_reconnect() {
+fn a_planted_fault_remains_after_a_reconnect() {
     let mut test = Fixture::new("sgw-session", 200);
     test.client.plan.fault = Some(Fault::LostUpdate);
     test.faults.left.set(200);

@@ -43,7 +43,7 @@ fn target(run: &Run, figures: &Figures<'_>, first: Option<f64>) -> Value {
         "version": target.version,
         "settled": target.settled,
         "ways": target.ways,
-        "steps_on_the_way": run.steps_of(target),
+        "steps_in_flight": run.steps_of(target),
         "declined": target.declined,
         "invalid": figures.errors(),
         "counts": figures.is_valid(),

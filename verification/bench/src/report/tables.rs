@@ -255,7 +255,7 @@ fn outcome(figures: &Figures<'_>) -> &'static str {
     match target.verdict {
         _ if !figures.is_valid() => "INVALID",
         _ if figures.ops == 0 => "not measured",
-        None if target.name == NULL => "keeps nothing",
+        None if target.name == NULL => "stores nothing",
         None => "not verified",
         Some(_) => "valid",
     }

@@ -1,7 +1,7 @@
 //! `DashMap`: a hash map within one process, with a lock per shard. Each client process has its own
 //! map. It shows the cost of a map that no other process shares.
 
-use super::joined::{hand_over, joined};
+use super::joined::{joined, pass_parts};
 use super::{Capabilities, Database, InClients, Need, Support, Target};
 use crate::access::{
     OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
@@ -128,7 +128,7 @@ impl StoreAccess for DashMapConnection {
         let exists = match request {
             Request::Read { key, wanted, .. } => match records.get(*key) {
                 Some(value) => {
-                    hand_over(schema, &value, *wanted, &mut parts(receive))?;
+                    pass_parts(schema, &value, *wanted, &mut parts(receive))?;
                     true
                 }
                 None => false,

@@ -38,7 +38,7 @@ impl Target for GeodeTarget {
         Ok("Apache Geode 1.15.1, accessed through our gateway in a server's process".to_owned())
     }
 
-    fn when_bound(&self, server_cpus: usize) -> Option<String> {
+    fn bound_caveat(&self, server_cpus: usize) -> Option<String> {
         Some(super::many_threads(server_cpus))
     }
 

@@ -1,5 +1,5 @@
-//! A record of several parts as one value: the length of each part, then the parts. For stores that
-//! know nothing of parts.
+//! A record of several parts as one value: the length of each part, then the parts. For stores
+//! without parts.
 
 use crate::access::{PartReceiver, PartSet, PartWrite, TableSchema};
 use nearstate_model::{Error, Result};
@@ -10,8 +10,9 @@ const LENGTH_BYTES: usize = 4;
 /// Part number `part` of a value of several parts.
 #[inline]
 fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
-    let torn =
-        || Error::Backend { detail: "the store holds a record that is none of ours".to_owned() };
+    let torn = || Error::Backend {
+        detail: "the store has a record that this program did not write".to_owned(),
+    };
     let mut from = count * LENGTH_BYTES;
     for (at, length) in value.chunks_exact(LENGTH_BYTES).take(count).enumerate() {
         let length = length.try_into().map_or(0, u32::from_le_bytes) as usize;
@@ -23,9 +24,9 @@ fn part_of(value: &[u8], count: usize, part: usize) -> Result<&[u8]> {
     Err(torn())
 }
 
-/// Hands wanted parts of a value over.
+/// Passes the wanted parts of a value to `receive`.
 #[inline]
-pub(super) fn hand_over(
+pub(super) fn pass_parts(
     schema: &TableSchema,
     value: &[u8],
     wanted: PartSet,
@@ -77,7 +78,7 @@ mod tests {
 
     fn parts_of(value: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        hand_over(&TABLE, value, PartSet::ALL, &mut |_, bytes| all.push(bytes.to_vec()))?;
+        pass_parts(&TABLE, value, PartSet::ALL, &mut |_, bytes| all.push(bytes.to_vec()))?;
         Ok(all)
     }
 

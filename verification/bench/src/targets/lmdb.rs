@@ -12,7 +12,7 @@ mod writing;
 
 use self::reading::Reading;
 use self::writing::Writing;
-use super::joined::hand_over;
+use super::joined::pass_parts;
 use super::{Capabilities, Database as Running, FileDatabase, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, PartSet, RecordRead, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
@@ -33,7 +33,7 @@ use std::sync::{Mutex, PoisonError};
 /// Databases of a file: each table has one, and one for each tag.
 const DATABASES_MAX: u32 = 128;
 
-/// Reader slots besides the clients': slots of a killed run stay occupied.
+/// Reader slots in addition to those of the clients: slots of a killed run stay occupied.
 const READERS_MORE: usize = 126;
 
 /// Overhead in bytes of a record, and of each of its tags, at most.
@@ -109,7 +109,7 @@ fn open(path: &Path, map_bytes: u64, clients: usize) -> Result<Environment> {
         .set_flags(flags)
         .set_max_readers(u32::try_from(readers).unwrap_or(u32::MAX))
         .set_max_dbs(DATABASES_MAX)
-        // A size of 0 takes the one in the file.
+        // 0: the size in the file.
         .set_map_size(usize::try_from(map_bytes).unwrap_or(usize::MAX))
         .open(path)
         .map_err(backend)
@@ -208,7 +208,7 @@ fn read_in(
         Request::Put { .. } | Request::Change { .. } | Request::Delete { .. } => return Ok(false),
     };
     let Some(value) = found(txn, databases.records, key)? else { return Ok(false) };
-    hand_over(databases.schema, value, wanted, &mut parts(receive))?;
+    pass_parts(databases.schema, value, wanted, &mut parts(receive))?;
     if matches!(request, Request::Find { .. }) {
         receive(StoreReply::Key(key));
     }
@@ -234,7 +234,7 @@ fn scan_in(
     for record in records.take(range.count) {
         let (key, value) = record.map_err(backend)?;
         let mut first = |_: usize, bytes: &[u8]| receive(key, bytes);
-        hand_over(databases.schema, value, PartSet::one(0), &mut first)?;
+        pass_parts(databases.schema, value, PartSet::one(0), &mut first)?;
         met += 1;
     }
     Ok(met)
@@ -315,8 +315,8 @@ impl StoreConnection for LmdbConnection {
         Store::walk(self)
     }
 
-    /// A reader cannot become the writer. The transaction starts as what the last one was, and a
-    /// reader that writes runs again as the writer.
+    /// A read transaction cannot become a write transaction. The transaction begins in the mode of
+    /// the last one. A read transaction whose body writes is run again as a write transaction.
     fn transact(&mut self, body: &mut Body<'_>) -> Result<()> {
         if !self.is_writer {
             let (mut outcome, mut wants_to_write) = (Ok(()), false);

@@ -5,7 +5,7 @@
 //! memcached's keys are printable words. Such a key becomes `TABLE:KEY`, any other `TABLE#HEX`, in
 //! hexadecimal digits.
 
-use super::joined::{hand_over, joined};
+use super::joined::{joined, pass_parts};
 use super::started::{ServerProcess, first_line, free_port};
 use super::wire::{SentAhead, Socket, Wire, digits, number};
 use super::{Capabilities, Database, Need, Support, Target};
@@ -205,7 +205,7 @@ impl Memcached {
     }
 
     /// Writes an `mg` request: for the value, and with the flag `c` its CAS number.
-    fn ask_value(&mut self, table: &TableSchema, key: &[u8], flags: &[u8]) -> Result<()> {
+    fn request_value(&mut self, table: &TableSchema, key: &[u8], flags: &[u8]) -> Result<()> {
         self.send_key(b"mg ", table, key)?;
         self.wire.out.extend_from_slice(flags);
         self.wire.out.extend_from_slice(b"\r\n");
@@ -285,7 +285,7 @@ impl Memcached {
     /// Reads a value, changes it and writes it; tries again if another client has changed it.
     fn read_and_change(&mut self, table: &TableSchema, change: &PartsChange<'_>) -> Result<bool> {
         for _ in 0..TRANSACTION_TRIES {
-            self.ask_value(table, change.key, b" v c")?;
+            self.request_value(table, change.key, b" v c")?;
             self.wire.send()?;
             let Some(version) = self.receive_and_change(table, change)? else { return Ok(false) };
             self.ask_set(table, change.key, SetCondition::Unchanged(version))?;
@@ -309,7 +309,7 @@ impl Memcached {
                 let table = self.schema.table(*table)?;
                 must_have_no_tags(change.tags.is_some())?;
                 if !is_whole_value(table, change) {
-                    self.ask_value(table, change.key, b" v c")?;
+                    self.request_value(table, change.key, b" v c")?;
                     reading.push((done, table, change));
                 }
             }
@@ -346,10 +346,10 @@ impl Memcached {
         Ok(done)
     }
 
-    fn ask_one(&mut self, request: &Request<'_>) -> Result<()> {
+    fn request_one(&mut self, request: &Request<'_>) -> Result<()> {
         match request {
             Request::Read { table, key, .. } => {
-                self.ask_value(self.schema.table(*table)?, key, b" v")
+                self.request_value(self.schema.table(*table)?, key, b" v")
             }
             Request::Put { table, entry } => {
                 let table = self.schema.table(*table)?;
@@ -377,7 +377,7 @@ impl Memcached {
             Request::Read { table, wanted, .. } => {
                 let Some((length, _)) = self.value_head()? else { return Ok(false) };
                 let value = self.wire.take(length + 2)?.get(..length).unwrap_or_default();
-                hand_over(self.schema.table(*table)?, value, *wanted, &mut parts(receive))?;
+                pass_parts(self.schema.table(*table)?, value, *wanted, &mut parts(receive))?;
                 Ok(true)
             }
             Request::Put { .. } if self.receive_set()? != SetResult::Stored => {
@@ -434,7 +434,7 @@ impl StoreAccess for Memcached {
             must_have_no_tags(change.tags.is_some())?;
             return self.read_and_change(self.schema.table(*table)?, change);
         }
-        self.ask_one(request)?;
+        self.request_one(request)?;
         self.wire.send()?;
         self.receive_one(request, receive)
     }
@@ -450,7 +450,7 @@ impl StoreConnection for Memcached {
             let done = self.read_and_change_all(message)?;
             for (request, done) in message.iter().zip(&done) {
                 if done.is_none() {
-                    self.ask_one(request)?;
+                    self.request_one(request)?;
                 }
             }
             self.wire.send()?;
@@ -477,7 +477,7 @@ impl StoreConnection for Memcached {
             leaves = leaves && !self.reads_first(request)?;
         }
         if leaves {
-            requests.iter().try_for_each(|request| self.ask_one(request))?;
+            requests.iter().try_for_each(|request| self.request_one(request))?;
             self.wire.send_or_hold()?;
         }
         self.ahead.push(leaves);

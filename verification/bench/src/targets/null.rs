@@ -1,8 +1,7 @@
-//! A target that keeps nothing but answers as if it did: what the generator and the driver cost.
+//! A target that stores nothing and replies as if it did. It measures the generator and the driver.
 //!
-//! It answers each read with bytes that a write of any record left, of the size that was written
-//! last, so that a workload's read-modify-write finds something of the right form. Nothing that it
-//! answers is verified.
+//! A read returns bytes of an earlier write of any record, as many as were written last, so that
+//! a read-modify-write of a workload gets a record of the right form. Its replies are not verified.
 
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
@@ -20,7 +19,7 @@ impl Target for NullTarget {
     }
 
     fn version(&self) -> Result<String> {
-        Ok("keeps nothing".to_owned())
+        Ok("stores nothing".to_owned())
     }
 
     fn keeps(&self) -> bool {
@@ -55,7 +54,7 @@ impl Database for Nothing {
     }
 }
 
-/// Bytes of each part of each table, of the size of the last.
+/// Bytes for each part of each table, as many as were written last.
 #[derive(Debug)]
 struct NullConnection {
     tables: Vec<Vec<Vec<u8>>>,
@@ -65,7 +64,7 @@ impl NullConnection {
     fn keep(&mut self, table: TableId, parts: &[(usize, &[u8])]) {
         let Some(kept) = self.tables.get_mut(table.0) else { return };
         for (part, bytes) in parts {
-            // A copy of each would be counted as the generator's work.
+            // A copy of each write would count as the generator's work.
             if let Some(entry) = kept.get_mut(*part).filter(|kept| kept.len() != bytes.len()) {
                 entry.clear();
                 entry.extend_from_slice(bytes);

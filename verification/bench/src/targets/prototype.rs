@@ -11,7 +11,7 @@ mod bucket;
 mod hash;
 
 use self::table::PrototypeTable;
-use super::joined::{hand_over, joined};
+use super::joined::{joined, pass_parts};
 use super::{Capabilities, Database, InClients, Need, Support, Target};
 use crate::access::{
     OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
@@ -125,7 +125,7 @@ impl StoreAccess for PrototypeConnection {
         let table = table_in(&mut tables, request.table())?;
         let exists = match request {
             Request::Read { key, wanted, .. } => table
-                .view(key, |value| hand_over(schema, value, *wanted, &mut parts(receive)))?
+                .view(key, |value| pass_parts(schema, value, *wanted, &mut parts(receive)))?
                 .transpose()?
                 .is_some(),
             Request::Put { entry, .. } => {

@@ -1,7 +1,7 @@
 //! Redis, Valkey and our node, each over TCP and over a Unix socket. The run starts the server on a
 //! free port of the loopback interface, without persistence, with one thread for requests.
 
-use super::region::{collapsed, file_bytes};
+use super::region::{back_with_large_pages, file_bytes};
 use super::resp::{Dialect, Resp};
 use super::started::{ServerProcess, first_line, free_port};
 use super::wire::Socket;
@@ -51,7 +51,7 @@ impl Program {
 
     /// True if its records survive a kill. The others keep records in their own memory and are
     /// started without persistence.
-    pub(crate) const fn comes_back(self) -> bool {
+    pub(crate) const fn survives_kill(self) -> bool {
         matches!(self, Self::Node)
     }
 
@@ -106,8 +106,8 @@ impl Target for RespTarget {
         capabilities(self.program)
     }
 
-    fn comes_back(&self) -> bool {
-        self.program.comes_back()
+    fn survives_kill(&self) -> bool {
+        self.program.survives_kill()
     }
 
     fn folder_bytes(&self, need: &Need) -> u64 {
@@ -198,8 +198,8 @@ impl Server {
         let file = program.file()?;
         socket_fits(need)?;
         let started = ServerProcess::new(program.name(), need, &file, |folder| match program {
-            Program::Redis | Program::Valkey => redis_words(folder, port),
-            Program::Node => node_words(folder, port, need),
+            Program::Redis | Program::Valkey => redis_arguments(folder, port),
+            Program::Node => node_arguments(folder, port, need),
         })?;
         let mut server = Self { program, started, port, need: need.clone(), before: None };
         let addresses = [server.unix(), server.tcp()];
@@ -225,7 +225,7 @@ impl Server {
         self.started.kill()?;
         let (folder, file) = (self.folder().to_owned(), self.program.file()?);
         let again = ServerProcess::new(self.program.name(), &self.need, &file, |_| {
-            node_words(&folder, self.port, &self.need)
+            node_arguments(&folder, self.port, &self.need)
         })?;
         let killed = std::mem::replace(&mut self.started, again);
         // The reaper that owns the folder is kept; later ones are not needed.
@@ -284,7 +284,7 @@ impl Database for Running {
         if self.server.program != Program::Node {
             return Ok(None);
         }
-        collapsed(&self.server.folder().join("region"))
+        back_with_large_pages(&self.server.folder().join("region"))
     }
 
     /// For a node: its own memory, and that of its region.
@@ -297,7 +297,7 @@ impl Database for Running {
     }
 
     fn crash(&mut self) -> Result<()> {
-        if self.server.program.comes_back() {
+        if self.server.program.survives_kill() {
             return self.server.crash();
         }
         let name = self.server.program.name();
@@ -310,7 +310,7 @@ impl Database for Running {
     }
 }
 
-fn node_words(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
+fn node_arguments(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
     let tags = need.schema.tables.iter().map(|table| table.tags.len()).max().unwrap_or(0);
     let heads = RECORD_ROOM.saturating_mul(1 + tags as u64);
     let bytes = need.records.saturating_mul(need.record_bytes.saturating_add(heads));
@@ -328,7 +328,7 @@ fn node_words(folder: &Path, port: u16, need: &Need) -> Vec<OsString> {
     words
 }
 
-fn redis_words(folder: &Path, port: u16) -> Vec<OsString> {
+fn redis_arguments(folder: &Path, port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let words = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"];
     let more = ["--daemonize", "no", "--loglevel", "warning", "--unixsocket"];
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_native_is_said() {
+    fn emulated_and_missing_features_are_declared() {
         for target in ALL {
             let capabilities = target.capabilities();
             let emulates = matches!(capabilities.unique_tag, Support::Emulated(_));

@@ -103,7 +103,7 @@ fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
 }
 
 /// Backs a loaded region with 2 MiB pages, which causes fewer TLB misses.
-pub(super) fn collapsed(path: &Path) -> Result<Option<String>> {
+pub(super) fn back_with_large_pages(path: &Path) -> Result<Option<String>> {
     let has_large = Region::attach(path)?.collapse()? > 0;
     let pages = if has_large { "2 MiB pages" } else { "4 KiB pages: the kernel gave no larger" };
     Ok(Some(format!("{pages} after collapse()")))
@@ -152,7 +152,7 @@ impl RegionConnection {
 
     /// Passes the parts of a record that is to be changed to `update`.
     #[inline]
-    fn hand_parts(
+    fn pass_record(
         &self,
         table: TableId,
         record: &RecordForUpdate<'_>,
@@ -262,7 +262,7 @@ const fn needs_transaction(schema: &TableSchema, change: &PartsChange<'_>) -> bo
 }
 
 #[inline]
-fn hand_view(
+fn pass_view(
     schema: &TableSchema,
     view: &View<'_>,
     wanted: PartSet,
@@ -316,7 +316,7 @@ impl StoreAccess for RegionConnection {
         match request {
             Request::Read { key, wanted, .. } => {
                 let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
-                hand_view(schema, &view, *wanted, &mut parts(receive));
+                pass_view(schema, &view, *wanted, &mut parts(receive));
                 Ok(true)
             }
             Request::Find { tag, wanted, .. } => {
@@ -324,7 +324,7 @@ impl StoreAccess for RegionConnection {
                 let Some(view) = self.session.find(namespace, name, tag.1)? else {
                     return Ok(false);
                 };
-                hand_view(schema, &view, *wanted, &mut parts(receive));
+                pass_view(schema, &view, *wanted, &mut parts(receive));
                 receive(StoreReply::Key(view.key()));
                 Ok(true)
             }
@@ -347,7 +347,7 @@ impl StoreAccess for RegionConnection {
                 return Ok(false);
             };
             let mut is_done = true;
-            self.hand_parts(table, &record, wanted, work);
+            self.pass_record(table, &record, wanted, work);
             work.change(&mut |change| {
                 is_done = self.write(table, &record, change)?;
                 Ok(())
@@ -367,7 +367,7 @@ impl StoreAccess for RegionConnection {
         let mut met = 0;
         let range = Values::Range(Bound::Included(from), Bound::Unbounded);
         self.session.find_all(namespace, ORDER, range, |view| {
-            hand_view(schema, view, PartSet::one(0), &mut |_, bytes| receive(view.key(), bytes));
+            pass_view(schema, view, PartSet::one(0), &mut |_, bytes| receive(view.key(), bytes));
             met += 1;
             met < count
         })?;

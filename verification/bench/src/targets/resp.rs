@@ -136,7 +136,7 @@ pub(crate) struct Resp<S> {
     scripts: Option<Scripts>,
     /// A buffer for a transaction's writes, reused by the next transaction.
     queue: RespCommands,
-    /// Keys of which the transaction knows that they exist.
+    /// Keys that the transaction has read and that exist.
     seen: Vec<Vec<u8>>,
     /// True if a transaction left keys watched: UNWATCH is sent before the next request.
     is_watching: bool,
@@ -195,7 +195,7 @@ impl<S: Stream> Resp<S> {
         Ok(if self.dialect == Dialect::Tags { TagCommand::of(resp_table, request) } else { None })
     }
 
-    /// Appends it to the output.
+    /// Appends the command to the output.
     fn send_tag_command(&mut self, native: TagCommand, request: &Request<'_>) -> Result<()> {
         let resp_table = resp_table(&self.tables, request.table())?;
         self.queue.begin(RespForm::Requests);
@@ -235,13 +235,13 @@ impl<S: Stream> Resp<S> {
     }
 
     /// Writes the request for wanted parts.
-    fn ask_parts(&mut self, table: TableId, key: &[u8], wanted: PartSet) -> Result<()> {
+    fn request_parts(&mut self, table: TableId, key: &[u8], wanted: PartSet) -> Result<()> {
         let resp_table = resp_table(&self.tables, table)?;
         commands::parts_request(&mut self.wire.out, resp_table, key, wanted);
         Ok(())
     }
 
-    /// Reads its reply.
+    /// Reads the reply to a request for parts.
     #[inline]
     fn receive_parts(
         &mut self,
@@ -276,7 +276,7 @@ impl<S: Stream> Resp<S> {
         self.wire.skip()
     }
 
-    fn ask_script(&mut self, guard: &WriteGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
+    fn request_script(&mut self, guard: &WriteGuard<'_>, write: &RecordWrite<'_>) -> Result<()> {
         let resp_table = resp_table(&self.tables, guard.table)?;
         self.queue.begin(RespForm::Words);
         write(resp_table, &mut self.queue);
@@ -298,7 +298,7 @@ impl<S: Stream> Resp<S> {
                     &holder,
                 ))
             }
-            other => Err(self.wire.other(other, "what the script says")),
+            other => Err(self.wire.other(other, "the result of the script")),
         }
     }
 
@@ -341,7 +341,7 @@ impl<S: Stream> Resp<S> {
                 }
                 Ok(true)
             }
-            other => Err(self.wire.other(other, "what EXEC says")),
+            other => Err(self.wire.other(other, "the replies of EXEC")),
         }
     }
 }
@@ -386,7 +386,7 @@ impl<S: Stream> StoreAccess for Resp<S> {
         let found = self.wire.array()?;
         let keys = (0..found).map(|_| self.wire.bulk()).collect::<Result<Vec<_>>>()?;
         for key in &keys {
-            self.ask_parts(table, key, PartSet::one(0))?;
+            self.request_parts(table, key, PartSet::one(0))?;
         }
         if !keys.is_empty() {
             self.send()?;

@@ -11,7 +11,8 @@ use nearstate_model::{Error, Result};
 use std::path::Path;
 use std::time::Duration;
 
-/// Before an address whose client busy-polls, and for how long: longer than any answer takes.
+/// The prefix of an address whose client busy-polls, and the time that it polls: longer than any
+/// reply takes.
 const BUSY_POLL_PREFIX: &str = "busy-poll:";
 const BUSY_POLL: Duration = Duration::from_millis(5);
 
@@ -32,22 +33,22 @@ impl Target for RingTarget {
         capabilities(Program::Node)
     }
 
-    fn comes_back(&self) -> bool {
-        Program::Node.comes_back()
+    fn survives_kill(&self) -> bool {
+        Program::Node.survives_kill()
     }
 
     fn folder_bytes(&self, need: &Need) -> u64 {
         folder_bytes(Program::Node, need)
     }
 
-    /// Either side looks for work only if it may run on several processors: on one, the side that
-    /// looks could keep the other from working (`LocalRing::new`, the node's `Spin`).
-    fn when_bound(&self, server_cpus: usize) -> Option<String> {
-        let node = if server_cpus == 1 { "client and node sleep" } else { "a client sleeps" };
+    /// Each side busy-polls only if it may run on several processors. On one processor, a polling
+    /// side could keep the other from running (`LocalRing::new`, the node's `Spin`).
+    fn bound_caveat(&self, server_cpus: usize) -> Option<String> {
+        let node = if server_cpus == 1 { "client and node sleep" } else { "clients sleep" };
         Some(format!(
-            "bound to one processor {node} until there is work instead of looking for it, so an \
-             operation costs wake-ups as it does over a socket: --unpinned shows a ring whose both \
-             sides look"
+            "bound to one processor, {node} until there is work and do not busy-poll, so an \
+             operation costs wake-ups as over a socket: --unpinned shows a ring whose both sides \
+             busy-poll"
         ))
     }
 

@@ -1,7 +1,7 @@
 //! Our region through the API of O-RAN's Shared Data Layer, in the client's process, as in an xApp.
 //! A record is a namespace, a key and one value.
 
-use super::joined::{hand_over, joined};
+use super::joined::{joined, pass_parts};
 use super::{Capabilities, Database, Need, Support, Target, region::RegionTarget};
 use crate::access::{
     ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableSchema, declined, parts,
@@ -91,8 +91,9 @@ impl StoreAccess for SdlConnection {
         let schema = self.schema.table(request.table())?;
         let mut whole = std::mem::take(&mut self.whole);
         let done = match request {
-            Request::Read { key, wanted, .. } => self
-                .visit(schema, key, |value| hand_over(schema, value, *wanted, &mut parts(receive))),
+            Request::Read { key, wanted, .. } => self.visit(schema, key, |value| {
+                pass_parts(schema, value, *wanted, &mut parts(receive))
+            }),
             Request::Put { entry, .. } if schema.tags.is_empty() && !schema.is_scanned => {
                 joined(schema, None, entry.parts, &mut whole)
                     .and_then(|()| self.set(schema, entry.key, &whole))

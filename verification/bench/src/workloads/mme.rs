@@ -145,7 +145,7 @@ impl WorkloadKind for Mme {
             model: RecordModel::new(form, &SESSIONS, parameters, share)?,
             sequence: RecordSequence::new(parameters.spread, share.count, seed)?,
             rng: random::rng(seed ^ 1),
-            does: *self,
+            operation: *self,
             share,
             picked: Vec::new(),
             mutations: Vec::new(),
@@ -243,7 +243,7 @@ struct Client {
     model: RecordModel<MmeSession, SECTIONS>,
     sequence: RecordSequence,
     rng: Rng,
-    does: Mme,
+    operation: Mme,
     share: Share,
     picked: Vec<u64>,
     mutations: Vec<(u64, Mutation)>,
@@ -256,7 +256,7 @@ struct Client {
 impl Client {
     /// The operation on a subscriber, and its class.
     fn mutation(&mut self, slot: u64) -> (Mutation, usize) {
-        match self.does {
+        match self.operation {
             Mme::Update => {
                 let choices = SECTIONS as u64 - UNINDEXED;
                 let section = usize::try_from(UNINDEXED + self.rng.below(choices)).unwrap_or(0);
@@ -277,7 +277,7 @@ impl Client {
 
 impl Workload for Client {
     fn load(&mut self, store: &mut Connection<'_>, done: &mut dyn FnMut(u64)) -> Result<()> {
-        let is_update = self.does == Mme::Update;
+        let is_update = self.operation == Mme::Update;
         self.model.load(store, |slot| is_update || slot % 2 == 0, done)
     }
 
@@ -307,7 +307,7 @@ impl Workload for Client {
 
     fn checks(&self) -> Vec<Check> {
         let [first, second] = self.counts;
-        match self.does {
+        match self.operation {
             Mme::Update => {
                 let sections = SESSIONS.parts.iter().zip(self.sections);
                 let expected = 100.0 / as_f64(SECTIONS as u64 - UNINDEXED);

@@ -37,7 +37,7 @@ impl Work for Beaten<'_> {
 }
 
 #[test]
-fn who_was_beaten_reads_again() {
+fn a_client_that_lost_a_race_reads_again() {
     let dir = tempfile::tempdir().unwrap();
     let schema = StoreSchema { tables: &TABLES };
     let target = targets::named("region").unwrap();

@@ -9,9 +9,7 @@ use nearstate_instructions::{
     MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
 };
 use nearstate_node::clock::Clock;
-use nearstate_node::{
-    ConnectionHandler, ConnectionLimits, Core, CoreParts, PeerAddress, PeerIdentity, Protocol,
-};
+use nearstate_node::{ConnectionHandler, Core, CoreParts, PeerAddress, PeerIdentity, Protocol};
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::{RespServer, RespSettings};
@@ -33,14 +31,7 @@ struct SocketlessClient {
 impl SocketlessClient {
     fn new() -> MeasuredResult<Self> {
         let (region, folder) = new_region()?;
-        let core = Core::new(CoreParts {
-            index: 0,
-            count: 1,
-            region,
-            limits: Arc::new(ConnectionLimits::default()),
-            metrics: Arc::default(),
-            clock: Clock::new_virtual(),
-        })?;
+        let core = Core::new(CoreParts::single(region, Clock::new_virtual()))?;
         let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
         let service = RespProtocol::new(server).on_core(&core)?;
         let address = "127.0.0.1:6379".parse()?;

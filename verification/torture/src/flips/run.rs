@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -18,7 +17,7 @@ use super::verifier::NUMBER as VERIFIER;
 use super::worker::{SPACES, WORKERS, flipped_path, namespace_name, progress_path, report_path};
 use crate::region_access::{create_folder, create_region};
 use crate::rng::{Rng, seeded};
-use crate::spawn::{ChildCommand, errors_path};
+use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 
 /// Processor time without a single answer after which a process counts as one without progress.
 /// Each wait of the store ends after a second, or after four for a lock that changes hands.
@@ -49,7 +48,7 @@ pub struct FlipOptions {
 /// A process of the run.
 struct Watched {
     number: u16,
-    child: Child,
+    child: ChildProcess,
     progress: PathBuf,
     answers: u64,
     /// Its processor time when it answered last, and the looks since then.
@@ -72,17 +71,15 @@ impl Watched {
         number: u16,
         flip: u64,
     ) -> Result<Self, String> {
-        let words = [
-            role.to_owned(),
-            run.folder.display().to_string(),
-            number.to_string(),
-            run.seed.to_string(),
-            flip.to_string(),
-        ];
-        let errors = errors_path(&run.folder, &number.to_string());
-        let _ = std::fs::remove_file(&errors);
-        let jitter = [("NEARSTATE_JITTER", "200")];
-        let child = starter.start(&words, &jitter, &errors)?;
+        let role = ChildRole {
+            role,
+            number: number.into(),
+            seed: run.seed,
+            round: flip,
+            settings: &[("NEARSTATE_JITTER", "200")],
+            ..ChildRole::default()
+        };
+        let child = starter.start(&run.folder, &role)?;
         let progress = progress_path(&run.folder, number);
         Ok(Self { number, child, progress, answers: 0, ticks: 0, looks: 0 })
     }
@@ -94,7 +91,7 @@ impl Watched {
 
     /// True if it has answered nothing for too long.
     fn is_hung(&mut self) -> bool {
-        let (answers, ticks) = (self.answers(), cpu_ticks(self.child.id()));
+        let (answers, ticks) = (self.answers(), cpu_ticks(self.child.process.id()));
         if answers != self.answers || self.ticks == 0 {
             (self.answers, self.ticks, self.looks) = (answers, ticks.max(1), 0);
         }
@@ -105,8 +102,8 @@ impl Watched {
     /// Waits until it has answered often enough, or has ended.
     fn wait_for_answers(&mut self, answers: u64) -> Result<(), String> {
         while self.answers() < answers {
-            if self.child.try_wait().map_err(|e| format!("wait: {e}"))?.is_some() || self.is_hung()
-            {
+            let has_ended = self.child.process.try_wait().is_ok_and(|status| status.is_some());
+            if has_ended || self.is_hung() {
                 return Err(format!("process {} does not begin", self.number));
             }
             std::thread::sleep(LOOK_EVERY / 4);
@@ -117,7 +114,7 @@ impl Watched {
     /// Waits until it ends.
     fn wait(&mut self) -> Result<ProcessEnd, String> {
         loop {
-            if let Some(status) = self.child.try_wait().map_err(|e| format!("wait: {e}"))? {
+            if let Some(status) = self.child.process.try_wait().map_err(|e| format!("wait: {e}"))? {
                 return Ok(if status.success() {
                     ProcessEnd::Exited
                 } else {
@@ -126,7 +123,6 @@ impl Watched {
             }
             if self.is_hung() {
                 let _ = self.child.kill();
-                let _ = self.child.wait();
                 return Ok(ProcessEnd::Hung);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -134,7 +130,7 @@ impl Watched {
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
+        Pid::from_raw(self.child.process.id().cast_signed())
     }
 
     /// Stops it between two instructions. False if it has ended.
@@ -146,15 +142,6 @@ impl Watched {
 
     fn resume(&self) -> Result<(), String> {
         nix::sys::signal::kill(self.pid(), Signal::SIGCONT).map_err(|e| format!("resume: {e}"))
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
     }
 }
 
@@ -252,8 +239,7 @@ impl FlipContext<'_> {
         match process.wait()? {
             ProcessEnd::Exited => {}
             ProcessEnd::Crashed(status) => {
-                let errors = errors_path(self.folder, &number.to_string());
-                let errors = std::fs::read_to_string(errors).unwrap_or_default();
+                let errors = process.child.error_output();
                 self.totals.crashes += 1;
                 self.violation(&format!("process {number}: {status}: {}", errors.trim()));
             }

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::options::{Detector, HistoryOptions, Violation, first_value};
 use super::process::path_of;
 use crate::clock::now_ns;
 use crate::rng::{Rng, percent, seeded};
-use crate::spawn::{ChildCommand, errors_path, exit_error, was_killed};
+use crate::spawn::{ChildCommand, ChildProcess, ChildRole, was_killed};
 
 /// Without a message for this long, a process hangs.
 const SILENCE_NS: u64 = 30_000_000_000;
@@ -35,7 +34,7 @@ enum ProcessMessage {
 struct HistoryProcess {
     number: u16,
     start: u64,
-    child: Child,
+    child: ChildProcess,
     is_done: bool,
     deaths: Vec<u64>,
     read: u64,
@@ -84,22 +83,29 @@ impl<'r> ProcessGroup<'r> {
         Ok(())
     }
 
-    fn start(&mut self, number: u16, has_crash_plan: bool) -> Result<(u64, Child), Violation> {
+    fn start(
+        &mut self,
+        number: u16,
+        has_crash_plan: bool,
+    ) -> Result<(u64, ChildProcess), Violation> {
         self.starts += 1;
         let start = self.starts;
         let folder = &self.options.folder;
-        let words = ["history", &folder.display().to_string(), &number.to_string(), "0", "0"];
         let jitter = self.options.jitter.to_string();
         let mut settings = vec![("NEARSTATE_JITTER", jitter.as_str())];
         let plan = if has_crash_plan { crash_plan(&mut self.rng) } else { String::new() };
         if !plan.is_empty() {
             settings.push(("NEARSTATE_CRASH_AT", &plan));
         }
-        let errors = errors_path(folder, &format!("process-{number}"));
-        let child =
-            self.starter.start_with(&words.map(str::to_owned), &settings, &errors, Stdio::piped);
-        let mut child = child.map_err(violation)?;
-        let out = child.stdout.take().ok_or_else(|| violation("no pipe".to_owned()))?;
+        let role = ChildRole {
+            role: "history",
+            number: number.into(),
+            settings: &settings,
+            has_pipes: true,
+            ..ChildRole::default()
+        };
+        let mut child = self.starter.start(folder, &role).map_err(violation)?;
+        let out = child.process.stdout.take().ok_or_else(|| violation("no pipe".to_owned()))?;
         let sender = self.sender.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
@@ -186,16 +192,12 @@ impl<'r> ProcessGroup<'r> {
                 Ok(())
             }
             ProcessMessage::Exited => {
-                let status = process.child.wait().map_err(|e| violation(format!("wait: {e}")))?;
+                let status = process.child.wait().map_err(violation)?;
                 let died = if was_killed(status) {
                     self.kills += 1;
                     Ok(())
                 } else {
-                    let name = format!("process-{number}");
-                    let errors = errors_path(&self.options.folder, &name);
-                    let error = exit_error(&name, status, &errors);
-                    let _ = fs::remove_file(&errors);
-                    Err(violation(error))
+                    Err(violation(process.child.exit_error(status)))
                 };
                 self.replace(number, round, false)?;
                 died
@@ -207,9 +209,8 @@ impl<'r> ProcessGroup<'r> {
     fn kill(&mut self, victim: u16, round: (HistoryModel, u64)) -> Result<(), Violation> {
         let process = self.processes.iter_mut().find(|process| process.number == victim);
         let Some(process) = process.filter(|process| !process.is_done) else { return Ok(()) };
-        let _ = process.child.kill();
-        let status = process.child.wait().map_err(|e| violation(format!("wait: {e}")))?;
-        if !was_killed(status) {
+        let _ = process.child.process.kill();
+        if !was_killed(process.child.wait().map_err(violation)?) {
             return Ok(()); // It had exited before; `Exited` follows.
         }
         self.kills += 1;
@@ -265,25 +266,16 @@ impl<'r> ProcessGroup<'r> {
         let mut ended = Ok(());
         for mut process in std::mem::take(&mut self.processes) {
             if is_killed {
-                let _ = process.child.kill();
+                let _ = process.child.process.kill();
                 self.kills += 1;
             }
-            drop(process.child.stdin.take());
-            let status = process.child.wait().map_err(|e| violation(format!("wait: {e}")))?;
+            drop(process.child.process.stdin.take());
+            let status = process.child.wait().map_err(violation)?;
             if !status.success() && !was_killed(status) {
                 ended = Err(violation(format!("process {} exited with {status}", process.number)));
             }
         }
         ended
-    }
-}
-
-impl Drop for ProcessGroup<'_> {
-    fn drop(&mut self) {
-        for process in &mut self.processes {
-            let _ = process.child.kill();
-            let _ = process.child.wait();
-        }
     }
 }
 
@@ -304,7 +296,7 @@ fn command_for(
 
 /// A dead process does not read: `Exited` reports it.
 fn send(process: &mut HistoryProcess, command: &str) {
-    if let Some(questions) = &mut process.child.stdin {
+    if let Some(questions) = &mut process.child.process.stdin {
         let _ = questions.write_all(command.as_bytes());
     }
 }

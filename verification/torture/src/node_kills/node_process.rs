@@ -1,13 +1,12 @@
 //! The node: `nearstate serve` on the run's region, as a process that is killed.
 
-use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::connection::NodeConnection;
-use crate::spawn::{ChildCommand, was_killed};
+use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 use nearstate_resp_client::RespReply;
 
 /// Longer than any start takes on a busy machine. A node that exits earlier is detected at once.
@@ -19,11 +18,10 @@ const POLL_EVERY: Duration = Duration::from_micros(300);
 /// The log event with the node's address.
 const SERVING: &str = "NS-1002";
 
-/// A running node. Dropping it kills the process.
+/// A running node. Its standard error is its log.
 pub(super) struct NodeProcess {
-    child: Child,
+    child: ChildProcess,
     folder: PathBuf,
-    log: PathBuf,
     begin: Instant,
     /// The TCP address; known once the node serves.
     address: String,
@@ -56,12 +54,10 @@ impl NodeProcess {
         folder: &Path,
         number: u64,
     ) -> Result<Self, String> {
-        let log = folder.join(format!("node-{number}.log"));
-        let words = ["served-node", &folder.display().to_string(), "0", "0", "0"];
-        let words = words.map(str::to_owned);
         let begin = Instant::now();
-        let child = starter.start(&words, &[], &log)?;
-        Ok(Self { child, folder: folder.to_owned(), log, begin, address: String::new() })
+        let role = ChildRole { role: "served-node", number, ..ChildRole::default() };
+        let child = starter.start(folder, &role)?;
+        Ok(Self { child, folder: folder.to_owned(), begin, address: String::new() })
     }
 
     /// Waits until the node replies at its Unix socket, and returns the time since its start.
@@ -94,9 +90,7 @@ impl NodeProcess {
 
     /// The node must not exit by itself, and must not take too long.
     fn check_running(&mut self) -> Result<(), String> {
-        if let Ok(Some(status)) = self.child.try_wait() {
-            return Err(format!("the node exited with {status}: {}", self.read_log()));
-        }
+        self.child.check_running()?;
         if self.begin.elapsed() > START_MAX {
             return Err(format!("the node neither serves nor exits: {}", self.read_log()));
         }
@@ -104,7 +98,7 @@ impl NodeProcess {
     }
 
     fn read_log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+        self.child.error_output()
     }
 
     /// Connects a client, every second one over TCP.
@@ -119,35 +113,18 @@ impl NodeProcess {
 
     /// Kills the node, which must have been running until then.
     pub(super) fn kill(mut self) -> Result<(), String> {
-        let _ = self.child.kill();
-        let status = self.child.wait().map_err(|e| format!("wait: {e}"))?;
-        if !was_killed(status) {
-            return Err(format!("the node exited with {status}: {}", self.read_log()));
-        }
-        let _ = fs::remove_file(&self.log);
+        self.child.kill()?;
+        self.child.remove_errors();
         Ok(())
     }
 
     /// Asks the node to exit, and waits for it.
     pub(super) fn stop(mut self) -> Result<(), String> {
-        let pid = i32::try_from(self.child.id()).map_err(|e| e.to_string())?;
+        let pid = i32::try_from(self.child.process.id()).map_err(|e| e.to_string())?;
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM)
             .map_err(|e| format!("SIGTERM: {e}"))?;
-        let status = self.child.wait().map_err(|e| format!("wait: {e}"))?;
-        if !status.success() {
-            return Err(format!(
-                "after SIGTERM, the node exited with {status}: {}",
-                self.read_log()
-            ));
-        }
-        let _ = fs::remove_file(&self.log);
+        self.child.wait_for_success().map_err(|e| format!("after SIGTERM: {e}"))?;
+        self.child.remove_errors();
         Ok(())
-    }
-}
-
-impl Drop for NodeProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

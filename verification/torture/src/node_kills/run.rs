@@ -2,7 +2,6 @@
 //! are read back and checked.
 
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nearstate_store::{CreateOptions, Region, Schema, Session};
@@ -16,7 +15,7 @@ use super::shared_counters::{Increments, SharedCounter};
 use super::totals::{ClientCounts, NodeKillTotals};
 use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, percent, seeded};
-use crate::spawn::{ChildCommand, errors_path, exit_error};
+use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 use crate::verify::check_clean;
 
 /// The size of the region.
@@ -64,7 +63,7 @@ struct NodeKillRun<'r> {
     starter: &'r ChildCommand,
     rng: Rng,
     clients: Vec<PipelinedClient>,
-    embedded: Vec<(u16, Child)>,
+    embedded: Vec<ChildProcess>,
     /// Increments of the shared counters by the clients at sockets, as last read.
     increments: Increments,
     starts: u64,
@@ -94,10 +93,7 @@ pub fn run(
         totals: NodeKillTotals { seed: options.seed, ..NodeKillTotals::default() },
     };
     let done = run.all(tick);
-    for (_, child) in &mut run.embedded {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
+    run.embedded.clear();
     run.totals.seconds = begin.elapsed().as_secs_f64();
     run.totals.starts_us.sort_unstable();
     clean_up(done, folder, |error| {
@@ -147,36 +143,26 @@ impl NodeKillRun<'_> {
     fn start_embedded(&mut self) -> Result<(), String> {
         let folder = &self.options.folder;
         for number in 0..self.options.embedded {
-            let words = [
-                "served-embedded".to_owned(),
-                folder.display().to_string(),
-                number.to_string(),
-                self.rng.u64(..).to_string(),
-                "0".to_owned(),
-            ];
-            let errors = errors_path(folder, &format!("embedded-{number}"));
-            let child = self.starter.start_with(&words, &[], &errors, Stdio::piped)?;
-            self.embedded.push((number, child));
+            let role = ChildRole {
+                role: "served-embedded",
+                number: number.into(),
+                seed: self.rng.u64(..),
+                has_pipes: true,
+                ..ChildRole::default()
+            };
+            self.embedded.push(self.starter.start(folder, &role)?);
         }
         self.wait_for_embedded("before a node is started")?;
         Ok(())
     }
 
     fn stop_embedded(&mut self) -> Result<(), String> {
-        for (number, mut child) in std::mem::take(&mut self.embedded) {
+        for mut child in std::mem::take(&mut self.embedded) {
             // Its standard input ends.
-            drop(child.stdin.take());
-            let status = child.wait().map_err(|e| format!("wait: {e}"))?;
-            if !status.success() {
-                return Err(self.exit_error(number, status));
-            }
+            drop(child.process.stdin.take());
+            child.wait_for_success()?;
         }
         Ok(())
-    }
-
-    fn exit_error(&self, number: u16, status: ExitStatus) -> String {
-        let name = format!("embedded-{number}");
-        exit_error(&name, status, &errors_path(&self.options.folder, &name))
     }
 
     fn progress(&self) -> Result<Vec<WriterProgress>, String> {
@@ -189,13 +175,7 @@ impl NodeKillRun<'_> {
         let begin = Instant::now();
         let before = self.progress()?;
         loop {
-            for at in 0..self.embedded.len() {
-                let Some((number, child)) = self.embedded.get_mut(at) else { continue };
-                if let Ok(Some(status)) = child.try_wait() {
-                    let number = *number;
-                    return Err(self.exit_error(number, status));
-                }
-            }
+            self.embedded.iter_mut().try_for_each(ChildProcess::check_running)?;
             let now = self.progress()?;
             let more = now.iter().zip(&before).map(|(now, before)| now.acked - before.acked);
             if more.clone().all(|more| more >= WHILE_DOWN) {

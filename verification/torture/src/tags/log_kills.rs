@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::crash::POINTS;
 use nearstate_store::{
     Error, Namespace, Region, Schema, Session, StreamItem, StreamedChange, WhenFull,
 };
 
-use crate::points::{CrashTest, ReachedPoints};
+use crate::points::{CrashTest, ReachedPoints, points_with};
 use crate::region_access::{create_region, open_session};
 use crate::scenario::{ChildEnd, child_from};
 use crate::verify::check_clean;
@@ -53,10 +52,7 @@ pub(crate) fn lose(folder: &Path) -> Result<(), String> {
 /// or a region with faults.
 pub fn losses(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let of_the_log = |point: &&&str| {
-        ["log.", "hold.", "aside.released"].iter().any(|prefix| point.starts_with(prefix))
-    };
-    for point in POINTS.iter().filter(of_the_log) {
+    for point in points_with(&["log.", "hold.", "aside.released"]) {
         for occurrence in [1, 2, 30] {
             let context = |e| format!("log killed at {point}:{occurrence}: {e}");
             let path = create_region(test.folder).map_err(context)?;

@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nearstate_store::crash::POINTS;
 use nearstate_store::{Region, Schema, StreamItem, WhenFull};
 
-use crate::points::{CrashTest, ReachedPoints};
+use crate::points::{CrashTest, Occurrences, ReachedPoints, points_where, points_with};
 use crate::region_access::{create_region, open_session};
 use crate::scenario::{ChildEnd, child_from};
 use crate::spawn::ChildCommand;
@@ -79,22 +78,14 @@ impl<'c> CrashCase<'c> {
 /// Kills at every point in every script, at several of its occurrences.
 pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
+    let occurrences = Occurrences { tries: test.occurrences, next: |last, _| 2 * last + 1 };
     for script in SCRIPTS {
-        for point in POINTS {
-            let mut occurrence = 1_u32;
-            for _ in 0..test.occurrences {
-                let plan = format!("{point}:{occurrence}");
-                let context = |e| format!("{} killed at {plan}: {e}", script.name);
-                let case = CrashCase::new(test, script).map_err(context)?;
-                let end = case.play(&plan).map_err(context)?;
-                case.verify().map_err(context)?;
-                if end == ChildEnd::Finished {
-                    break;
-                }
-                reached.count(point);
-                occurrence = 2 * occurrence + 1;
-            }
-        }
+        reached.each(points_where(|_| true), &occurrences, script.name, &mut |plan, _| {
+            let case = CrashCase::new(test, script)?;
+            let end = case.play(plan)?;
+            case.verify()?;
+            Ok(end == ChildEnd::Killed)
+        })?;
     }
     Ok(reached)
 }
@@ -103,30 +94,22 @@ pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
 /// process, which recovers it, at every point of the recovery, and lets another verify.
 pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
-    let of_recovery = |point: &str| {
-        [
-            "recover.",
-            "entry.",
-            "event.retired",
-            "txn.repl",
-            "txn.un",
-            "txn.retired",
-            "txn.appended",
-            "hold.",
-            "log.",
-        ]
-        .iter()
-        .any(|prefix| point.starts_with(prefix))
-    };
-    let is_first = |point: &str| {
-        ["txn.", "entry.", "event.", "ring.", "line.", "counter.", "log.", "hold."]
-            .iter()
-            .any(|prefix| point.starts_with(prefix))
-    };
+    let of_recovery = [
+        "recover.",
+        "entry.",
+        "event.retired",
+        "txn.repl",
+        "txn.un",
+        "txn.retired",
+        "txn.appended",
+        "hold.",
+        "log.",
+    ];
+    let of_first = ["txn.", "entry.", "event.", "ring.", "line.", "counter.", "log.", "hold."];
     let mut pair = 0_usize;
     for script in SCRIPTS {
-        for first in POINTS.iter().copied().filter(|point| is_first(point)) {
-            for second in POINTS.iter().copied().filter(|point| of_recovery(point)) {
+        for first in points_with(&of_first) {
+            for second in points_with(&of_recovery) {
                 pair += 1;
                 if pair.is_multiple_of(test.stride) {
                     two_deaths(test, script, [first, second], &mut reached)?;
@@ -162,12 +145,7 @@ fn two_deaths(
 /// commits when it is full. The next process in its place writes until it is refused.
 pub fn kept(folder: &Path, starter: &ChildCommand) -> Result<u64, String> {
     let mut kills = 0;
-    let of_the_log = |point: &&&str| {
-        ["log.", "hold.", "txn.prepared", "txn.decided"]
-            .iter()
-            .any(|prefix| point.starts_with(prefix))
-    };
-    for point in POINTS.iter().filter(of_the_log) {
+    for point in points_with(&["log.", "hold.", "txn.prepared", "txn.decided"]) {
         for occurrence in [1, 3] {
             let context = |e| format!("filling killed at {point}:{occurrence}: {e}");
             let path = create_region(folder).map_err(context)?;

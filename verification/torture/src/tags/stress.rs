@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nearstate_store::{
@@ -14,7 +13,7 @@ use serde::Serialize;
 
 use crate::region_access::{clean_up, create_folder};
 use crate::rng::{Rng, seeded};
-use crate::spawn::{ChildCommand, errors_path, kill};
+use crate::spawn::{ChildCommand, ChildProcess, ChildRole};
 use crate::tags::stress::replay::StreamReplay;
 use crate::tags::stress::worker::{open, path_of};
 use crate::verify::check_clean;
@@ -106,7 +105,7 @@ impl TagStressTotals {
 struct ChildSlot {
     role: &'static str,
     number: u16,
-    child: Child,
+    child: ChildProcess,
 }
 
 struct TagStress<'c> {
@@ -136,10 +135,7 @@ pub fn run(
         slots: Vec::new(),
     };
     let done = stress.all(tick);
-    for slot in &mut stress.slots {
-        let _ = slot.child.kill();
-        let _ = slot.child.wait();
-    }
+    stress.slots.clear();
     stress.totals.seconds = begin.elapsed().as_secs_f64();
     clean_up(done, folder, |error| {
         let (kills, seed) = (stress.totals.kills, options.seed);
@@ -181,7 +177,11 @@ impl TagStress<'_> {
         let session = region.session().map_err(|e| format!("session: {e}"))?;
         let mut stream = session.commit_stream().map_err(|e| format!("stream: {e}"))?;
         let TagStressOptions { writers, collectors, readers, .. } = *self.options;
-        for (role, count) in [("writer", writers), ("collector", collectors), ("reader", readers)] {
+        for (role, count) in [
+            ("tagged-writer", writers),
+            ("tagged-collector", collectors),
+            ("tagged-reader", readers),
+        ] {
             for number in 0..count {
                 let child = self.start(role, number)?;
                 self.slots.push(ChildSlot { role, number, child });
@@ -199,46 +199,25 @@ impl TagStress<'_> {
             tick(&self.totals);
         }
         for mut slot in std::mem::take(&mut self.slots) {
-            self.kill(&mut slot)?;
+            slot.child.kill()?;
         }
         self.drain(&mut stream, watch)
     }
 
-    fn start(&mut self, role: &str, number: u16) -> Result<Child, String> {
-        let words = [
-            format!("tagged-{role}"),
-            self.options.folder.display().to_string(),
-            number.to_string(),
-            self.rng.u64(..).to_string(),
-            "0".to_owned(),
-        ];
-        let errors = errors_path(&self.options.folder, &format!("{role}-{number}"));
-        self.starter.start(&words, &[], &errors)
-    }
-
-    fn kill(&self, slot: &mut ChildSlot) -> Result<(), String> {
-        let name = format!("{}-{}", slot.role, slot.number);
-        kill(&mut slot.child, &name, &errors_path(&self.options.folder, &name))
+    fn start(&mut self, role: &str, number: u16) -> Result<ChildProcess, String> {
+        let (number, seed) = (number.into(), self.rng.u64(..));
+        let role = ChildRole { role, number, seed, ..ChildRole::default() };
+        self.starter.start(&self.options.folder, &role)
     }
 
     fn kill_one(&mut self) -> Result<(), String> {
         let victim = self.rng.usize(..self.slots.len());
         let mut slot = self.slots.swap_remove(victim);
-        self.kill(&mut slot)?;
+        slot.child.kill()?;
         slot.child = self.start(slot.role, slot.number)?;
         self.slots.push(slot);
         self.totals.kills += 1;
-        for index in 0..self.slots.len() {
-            let ended = match self.slots.get_mut(index) {
-                Some(slot) => slot.child.try_wait().is_ok_and(|status| status.is_some()),
-                None => false,
-            };
-            if ended {
-                let mut slot = self.slots.swap_remove(index);
-                return self.kill(&mut slot);
-            }
-        }
-        Ok(())
+        self.slots.iter_mut().try_for_each(|slot| slot.child.check_running())
     }
 
     /// Reads the rings and acknowledges the stream.

@@ -8,7 +8,6 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "functions that tests share")]
 
 use std::path::Path;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nearstate_store::{Error, Kind, Namespace, Region, Schema, Session};
@@ -16,7 +15,7 @@ use nearstate_torture::content::{KeySpace, TortureKey};
 use nearstate_torture::idle_memory::IdleCase;
 use nearstate_torture::removals::RemovalCase;
 use nearstate_torture::scenario::{named, prepare};
-use nearstate_torture::spawn::was_killed;
+use nearstate_torture::spawn::{ChildProcess, ChildRole, was_killed};
 use nearstate_torture::verify::check_clean;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -56,10 +55,10 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }
 
-fn start(folder: &Path, role: &str, number: u32, what: &str, plan: &str) -> Child {
-    let words = [role, &folder.display().to_string(), &number.to_string(), "0", "0", what];
-    let settings = [("NEARSTATE_CRASH_AT", plan)];
-    starter().start(&words.map(str::to_owned), &settings, &folder.join("errors")).unwrap()
+fn start(folder: &Path, role: &str, number: u64, more: &str, plan: &str) -> ChildProcess {
+    let settings = &[("NEARSTATE_CRASH_AT", plan)];
+    let role = ChildRole { role, number, more, settings, ..ChildRole::default() };
+    starter().start(folder, &role).unwrap()
 }
 
 /// The region of a folder, with the content that a scenario expects.
@@ -68,19 +67,19 @@ fn prepared(folder: &Path, scenario: &str) -> Region {
     Region::attach(&folder.join("region")).unwrap()
 }
 
-fn pid(child: &Child) -> Pid {
-    Pid::from_raw(child.id().cast_signed())
+fn pid(child: &ChildProcess) -> Pid {
+    Pid::from_raw(child.process.id().cast_signed())
 }
 
-fn wait_until_stopped(child: &Child) {
+fn wait_until_stopped(child: &ChildProcess) {
     let status = waitpid(pid(child), Some(WaitPidFlag::WUNTRACED)).unwrap();
     assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
 }
 
 /// Lets a stopped child finish its work, which must succeed.
-fn resume(child: &mut Child, folder: &Path) {
+fn resume(child: &mut ChildProcess, folder: &Path) {
     kill(pid(child), Signal::SIGCONT).unwrap();
-    let status = child.wait().unwrap();
+    let status = child.process.wait().unwrap();
     assert!(status.success(), "{}", std::fs::read_to_string(folder.join("errors")).unwrap());
 }
 
@@ -119,7 +118,7 @@ fn a_writer_that_meets_a_dead_holder_of_its_lock_continues_within_ten_millisecon
         let point = ["lock.taken:1", "lock.taken:2", "publish.recorded:1", "publish.committed:1"]
             [round % 4];
         let mut child = start(&folder, "put", 5, "", point);
-        let is_killed = was_killed(child.wait().unwrap());
+        let is_killed = was_killed(child.process.wait().unwrap());
         let started = Instant::now();
         session.put(own, &key(5), b"after a death").unwrap();
         if is_killed {
@@ -152,8 +151,8 @@ fn a_writer_that_waits_when_the_holder_dies_continues_within_ten_milliseconds() 
             is_ready.recv().unwrap();
             // The waiter usually waits for the lock by now.
             std::thread::sleep(Duration::from_millis(5));
-            child.kill().unwrap();
-            child.wait().unwrap();
+            child.process.kill().unwrap();
+            child.process.wait().unwrap();
             let died = Instant::now();
             waiter.join().unwrap().saturating_duration_since(died)
         });
@@ -241,7 +240,7 @@ fn a_stopped_holder_of_one_bucket_delays_that_bucket_only_and_is_named() {
     let error = session.put(own, &key(5), b"wants the same").unwrap_err();
     println!("the same key: {error} (after {:?})", started.elapsed());
     let Error::Stalled { holder } = error else { panic!("{error}") };
-    assert_eq!((holder.pid, &holder.name[..]), (child.id(), "nearstate-tortu"));
+    assert_eq!((holder.pid, &holder.name[..]), (child.process.id(), "nearstate-tortu"));
     assert!(started.elapsed() >= Duration::from_secs(1));
     // Reads never wait, not even for that key.
     assert_eq!(session.get(own, &key(5)).unwrap().unwrap().version(), before);
@@ -281,7 +280,7 @@ fn a_process_that_is_stopped_while_it_attaches_delays_no_other() {
         match session.namespace("another", &schema) {
             Ok(_) => assert!(!point.starts_with("namespace."), "{point} holds nothing"),
             Err(Error::Stalled { holder }) => {
-                assert_eq!(holder.pid, child.id(), "{point}");
+                assert_eq!(holder.pid, child.process.id(), "{point}");
                 assert!(point.starts_with("namespace."), "{point} holds the namespaces");
             }
             Err(error) => panic!("{point}: {error}"),
@@ -317,7 +316,7 @@ fn a_process_that_is_stopped_while_it_removes_a_namespace_delays_no_writer() {
         let schema = Schema { kind: Kind::Value, ..Schema::default() };
         match session.namespace("another", &schema) {
             Ok(_) => assert_eq!(*point, "removal.finished", "it holds nothing"),
-            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.id(), "{point}"),
+            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.process.id(), "{point}"),
             Err(error) => panic!("{point}: {error}"),
         }
         resume(&mut child, &folder);
@@ -338,7 +337,7 @@ fn a_process_that_is_stopped_while_it_takes_memory_delays_only_the_session_that_
         let mut child = start(&folder, "fill-idle", 0, "", &format!("{point}:1:stop"));
         wait_until_stopped(&child);
         match case.write() {
-            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.id(), "{point}"),
+            Err(Error::Stalled { holder }) => assert_eq!(holder.pid, child.process.id(), "{point}"),
             other => panic!("{point}: {other:?}"),
         }
         let other = Region::attach(&folder.join("region")).unwrap().session().unwrap();
@@ -364,7 +363,7 @@ fn a_stopped_holder_of_the_bucket_that_is_split_next_fails_no_insert() {
     // A new namespace has eight buckets. The first of them is split first.
     let in_first = |number: &u32| nearstate_memory::hash(seed, &key(*number)).is_multiple_of(8);
     let held = (0..1000).find(in_first).unwrap();
-    let mut child = start(&folder, "put", held, "", "publish.recorded:1:stop");
+    let mut child = start(&folder, "put", held.into(), "", "publish.recorded:1:stop");
     wait_until_stopped(&child);
     let region = Region::attach(&path).unwrap();
     let session = region.session().unwrap();
@@ -409,9 +408,9 @@ fn a_transaction_waits_for_many_stopped_holders_in_turn_and_then_names_the_one_i
     // A loaded machine can keep this thread from running for longer than the bound for one holder.
     let mut passed_max = 0;
     for _ in 0..5 {
-        let mut holders: Vec<Child> = keys
+        let mut holders: Vec<ChildProcess> = keys
             .iter()
-            .map(|number| start(&folder, "put", *number, "", "publish.recorded:1:stop"))
+            .map(|number| start(&folder, "put", u64::from(*number), "", "publish.recorded:1:stop"))
             .collect();
         holders.iter().for_each(wait_until_stopped);
         let (error, passed) = std::thread::scope(|scope| {
@@ -434,9 +433,10 @@ fn a_transaction_waits_for_many_stopped_holders_in_turn_and_then_names_the_one_i
         });
         println!("{passed} holders have passed: {error}");
         let Error::Stalled { holder } = error else { panic!("{error}") };
-        let stopped: Vec<u32> = holders[passed..].iter().map(Child::id).collect();
+        let id = |holder: &ChildProcess| holder.process.id();
+        let stopped: Vec<u32> = holders[passed..].iter().map(id).collect();
         // The last one may have continued after the refusal.
-        let last = passed.checked_sub(1).map(|last| holders[last].id());
+        let last = passed.checked_sub(1).map(|last| id(&holders[last]));
         assert!(stopped.contains(&holder.pid) || last == Some(holder.pid), "{holder:?}");
         for number in &keys[passed..] {
             assert!(

@@ -13,14 +13,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 fn page(metrics: &ServerMetrics) -> String {
-    let core = Core::new(CoreParts {
-        index: 0,
-        count: 1,
-        region: metrics.0.region.clone(),
-        limits: Arc::default(),
-        metrics: Arc::default(),
-        clock: Clock::new_virtual(),
-    });
+    let region = metrics.0.region.clone();
+    let core = Core::new(CoreParts::single(region, Clock::new_virtual()));
     let mut report = metrics.report(&core.unwrap());
     let mut text = String::new();
     while report.step(&mut text) {}

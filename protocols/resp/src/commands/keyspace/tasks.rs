@@ -1,6 +1,6 @@
 //! Sliced tasks of the commands that scan namespaces.
 
-use crate::commands::deferred_array::DeferredArray;
+use crate::commands::deferred_array::{DeferredArray, ElementSource};
 use crate::commands::keys::type_name;
 use crate::commands::keyspace_walk::{KeyspaceWalk, NamespaceKeys, list_bytes, matches};
 use crate::commands::random;
@@ -27,59 +27,40 @@ const BUCKETS_PER_PART: u64 = 8;
 /// cache lines.
 const CURSOR_BITS: u32 = 40;
 
-/// `KEYS`
+/// The keys of `KEYS`.
 #[derive(Debug)]
-pub(super) struct KeysTask {
+pub(super) struct KeysSource {
     path: KeyspaceWalk,
-    found: DeferredArray,
-    is_walked: bool,
 }
 
-impl KeysTask {
+impl KeysSource {
     pub(super) fn new(namespaces: Vec<NamespaceKeys>, pattern: Option<&[u8]>) -> Self {
-        Self {
-            path: KeyspaceWalk::new(namespaces, pattern),
-            found: DeferredArray::default(),
-            is_walked: false,
-        }
+        Self { path: KeyspaceWalk::new(namespaces, pattern) }
     }
 }
 
-impl SlicedTask for KeysTask {
-    fn step(
+impl ElementSource for KeysSource {
+    fn read(
         &mut self,
         records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut ReplyWriter<'_>,
-    ) -> Result<TaskProgress, ErrorReply> {
-        if self.is_walked {
-            return Ok(self.found.write_part(reply));
-        }
-        let Self { path, found, .. } = self;
-        let has_more = path.walk_keys(records.session(), SLICE_BUCKETS, |key_text, _| {
+        found: &mut DeferredArray,
+    ) -> Result<bool, ErrorReply> {
+        let has_more = self.path.walk_keys(records.session(), SLICE_BUCKETS, |key_text, _| {
             found.push(key_text);
             Ok(())
         })?;
-        if has_more {
-            return Ok(TaskProgress::More);
-        }
-        self.is_walked = true;
-        reply.array(self.found.count());
-        Ok(self.found.write_part(reply))
+        Ok(!has_more)
     }
 
     fn memory_bytes(&self) -> usize {
-        self.path.memory_bytes() + self.found.bytes()
-    }
-
-    fn collected(&self) -> usize {
-        self.found.bytes()
+        self.path.memory_bytes()
     }
 }
 
-/// `SCAN`
+/// The cursor and the keys of `SCAN`.
 #[derive(Debug)]
-pub(super) struct ScanTask {
+pub(super) struct ScanSource {
     namespaces: Vec<NamespaceKeys>,
     /// Memory of the namespaces.
     bytes: usize,
@@ -91,12 +72,10 @@ pub(super) struct ScanTask {
     buckets_left: u64,
     pattern: Option<Vec<u8>>,
     form: Option<Vec<u8>>,
-    found: DeferredArray,
     key_text: Vec<u8>,
-    is_walked: bool,
 }
 
-impl ScanTask {
+impl ScanSource {
     pub(super) fn new(
         namespaces: Vec<NamespaceKeys>,
         cursor: u64,
@@ -111,16 +90,18 @@ impl ScanTask {
             buckets_left: options.count.saturating_mul(BUCKETS_FOR_EACH),
             pattern: options.pattern.map(<[u8]>::to_vec),
             form: options.record_type.map(<[u8]>::to_vec),
-            found: DeferredArray::default(),
             key_text: Vec::new(),
-            is_walked: false,
         }
     }
 
     /// Reads some buckets and returns their number; `None` if the call has read enough or the scan
     /// is complete.
-    fn read_part(&mut self, session: &Session) -> Result<Option<u64>, ErrorReply> {
-        let Self { pattern, form, found, key_text, .. } = self;
+    fn read_part(
+        &mut self,
+        session: &Session,
+        found: &mut DeferredArray,
+    ) -> Result<Option<u64>, ErrorReply> {
+        let Self { pattern, form, key_text, .. } = self;
         let Some(namespace_keys) = self.namespaces.get(self.namespace_keys) else {
             return Ok(None);
         };
@@ -159,38 +140,32 @@ impl ScanTask {
     }
 }
 
-impl SlicedTask for ScanTask {
-    fn step(
+impl ElementSource for ScanSource {
+    fn read(
         &mut self,
         records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut ReplyWriter<'_>,
-    ) -> Result<TaskProgress, ErrorReply> {
-        if self.is_walked {
-            return Ok(self.found.write_part(reply));
-        }
+        found: &mut DeferredArray,
+    ) -> Result<bool, ErrorReply> {
         let mut left = SLICE_BUCKETS;
-        while let Some(read) = self.read_part(records.session())? {
+        while let Some(read) = self.read_part(records.session(), found)? {
             left = left.saturating_sub(read);
             if left == 0 || is_due() {
-                return Ok(TaskProgress::More);
+                return Ok(false);
             }
         }
-        self.is_walked = true;
+        Ok(true)
+    }
+
+    fn write_head(&self, found: &DeferredArray, reply: &mut ReplyWriter<'_>) {
         reply.array(2);
         reply.bulk(self.cursor().to_string().as_bytes());
-        reply.array(self.found.count());
-        Ok(self.found.write_part(reply))
+        reply.array(found.count());
     }
 
     fn memory_bytes(&self) -> usize {
-        let filter_bytes =
-            [&self.pattern, &self.form].into_iter().flatten().map(Vec::len).sum::<usize>();
-        self.bytes + self.found.bytes() + filter_bytes
-    }
-
-    fn collected(&self) -> usize {
-        self.found.bytes()
+        let filters = [&self.pattern, &self.form].into_iter().flatten().map(Vec::len);
+        self.bytes + filters.sum::<usize>()
     }
 }
 

@@ -1,21 +1,17 @@
 //! The cost of a transaction: how often it validates its reads.
 
 use super::*;
-use crate::acl::Users;
 use crate::command::command_table::CommandTable;
-use crate::command::stats::RespCoreStats;
 use crate::command_context::CommandFn;
 use crate::commands::strings;
-use crate::core_context::CoreContext;
+use crate::core_context::test_core::TestCore;
 use crate::parse::OwnedArgs;
 use crate::reply::RespVersion;
-use crate::server::{RespServer, RespSettings};
 use crate::table::TABLE;
 use nearstate_node::clock::Clock;
-use nearstate_node::{Core, CoreParts, PeerAddress, PeerIdentity};
-use nearstate_store::{CreateOptions, Namespace, Region, Session};
+use nearstate_store::{Namespace, Session};
 use std::cell::{Cell, OnceCell};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 const KEYS: usize = 100;
 
@@ -52,22 +48,9 @@ static CATALOGUE: LazyLock<CommandTable<CommandFn>> = LazyLock::new(|| {
 /// and the first run would end at the second read.
 #[test]
 fn reads_of_an_exec_are_validated_once_after_the_last() {
-    let folder = tempfile::tempdir().unwrap();
-    let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
-    let session = region.session().unwrap();
-    let server = Arc::new(RespServer::new(RespSettings::new(Users::open(&TABLE))));
-    let parts = CoreParts {
-        index: 0,
-        count: 1,
-        region,
-        limits: Arc::default(),
-        metrics: Arc::default(),
-        clock: Clock::new_virtual(),
-    };
-    let counts = Arc::new(RespCoreStats::new(std::iter::empty()));
-    let core = CoreContext::new(&server, &Core::new(parts).unwrap(), counts);
-    let address = PeerAddress::Unix { pid: None, uid: 0, gid: 0 };
-    let mut connection = core.new_connection(&PeerIdentity { id: 1, address, certificate: None });
+    let test = TestCore::new(&Clock::new_virtual());
+    let (core, mut connection) = (&test.core, test.connection());
+    let session = test.region.session().unwrap();
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{{n}},{key}").into_bytes()).collect();
     let namespace = core.records.resolve_or_create(b"{n},", 0).unwrap().namespace;
     for key in 0..KEYS {
@@ -76,7 +59,7 @@ fn reads_of_an_exec_are_validated_once_after_the_last() {
     OTHER.with(|other| other.set((session, namespace)).unwrap());
     let mut ctx = CommandContext {
         table: &CATALOGUE,
-        server: &server,
+        server: &test.server,
         records: &core.records,
         connection: &mut connection,
         txn: None,

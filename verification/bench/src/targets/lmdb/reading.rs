@@ -1,4 +1,5 @@
-//! Transactions that start as readers, because LMDB has one writer at a time and most only read.
+//! Transactions that begin as read transactions: LMDB has one writer at a time, and most
+//! transactions only read.
 
 use super::{Tables, is_write, read_in, scan_in};
 use crate::access::{ReplySink, Request, ScanRange, ScanSink, StoreAccess};
@@ -16,9 +17,8 @@ impl StoreAccess for Reading<'_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         if is_write(request) {
             self.wants_to_write = true;
-            return Err(Error::Conflict {
-                detail: "nothing: a reader wants to write, and it".into(),
-            });
+            // Never returned: the transaction runs again as a write transaction.
+            return Err(Error::Backend { detail: "a write in a read transaction".to_owned() });
         }
         read_in(self.txn, self.tables, request, receive)
     }

@@ -5,7 +5,7 @@ use crate::access::{
     PartsChange, RecordEntry, RecordRead, RecordTag, ReplySink, Request, ScanRange, ScanSink,
     StoreAccess, TableId, Work,
 };
-use crate::targets::joined::{hand_over, joined};
+use crate::targets::joined::{joined, pass_parts};
 use lmdb::{Database, RwTransaction, WriteFlags};
 use nearstate_model::{Error, Result};
 
@@ -129,15 +129,15 @@ impl StoreAccess for Writing<'_> {
         }
     }
 
-    /// Searches for the record once: a write ends what a search has found, so its bytes are copied
-    /// where some of them stay.
+    /// Searches for the record once. A write invalidates the bytes that a search has found, so they
+    /// are copied if some parts stay.
     fn update(&mut self, read: RecordRead<'_>, work: &mut dyn Work) -> Result<bool> {
         let RecordRead { table, key, wanted } = read;
         let schema = self.tables.at(table)?.schema;
         let Some(value) = found(&self.txn, self.tables.at(table)?.records, key)? else {
             return Ok(false);
         };
-        hand_over(schema, value, wanted, &mut |part, bytes| work.receive(part, bytes))?;
+        pass_parts(schema, value, wanted, &mut |part, bytes| work.receive(part, bytes))?;
         let mut before = std::mem::take(self.before);
         before.clear();
         if schema.parts.len() > 1 {

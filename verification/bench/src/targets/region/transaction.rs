@@ -1,6 +1,6 @@
 //! Reads and writes of the region's records within one transaction.
 
-use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, hand_view};
+use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, pass_view};
 use crate::access::{
     PartSet, PartsChange, RecordEntry, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreReply, TableId, first_part, parts,
@@ -68,7 +68,7 @@ impl StoreAccess for InTransaction<'_, '_> {
         match request {
             Request::Read { key, wanted, .. } => {
                 let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-                hand_view(schema, &record, *wanted, &mut parts(receive));
+                pass_view(schema, &record, *wanted, &mut parts(receive));
                 Ok(true)
             }
             Request::Find { tag, wanted, .. } => {
@@ -76,7 +76,7 @@ impl StoreAccess for InTransaction<'_, '_> {
                 let Some((key, record)) = self.txn.find(namespace, name, tag.1)? else {
                     return Ok(false);
                 };
-                hand_view(schema, &record, *wanted, &mut parts(receive));
+                pass_view(schema, &record, *wanted, &mut parts(receive));
                 receive(StoreReply::Key(&key));
                 Ok(true)
             }
@@ -100,7 +100,7 @@ impl StoreAccess for InTransaction<'_, '_> {
         })?;
         for key in &keys {
             if let Some(record) = self.txn.get(namespace, key)? {
-                hand_view(schema, &record, PartSet::one(0), &mut |_, bytes| receive(key, bytes));
+                pass_view(schema, &record, PartSet::one(0), &mut |_, bytes| receive(key, bytes));
             }
         }
         Ok(keys.len())

@@ -9,7 +9,7 @@ use nearstate_model::{Error, Result};
 /// error reply never becomes a head.
 pub(super) type Head = (u8, i64);
 
-/// The length of a null string or list.
+/// The length that stands for a null string or list.
 pub(super) const NIL: i64 = -1;
 
 impl<S: Stream> Wire<S> {
@@ -32,7 +32,7 @@ impl<S: Stream> Wire<S> {
             b'$' | b'*' => number(rest).filter(|n| *n >= NIL).map(|length| (kind, length)),
             _ => None,
         };
-        head.ok_or_else(|| self.invalid_reply("a byte that begins no RESP reply"))
+        head.ok_or_else(|| self.invalid_reply("a first byte that no RESP reply has"))
     }
 
     #[cold]
@@ -75,7 +75,7 @@ impl<S: Stream> Wire<S> {
     pub(super) fn bulk(&mut self) -> Result<Vec<u8>> {
         match self.maybe_bulk()? {
             Some(bytes) => Ok(bytes),
-            None => Err(self.invalid_reply("nothing instead of a string")),
+            None => Err(self.invalid_reply("null instead of a string")),
         }
     }
 
@@ -88,7 +88,7 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// Any complete reply. An error inside it is returned as an error.
+    /// Skips one complete reply. An error inside it is returned as an error.
     pub(super) fn skip(&mut self) -> Result<()> {
         let mut left = 1_i64;
         while left > 0 {
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_taken_tag_is_read_out_of_what_the_node_says() {
+    fn a_taken_tag_is_parsed_from_the_error_of_the_node() {
         let text = |text: &str| text.to_owned();
         let error = Error::TagTaken { tag: text("imsi"), value: text("7"), holder: text("a") };
         let parsed = taken(&format!("TAGTAKEN {error}")).map(|error| error.to_string());

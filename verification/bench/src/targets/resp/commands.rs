@@ -192,7 +192,7 @@ pub(super) fn parts_write(
     }
 }
 
-/// The same within a sequence of commands.
+/// As [`parts_write`], within a sequence of commands.
 pub(super) fn parts_command(
     out: &mut RespCommands,
     resp_table: &RespTable,

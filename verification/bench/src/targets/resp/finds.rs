@@ -14,7 +14,7 @@ return {key, redis.call(ARGV[2], ARGV[1] .. key, unpack(ARGV, 3))}";
 
 impl<S: Stream> Resp<S> {
     /// Writes the request for the record that has a unique tag.
-    pub(super) fn ask_find(
+    pub(super) fn request_find(
         &mut self,
         table: TableId,
         tag: RecordTag<'_>,

@@ -71,8 +71,8 @@ impl<'a> WriteGuard<'a> {
         Self { table, key, must_exist: true, unique_tags: UniqueTags::NONE, has_more: true }
     }
 
-    /// True without conditions.
-    pub(super) const fn is_open(&self) -> bool {
+    /// True if there are no conditions.
+    pub(super) const fn is_unconditional(&self) -> bool {
         !self.must_exist && self.unique_tags.count == 0
     }
 

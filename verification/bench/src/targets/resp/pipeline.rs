@@ -32,10 +32,10 @@ impl<S: Stream> Resp<S> {
         receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
-            let early = self.watched_ones(some)?;
+            let early = self.perform_in_exec(some)?;
             for (at, request) in some.iter().enumerate() {
                 if early.get(at).is_none_or(Option::is_none) {
-                    self.ask_one(request)?;
+                    self.request_one(request)?;
                 }
             }
             if !self.wire.out.is_empty() {
@@ -51,9 +51,9 @@ impl<S: Stream> Resp<S> {
     /// Sends requests before earlier ones were answered, if none of them needs a read first.
     pub(super) fn send_requests(&mut self, requests: &[Request<'_>]) -> Result<()> {
         let leaves =
-            S::IS_NON_BLOCKING && self.ahead.may_send() && !self.any_is_watched(requests)?;
+            S::IS_NON_BLOCKING && self.ahead.may_send() && !self.any_needs_exec(requests)?;
         if leaves && !requests.is_empty() {
-            requests.iter().try_for_each(|request| self.ask_one(request))?;
+            requests.iter().try_for_each(|request| self.request_one(request))?;
             if self.ahead.is_owed() { self.wire.send_or_hold()? } else { self.send()? }
         }
         self.ahead.push(leaves);
@@ -115,10 +115,10 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    fn any_is_watched(&self, requests: &[Request<'_>]) -> Result<bool> {
+    fn any_needs_exec(&self, requests: &[Request<'_>]) -> Result<bool> {
         for request in requests {
-            if let Some(guard) = self.needs(request)?
-                && self.is_watched(&guard)
+            if let Some(guard) = self.guard_for(request)?
+                && self.needs_exec(&guard)
             {
                 return Ok(true);
             }
@@ -126,14 +126,14 @@ impl<S: Stream> Resp<S> {
         Ok(false)
     }
 
-    /// True if the guard needs WATCH. With scripts it does not.
-    const fn is_watched(&self, guard: &WriteGuard<'_>) -> bool {
-        self.scripts.is_none() || guard.is_open()
+    /// True if the writes are sent between MULTI and EXEC: without scripts, or without conditions.
+    const fn needs_exec(&self, guard: &WriteGuard<'_>) -> bool {
+        self.scripts.is_none() || guard.is_unconditional()
     }
 
-    /// The commands of requests that need more than one: guarded requests, and those that write
-    /// more than the record.
-    fn needs<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
+    /// The guard of a request that needs more than one command: it has conditions, or writes more
+    /// than the record.
+    fn guard_for<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
         let resp_table = resp_table(&self.tables, request.table())?;
         match request {
             Request::Put { entry, .. } => must_be_whole(resp_table, entry.parts)?,
@@ -143,16 +143,17 @@ impl<S: Stream> Resp<S> {
         if self.dialect == Dialect::Tags && !resp_table.schema.tags.is_empty() {
             return Ok(None);
         }
-        Ok(guard_of(resp_table, request).filter(|guard| !guard.is_open() || guard.has_more))
+        Ok(guard_of(resp_table, request)
+            .filter(|guard| !guard.is_unconditional() || guard.has_more))
     }
 
-    /// Executes the requests that need a watch, in one transaction before the others: true for each
-    /// one that was done, `None` for the others. Empty if none needs a watch.
-    fn watched_ones(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
+    /// Executes the requests that need EXEC, in one transaction before the others. True or false
+    /// for each of these requests, `None` for the others. Empty if no request needs EXEC.
+    fn perform_in_exec(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
         let mut guards = Vec::new();
         for (at, request) in some.iter().enumerate() {
-            if let Some(guard) = self.needs(request)?
-                && self.is_watched(&guard)
+            if let Some(guard) = self.guard_for(request)?
+                && self.needs_exec(&guard)
             {
                 guards.push((at, request, guard));
             }
@@ -184,7 +185,7 @@ impl<S: Stream> Resp<S> {
         guards: &[(usize, &Request<'_>, WriteGuard<'_>)],
         done: &mut [Option<bool>],
     ) -> Result<()> {
-        let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_open();
+        let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_unconditional();
         for (_, _, guard) in guards.iter().filter(closed) {
             guard.watch_request(resp_table(&self.tables, guard.table)?, &mut self.wire.out);
         }
@@ -194,7 +195,8 @@ impl<S: Stream> Resp<S> {
         }
         let mut refused = None;
         for (at, _, guard) in guards {
-            let is_there = if guard.is_open() { Ok(true) } else { self.receive_guard(guard) };
+            let is_there =
+                if guard.is_unconditional() { Ok(true) } else { self.receive_guard(guard) };
             match is_there {
                 Ok(is_there) => {
                     if let Some(slot) = done.get_mut(*at) {
@@ -208,13 +210,14 @@ impl<S: Stream> Resp<S> {
         refused.map_or(Ok(()), Err)
     }
 
-    fn ask_one(&mut self, request: &Request<'_>) -> Result<()> {
+    fn request_one(&mut self, request: &Request<'_>) -> Result<()> {
         if let Some(native) = self.native(request)? {
             return self.send_tag_command(native, request);
         }
-        if let Some(guard) = self.needs(request)? {
-            return self
-                .ask_script(&guard, &|resp_table, out| guard::writes_of(resp_table, request, out));
+        if let Some(guard) = self.guard_for(request)? {
+            return self.request_script(&guard, &|resp_table, out| {
+                guard::writes_of(resp_table, request, out);
+            });
         }
         let resp_table = resp_table(&self.tables, request.table())?;
         let out = &mut self.wire.out;
@@ -229,7 +232,9 @@ impl<S: Stream> Resp<S> {
             Request::Delete { key, .. } => {
                 commands::key_request(out, b"DEL", &resp_table.prefix, key);
             }
-            Request::Find { table, tag, wanted } => return self.ask_find(*table, *tag, *wanted),
+            Request::Find { table, tag, wanted } => {
+                return self.request_find(*table, *tag, *wanted);
+            }
         }
         Ok(())
     }
@@ -244,7 +249,7 @@ impl<S: Stream> Resp<S> {
         if let Some(native) = self.native(request)? {
             return native.receive(&mut self.wire);
         }
-        if let Some(guard) = self.needs(request)? {
+        if let Some(guard) = self.guard_for(request)? {
             return self.receive_script(&guard);
         }
         match request {
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_what_is_on_the_way_are_taken_in_its_order_however_they_are_cut() {
+    fn replies_to_requests_in_flight_are_read_in_order_from_pieces_of_any_size() {
         let answers = b"$3\r\n1\r\n\r\n$-1\r\n+OK\r\n$-1\r\n$2\r\n$3\r\n";
         let parts: [(usize, &[u8]); 1] = [(0, b"x")];
         let messages = [
@@ -412,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_leave_with_reads_in_one_message_each_by_one_command() {
+    fn searches_and_reads_are_one_message_with_one_command_each() {
         let find =
             |value| Request::Find { table: TableId(0), tag: (0, value), wanted: PartSet::ALL };
         let message = [find(b"x"), read(b"b"), find(b"y"), find(b"z")];
@@ -438,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_requested_while_replies_are_outstanding() {
+    fn no_other_request_is_sent_while_replies_are_outstanding() {
         let mut resp = connection(100, b"$-1\r\n$1\r\nx\r\n");
         resp.send_ahead(&[read(b"a")]).unwrap();
         let refused = resp.pipeline(&[read(b"b")], &mut |_, _| {}).unwrap_err();

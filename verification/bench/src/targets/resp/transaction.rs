@@ -74,7 +74,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
     ) -> Result<bool> {
         let resp_table = resp_table(&self.resp.tables, table)?;
         commands::key_request(&mut self.resp.wire.out, b"WATCH", &resp_table.prefix, key);
-        self.resp.ask_parts(table, key, wanted)?;
+        self.resp.request_parts(table, key, wanted)?;
         self.reads += 1;
         self.resp.send()?;
         self.resp.wire.simple()?;
@@ -141,7 +141,7 @@ impl<'c, S: Stream> InTransaction<'c, S> {
         if guard.must_exist && self.has_seen(guard.table, guard.key)? {
             guard.must_exist = false;
         }
-        if guard.is_open() {
+        if guard.is_unconditional() {
             return Ok(true);
         }
         guard.watch_request(resp_table(&self.resp.tables, guard.table)?, &mut self.resp.wire.out);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_subscriber_is_what_its_rows_say() {
+    fn a_new_subscriber_equals_its_rows() {
         let model = Model::fresh(5, Share { first: 10, count: 50, all: 100 });
         assert_eq!(model.count(), 50);
         for slot in 0..50 {

@@ -127,7 +127,7 @@ mod tests {
 
     /// The share of `GET_NEW_DESTINATION` that its rules give: all cases counted.
     #[test]
-    fn the_rules_give_the_share_that_is_told() {
+    fn the_rules_give_the_stated_share() {
         let (mut hits, mut cases) = (0.0, 0.0);
         for set in 0_u32..8 {
             // Each number of forwardings has a probability of 1/4; all sets of one size are equally

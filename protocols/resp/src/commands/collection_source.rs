@@ -2,12 +2,11 @@
 //! served. The reply is that of one instant: if a collection changes between two slices, the task
 //! begins again, and after some repetitions it runs in one piece.
 
-use super::deferred_array::DeferredArray;
+use super::deferred_array::{DeferredArray, ElementSource};
 use crate::records::{KeyedRecords, RecordRef};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
-use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
 use nearstate_store::{Fields, Members, Namespace};
 use std::collections::BTreeSet;
@@ -107,13 +106,23 @@ impl SetOperation {
 /// A key; without a namespace, it does not exist.
 #[derive(Debug)]
 pub(super) struct CollectionKey {
-    pub(super) namespace: Option<Namespace>,
-    pub(super) key: Vec<u8>,
+    namespace: Option<Namespace>,
+    key: Vec<u8>,
 }
 
-/// The rest of a command.
+impl CollectionKey {
+    pub(super) fn resolve(records: &KeyedRecords, key: &[u8]) -> Result<Self, ErrorReply> {
+        let resolved = records.resolve(key)?;
+        Ok(Self {
+            namespace: resolved.map(|resolved| resolved.namespace),
+            key: resolved.map_or_else(Vec::new, |resolved| resolved.key.to_vec()),
+        })
+    }
+}
+
+/// The elements of a reply.
 #[derive(Debug)]
-pub(super) struct CollectionTask {
+pub(super) struct CollectionSource {
     selection: Selection,
     keys: Vec<CollectionKey>,
     /// The versions that are read; `None` of a key that does not exist.
@@ -122,34 +131,28 @@ pub(super) struct CollectionTask {
     /// The set whose members are read, and the cursor in it.
     set: usize,
     cursor: u64,
-    found: DeferredArray,
+    /// Members of the result, up to a limit.
     count: usize,
-    is_walked: bool,
 }
 
-impl CollectionTask {
+impl CollectionSource {
     pub(super) fn new(selection: Selection, keys: Vec<CollectionKey>) -> Self {
-        Self {
-            selection,
-            keys,
-            versions: Vec::new(),
-            restarts: 0,
-            set: 0,
-            cursor: 0,
-            found: DeferredArray::default(),
-            count: 0,
-            is_walked: false,
-        }
+        Self { selection, keys, versions: Vec::new(), restarts: 0, set: 0, cursor: 0, count: 0 }
     }
 
-    fn begin_again(&mut self) {
+    fn begin_again(&mut self, elements: &mut DeferredArray) {
         (self.set, self.cursor, self.count) = (0, 0, 0);
-        self.found = DeferredArray::default();
+        *elements = DeferredArray::default();
         self.restarts += 1;
     }
 
     /// Reads up to `budget` elements. True after the last one.
-    fn walk(&mut self, found: &[Option<RecordRef<'_>>], budget: u64) -> Result<bool, ErrorReply> {
+    fn walk(
+        &mut self,
+        found: &[Option<RecordRef<'_>>],
+        budget: u64,
+        elements: &mut DeferredArray,
+    ) -> Result<bool, ErrorReply> {
         let (selection, cursor) = (self.selection, self.cursor);
         let (operation, limit) = match selection {
             Selection::Members(operation) => (operation, usize::MAX),
@@ -158,10 +161,10 @@ impl CollectionTask {
                 let fields = fields(found.first().and_then(Option::as_ref))?;
                 self.cursor = fields.scan_from(cursor, budget, |name, value| {
                     if selection != Selection::Values {
-                        self.found.push(name);
+                        elements.push(name);
                     }
                     if selection != Selection::Names {
-                        self.found.push(value);
+                        elements.push(value);
                     }
                 });
                 return Ok(self.cursor == 0);
@@ -182,7 +185,7 @@ impl CollectionTask {
             if self.count < limit && operation.has(&sets, driver, member) {
                 self.count += 1;
                 if matches!(selection, Selection::Members(_)) {
-                    self.found.push(member);
+                    elements.push(member);
                 }
             }
         });
@@ -191,28 +194,15 @@ impl CollectionTask {
         }
         Ok(self.cursor == 0 && is_last || self.count >= limit)
     }
-
-    fn write_head(&self, reply: &mut ReplyWriter<'_>) {
-        let count = self.found.count();
-        match self.selection {
-            Selection::Members(_) => reply.set(count),
-            Selection::CountOfIntersection(_) => reply.count(self.count),
-            Selection::Names | Selection::Values => reply.array(count),
-            Selection::Fields => reply.map(count / 2),
-        }
-    }
 }
 
-impl SlicedTask for CollectionTask {
-    fn step(
+impl ElementSource for CollectionSource {
+    fn read(
         &mut self,
         records: &KeyedRecords,
         _: &RespServer,
-        reply: &mut ReplyWriter<'_>,
-    ) -> Result<TaskProgress, ErrorReply> {
-        if self.is_walked {
-            return Ok(self.found.write_part(reply));
-        }
+        elements: &mut DeferredArray,
+    ) -> Result<bool, ErrorReply> {
         let txn = records.session().begin()?;
         let read = txn.validated_once(|| {
             let record = |key: &CollectionKey| match key.namespace {
@@ -224,37 +214,37 @@ impl SlicedTask for CollectionTask {
         let found = match read {
             Ok(found) => found,
             // Another client has committed a write meanwhile.
-            Err(Error::Conflict { .. }) => return Ok(TaskProgress::More),
+            Err(Error::Conflict { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         let versions: Vec<Option<u64>> =
             found.iter().map(|found| found.as_ref().and_then(RecordRef::version)).collect();
         if self.versions != versions {
             if !self.versions.is_empty() {
-                self.begin_again();
+                self.begin_again(elements);
             }
             self.versions = versions;
         }
         let is_whole = self.restarts > RESTARTS_MAX;
         let budget = if is_whole { u64::MAX } else { SLICE_ELEMENTS };
-        let mut is_done = self.walk(&found, budget)?;
+        let mut is_done = self.walk(&found, budget, elements)?;
         while is_whole && !is_done {
-            is_done = self.walk(&found, budget)?;
+            is_done = self.walk(&found, budget, elements)?;
         }
-        if !is_done {
-            return Ok(TaskProgress::More);
+        Ok(is_done)
+    }
+
+    fn write_head(&self, elements: &DeferredArray, reply: &mut ReplyWriter<'_>) {
+        let count = elements.count();
+        match self.selection {
+            Selection::Members(_) => reply.set(count),
+            Selection::CountOfIntersection(_) => reply.count(self.count),
+            Selection::Names | Selection::Values => reply.array(count),
+            Selection::Fields => reply.map(count / 2),
         }
-        self.is_walked = true;
-        self.write_head(reply);
-        Ok(self.found.write_part(reply))
     }
 
     fn memory_bytes(&self) -> usize {
-        let keys = self.keys.iter().map(|key| key.key.len() + size_of::<CollectionKey>());
-        keys.sum::<usize>() + self.found.bytes()
-    }
-
-    fn collected(&self) -> usize {
-        self.found.bytes()
+        self.keys.iter().map(|key| key.key.len() + size_of::<CollectionKey>()).sum()
     }
 }
