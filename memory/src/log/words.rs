@@ -193,7 +193,9 @@ mod tests {
         for start in [0, 4 * (ROUNDS - 2), 4 * (ROUNDS / 2 - 2)] {
             let (tail, floor, ring) = words(&ring, start);
             let log = LogWords { tail: &tail, floor: &floor, ring };
-            ring.iter().for_each(|word| word.store(log.first_word(), Ordering::Relaxed));
+            for word in ring {
+                word.store(log.first_word(), Ordering::Relaxed);
+            }
             for lap in 0..4 {
                 for _ in 0..4 {
                     let position = log.draw();
@@ -201,7 +203,7 @@ mod tests {
                     let LogSlot::Drawn(seen) = log.read(position, || true) else {
                         panic!("position {position} of lap {lap} is not free")
                     };
-                    if position % 3 == 0 {
+                    if position.is_multiple_of(3) {
                         assert!(log.void(position, seen));
                         assert_eq!(log.claim(position, 7), Claim::Missed);
                         assert_eq!(log.read(position, || true), LogSlot::Hole);
@@ -210,7 +212,7 @@ mod tests {
                         assert!(!log.void(position, seen));
                         assert_eq!(log.claim(position, 8), Claim::Missed);
                         assert_eq!(log.read(position, || true), LogSlot::Claimed(7));
-                        if position % 5 == 0 {
+                        if position.is_multiple_of(5) {
                             log.give_back(position, 7);
                             assert_eq!(log.read(position, || true), LogSlot::Hole);
                         }
