@@ -183,13 +183,7 @@ impl<'s> WriteSet<'s> {
                 Write::Elements(elements) => StreamedChange::Elements {
                     is_set: entry.form == Form::Set,
                     is_anew: elements.is_anew,
-                    elements: elements
-                        .changes
-                        .iter()
-                        .map(|(name, bytes)| {
-                            (name.of(&buffers.bytes), bytes.map(|bytes| bytes.of(&buffers.bytes)))
-                        })
-                        .collect(),
+                    elements: elements.changed(&buffers.bytes),
                     meta: entry.meta.map(|meta| meta.of(&buffers.bytes)),
                 },
             };
@@ -207,7 +201,7 @@ impl<'s> WriteSet<'s> {
 }
 
 /// The names of the changed blocks; true if one is left out that no block can have.
-fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
+fn changed_names<'b>(entry: &'b TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
     let text = |name: BufferSpan| str::from_utf8(name.of(bytes)).ok();
     match &entry.write {
         Write::Patch { changes, .. } => {
@@ -217,7 +211,7 @@ fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) 
         Write::Elements(elements) if entry.form == Form::Blocks => {
             let names: BTreeSet<&[u8]> = match &elements.announced {
                 Some(names) => names.iter().map(|name| name.of(bytes)).collect(),
-                None => elements.changes.iter().map(|(name, _)| name.of(bytes)).collect(),
+                None => elements.changed(bytes).into_iter().map(|(name, _)| name).collect(),
             };
             let is_possible = |name: &&&[u8]| is_block_name(name);
             let possible = names.iter().filter(is_possible);
