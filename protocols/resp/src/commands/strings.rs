@@ -11,6 +11,7 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Condition, Outcome, now_ms};
+use std::ops::ControlFlow;
 
 /// Redis' error for a string that is too long, with the limit of the region.
 const TOO_LONG: ErrorReply =
@@ -18,7 +19,7 @@ const TOO_LONG: ErrorReply =
 const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
 
 /// The bytes of a string, if the record exists.
-fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], ErrorReply> {
+pub(super) fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], ErrorReply> {
     found.map_or(Ok(&[]), |found| found.string())
 }
 
@@ -451,20 +452,34 @@ fn edit<T>(
     key: &[u8],
     mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, ErrorReply>,
 ) -> Result<T, ErrorReply> {
+    edit_string(ctx, key, |bytes, exists| edit(bytes, exists).map(ControlFlow::Continue))
+}
+
+/// As [`edit`]; nothing is written if `edit` returns `Break`.
+pub(super) fn edit_string<T>(
+    ctx: &CommandContext<'_>,
+    key: &[u8],
+    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<ControlFlow<T, T>, ErrorReply>,
+) -> Result<T, ErrorReply> {
     ctx.change(|change| {
         let resolved = if let Some(resolved) = change.records.resolve(key)? {
             resolved
         } else {
             // An error for a missing key is detected before the namespace is created.
             let mut bytes = Vec::new();
-            edit(&mut bytes, false)?;
+            if let ControlFlow::Break(answer) = edit(&mut bytes, false)? {
+                return Ok(answer);
+            }
             change.resolved(key, bytes.len())?
         };
         let found = change.read_at(resolved)?;
         let mut bytes = text(found.as_ref())?.to_vec();
         let (kept, exists) = (memory_bytes(found.as_ref()), found.is_some());
         drop(found);
-        let answer = edit(&mut bytes, exists)?;
+        let answer = match edit(&mut bytes, exists)? {
+            ControlFlow::Break(answer) => return Ok(answer),
+            ControlFlow::Continue(answer) => answer,
+        };
         put_string(change.txn, resolved, &bytes, &kept)?;
         Ok(answer)
     })
