@@ -193,6 +193,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
     },
     RespCommand {
         name: "setbit",
+        group: CommandGroup::Bitmaps,
         run: bits::setbit,
         arity: 4,
         flags: GROW,
@@ -203,6 +204,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
     },
     RespCommand {
         name: "getbit",
+        group: CommandGroup::Bitmaps,
         run: bits::getbit,
         arity: 3,
         flags: READ_FAST,
@@ -211,6 +213,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
     },
     RespCommand {
         name: "bitcount",
+        group: CommandGroup::Bitmaps,
         run: bits::bitcount,
         arity: -2,
         flags: READ,
