@@ -25,6 +25,7 @@ pub(crate) mod transactions;
 pub(crate) mod users;
 pub(crate) mod keyspace;
 pub(crate) mod keys;
+mod string_edit;
 mod watch_namespaces;
 mod keyspace_walk;
 mod collection_store;

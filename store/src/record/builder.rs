@@ -285,8 +285,8 @@ mod tests {
             prop_assert!(builder.parts().is_none());
             builder.encode_all().unwrap();
             prop_assert!(builder.push(b"late", b"").is_err());
-            let expected: Vec<(&[u8], &[u8])> =
-                model.iter().map(|((_, name), value)| (name.as_slice(), value.as_slice())).collect();
+            let pairs = model.iter().map(|((_, name), value)| (name.as_slice(), value.as_slice()));
+            let expected: Vec<(&[u8], &[u8])> = pairs.collect();
             prop_assert_eq!(builder.pairs(), expected);
             let (parts, elements) = builder.parts().unwrap();
             prop_assert_eq!(elements, model.len() as u64);

@@ -3,9 +3,9 @@
 use super::CommandFlags;
 use crate::parse::Args;
 
-/// The words of a key: `RO` reads it, `RW` changes it, `OW` overwrites it, `RM` deletes it. Then what
-/// happens to the value: `access` returns it, `update` changes it, `insert` adds to it, `delete`
-/// removes from it.
+/// The words of a key: `RO` reads it, `RW` changes it, `OW` overwrites it, `RM` deletes it. Then
+/// what happens to the value: `access` returns it, `update` changes it, `insert` adds to it,
+/// `delete` removes from it.
 pub(crate) type KeyWords = &'static [&'static str];
 
 /// The words of the key with this number in a request, from 0. They are those of Redis; for other

@@ -1,7 +1,7 @@
 //! Commands for the bits of a string. Bit 0 is the highest one of the first byte.
 
 use super::arg;
-use super::strings::{edit_string, text};
+use super::string_edit::{edit_string, text};
 use crate::command_context::CommandContext;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;

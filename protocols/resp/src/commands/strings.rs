@@ -1,6 +1,7 @@
 //! String commands.
 
 use super::arg;
+use super::string_edit::{edit, text};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
@@ -11,21 +12,11 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
 use nearstate_store::{Condition, Outcome, now_ms};
-use std::ops::ControlFlow;
 
 /// Redis' error for a string that is too long, with the limit of the region.
 const TOO_LONG: ErrorReply =
     ErrorReply::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
 const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
-
-/// The bytes of a string, if the record exists.
-pub(super) fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], ErrorReply> {
-    found.map_or(Ok(&[]), |found| found.string())
-}
-
-fn memory_bytes(found: Option<&RecordRef<'_>>) -> KeptMetadata {
-    found.map(KeptMetadata::of).unwrap_or_default()
-}
 
 /// `GET key`
 pub(crate) fn get(
@@ -443,46 +434,6 @@ pub(crate) fn msetnx(
     })?;
     reply.int(is_set.into());
     Ok(())
-}
-
-/// Replaces the bytes of a string, and keeps its expiration time and tags. Returns the result of
-/// `edit`, whose argument is empty if the key does not exist.
-fn edit<T>(
-    ctx: &CommandContext<'_>,
-    key: &[u8],
-    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, ErrorReply>,
-) -> Result<T, ErrorReply> {
-    edit_string(ctx, key, |bytes, exists| edit(bytes, exists).map(ControlFlow::Continue))
-}
-
-/// As [`edit`]; nothing is written if `edit` returns `Break`.
-pub(super) fn edit_string<T>(
-    ctx: &CommandContext<'_>,
-    key: &[u8],
-    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<ControlFlow<T, T>, ErrorReply>,
-) -> Result<T, ErrorReply> {
-    ctx.change(|change| {
-        let resolved = if let Some(resolved) = change.records.resolve(key)? {
-            resolved
-        } else {
-            // An error for a missing key is detected before the namespace is created.
-            let mut bytes = Vec::new();
-            if let ControlFlow::Break(answer) = edit(&mut bytes, false)? {
-                return Ok(answer);
-            }
-            change.resolved(key, bytes.len())?
-        };
-        let found = change.read_at(resolved)?;
-        let mut bytes = text(found.as_ref())?.to_vec();
-        let (kept, exists) = (memory_bytes(found.as_ref()), found.is_some());
-        drop(found);
-        let answer = match edit(&mut bytes, exists)? {
-            ControlFlow::Break(answer) => return Ok(answer),
-            ControlFlow::Continue(answer) => answer,
-        };
-        put_string(change.txn, resolved, &bytes, &kept)?;
-        Ok(answer)
-    })
 }
 
 /// `APPEND key value`

@@ -148,8 +148,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: -3,
         flags: GROW,
         keys: ArgPositions::ALL,
-        summary: "Stores the members of the first set that are in none of the other sets. Returns their \
-                  number.",
+        summary: "Stores the members of the first set that are in none of the other sets. Returns \
+                  their number.",
         complexity: "O(N), N members of all sets",
         run: sets::sdiffstore,
         ..ROW
