@@ -87,11 +87,15 @@ impl DumpedRecord<'_> {
             DumpedValue::String(bytes) => payload.out.extend_from_slice(bytes),
             DumpedValue::Hash(fields) => {
                 payload.count(fields.len());
-                fields.iter().for_each(|(name, value)| payload.element(name, value));
+                for (name, value) in fields {
+                    payload.element(name, value);
+                }
             }
             DumpedValue::Set(members) => {
                 payload.count(members.len());
-                members.iter().for_each(|member| payload.element(member, b""));
+                for member in members {
+                    payload.element(member, b"");
+                }
             }
         }
         payload.end()

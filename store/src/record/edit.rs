@@ -26,6 +26,10 @@ pub(crate) struct CollectionEdit {
     pub(crate) parts: usize,
     /// Ascending, without overlaps. Of a collection without stored parts, one range. Shared with
     /// the transaction's own views.
+    #[expect(
+        clippy::rc_buffer,
+        reason = "it grows; an `Arc<[Replaced]>` would be copied each time"
+    )]
     replaced: Arc<Vec<Replaced>>,
     /// Bytes of earlier states that only views keep.
     kept_bytes: usize,

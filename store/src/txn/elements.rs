@@ -1,6 +1,8 @@
 //! Changes of sets and hashes by element. A small collection is rewritten; of a large one, which is
 //! divided into parts, the parts with the changed elements (`docs/decisions/018-collections.md`).
 
+use std::ops::ControlFlow;
+
 use nearstate_memory::Cell;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{FIELD_NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -225,7 +227,7 @@ impl Txn<'_> {
             let set = self.set.borrow();
             let hash = set.session.hash(key);
             if let Some(index) = set.find_entry(namespace.index, hash, key)
-                && let Some(found) = set.written_field(index, name)?
+                && let ControlFlow::Break(found) = set.written_field(index, name)?
             {
                 return Ok(found);
             }
@@ -394,9 +396,9 @@ impl WriteSet<'_> {
         matches!(entry.write, Write::Elements(_)).then_some(entry.form)
     }
 
-    /// The value of a field of a hash that the transaction has written; `None` if the stored record
-    /// has to be read.
-    fn written_field(&self, index: usize, name: &[u8]) -> Result<Option<Option<Vec<u8>>>> {
+    /// The value of a field of a hash that the transaction has written; `Continue` if the stored
+    /// record has to be read.
+    fn written_field(&self, index: usize, name: &[u8]) -> Result<ControlFlow<Option<Vec<u8>>>> {
         let entry = self.entry_at(index);
         match &entry.write {
             Write::Elements(elements) if entry.form == Form::Blocks => {
@@ -404,18 +406,21 @@ impl WriteSet<'_> {
                 let stored = seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
                 let stored = stored_parts(stored.map(|(cell, _)| cell))?;
                 let found = elements.edit.collection(stored).find(name);
-                Ok(Some(found.map(|element| element.value.to_vec())))
+                Ok(ControlFlow::Break(found.map(|element| element.value.to_vec())))
             }
             Write::Patch { changes, .. } => {
                 let is_named = |(known, _): &&BlockWrite| self.buffers.bytes(*known) == name;
-                let found = changes.iter().rev().find(is_named);
-                Ok(found.map(|(_, bytes)| bytes.map(|bytes| self.buffers.bytes(bytes).to_vec())))
+                let Some((_, bytes)) = changes.iter().rev().find(is_named) else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                let value = bytes.map(|bytes| self.buffers.bytes(bytes).to_vec());
+                Ok(ControlFlow::Break(value))
             }
             Write::None
             | Write::Put { .. }
             | Write::Elements(_)
             | Write::Delete
-            | Write::Object { .. } => Ok(None),
+            | Write::Object { .. } => Ok(ControlFlow::Continue(())),
         }
     }
 

@@ -69,7 +69,8 @@ fn changes_of_one_call_take_effect_in_their_order() {
     for round in 0..4_u32 {
         // Each name twice, with two values.
         let names: Vec<Vec<u8>> = (0..3_000).map(|n| member(n % 1_500 + round * 700)).collect();
-        let value = |n: usize| if n % 40 == 0 { &values[n / 40 % 40][..] } else { &b"v"[..] };
+        let value =
+            |n: usize| if n.is_multiple_of(40) { &values[n / 40 % 40][..] } else { &b"v"[..] };
         let pairs: Vec<(&[u8], &[u8])> =
             names.iter().enumerate().map(|(n, name)| (name.as_slice(), value(n))).collect();
         let before = model.len();
@@ -82,7 +83,9 @@ fn changes_of_one_call_take_effect_in_their_order() {
     let twice: Vec<&[u8]> = slices(&gone).into_iter().chain(slices(&gone)).collect();
     let removed = session.transact(|txn| txn.remove_fields(ns, b"h", &twice)).unwrap();
     assert_eq!(removed, gone.len());
-    gone.iter().for_each(|name| drop(model.remove(name)));
+    for name in &gone {
+        model.remove(name);
+    }
     assert_hash(session.get(ns, b"h").unwrap(), &model);
     let all: Vec<Vec<u8>> = model.keys().cloned().collect();
     session.transact(|txn| txn.remove_fields(ns, b"h", &slices(&all))).unwrap();

@@ -120,7 +120,7 @@ pub(crate) fn bitcount(
 /// The number of ones.
 fn ones(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
-    let words = words.iter().map(|word| u64::from_ne_bytes(*word).count_ones() as usize);
+    let words = words.iter().map(|word| u64::from_le_bytes(*word).count_ones() as usize);
     words.sum::<usize>() + rest.iter().map(|byte| byte.count_ones() as usize).sum::<usize>()
 }
 

@@ -319,17 +319,14 @@ impl SlicedTask for StoreTask {
             return Ok(TaskProgress::More);
         }
         let (command, read) = (&self.command, &self.read);
-        match change_alone(records, |change| command.run(change, Some((read, built))))? {
-            Some(stored) => {
-                command.action.write_reply(stored, reply);
-                Ok(TaskProgress::Done)
-            }
-            None => {
-                self.read.restart();
-                self.is_read = false;
-                Ok(TaskProgress::More)
-            }
+        let stored = change_alone(records, |change| command.run(change, Some((read, built))))?;
+        if let Some(stored) = stored {
+            command.action.write_reply(stored, reply);
+            return Ok(TaskProgress::Done);
         }
+        self.read.restart();
+        self.is_read = false;
+        Ok(TaskProgress::More)
     }
 
     fn memory_bytes(&self) -> usize {

@@ -157,7 +157,9 @@ fn write_getkeys(
     let request = args.from(2);
     let (_, keys) = keys_of(known, request)?;
     reply.array(keys.len());
-    keys.iter().for_each(|key| reply.bulk(key));
+    for key in &keys {
+        reply.bulk(key);
+    }
     Ok(())
 }
 
@@ -174,16 +176,18 @@ fn write_getkeysandflags(
         reply.bulk(key);
         let words = key_words(command.name, command.flags, number, request);
         reply.set(words.len());
-        words.iter().for_each(|word| reply.simple(word));
+        for word in words {
+            reply.simple(word);
+        }
     }
     Ok(())
 }
 
 /// The command of a request, and its keys.
-fn keys_of<'a>(
+fn keys_of(
     known: RespCommandTable,
-    request: Args<'a>,
-) -> Result<(&'static RespCommand, Vec<&'a [u8]>), ErrorReply> {
+    request: Args<'_>,
+) -> Result<(&'static RespCommand, Vec<&[u8]>), ErrorReply> {
     let command = known
         .lookup_any_arity(request)
         .map_err(|_| ErrorReply::fixed("ERR Invalid command specified"))?;

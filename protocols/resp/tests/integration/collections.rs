@@ -392,7 +392,7 @@ fn a_large_copy_is_that_of_one_instant() {
 /// The payload of a bulk reply.
 fn payload(reply: &[u8]) -> &[u8] {
     let from = reply.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
-    &reply[from..reply.len() - 2]
+    reply.get(from..reply.len() - 2).unwrap()
 }
 
 #[test]
@@ -453,7 +453,9 @@ fn large_collections_are_dumped_and_restored_in_slices() {
         let mut payload =
             nearstate_resp::dump_payload::PayloadWriter::new(nearstate_store::Form::Blocks, &[]);
         payload.count(count);
-        pairs.iter().for_each(|(name, value)| payload.element(name, value));
+        for (name, value) in &pairs {
+            payload.element(name, value);
+        }
         payload.end()
     };
     for count in [6_001, 6_002, 5_999] {

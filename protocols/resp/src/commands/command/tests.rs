@@ -158,7 +158,8 @@ fn keys_have_the_words_of_redis() {
         let mut expected = format!("*{}|", keys.len());
         for (key, words) in ["k", "j", "i"].iter().zip(&keys) {
             let words: Vec<&str> = words.split(' ').collect();
-            expected += &format!("*2|$1|{key}|*{}|+{}|", words.len(), words.join("|+"));
+            let (count, words) = (words.len(), words.join("|+"));
+            write!(expected, "*2|$1|{key}|*{count}|+{words}|").unwrap();
         }
         assert_eq!(two(&format!("command getkeysandflags {request}")), expected, "{request}");
     }
