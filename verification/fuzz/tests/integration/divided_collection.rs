@@ -233,7 +233,7 @@ fn scan(mut page: impl FnMut(u64) -> u64) {
 }
 
 /// Reads, scans, copies, changes and deletes the collection. True if it could be changed.
-fn use_record(region: &Region, is_set: bool) -> bool {
+fn use_record(region: &Region, is_set: bool, is_clean: bool) -> bool {
     let session = region.session().expect("a session");
     let Ok(ns) = mixed(&session) else { return false };
     let form = if is_set { Form::Set } else { Form::Blocks };
@@ -276,7 +276,8 @@ fn use_record(region: &Region, is_set: bool) -> bool {
             txn.remove_members(ns, KEY, &more)
         } else {
             txn.set_fields(ns, KEY, &pairs)?;
-            assert!(txn.field(ns, KEY, b"a")?.is_none_or(|value| value == large));
+            let found = txn.field(ns, KEY, b"a")?;
+            assert!(!is_clean || found.as_deref() == Some(&large[..]), "a field is lost");
             txn.remove_fields(ns, KEY, &more)
         }
     });
@@ -306,8 +307,9 @@ fn any_divided_collection_is_read_changed_and_checked() {
             let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
             let region = Region::create(&path, &options).expect("a region");
             put_raw(&path, &region, &body);
-            let is_clean = check(&path).is_ok_and(|report| report.is_clean());
-            let is_changed = use_record(&region, body.is_set);
+            // A value that is cut before its mark is not that of a divided collection.
+            let is_clean = body.cut == 0 && check(&path).is_ok_and(|report| report.is_clean());
+            let is_changed = use_record(&region, body.is_set, is_clean);
             assert!(is_changed || !is_clean, "an intact collection cannot be changed");
             clean.set(clean.get() + u32::from(is_clean));
             changed.set(changed.get() + u32::from(is_changed));
