@@ -208,7 +208,13 @@ impl Member {
     /// The seed of the region's key hash.
     #[inline]
     pub fn seed(&self) -> u64 {
-        self.shared.seed
+        self.shared.seed.seed
+    }
+
+    /// The hash of a key, as [`hash`](crate::hash) with the seed of the region.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.shared.seed.hash(key)
     }
 
     /// Number of this member in the member table.

@@ -6,6 +6,7 @@ pub(crate) mod file;
 pub(crate) mod catalog;
 pub(crate) mod index_table;
 pub(crate) mod linear_hash;
+pub(crate) mod key_seed;
 pub(crate) mod catalog_use;
 pub(crate) mod member_table;
 pub(crate) mod creation_lock;

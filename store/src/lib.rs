@@ -59,6 +59,7 @@ pub use nearstate_memory::{
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;
 pub use read::ReadScope;
+pub use record::builder::CollectionBuilder;
 pub use record::fields::Fields;
 pub use record::layout::BlockLayout;
 pub use record::members::Members;

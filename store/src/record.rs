@@ -20,6 +20,7 @@ pub mod meta;
 pub(crate) mod fields;
 pub(crate) mod members;
 pub(crate) mod edit;
+pub(crate) mod builder;
 pub(crate) mod collection;
 pub(crate) mod parts;
 pub(crate) mod layout;

@@ -357,7 +357,7 @@ impl Session {
 
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        nearstate_memory::hash(self.member.seed(), key)
+        self.member.hash(key)
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod elements;
 mod element_names;
 pub(crate) mod txn_record;
 mod commit;
+mod element_draft;
 pub(crate) mod write_set;
 mod patch;
 pub(crate) mod write;

@@ -4,12 +4,11 @@
 use nearstate_model::Result;
 
 use crate::heap::cell::Cell;
-use crate::index::bucket::{begin, depth_of, hash_tag, is_units};
-use crate::index::lookup::{NONE, READ_LINES, of_key, pick};
+use crate::index::bucket::{begin_whole, hash_tag, is_units};
+use crate::index::lookup::{NONE, READ_LINES, is_at, of_key, pick};
 use crate::layout::LINE;
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
-use crate::region::linear_hash::step;
 
 const _: () = assert!(!is_units(NONE), "a probe that leads nowhere leads to no record");
 
@@ -81,9 +80,8 @@ impl Member {
     #[inline]
     pub fn probe(&self, at: BucketLine, lines: u64) -> Probe {
         let Ok([first, entries @ ..]) = self.map().line(at.line) else { return Probe(NONE) };
-        let control = begin(first);
-        let (units, _) = pick(entries, hash_tag(at.hash));
-        if !is_units(units) || step(at.hash, at.bucket, depth_of(control)).is_some() {
+        let (control, (units, _)) = (begin_whole(first), pick(entries, hash_tag(at.hash)));
+        if !is_units(units) || !is_at(at.hash, at.bucket, control) {
             return Probe(NONE);
         }
         self.map().prefetch_lines(LINE * units, lines);

@@ -32,7 +32,7 @@ const LINK: u64 = 1 << 47;
 const UNITS: u64 = (1 << 42) - 1;
 /// Set in an intent: an entry that refers to a write line of a transaction.
 const INTENT: u64 = 1 << 46;
-const DEPTH_SHIFT: u32 = 42;
+pub(crate) const DEPTH_SHIFT: u32 = 42;
 const STAMP: u64 = (1 << DEPTH_SHIFT) - 1;
 
 const _: () = assert!(LAST + 1 == WORDS, "the link is the last word of a line");
@@ -168,8 +168,14 @@ pub(crate) const fn control(depth: u32, stamp: u64) -> u64 {
 /// R1: the control word, without its owner.
 #[inline]
 pub(crate) fn begin(control: &AtomicU64) -> u64 {
+    begin_whole(control) & PAYLOAD
+}
+
+/// As [`begin`], with the owner.
+#[inline]
+pub(crate) fn begin_whole(control: &AtomicU64) -> u64 {
     let order = if mutant("begin-relaxed") { Ordering::Relaxed } else { Ordering::Acquire };
-    control.load(order) & PAYLOAD
+    control.load(order)
 }
 
 /// R4: true if nothing moved since [`begin`] returned `before`. All loads of the scan are acquire

@@ -19,6 +19,12 @@ pub enum KnownSlot {
 }
 
 impl Member {
+    /// As [`Member::probe_slot`], for a batch of writes whose buckets were prefetched.
+    #[inline]
+    pub fn probe_known_slot(&self, table: &IndexTable, hash: u64) -> KnownSlot {
+        self.probe_slot(table, hash).map_or(KnownSlot::Unknown, KnownSlot::Probed)
+    }
+
     /// Prefetches the header of the record that a hash may have, and the line in which it probably
     /// ends. Returns the slot to which the bucket's line leads, for [`KnownSlot::Probed`].
     #[inline(always)]

@@ -8,14 +8,15 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::heap::cell::{Cell, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
-    LAST, WORDS, at_of, begin, depth_of, entry, entry_tag, hash_tag, is_intent, is_link, is_units,
-    is_unmoved, load,
+    DEPTH_SHIFT, LAST, WORDS, at_of, begin, begin_whole, depth_of, entry, entry_tag, hash_tag,
+    is_intent, is_link, is_units, is_unmoved, load,
 };
 use crate::index::intent::resolve;
 use crate::layout::{Corruption, LINE, SUPER_SEED};
+use crate::member::lock::PAYLOAD;
 use crate::member::{Member, pin};
 use crate::region::index_table::IndexTable;
-use crate::region::linear_hash::step;
+use crate::region::linear_hash::{is_at_depth, step};
 use crate::region::map::Map;
 
 /// The hash of a key in a region with this seed. Part of the format.
@@ -76,6 +77,13 @@ pub(super) fn of_key<'m>(
     }
     let (its_key, value) = cell.key_and_value()?;
     Ok(is_equal(its_key, key).then_some((cell, value)))
+}
+
+/// True if a bucket with this control word, whose owner may be set, is the one of a hash. False
+/// also of a bucket that only a damaged depth makes the right one.
+#[inline]
+pub(super) const fn is_at(hash: u64, bucket: u64, control: u64) -> bool {
+    is_at_depth(hash, bucket, control >> DEPTH_SHIFT)
 }
 
 /// The result of a lookup, and the token that validates it later.
@@ -147,23 +155,22 @@ pub(crate) fn decided(map: &Map, word: u64) -> Result<u64, Corruption> {
     if is_intent(word) { resolve(map, word) } else { Ok(word) }
 }
 
-/// The units of the first entry of a bucket line with this tag, or `NONE`, and the line's last
-/// word.
+/// The units of an entry of a bucket line with this tag, and the line's last word. If no entry has
+/// the tag, a number with a tag.
 ///
 /// Without a branch on its position: positions are random, and after a misprediction the processor
-/// waits for the line before it starts the next record.
+/// waits for the line before it starts the next record. Each word is done with before the next is
+/// loaded: seven words at once would not fit into registers.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
 pub(super) fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
-    let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
-    let mut picked = NONE;
-    for word in words.into_iter().rev() {
+    let (mut picked, mut last) = (NONE, 0);
+    for word in entries {
+        last = load(word);
         // Removing the tag from an entry with this tag leaves a small number.
-        let units = word ^ whole;
-        picked = if entry_tag(units) == 0 { units } else { picked };
+        picked = picked.min(last ^ whole);
     }
-    let [.., last] = words;
     (picked, last)
 }
 
@@ -171,16 +178,15 @@ pub(super) fn pick(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64) {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a call costs as much as the line when it is cached")]
 pub(super) fn pick_placed(entries: &[AtomicU64; LAST], tag: u64) -> (u64, u64, u64) {
-    let words = entries.each_ref().map(load);
     let whole = entry(tag, 0);
-    let (mut picked, mut place) = (NONE, 0);
-    for (number, word) in (0..).zip(words) {
-        let units = word ^ whole;
+    let (mut picked, mut place, mut last) = (NONE, 0, 0);
+    for (number, word) in (0..).zip(entries) {
+        last = load(word);
+        let units = last ^ whole;
         let is_it = entry_tag(units) == 0;
         picked = if is_it { units } else { picked };
         place = if is_it { number } else { place };
     }
-    let [.., last] = words;
     (picked, place, last)
 }
 
@@ -300,20 +306,28 @@ impl Member {
     ) -> Result<Option<RecordAndValue<'_>>, Corruption> {
         let map = self.map();
         let bucket = table.bucket_of(hash);
-        let [first, entries @ ..] = map.line(table.bucket_line(map, bucket)?)?;
-        let control = begin(first);
-        if step(hash, bucket, depth_of(control)).is_none() {
-            let (units, last) = pick(entries, hash_tag(hash));
-            if is_units(units) {
-                // The header holds the record's length. The lines are prefetched before it arrives.
-                prefetch(map, units);
-                if self.is_protected()
-                    && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
+        // The line of a segment that this process does not know is outside of the region.
+        if let Ok([first, entries @ ..]) = map.line(table.known_line(bucket)) {
+            let control = begin_whole(first);
+            if is_at(hash, bucket, control) {
+                let (units, last) = pick(entries, hash_tag(hash));
+                if is_units(units) {
+                    // The header holds the record's length. The lines are prefetched before it
+                    // arrives.
+                    prefetch(map, units);
+                    // What is damaged is found again, slowly, and reported there.
+                    if self.is_protected()
+                        && let Ok(cell) = Cell::at_units(map, units)
+                        && let Ok(Some(found)) = of_key(cell, hash, key)
+                    {
+                        return Ok(Some(found));
+                    }
+                } else if entry_tag(units) != 0
+                    && !is_link(last)
+                    && is_unmoved(first, control & PAYLOAD)
                 {
-                    return Ok(Some(found));
+                    return Ok(None);
                 }
-            } else if units == NONE && !is_link(last) && is_unmoved(first, control) {
-                return Ok(None);
             }
         }
         // Taken apart: an answer that is passed on whole travels through memory.

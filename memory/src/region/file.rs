@@ -24,6 +24,7 @@ use crate::layout::{
 use crate::region::catalog::NameTable;
 use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
+use crate::region::key_seed::KeySeed;
 use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
@@ -140,7 +141,7 @@ const _: () = assert!(NAMESPACES_MAX.is_multiple_of(TABLE_PAGE), "pages are comp
 pub(crate) struct Shared {
     pub(crate) map: Map,
     pub(crate) is_fenced: bool,
-    pub(crate) seed: u64,
+    pub(crate) seed: KeySeed,
     pub(crate) identity: ProcessIdentity,
     /// Tells other processes that this one is alive.
     pub(crate) liveness: LivenessLock,
@@ -382,7 +383,7 @@ impl Region {
             shared: Arc::new(Shared {
                 map,
                 is_fenced,
-                seed,
+                seed: KeySeed::new(seed),
                 identity: ProcessIdentity::current(),
                 liveness,
                 creation: Mutex::new(()),
@@ -397,7 +398,7 @@ impl Region {
     /// The seed of the region's key hash.
     #[inline]
     pub fn seed(&self) -> u64 {
-        self.shared.seed
+        self.shared.seed.seed
     }
 
     /// True if readers execute a fence, because the region was created without `membarrier(2)`.

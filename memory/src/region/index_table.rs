@@ -38,7 +38,7 @@ pub struct IndexTable {
     /// `linear_hash::wide_mask` of it.
     wide: AtomicU64,
     /// The line of each segment, minus the number of its first bucket: adding a bucket's number
-    /// gives the bucket's line. 0 means unknown. [`slot_of`] is the position.
+    /// gives the bucket's line, or [`UNKNOWN`]. [`slot_of`] is the position.
     bases: [AtomicU64; u64::BITS as usize],
 }
 
@@ -54,7 +54,7 @@ impl IndexTable {
             generation: AtomicPtr::new(generation.as_ptr()),
             buckets: AtomicU64::new(BUCKETS_FIRST),
             wide: AtomicU64::new(wide_mask(BUCKETS_FIRST)),
-            bases: std::array::from_fn(|_| AtomicU64::new(0)),
+            bases: std::array::from_fn(|_| AtomicU64::new(UNKNOWN)),
         };
         table.refresh(map)?;
         Ok(table)
@@ -161,11 +161,15 @@ impl IndexTable {
     /// A bucket's line, counted from the start of the region.
     #[inline]
     pub(crate) fn bucket_line(&self, map: &Map, bucket: u64) -> Result<u64, Corruption> {
-        let base = self.bases.get(slot_of(bucket)).map_or(0, |base| base.load(Ordering::Acquire));
-        if base != 0 {
-            return Ok(base.wrapping_add(bucket));
-        }
-        self.find_segment(map, bucket)
+        let line = self.known_line(bucket);
+        if line < UNKNOWN { Ok(line) } else { self.find_segment(map, bucket) }
+    }
+
+    /// A bucket's line, or a number of a line that no region has if its segment is not known yet.
+    #[inline]
+    pub(crate) fn known_line(&self, bucket: u64) -> u64 {
+        let base = self.bases.get(slot_of(bucket));
+        base.map_or(UNKNOWN, |base| base.load(Ordering::Acquire)).wrapping_add(bucket)
     }
 
     #[cold]
@@ -186,6 +190,9 @@ impl IndexTable {
         Ok(base.wrapping_add(bucket))
     }
 }
+
+/// The base of a segment that is not known. With a bucket's number it is no line of a region.
+const UNKNOWN: u64 = 1 << 63;
 
 /// The number of no namespace: its entry would have to be used 65,536 times.
 pub(crate) const NO_NAMESPACE: u32 = u32::MAX;

@@ -36,6 +36,13 @@ pub(crate) const fn step(hash: u64, b: u64, depth: u32) -> Option<u64> {
     Some(step_on(hash, b))
 }
 
+/// True if [`step`] returns `None` for a depth from 1 on, in a sound index. Only the low six bits
+/// of `depth` count, and no mask is made.
+#[inline]
+pub(crate) const fn is_at_depth(hash: u64, b: u64, depth: u64) -> bool {
+    (hash ^ b).wrapping_shl((depth as u32).wrapping_neg()) == 0
+}
+
 #[cold]
 const fn step_on(hash: u64, b: u64) -> u64 {
     // Bucket b was created with the bits below `known`. The lowest set bit above them is that of
@@ -77,12 +84,14 @@ mod tests {
                     let mut b = bucket_of(hash, n_seen);
                     let mut steps = 0;
                     while let Some(next) = step(hash, b, depth(b)) {
+                        assert!(!is_at_depth(hash, b, u64::from(depth(b)) | 0xffc0));
                         assert!(next > b, "n {n_seen} of {n_now}, hash {hash}: {b} -> {next}");
                         b = next;
                         steps += 1;
                         assert!(steps < 20);
                     }
                     assert_eq!(b, bucket_of(hash, n_now));
+                    assert!(is_at_depth(hash, b, u64::from(depth(b)) | 0xffc0));
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 pub mod command_table;
 pub mod stats;
+pub(crate) mod key_access;
 mod arg_positions;
 mod flags;
 

@@ -6,8 +6,9 @@ use crate::connection_state::ConnectionState;
 use crate::parse::Args;
 use crate::records::{ChangeError, KeyedRecords, RecordRef, ResolvedKey};
 use crate::reply::ReplyWriter;
-use crate::reply::error_reply::ErrorReply;
+use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
+use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_store::{Namespace, RetryPolicy, Session, Txn, View, since_boot};
@@ -173,28 +174,51 @@ impl<'c> CommandContext<'c> {
                 None => Err(ErrorReply::fixed("ERR the transaction of EXEC was not lent")),
             };
         }
-        let mut error = None;
-        let done = self.session().transact_within(RETRY_POLICY, |txn| {
-            // An error of a run with inconsistent reads is not valid.
-            error = None;
-            txn.validated_once(|| {
-                change(&CommandTxn { records: self.records, txn }).map_err(|fault| match fault {
-                    ChangeError::Store(error) => error,
-                    ChangeError::Refused(why) => {
-                        error = Some(why);
-                        Error::BadArgument { detail: String::new() }
-                    }
-                })
+        change_alone(self.records, change)
+    }
+}
+
+/// Runs a change in its own transaction with a limited number of retries.
+///
+/// # Errors
+/// Those of `change` and of the store. Nothing was changed.
+pub(crate) fn change_alone<T>(
+    records: &KeyedRecords,
+    mut change: impl FnMut(&CommandTxn<'_, '_>) -> Result<T, ChangeError>,
+) -> Result<T, ErrorReply> {
+    let mut error = None;
+    let done = records.session().transact_within(RETRY_POLICY, |txn| {
+        // An error of a run with inconsistent reads is not valid.
+        error = None;
+        txn.validated_once(|| {
+            change(&CommandTxn { records, txn }).map_err(|fault| match fault {
+                ChangeError::Store(error) => error,
+                ChangeError::Refused(why) => {
+                    error = Some(why);
+                    Error::BadArgument { detail: String::new() }
+                }
             })
-        });
-        match (done, error) {
-            (Err(_), Some(why)) => Err(why),
-            (done, _) => Ok(done?),
-        }
+        })
+    });
+    match (done, error) {
+        (Err(_), Some(why)) => Err(why),
+        (done, _) => Ok(done?),
     }
 }
 
 impl CommandContext<'_> {
+    /// Starts a task. A task of one slice replies at once.
+    pub(crate) fn begin(
+        &mut self,
+        mut task: impl SlicedTask + 'static,
+        reply: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
+        if task.step(self.records, self.server, reply)? == TaskProgress::More {
+            self.connection.task = Some(Box::new(task));
+        }
+        Ok(())
+    }
+
     /// Publishes a message, during EXEC after the commit. Returns the number of receivers.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {

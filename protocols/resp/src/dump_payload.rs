@@ -11,8 +11,9 @@
 //! `string uN` is a length of N bits and the bytes. All numbers are little-endian. The checksum
 //! detects damage, not forgery: each length and count is checked as well.
 
+use crate::reply::error_reply::ErrorReply;
 use nearstate_store::Form;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 const MAGIC: &[u8] = b"NSDUMP";
 const VERSION: u8 = 1;
@@ -50,6 +51,15 @@ pub enum DumpError {
     Format,
 }
 
+impl From<DumpError> for ErrorReply {
+    fn from(error: DumpError) -> Self {
+        match error {
+            DumpError::Checksum => Self::fixed("ERR DUMP payload version or checksum are wrong"),
+            DumpError::Format => Self::fixed("ERR Bad data format"),
+        }
+    }
+}
+
 impl DumpedRecord<'_> {
     /// Bytes of the payload.
     pub fn encoded_bytes(&self) -> usize {
@@ -66,48 +76,110 @@ impl DumpedRecord<'_> {
 
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.encoded_bytes());
-        out.extend_from_slice(MAGIC);
         let form = match self.value {
             DumpedValue::String(_) => Form::Value,
             DumpedValue::Hash(_) => Form::Blocks,
             DumpedValue::Set(_) => Form::Set,
         };
+        let mut payload = PayloadWriter::new(form, &self.tags);
+        payload.out.reserve_exact(self.encoded_bytes());
+        match &self.value {
+            DumpedValue::String(bytes) => payload.out.extend_from_slice(bytes),
+            DumpedValue::Hash(fields) => {
+                payload.count(fields.len());
+                for (name, value) in fields {
+                    payload.element(name, value);
+                }
+            }
+            DumpedValue::Set(members) => {
+                payload.count(members.len());
+                for member in members {
+                    payload.element(member, b"");
+                }
+            }
+        }
+        payload.end()
+    }
+}
+
+/// Writes a payload in pieces.
+#[derive(Clone)]
+pub struct PayloadWriter {
+    form: Form,
+    checksum: Xxh3,
+    out: Vec<u8>,
+}
+
+impl std::fmt::Debug for PayloadWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PayloadWriter").field("form", &self.form).finish_non_exhaustive()
+    }
+}
+
+impl PayloadWriter {
+    /// A record of a form with these tags.
+    pub fn new(form: Form, tags: &[BytesPair<'_>]) -> Self {
+        let mut out = MAGIC.to_vec();
         out.extend_from_slice(&[VERSION, code_of(form)]);
-        put_short(&mut out, self.tags.len());
-        for (name, value) in &self.tags {
+        put_short(&mut out, tags.len());
+        for (name, value) in tags {
             for part in [name, value] {
                 put_short(&mut out, part.len());
                 out.extend_from_slice(part);
             }
         }
-        match &self.value {
-            DumpedValue::String(bytes) => out.extend_from_slice(bytes),
-            DumpedValue::Hash(fields) => {
-                put_long(&mut out, fields.len());
-                for (name, value) in fields {
-                    put_short(&mut out, name.len());
-                    out.extend_from_slice(name);
-                    put_long(&mut out, value.len());
-                    out.extend_from_slice(value);
-                }
-            }
-            DumpedValue::Set(members) => {
-                put_long(&mut out, members.len());
-                for member in members {
-                    put_long(&mut out, member.len());
-                    out.extend_from_slice(member);
-                }
-            }
+        Self { form, checksum: Xxh3::new(), out }
+    }
+
+    /// The number of elements, before the first one.
+    pub fn count(&mut self, elements: usize) {
+        put_long(&mut self.out, elements);
+    }
+
+    /// A field, or a member, which has no value.
+    pub fn element(&mut self, name: &[u8], value: &[u8]) {
+        let is_hash = self.form == Form::Blocks;
+        if is_hash {
+            put_short(&mut self.out, name.len());
+        } else {
+            put_long(&mut self.out, name.len());
         }
-        let checksum = xxh3_64(&out);
-        out.extend_from_slice(&checksum.to_le_bytes());
-        out
+        self.out.extend_from_slice(name);
+        if is_hash {
+            put_long(&mut self.out, value.len());
+            self.out.extend_from_slice(value);
+        }
+    }
+
+    /// Takes what is written so far.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.checksum.update(&self.out);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The rest of the payload.
+    pub fn end(mut self) -> Vec<u8> {
+        let mut rest = self.take();
+        rest.extend_from_slice(&self.checksum.digest().to_le_bytes());
+        rest
     }
 }
 
-impl<'a> DumpedRecord<'a> {
-    /// Reads a payload.
+/// The head of a payload with elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpedHead<'a> {
+    /// Names and values of the tags.
+    pub tags: Vec<BytesPair<'a>>,
+    /// A hash or a set; a string has no elements.
+    pub form: Form,
+    /// The number of elements.
+    pub elements: usize,
+    /// Where the first element begins; of a string, its first byte.
+    pub at: usize,
+}
+
+impl<'a> DumpedHead<'a> {
+    /// Reads the head of a payload whose checksum is correct.
     ///
     /// # Errors
     /// It is none, is damaged, or was forged with invalid lengths.
@@ -123,21 +195,70 @@ impl<'a> DumpedRecord<'a> {
         let tags = rest.short()?;
         let tags = (0..tags).map(|_| Ok((rest.short_string()?, rest.short_string()?)));
         let tags = tags.collect::<Result<Vec<_>, DumpError>>()?;
-        let value = match form {
-            0 => DumpedValue::String(std::mem::take(&mut rest.0)),
-            1 => {
-                let fields = rest.count(2 + 4)?;
-                let fields = (0..fields).map(|_| Ok((rest.short_string()?, rest.long_string()?)));
-                DumpedValue::Hash(fields.collect::<Result<_, DumpError>>()?)
-            }
-            2 => {
-                let members = rest.count(4)?;
-                let members = (0..members).map(|_| rest.long_string());
-                DumpedValue::Set(members.collect::<Result<_, DumpError>>()?)
-            }
+        let (form, elements) = match form {
+            0 => (Form::Value, 0),
+            1 => (Form::Blocks, rest.count(2 + 4)?),
+            2 => (Form::Set, rest.count(4)?),
             _ => return Err(DumpError::Format),
         };
-        if rest.0.is_empty() { Ok(Self { tags, value }) } else { Err(DumpError::Format) }
+        Ok(Self { tags, form, elements, at: content.len() - rest.0.len() })
+    }
+}
+
+/// Reads up to `count` elements of a payload, from a position on that [`DumpedHead`] or this
+/// function has returned. Members have no value. Returns the next position.
+///
+/// # Errors
+/// `Format`: an element has an invalid length.
+pub fn read_elements<'a, E: From<DumpError>>(
+    payload: &'a [u8],
+    form: Form,
+    at: usize,
+    count: usize,
+    mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), E>,
+) -> Result<usize, E> {
+    let content = payload.len().checked_sub(CHECKSUM_BYTES).ok_or(DumpError::Format)?;
+    let mut rest = DumpReader(payload.get(at..content).ok_or(DumpError::Format)?);
+    for _ in 0..count {
+        if form == Form::Blocks {
+            let (name, value) = (rest.short_string()?, rest.long_string()?);
+            each(name, value)?;
+        } else {
+            each(rest.long_string()?, b"")?;
+        }
+    }
+    Ok(content - rest.0.len())
+}
+
+impl<'a> DumpedRecord<'a> {
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// It is none, is damaged, or was forged with invalid lengths.
+    pub fn decode(payload: &'a [u8]) -> Result<Self, DumpError> {
+        let DumpedHead { tags, form, elements, at } = DumpedHead::decode(payload)?;
+        let end = payload.len() - CHECKSUM_BYTES;
+        let mut read = Vec::new();
+        let mut keep = |name, value| {
+            read.push((name, value));
+            Ok::<_, DumpError>(())
+        };
+        let value = match form {
+            Form::Value => {
+                let bytes = payload.get(at..end).ok_or(DumpError::Format)?;
+                return Ok(Self { tags, value: DumpedValue::String(bytes) });
+            }
+            Form::Blocks => {
+                let is_whole = read_elements(payload, form, at, elements, &mut keep)? == end;
+                is_whole.then_some(DumpedValue::Hash(read))
+            }
+            Form::Set => {
+                let is_whole = read_elements(payload, form, at, elements, &mut keep)? == end;
+                let members = read.into_iter().map(|(member, _)| member);
+                is_whole.then(|| DumpedValue::Set(members.collect()))
+            }
+        };
+        Ok(Self { tags, value: value.ok_or(DumpError::Format)? })
     }
 }
 

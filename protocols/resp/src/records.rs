@@ -293,6 +293,18 @@ impl RecordRef<'_> {
         }
     }
 
+    /// The number of elements of a set or a hash.
+    ///
+    /// # Errors
+    /// `WRONGTYPE`: a string.
+    pub fn elements(&self) -> Result<usize, ErrorReply> {
+        match self.record_type() {
+            Form::Set => Ok(self.0.members().len()),
+            Form::Blocks => Ok(self.0.fields().len()),
+            Form::Value => Err(ErrorReply::WRONG_TYPE),
+        }
+    }
+
     /// When the record expires, in milliseconds since 1970; 0: never.
     pub fn expires_ms(&self) -> u64 {
         self.0.expires_ms()
@@ -301,6 +313,23 @@ impl RecordRef<'_> {
     /// The version; `None` for a record that the transaction itself has written.
     pub fn version(&self) -> Option<u64> {
         (!self.0.is_uncommitted()).then(|| self.0.version())
+    }
+
+    /// Writes the value to another key, with this metadata.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn put_copy(
+        &self,
+        txn: &Txn<'_>,
+        target: ResolvedKey<'_>,
+        kept: &KeptMetadata,
+    ) -> Result<()> {
+        match self.record_type() {
+            Form::Value => put_string(txn, target, self.0.bytes(), kept),
+            Form::Set => put_set(txn, target, &self.0.members().collect::<Vec<_>>(), kept),
+            Form::Blocks => put_hash(txn, target, &self.0.fields().collect::<Vec<_>>(), kept),
+        }
     }
 
     /// The tags. A change that keeps the record keeps them as well.

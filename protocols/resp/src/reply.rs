@@ -132,6 +132,13 @@ impl<'o> ReplyWriter<'o> {
         self.out.extend_from_slice(b"\r\n");
     }
 
+    /// The head of a bulk string whose bytes and line end follow with [`ReplyWriter::raw`].
+    pub fn bulk_head(&mut self, bytes: usize) {
+        if self.has_room(bytes) {
+            self.head(b'$', bytes);
+        }
+    }
+
     /// A bulk string or null.
     #[inline]
     pub fn bulk_or_nil(&mut self, bytes: Option<&[u8]>) {

@@ -218,6 +218,12 @@ impl<'v> Collection<'v> {
     /// The part with the elements of a hash, and the first hash of the next part.
     fn part_from(&self, hash: u32) -> Option<(Part<'v>, Option<u32>)> {
         let location = locate(&self.table, self.replaced, hash)?;
+        Some((self.part(location).ok()?, self.first_after(location, hash)))
+    }
+
+    /// The first hash of the part after this one, which has the elements of a hash. `None` behind
+    /// the last part.
+    pub(crate) fn first_after(&self, location: PartLocation, hash: u32) -> Option<u32> {
         let next = match location {
             PartLocation::Stored(child) => self.table.first(child + 1),
             PartLocation::Own(range, part) => {
@@ -227,7 +233,7 @@ impl<'v> Collection<'v> {
             }
         };
         // A damaged table must not lead back.
-        Some((self.part(location).ok()?, next.filter(|next| *next > hash)))
+        next.filter(|next| *next > hash)
     }
 
     /// All elements with a hash from this one on, in the order of their hashes. Damage ends the
@@ -353,6 +359,59 @@ impl<'v> Iterator for ElementWalk<'v> {
                 return Some(element);
             }
             self.enter();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::parts::encode;
+
+    proptest! {
+        /// Hashes and first hashes in any order: a scan ends, and each cursor is behind the last
+        /// one.
+        #[test]
+        fn damaged_hashes_lead_no_scan_back(
+            parts in prop::collection::vec(
+                (prop_oneof![0..40_u32, any::<u32>()],
+                 prop::collection::vec(prop_oneof![0..40_u32, any::<u32>()], 0..12)), 1..6),
+            count in 0..5_u64,
+            from in prop_oneof![Just(0), any::<u64>()],
+        ) {
+            let elements: usize = parts.iter().map(|(_, hashes)| hashes.len()).sum();
+            let own = parts.iter().map(|(first, hashes)| {
+                let all: Vec<Element<'_>> = hashes
+                    .iter()
+                    .map(|hash| Element { hash: *hash, name: b"name", value: b"" })
+                    .collect();
+                let bytes = Arc::new(encode(Shape::Set, &all).unwrap());
+                OwnPart { first: *first, bytes }
+            });
+            let replaced = [Replaced { from: 0, to: 0, parts: own.collect() }];
+            let collection = Collection {
+                shape: Shape::Set,
+                seed: 7,
+                table: PartTable::default(),
+                cell: None,
+                replaced: &replaced,
+                elements: elements as u64,
+            };
+            let (mut cursor, mut calls) = (from, 0);
+            loop {
+                let next = collection.scan(cursor, count, |_| {});
+                calls += 1;
+                prop_assert!(calls <= elements + 1, "{calls} calls for {elements} elements");
+                if next == 0 {
+                    break;
+                }
+                prop_assert!(next > cursor, "{cursor} is followed by {next}");
+                cursor = next;
+            }
         }
     }
 }

@@ -7,11 +7,12 @@ use nearstate_memory::{Cell, Corruption};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Result, invariant};
 
+use crate::record::builder::CollectionBuilder;
 use crate::record::collection::{
     Collection, OwnPart, PARTS_MAX, PartLocation, PartTable, Replaced, encode_table, locate,
     part_bytes_max,
 };
-use crate::record::parts::{Element, Part, Shape, bytes_of, encode, hash_of};
+use crate::record::parts::{EMPTY, Element, Part, PartChange, Shape, hash_of};
 
 const LOCATED: &str = "a part was located";
 
@@ -23,8 +24,95 @@ pub(crate) struct CollectionEdit {
     pub(crate) elements: u64,
     /// The number of parts after the change.
     pub(crate) parts: usize,
-    /// Ascending, without overlaps. Of a collection without stored parts, one range.
-    replaced: Vec<Replaced>,
+    /// Ascending, without overlaps. Of a collection without stored parts, one range. Shared with
+    /// the transaction's own views.
+    #[expect(
+        clippy::rc_buffer,
+        reason = "it grows; an `Arc<[Replaced]>` would be copied each time"
+    )]
+    replaced: Arc<Vec<Replaced>>,
+    /// Bytes of earlier states that only views keep.
+    kept_bytes: usize,
+}
+
+/// How many elements were added and removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ElementCounts {
+    pub(crate) added: usize,
+    pub(crate) removed: usize,
+}
+
+/// A change of one element, with its index among those of the caller.
+#[derive(Clone, Copy, Debug)]
+struct SortedChange<'c> {
+    hash: u32,
+    name: &'c [u8],
+    value: Option<&'c [u8]>,
+    index: usize,
+}
+
+/// Bytes of new elements for which a part is copied once. More are added in several steps, so that
+/// no part becomes much larger than its limit before it is split.
+const STEP_BYTES_MAX: usize = 1 << 20;
+
+/// The first of some sorted changes, as changes of one part.
+struct PartChanges<'c> {
+    /// The number of changes, of which some may change nothing.
+    taken: usize,
+    changes: Vec<PartChange<'c>>,
+    counts: ElementCounts,
+    /// The indices of those that change something.
+    effective: Vec<usize>,
+    /// True if an element is added or replaced.
+    has_put: bool,
+}
+
+impl<'c> PartChanges<'c> {
+    /// Those of elements with hashes below `end`.
+    fn of(part: &Part<'_>, shape: Shape, all: &[SortedChange<'c>], end: Option<u32>) -> Self {
+        let mut out = Self {
+            taken: 0,
+            changes: Vec::new(),
+            counts: ElementCounts::default(),
+            effective: Vec::new(),
+            has_put: false,
+        };
+        let mut bytes = 0;
+        for same in all.chunk_by(|one, next| one.name == next.name) {
+            let Some(SortedChange { hash, name, .. }) = same.first().copied() else { break };
+            let last = same.last().and_then(|change| change.value);
+            bytes += name.len() + last.map_or(0, <[u8]>::len);
+            let is_full = out.taken > 0 && bytes > STEP_BYTES_MAX;
+            if is_full || end.is_some_and(|end| hash >= end) {
+                break;
+            }
+            out.taken += same.len();
+            let found = part.find(hash, name);
+            if out.apply(shape, found.is_ok(), same) && (found.is_ok() || last.is_some()) {
+                out.has_put |= last.is_some();
+                let element = last.map(|value| Element { hash, name, value });
+                out.changes.push((found, element));
+            }
+        }
+        out
+    }
+
+    /// Applies the changes of one element. True if one of them changes something.
+    fn apply(&mut self, shape: Shape, existed: bool, same: &[SortedChange<'c>]) -> bool {
+        let (mut exists, before) = (existed, self.effective.len());
+        for change in same {
+            match (exists, change.value) {
+                (false, None) => continue,
+                (true, Some(_)) if shape == Shape::Set => continue,
+                (true, Some(_)) => {}
+                (false, Some(_)) => self.counts.added += 1,
+                (true, None) => self.counts.removed += 1,
+            }
+            exists = change.value.is_some();
+            self.effective.push(change.index);
+        }
+        self.effective.len() > before
+    }
 }
 
 /// The stored version that is changed: its cell and its table of parts. Without a cell, nothing.
@@ -39,55 +127,26 @@ impl CollectionEdit {
     pub(crate) fn of(collection: &Collection<'_>) -> Self {
         let Collection { shape, seed, table, elements, .. } = *collection;
         invariant!(collection.replaced.is_empty(), "changes begin with a stored collection");
-        Self { shape, seed, elements, parts: table.parts(), replaced: Vec::new() }
+        let replaced = Arc::default();
+        Self { shape, seed, elements, parts: table.parts(), replaced, kept_bytes: 0 }
     }
 
     /// A new collection. Of elements with one name, the last one counts.
     pub(crate) fn anew(shape: Shape, seed: u64, pairs: &[(&[u8], &[u8])]) -> Result<Self> {
-        let mut all: Vec<(u32, &[u8], &[u8])> =
-            pairs.iter().map(|(name, value)| (hash_of(seed, name), *name, *value)).collect();
-        // Stable, so that the last of several is behind the others.
-        all.sort_by_key(|(hash, name, _)| (*hash, *name));
-        let is_last = |(index, one): (usize, &(u32, &[u8], &[u8]))| {
-            all.get(index + 1).is_none_or(|next| (next.0, next.1) != (one.0, one.1))
-        };
-        let elements: Vec<Element<'_>> = all
-            .iter()
-            .enumerate()
-            .filter(|(index, one)| is_last((*index, one)))
-            .map(|(_, (hash, name, value))| Element { hash: *hash, name, value })
-            .collect();
-        let bytes = elements.iter().map(|element| bytes_of(shape, element)).sum::<usize>();
-        // As many parts as divide the bytes into parts of three quarters of their limit.
-        let mut parts = 1;
-        while parts < PARTS_MAX && parts * part_bytes_max(parts) / 4 * 3 < bytes {
-            parts += 1;
+        let mut builder = CollectionBuilder::with_bits(shape, seed, 0);
+        for (name, value) in pairs {
+            builder.push(name, value)?;
         }
-        let mut edit = Self {
-            shape,
-            seed,
-            elements: elements.len() as u64,
-            parts: 0,
-            replaced: vec![Replaced::default()],
-        };
-        let (limit, mut run, mut taken) = (part_bytes_max(parts) / 4 * 3, 0, 0);
-        let mut own = Vec::new();
-        for (index, element) in elements.iter().enumerate() {
-            let is_same =
-                index > 0 && elements.get(index - 1).map(|e| e.hash) == Some(element.hash);
-            let more = bytes_of(shape, element);
-            if taken + more > limit && index > run && !is_same && own.len() + 1 < PARTS_MAX {
-                own.push(own_part(shape, elements.get(run..index))?);
-                (run, taken) = (index, 0);
-            }
-            taken += more;
-        }
-        if run < elements.len() {
-            own.push(own_part(shape, elements.get(run..))?);
-        }
-        edit.parts = own.len();
-        guaranteed(edit.replaced.first_mut(), "one range").parts = own;
-        Ok(edit)
+        builder.encode_all()?;
+        let (parts, elements) = guaranteed(builder.parts(), "all elements are encoded");
+        Ok(Self::of_parts(shape, seed, elements, parts.to_vec()))
+    }
+
+    /// A new collection of these parts.
+    pub(crate) fn of_parts(shape: Shape, seed: u64, elements: u64, own: Vec<OwnPart>) -> Self {
+        let parts = own.len();
+        let replaced = Arc::new(vec![Replaced { from: 0, to: 0, parts: own }]);
+        Self { shape, seed, elements, parts, replaced, kept_bytes: 0 }
     }
 
     /// The collection with the changes.
@@ -102,50 +161,85 @@ impl CollectionEdit {
         }
     }
 
-    /// Adds an element, or replaces the value of a field. True if it is new.
-    pub(crate) fn insert(
-        &mut self,
-        stored: StoredParts<'_>,
-        name: &[u8],
-        value: &[u8],
-    ) -> Result<bool> {
-        let hash = hash_of(self.seed, name);
-        let element = Element { hash, name, value };
-        let Some(location) = locate(&stored.table, &self.replaced, hash) else {
-            let own = OwnPart { first: 0, bytes: Arc::new(encode(self.shape, &[element])?) };
-            self.replaced = vec![Replaced { from: 0, to: stored.table.parts(), parts: vec![own] }];
-            (self.parts, self.elements) = (1, 1);
-            return Ok(true);
-        };
-        let part = self.collection(stored).part(location)?;
-        let found = part.find(hash, name);
-        if self.shape == Shape::Set && found.is_ok() {
-            return Ok(false);
-        }
-        let bytes = part.with(found, element)?;
-        let added = u64::from(found.is_err());
-        self.elements = self.elements.checked_add(added).ok_or(BAD_COUNT)?;
-        let location = self.replace(stored, location, bytes)?;
-        self.split(location)?;
-        Ok(found.is_err())
+    /// The elements of a collection without stored parts, with their values.
+    pub(crate) fn own_elements(&self) -> Vec<(&[u8], Option<&[u8]>)> {
+        let all = self.collection(StoredParts::default()).walk_from(0);
+        all.map(|element| (element.name, Some(element.value))).collect()
     }
 
-    /// Removes an element. False if there is none.
-    pub(crate) fn remove(&mut self, stored: StoredParts<'_>, name: &[u8]) -> Result<bool> {
-        let hash = hash_of(self.seed, name);
-        let Some(location) = locate(&stored.table, &self.replaced, hash) else { return Ok(false) };
-        let part = self.collection(stored).part(location)?;
-        let Ok(index) = part.find(hash, name) else { return Ok(false) };
-        let bytes = part.without(index)?;
-        let is_empty = part.len() == 1;
-        self.elements = self.elements.saturating_sub(1);
-        let location = self.replace(stored, location, bytes)?;
-        if is_empty {
-            self.drop_part(stored, location)?;
+    /// Applies changes, each part once for all changes of its elements. Changes of one element take
+    /// effect in their order. `effective` gets the indices of those that have changed something,
+    /// also if an error follows.
+    pub(crate) fn change(
+        &mut self,
+        stored: StoredParts<'_>,
+        changes: &[(&[u8], Option<&[u8]>)],
+        effective: &mut Vec<usize>,
+    ) -> Result<ElementCounts> {
+        let sorted = changes.iter().enumerate().map(|(index, (name, value))| SortedChange {
+            hash: hash_of(self.seed, name),
+            name,
+            value: *value,
+            index,
+        });
+        let mut sorted: Vec<SortedChange<'_>> = sorted.collect();
+        // Stable, so that changes of one element keep their order.
+        sorted.sort_by_key(|change| (change.hash, change.name));
+        let (mut rest, mut all) = (sorted.as_slice(), ElementCounts::default());
+        while !rest.is_empty() {
+            let (taken, counts) = self.change_part(stored, rest, effective)?;
+            invariant!(taken > 0, "a part has a change");
+            all.added += counts.added;
+            all.removed += counts.removed;
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        Ok(all)
+    }
+
+    /// Applies the first changes, those of one part. Returns their number.
+    fn change_part(
+        &mut self,
+        stored: StoredParts<'_>,
+        changes: &[SortedChange<'_>],
+        effective: &mut Vec<usize>,
+    ) -> Result<(usize, ElementCounts)> {
+        let hash = guaranteed(changes.first(), "a change is left").hash;
+        let location = locate(&stored.table, &self.replaced, hash);
+        let collection = self.collection(stored);
+        let (part, end) = match location {
+            Some(location) => (collection.part(location)?, collection.first_after(location, hash)),
+            None => (Part::parse(self.shape, EMPTY)?, None),
+        };
+        let found = PartChanges::of(&part, self.shape, changes, end);
+        let counts = found.counts;
+        if found.changes.is_empty() {
+            return Ok((found.taken, counts));
+        }
+        let left = (part.len() + counts.added).checked_sub(counts.removed).ok_or(BAD_COUNT)?;
+        let bytes = part.changed(&found.changes)?;
+        let elements = self.elements.checked_add(counts.added as u64).ok_or(BAD_COUNT)?;
+        self.elements = elements.saturating_sub(counts.removed as u64);
+        let location = if let Some(location) = location {
+            self.replace(stored, location, bytes)?
         } else {
+            let own = OwnPart { first: 0, bytes: Arc::new(bytes) };
+            let all = Replaced { from: 0, to: stored.table.parts(), parts: vec![own] };
+            *self.list_mut() = vec![all];
+            (self.parts, self.elements) = (1, left as u64);
+            PartLocation::Own(0, 0)
+        };
+        effective.extend(found.effective);
+        if left == 0 {
+            self.drop_part(stored, location)?;
+            return Ok((found.taken, counts));
+        }
+        if found.has_put {
+            self.split(location)?;
+        }
+        if counts.removed > 0 {
             self.join(stored, location)?;
         }
-        Ok(true)
+        Ok((found.taken, counts))
     }
 
     /// Stores the new bytes of a part.
@@ -161,19 +255,40 @@ impl CollectionEdit {
                 let first = stored.table.first(child).ok_or(NO_PART)?;
                 let at = self.replaced.partition_point(|range| range.to <= child);
                 let parts = vec![OwnPart { first, bytes }];
-                self.replaced.insert(at, Replaced { from: child, to: child + 1, parts });
+                self.list_mut().insert(at, Replaced { from: child, to: child + 1, parts });
                 Ok(PartLocation::Own(at, 0))
             }
             PartLocation::Own(range, part) => {
-                self.own_mut(range, part).bytes = bytes;
+                let old = std::mem::replace(&mut self.own_mut(range, part).bytes, bytes);
+                if Arc::strong_count(&old) > 1 {
+                    self.kept_bytes += old.len();
+                }
                 Ok(location)
             }
         }
     }
 
+    /// The list of changed parts. It is copied if a view has it.
+    fn list_mut(&mut self) -> &mut Vec<Replaced> {
+        if Arc::strong_count(&self.replaced) > 1 {
+            let parts = self.replaced.iter().map(|range| range.parts.len()).sum::<usize>();
+            self.kept_bytes +=
+                self.replaced.len() * size_of::<Replaced>() + parts * size_of::<OwnPart>();
+        }
+        Arc::make_mut(&mut self.replaced)
+    }
+
+    /// The bytes that only views of earlier states keep, since the last call.
+    pub(crate) fn take_kept_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.kept_bytes)
+    }
+
+    fn range_mut(&mut self, range: usize) -> &mut Replaced {
+        guaranteed(self.list_mut().get_mut(range), LOCATED)
+    }
+
     fn own_mut(&mut self, range: usize, part: usize) -> &mut OwnPart {
-        let range = guaranteed(self.replaced.get_mut(range), LOCATED);
-        guaranteed(range.parts.get_mut(part), LOCATED)
+        guaranteed(self.range_mut(range).parts.get_mut(part), LOCATED)
     }
 
     /// Splits a part as long as it is too large.
@@ -196,7 +311,7 @@ impl CollectionEdit {
             };
             self.own_mut(range, at).bytes = Arc::new(one);
             let other = OwnPart { first, bytes: Arc::new(other) };
-            guaranteed(self.replaced.get_mut(range), LOCATED).parts.insert(at + 1, other);
+            self.range_mut(range).parts.insert(at + 1, other);
             self.parts += 1;
             end += 1;
         }
@@ -215,7 +330,7 @@ impl CollectionEdit {
                 self.absorb_right(stored, range)?;
             }
         }
-        let parts = &mut guaranteed(self.replaced.get_mut(range), LOCATED).parts;
+        let parts = &mut self.range_mut(range).parts;
         let dropped = parts.remove(at);
         if at == 0
             && let Some(next) = parts.first_mut()
@@ -240,15 +355,15 @@ impl CollectionEdit {
     fn absorb_left(&mut self, stored: StoredParts<'_>, range: usize) -> Result<(usize, usize)> {
         let from = guaranteed(self.replaced.get(range), LOCATED).from;
         if range > 0 && self.replaced.get(range - 1).is_some_and(|before| before.to == from) {
-            let taken = self.replaced.remove(range);
-            let before = guaranteed(self.replaced.get_mut(range - 1), LOCATED);
+            let taken = self.list_mut().remove(range);
+            let before = self.range_mut(range - 1);
             let at = before.parts.len();
             before.parts.extend(taken.parts);
             before.to = taken.to;
             return Ok((range - 1, at));
         }
         let part = self.stored_part(stored, from - 1)?;
-        let range_mut = guaranteed(self.replaced.get_mut(range), LOCATED);
+        let range_mut = self.range_mut(range);
         range_mut.parts.insert(0, part);
         range_mut.from = from - 1;
         Ok((range, 1))
@@ -258,14 +373,14 @@ impl CollectionEdit {
     fn absorb_right(&mut self, stored: StoredParts<'_>, range: usize) -> Result<()> {
         let to = guaranteed(self.replaced.get(range), LOCATED).to;
         if self.replaced.get(range + 1).is_some_and(|next| next.from == to) {
-            let taken = self.replaced.remove(range + 1);
-            let range = guaranteed(self.replaced.get_mut(range), LOCATED);
+            let taken = self.list_mut().remove(range + 1);
+            let range = self.range_mut(range);
             range.parts.extend(taken.parts);
             range.to = taken.to;
             return Ok(());
         }
         let part = self.stored_part(stored, to)?;
-        let range = guaranteed(self.replaced.get_mut(range), LOCATED);
+        let range = self.range_mut(range);
         range.parts.push(part);
         range.to = to + 1;
         Ok(())
@@ -324,7 +439,7 @@ impl CollectionEdit {
             (Part::parse(self.shape, &left)?, Part::parse(self.shape, &right_bytes)?);
         let joined = left.joined(&right_part)?;
         self.own_mut(range, one).bytes = Arc::new(joined);
-        guaranteed(self.replaced.get_mut(range), LOCATED).parts.remove(right);
+        self.range_mut(range).parts.remove(right);
         self.parts -= 1;
         Ok(())
     }
@@ -381,7 +496,7 @@ impl CollectionEdit {
             }
             Ok(())
         };
-        for range in &self.replaced {
+        for range in self.replaced.iter() {
             share(done, range.from, [&mut children, &mut firsts, &mut counts])?;
             for part in &range.parts {
                 let first = if firsts.is_empty() { 0 } else { part.first };
@@ -414,10 +529,4 @@ fn stored_bytes(stored: StoredParts<'_>, child: usize) -> Result<usize> {
         return Err(NO_PART.into());
     }
     Ok(cell.block(child as u64)?.len())
-}
-
-fn own_part(shape: Shape, elements: Option<&[Element<'_>]>) -> Result<OwnPart> {
-    let elements = guaranteed(elements, "a run of the elements");
-    let first = guaranteed(elements.first(), "no part is empty").hash;
-    Ok(OwnPart { first, bytes: Arc::new(encode(shape, elements)?) })
 }

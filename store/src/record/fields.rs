@@ -1,7 +1,9 @@
 //! The fields of a hash: of a small one its named blocks, of a large one the elements of its parts.
 
 use nearstate_memory::Cell;
-use nearstate_model::limits::BLOCK_NAME_BYTES_MAX;
+use nearstate_model::limits::{
+    BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
+};
 
 use crate::record::collection::{Collection, ElementWalk};
 use crate::record::{
@@ -12,6 +14,11 @@ use crate::record::{
 pub(crate) const FLAT_FIELDS_MAX: usize = 128;
 pub(crate) const FLAT_BYTES_MAX: usize = 8 << 10;
 
+/// The largest flat hash of a mixed namespace, with the values outside of its table. It becomes
+/// divided in one transaction, which holds it and one more value.
+pub(crate) const FLAT_VALUES_MAX: usize = 64 << 20;
+const _: () = assert!(FLAT_VALUES_MAX + VALUE_BYTES_MAX <= TRANSACTION_BYTES_MAX / 4 * 3);
+
 /// True if a block can have this name.
 pub(crate) fn is_block_name(name: &[u8]) -> bool {
     (1..=BLOCK_NAME_BYTES_MAX).contains(&name.len())
@@ -21,16 +28,32 @@ pub(crate) fn is_block_name(name: &[u8]) -> bool {
 
 /// True if a hash of these fields is flat; duplicates may count.
 pub(crate) fn is_flat<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])>) -> bool {
-    let (mut count, mut bytes) = (0, 0);
+    let (mut count, mut bytes, mut values) = (0, 0, 0_usize);
     for (name, value) in fields {
         let inline = if value.len() <= BLOCK_INLINE_MAX { value.len() } else { 0 };
         count += 1;
         bytes += ENTRY + name.len() + inline;
-        if count > FLAT_FIELDS_MAX || bytes > FLAT_BYTES_MAX || !is_block_name(name) {
+        values = values.saturating_add(value.len());
+        let is_small = bytes <= FLAT_BYTES_MAX && values <= FLAT_VALUES_MAX;
+        if count > FLAT_FIELDS_MAX || !is_small || !is_block_name(name) {
             return false;
         }
     }
     true
+}
+
+/// True if a hash is too large to become divided in one transaction, and can stay flat: an attached
+/// process has made it, block by block.
+pub(crate) fn is_flat_only<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])>) -> bool {
+    let (mut count, mut values) = (0, 0_usize);
+    for (name, value) in fields {
+        if !is_block_name(name) {
+            return false;
+        }
+        count += 1;
+        values = values.saturating_add(name.len() + value.len());
+    }
+    count <= BLOCKS_MAX && values > TRANSACTION_BYTES_MAX / 4 * 3
 }
 
 /// The value of a flat hash all of whose blocks are inline.

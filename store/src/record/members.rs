@@ -144,7 +144,7 @@ impl<'a> FlatMembers<'a> {
     /// The member at an index, from 0.
     fn at(&self, index: usize) -> Option<&'a [u8]> {
         let end = |index: usize| {
-            let bytes = self.ends.get(index * 4..)?.first_chunk::<4>()?;
+            let bytes = self.ends.get(index.checked_mul(4)?..)?.first_chunk::<4>()?;
             Some(u32::from_le_bytes(*bytes) as usize)
         };
         let from = match index.checked_sub(1) {

@@ -52,6 +52,12 @@ pub(crate) fn hash_of(seed: u64, name: &[u8]) -> u32 {
     (nearstate_memory::hash(seed, name) >> 32) as u32
 }
 
+/// A change of a part: where its element is or belongs, and the new element.
+pub(crate) type PartChange<'e> = (std::result::Result<usize, usize>, Option<Element<'e>>);
+
+/// A part without elements.
+pub(crate) const EMPTY: &[u8] = &[0; 4];
+
 /// The halves of a part, and the first hash of the second one.
 type Halves = (Vec<u8>, u32, Vec<u8>);
 
@@ -137,24 +143,27 @@ impl<'a> Part<'a> {
         self.hashes.partition_point(|known| u32::from_le_bytes(*known) < hash)
     }
 
-    /// The part with an element: in addition, or instead of the one at its index.
-    pub(crate) fn with(
-        &self,
-        found: std::result::Result<usize, usize>,
-        element: Element<'_>,
-    ) -> Result<Vec<u8>> {
-        let (at, after) = match found {
-            Ok(index) => (index, index + 1),
-            Err(index) => (index, index),
-        };
-        let pieces =
-            [Piece::Run(*self, 0..at), Piece::One(element), Piece::Run(*self, after..self.len())];
-        compose(self.shape, &pieces)
-    }
-
-    /// The part without the element at an index.
-    pub(crate) fn without(&self, index: usize) -> Result<Vec<u8>> {
-        let pieces = [Piece::Run(*self, 0..index), Piece::Run(*self, index + 1..self.len())];
+    /// The part with some changes, which are in the order of the elements. Each is at the index
+    /// that [`Part::find`] has returned: an element in addition to those of the part, or instead of
+    /// the one at its index; `None` removes that one.
+    pub(crate) fn changed(&self, changes: &[PartChange<'_>]) -> Result<Vec<u8>> {
+        let mut pieces = Vec::with_capacity(2 * changes.len() + 1);
+        let mut done = 0;
+        for (found, element) in changes {
+            let (at, after) = match *found {
+                Ok(index) => (index, index + 1),
+                Err(index) => (index, index),
+            };
+            // Damaged elements may be out of order.
+            let kept = done..at;
+            if kept.start > kept.end {
+                return Err(CUT.into());
+            }
+            pieces.push(Piece::Run(*self, kept));
+            pieces.extend(element.map(Piece::One));
+            done = after;
+        }
+        pieces.push(Piece::Run(*self, done..self.len()));
         compose(self.shape, &pieces)
     }
 
@@ -350,9 +359,10 @@ mod tests {
                 prop_assert_eq!(found.is_ok(), model.contains_key(&(hash, name.clone())));
                 let next = match (&value, found) {
                     (Some(value), found) => {
-                        Some(read.with(found, Element { hash, name: &name, value }).unwrap())
+                        let element = Element { hash, name: &name, value };
+                        Some(read.changed(&[(found, Some(element))]).unwrap())
                     }
-                    (None, Ok(index)) => Some(read.without(index).unwrap()),
+                    (None, Ok(_)) => Some(read.changed(&[(found, None)]).unwrap()),
                     (None, Err(_)) => None,
                 };
                 part = next.unwrap_or(part);
@@ -386,9 +396,12 @@ mod tests {
                 let found = part.find(1, b"m");
                 let element = Element { hash: 1, name: b"m", value: b"" };
                 // A new part loses nothing: each of its elements can be read.
+                let (some, last) = (part.len() / 2, part.len().saturating_sub(1));
                 let changed = [
-                    part.with(found, element),
-                    part.without(part.len() / 2),
+                    part.changed(&[(found, Some(element))]),
+                    part.changed(&[(Ok(some), None)]),
+                    part.changed(&[(Err(0), Some(element)), (Ok(some), None)]),
+                    part.changed(&[(Ok(last), Some(element)), (Err(0), Some(element))]),
                     part.joined(&part),
                 ];
                 for bytes in changed.into_iter().flatten() {

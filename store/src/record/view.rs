@@ -58,6 +58,13 @@ pub(crate) struct WrittenRecord {
     pub(crate) edit: Option<CollectionEdit>,
 }
 
+impl WrittenRecord {
+    /// Its memory, without what it shares with the transaction.
+    pub(crate) const fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.value.len() + self.meta.len()
+    }
+}
+
 impl<'s> View<'s> {
     #[inline(always)]
     #[expect(

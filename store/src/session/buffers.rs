@@ -127,9 +127,10 @@ pub(crate) struct ElementsWrite {
     pub(crate) edit: CollectionEdit,
     /// True if all other elements are removed, and the record is not a change of a stored one.
     pub(crate) is_anew: bool,
-    /// The changed elements, in the order of their changes: for watches and the commit stream.
+    /// The changed elements, in the order of their changes, unless `is_anew`: for watches and the
+    /// commit stream.
     pub(crate) changes: Vec<BlockWrite>,
-    /// The fields that watches are told, if not all of `changes` have changed.
+    /// The fields that watches are told, if a flat hash became divided.
     pub(crate) announced: Option<Vec<BufferSpan>>,
 }
 
@@ -170,6 +171,10 @@ pub(crate) struct Buffers {
     pub(crate) entry_indices: BTreeMap<(u32, u64), u32>,
     /// How many writes were buffered.
     pub(crate) changes: u64,
+    /// Bytes that only views of the transaction's own writes keep, until it ends.
+    kept_bytes: usize,
+    /// Bytes of collections that were put.
+    collection_bytes: usize,
     /// True once a value that the transaction claims was taken: then postings are read before they
     /// are written.
     pub(crate) is_claim_refused: bool,
@@ -213,6 +218,8 @@ impl Buffers {
             self.entry_indices.clear();
         }
         self.changes = 0;
+        self.kept_bytes = 0;
+        self.collection_bytes = 0;
         self.is_claim_refused = false;
         self.is_torn = false;
         self.has_conflict.set(false);
@@ -303,11 +310,35 @@ impl Buffers {
         Error::Conflict { detail }
     }
 
+    /// Counts the bytes of a collection that is put.
+    pub(crate) fn count_collection(&mut self, bytes: usize) -> Result<()> {
+        self.check_room(bytes)?;
+        self.collection_bytes += bytes;
+        Ok(())
+    }
+
+    /// Counts bytes that are kept for views of the transaction's own writes.
+    pub(crate) fn count_kept(&mut self, more: usize) -> Result<()> {
+        self.kept_bytes = self.kept_bytes.saturating_add(more);
+        let bytes = self.kept_bytes;
+        if bytes > TRANSACTION_BYTES_MAX { Err(too_many_kept(bytes)) } else { Ok(()) }
+    }
+
     /// Refuses bytes that make the transaction too large.
     #[inline]
     pub(crate) fn check_room(&self, more: usize) -> Result<()> {
-        let bytes = self.bytes.len() + self.copies.bytes + more;
+        let bytes = self.bytes.len() + self.copies.bytes + self.collection_bytes + more;
         if bytes > TRANSACTION_BYTES_MAX { Err(too_many(bytes)) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn too_many_kept(bytes: usize) -> Error {
+    Error::TransactionTooLarge {
+        detail: format!(
+            "a transaction that has read {bytes} bytes of what it writes (at most \
+             {TRANSACTION_BYTES_MAX}): read before the first write, or commit in between"
+        ),
     }
 }
 
@@ -315,6 +346,17 @@ impl Buffers {
 fn too_many(bytes: usize) -> Error {
     Error::TransactionTooLarge {
         detail: format!("a transaction of {bytes} bytes (at most {TRANSACTION_BYTES_MAX})"),
+    }
+}
+
+impl ElementsWrite {
+    /// The changed elements; all if the collection is anew.
+    pub(crate) fn changed<'b>(&'b self, bytes: &'b [u8]) -> Vec<(&'b [u8], Option<&'b [u8]>)> {
+        if self.is_anew {
+            return self.edit.own_elements();
+        }
+        let value = |span: Option<BufferSpan>| span.map(|span| span.of(bytes));
+        self.changes.iter().map(|(name, new)| (name.of(bytes), value(*new))).collect()
     }
 }
 

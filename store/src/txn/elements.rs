@@ -1,31 +1,27 @@
 //! Changes of sets and hashes by element. A small collection is rewritten; of a large one, which is
 //! divided into parts, the parts with the changed elements (`docs/decisions/018-collections.md`).
 
-use nearstate_memory::{Cell, CellHeader, CellKind, PendingCell, ReadToken};
+use std::ops::ControlFlow;
+
+use nearstate_memory::Cell;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{FIELD_NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
-use crate::record::collection::{Collection, PartTable, is_divided};
-use crate::record::edit::{BAD_COUNT, CollectionEdit, StoredParts};
-use crate::record::fields::{self, encode_inline, is_block_name};
+use crate::record::builder::CollectionBuilder;
+use crate::record::collection::Collection;
+use crate::record::edit::{BAD_COUNT, CollectionEdit, ElementCounts};
+use crate::record::fields::{self, is_block_name};
 use crate::record::members;
 use crate::record::meta::split;
-use crate::record::parts::{Part, Shape};
 use crate::record::view::View;
-use crate::record::{BLOCK_INLINE_MAX, Form, Kind};
-use crate::session::buffers::{BufferSpan, ElementsWrite, Metadata, Write};
-use crate::session::{KeyLookup, Namespace, Session, check_key};
+use crate::record::{Form, Kind};
+use crate::session::buffers::{BlockWrite, BufferSpan, ElementsWrite, Metadata, Write};
+use crate::session::{Namespace, check_key};
+use crate::txn::element_draft::{shape_of, stored_parts};
 use crate::txn::element_names::{ElementChange, ElementPair, NameIndex, blocks_of, last_of_each};
 use crate::txn::write_set::WriteSet;
 use crate::txn::{Txn, encode_meta};
-
-/// At or below these sizes a divided collection becomes flat. They are half of those of the other
-/// direction, so that no sequence of small changes converts each time.
-const FLAT_AGAIN_MAX: usize = 64;
-const FLAT_AGAIN_BYTES_MAX: usize = 2 << 10;
-const _: () = assert!(FLAT_AGAIN_MAX * 2 <= members::FLAT_MEMBERS_MAX);
-const _: () = assert!(FLAT_AGAIN_MAX * 2 <= fields::FLAT_FIELDS_MAX);
-const _: () = assert!(FLAT_AGAIN_BYTES_MAX * 2 <= members::FLAT_BYTES_MAX);
 
 /// A collection that replaces a record.
 #[derive(Clone, Copy, Debug)]
@@ -162,15 +158,85 @@ impl Txn<'_> {
             set.patch(index, &blocks)?;
             return set.set_meta(index, meta);
         }
+        let bytes = pairs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        set.buffers.count_collection(bytes)?;
         let edit = CollectionEdit::anew(shape_of(form), set.session.member.seed(), pairs)?;
-        let mut kept = Vec::with_capacity(pairs.len());
-        for (name, value) in pairs {
-            kept.push((set.buffers.keep(name)?, Some(set.buffers.keep(value)?)));
-        }
         let announced = changed.map(|changed| set.announced(index, changed)).transpose()?;
-        let write = ElementsWrite { edit, is_anew: true, changes: kept, announced };
+        let write = ElementsWrite { edit, is_anew: true, changes: Vec::new(), announced };
         set.put_elements(index, form, write);
         set.set_meta(index, meta)
+    }
+
+    /// Puts a collection that was built in steps, all of whose elements are encoded. Replaces a
+    /// record of any form.
+    ///
+    /// Cost: a copy of its bytes at the commit.
+    ///
+    /// # Errors
+    /// As [`Txn::set_fields`]; `BadArgument`: it has no elements, or not all are encoded.
+    pub fn put_built(
+        &self,
+        namespace: Namespace,
+        key: &[u8],
+        built: &CollectionBuilder,
+        metadata: Metadata<'_>,
+    ) -> Result<()> {
+        let form = built.form();
+        check_elements(namespace, key, form, std::iter::empty())?;
+        let (parts, elements) = match built.parts() {
+            Some((parts, elements)) if elements > 0 => (parts, elements),
+            None | Some(_) => {
+                let detail = "a collection that is put has elements, and all are encoded: push \
+                              them, and call `encode_some` until it is true";
+                return Err(Error::BadArgument { detail: detail.to_owned() });
+            }
+        };
+        let meta = encode_meta(metadata)?;
+        let is_small = built.len() <= fields::FLAT_FIELDS_MAX.max(members::FLAT_MEMBERS_MAX);
+        if is_small || namespace.kind != Kind::Mixed {
+            let pairs = built.pairs();
+            check_elements(namespace, key, form, pairs.iter().map(|(n, v)| (*n, Some(*v))))?;
+            let new = NewCollection { form, pairs: &pairs, meta: &meta, changed: None };
+            return self.put_collection(namespace, key, &new);
+        }
+        let mut set = self.set.borrow_mut();
+        let hash = set.session.hash(key);
+        let index = set.entry(namespace.index, hash, key)?;
+        set.buffers.count_collection(built.bytes())?;
+        let seed = set.session.member.seed();
+        if seed != built.seed() {
+            let detail = "the collection was built for another region".to_owned();
+            return Err(Error::BadArgument { detail });
+        }
+        let edit = CollectionEdit::of_parts(built.shape(), seed, elements, parts.to_vec());
+        let write = ElementsWrite { edit, is_anew: true, changes: Vec::new(), announced: None };
+        set.put_elements(index, form, write);
+        set.set_meta(index, &meta)
+    }
+
+    /// The value of a field of a hash, as [`Txn::get`] and [`View::field`] return it, and `None` if
+    /// there is no record. Of a large hash that the transaction has written this takes no memory,
+    /// while each view after a change is kept until the transaction ends.
+    ///
+    /// # Errors
+    /// As [`Txn::get`]; `WrongKind`: the record is no hash.
+    ///
+    /// [`View::field`]: crate::View::field
+    pub fn field(&self, namespace: Namespace, key: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>> {
+        {
+            let set = self.set.borrow();
+            let hash = set.session.hash(key);
+            if let Some(index) = set.find_entry(namespace.index, hash, key)
+                && let ControlFlow::Break(found) = set.written_field(index, name)?
+            {
+                return Ok(found);
+            }
+        }
+        let Some(view) = self.get(namespace, key)? else { return Ok(None) };
+        match view.form() {
+            Form::Blocks => Ok(view.field(name).map(<[u8]>::to_vec)),
+            Form::Value | Form::Set => Err(other_form(view.form(), Form::Blocks)),
+        }
     }
 
     /// Changes elements of a collection of this form.
@@ -300,7 +366,9 @@ impl Txn<'_> {
             self.delete(namespace, key)?;
             return Ok(done);
         }
-        let is_flat = namespace.kind != Kind::Mixed || fields::is_flat(pairs.iter().copied());
+        let is_flat = namespace.kind != Kind::Mixed
+            || fields::is_flat(pairs.iter().copied())
+            || found.is_some() && fields::is_flat_only(pairs.iter().copied());
         if form == Form::Blocks && is_flat {
             // A patch copies less than a rewrite.
             let blocks = blocks_of(&effective)?;
@@ -326,6 +394,34 @@ impl WriteSet<'_> {
     fn form_of_elements(&self, index: usize) -> Option<Form> {
         let entry = self.entry_at(index);
         matches!(entry.write, Write::Elements(_)).then_some(entry.form)
+    }
+
+    /// The value of a field of a hash that the transaction has written; `Continue` if the stored
+    /// record has to be read.
+    fn written_field(&self, index: usize, name: &[u8]) -> Result<ControlFlow<Option<Vec<u8>>>> {
+        let entry = self.entry_at(index);
+        match &entry.write {
+            Write::Elements(elements) if entry.form == Form::Blocks => {
+                let seen = entry.seen.filter(|_| !elements.is_anew);
+                let stored = seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
+                let stored = stored_parts(stored.map(|(cell, _)| cell))?;
+                let found = elements.edit.collection(stored).find(name);
+                Ok(ControlFlow::Break(found.map(|element| element.value.to_vec())))
+            }
+            Write::Patch { changes, .. } => {
+                let is_named = |(known, _): &&BlockWrite| self.buffers.bytes(*known) == name;
+                let Some((_, bytes)) = changes.iter().rev().find(is_named) else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                let value = bytes.map(|bytes| self.buffers.bytes(bytes).to_vec());
+                Ok(ControlFlow::Break(value))
+            }
+            Write::None
+            | Write::Put { .. }
+            | Write::Elements(_)
+            | Write::Delete
+            | Write::Object { .. } => Ok(ControlFlow::Continue(())),
+        }
     }
 
     /// The names of these changes, and of those that the transaction has made to the flat hash.
@@ -409,115 +505,24 @@ impl WriteSet<'_> {
         changes: &[ElementChange<'_>],
     ) -> Result<ChangedElements> {
         let stored = stored_parts(cell)?;
-        let mut done = ChangedElements::default();
-        for (name, value) in changes {
-            // Kept first: an element that is changed and not announced would be wrong.
-            let kept_name = self.buffers.keep(name)?;
-            let kept_value = value.map(|value| self.buffers.keep(value)).transpose()?;
-            let is_changed = if let Some(value) = value {
-                let is_new = elements.edit.insert(stored, name, value)?;
-                done.added += usize::from(is_new);
-                is_new || elements.edit.shape == Shape::Hash
-            } else {
-                let is_removed = elements.edit.remove(stored, name)?;
-                done.removed += usize::from(is_removed);
-                is_removed
-            };
-            if is_changed {
-                done.has_changed = true;
-                elements.changes.push((kept_name, kept_value));
-                if let Some(announced) = &mut elements.announced {
-                    announced.push(kept_name);
-                }
+        // First: an element that is changed and not announced would be wrong.
+        let bytes = changes.iter().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len));
+        self.buffers.check_room(bytes.sum())?;
+        let mut effective = Vec::with_capacity(changes.len());
+        let counts = elements.edit.change(stored, changes, &mut effective);
+        effective.sort_unstable();
+        for index in &effective {
+            let (name, value) = *guaranteed(changes.get(*index), "a change has an index");
+            if !elements.is_anew {
+                let value = value.map(|value| self.buffers.keep(value)).transpose()?;
+                elements.changes.push((self.buffers.keep(name)?, value));
+            } else if let Some(announced) = &mut elements.announced {
+                announced.push(self.buffers.keep(name)?);
             }
         }
-        Ok(done)
-    }
-}
-
-/// The parts of a stored collection; none without one.
-pub(crate) fn stored_parts(cell: Option<Cell<'_>>) -> Result<StoredParts<'_>> {
-    let Some(cell) = cell else { return Ok(StoredParts::default()) };
-    let value = split(cell, cell.value()?)?.0;
-    Ok(StoredParts { cell: Some(cell), table: PartTable::parse(value)? })
-}
-
-impl Session {
-    /// A draft of a collection with its changes. `meta` follows the value; `None` keeps that of the
-    /// stored version.
-    pub(crate) fn draft_elements(
-        &self,
-        lookup: KeyLookup<'_>,
-        (elements, seen): (&ElementsWrite, Option<ReadToken>),
-        meta: Option<&[u8]>,
-    ) -> Result<PendingCell> {
-        let seen = seen.filter(|_| !elements.is_anew);
-        let old = seen.map(|seen| self.stored(seen)).transpose()?.flatten().map(|(cell, _)| cell);
-        let edit = &elements.edit;
-        let kept = match old {
-            Some(cell) => split(cell, cell.value()?)?.1,
-            None => &[],
-        };
-        let meta = meta.unwrap_or(kept);
-        if let Some(value) = flat_again(edit)? {
-            return self.draft(lookup, &[], &value, meta);
-        }
-        let (children, value) =
-            edit.record(stored_parts(old)?, |part| self.part_cell(lookup, part))?;
-        invariant!(is_divided(&value), "the table of a divided collection");
-        self.draft(lookup, &children, &value, meta)
-    }
-
-    /// A cell for a part of a collection.
-    fn part_cell(&self, lookup: KeyLookup<'_>, part: &[u8]) -> Result<u64> {
-        let body =
-            u32::try_from(part.len()).map_err(|_| Error::ValueTooLarge { bytes: part.len() })?;
-        let head = CellHeader {
-            kind: CellKind::Block,
-            flags: 0,
-            namespace: lookup.table.index(),
-            body,
-            key: 0,
-            children: 0,
-            hash: lookup.hash,
-        };
-        let cell = self.member.fill_cell(&head, &[part], None)?;
-        self.member.seal_block(cell.at, cell.body_crc)?;
-        Ok(cell.at)
-    }
-}
-
-/// The value of a flat collection, if a divided one has become small.
-fn flat_again(edit: &CollectionEdit) -> Result<Option<Vec<u8>>> {
-    let Some(part) = edit.single_part() else { return Ok(None) };
-    if edit.elements > FLAT_AGAIN_MAX as u64 || part.len() > FLAT_AGAIN_BYTES_MAX {
-        return Ok(None);
-    }
-    let part = Part::parse(edit.shape, part)?;
-    let elements: Vec<_> = (0..part.len()).map_while(|index| part.element(index)).collect();
-    if elements.len() != part.len() || elements.len() as u64 != edit.elements {
-        return Err(BAD_COUNT.into());
-    }
-    if edit.shape == Shape::Set {
-        let members: Vec<&[u8]> = elements.iter().map(|element| element.name).collect();
-        return members::encode(&members).map(Some);
-    }
-    let mut pairs = Vec::with_capacity(part.len());
-    for element in elements {
-        match str::from_utf8(element.name) {
-            Ok(name) if is_block_name(element.name) && element.value.len() <= BLOCK_INLINE_MAX => {
-                pairs.push((name, element.value));
-            }
-            _ => return Ok(None),
-        }
-    }
-    Ok(Some(encode_inline(&pairs)))
-}
-
-const fn shape_of(form: Form) -> Shape {
-    match form {
-        Form::Set => Shape::Set,
-        Form::Blocks | Form::Value => Shape::Hash,
+        self.buffers.count_kept(elements.edit.take_kept_bytes())?;
+        let ElementCounts { added, removed } = counts?;
+        Ok(ChangedElements { added, removed, has_changed: !effective.is_empty() })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes of one record. In a namespace without indexes, watches and stream a write takes the
 //! direct path of `write.rs` and `patch.rs`; elsewhere it is a transaction of one record.
 
+use nearstate_memory::KnownSlot;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::read::BATCH;
@@ -41,18 +42,19 @@ impl Session {
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        self.put_at(namespace, self.lookup(namespace, key)?, value, condition)
+        let lookup = self.lookup(namespace, key)?;
+        self.put_at(namespace, (lookup, KnownSlot::Unknown), value, condition)
     }
 
     #[inline]
     fn put_at(
         &self,
         namespace: Namespace,
-        lookup: KeyLookup<'_>,
+        (lookup, probed): (KeyLookup<'_>, KnownSlot),
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        let direct = || self.put_direct(namespace, lookup, value, condition);
+        let direct = || self.put_direct(namespace, (lookup, probed), value, condition);
         if let Some(outcome) = self.member.with_reserve(direct)? {
             return Ok(outcome);
         }
@@ -85,13 +87,15 @@ impl Session {
                 *hash = self.hash(key);
                 self.member.prefetch_bucket(table, *hash);
             }
-            for hash in hashes.iter().take(records.len()) {
-                self.member.prefetch_record(table, *hash, 1);
+            let mut probed = [KnownSlot::Unknown; BATCH];
+            for (known, hash) in probed.iter_mut().zip(hashes).take(records.len()) {
+                *known = self.member.probe_known_slot(table, hash);
             }
-            for ((key, value), hash) in records.iter().zip(hashes) {
+            for ((key, value), (hash, known)) in records.iter().zip(hashes.into_iter().zip(probed))
+            {
                 // The lines that the put would prefetch are already being loaded.
                 let lookup = KeyLookup { table, hash, key, form: Form::Value, is_seen: true };
-                self.put_at(namespace, lookup, value, Condition::Always)?;
+                self.put_at(namespace, (lookup, known), value, Condition::Always)?;
             }
         }
         Ok(())

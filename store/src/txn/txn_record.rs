@@ -74,6 +74,8 @@ fn edited_record<'t, 's: 't>(
         edit: Some(elements.edit.clone()),
     };
     let stored = stored.map(|(cell, (value, _))| (cell, value));
+    // Later changes count what this view keeps of the collection.
+    set.buffers.count_kept(record.memory_bytes())?;
     Ok(View::edited(written.keep(record), stored))
 }
 
@@ -102,6 +104,7 @@ pub(crate) fn written_record<'t, 's: 't>(
         }
         Write::Put { value } => {
             record.value.extend_from_slice(set.buffers.bytes(value));
+            set.buffers.count_kept(record.memory_bytes())?;
             return Ok(Some(View::written(written.keep(record))));
         }
         Write::Patch { is_anew, changes } => (is_anew, changes),
@@ -130,5 +133,6 @@ pub(crate) fn written_record<'t, 's: 't>(
     let pairs: Vec<(&str, &[u8])> =
         blocks.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
     record.value = encode_inline(&pairs);
+    set.buffers.count_kept(record.memory_bytes())?;
     Ok(Some(View::written(written.keep(record))))
 }

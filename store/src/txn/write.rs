@@ -149,12 +149,13 @@ impl Session {
         Ok(SingleWrite::Made { version })
     }
 
-    /// Puts a record without a transaction; `None` if the namespace needs one.
+    /// Puts a record without a transaction; `None` if the namespace needs one. If the record was
+    /// seen, `probed` is what is known about its slot.
     #[inline]
     pub(crate) fn put_direct(
         &self,
         namespace: Namespace,
-        lookup: KeyLookup<'_>,
+        (lookup, probed): (KeyLookup<'_>, KnownSlot),
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Option<Outcome>> {
@@ -173,6 +174,7 @@ impl Session {
             self.member.prefetch_bucket(lookup.table, lookup.hash);
         }
         let (draft, known) = self.draft_pair(lookup, value)?;
+        let known = if lookup.is_seen { probed } else { known };
         let target = WriteTarget { hash: lookup.hash, key, known };
         let flags = FlagCheck {
             table: lookup.table,

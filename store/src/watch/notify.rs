@@ -133,7 +133,7 @@ impl<'s> WriteSet<'s> {
 }
 
 /// The names of the changed blocks; true if one is left out that no block can have.
-fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
+fn changed_names<'b>(entry: &'b TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
     let text = |name: BufferSpan| str::from_utf8(name.of(bytes)).ok();
     match &entry.write {
         Write::Patch { changes, .. } => {
@@ -143,7 +143,7 @@ fn changed_names<'b>(entry: &TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) 
         Write::Elements(elements) if entry.form == Form::Blocks => {
             let names: BTreeSet<&[u8]> = match &elements.announced {
                 Some(names) => names.iter().map(|name| name.of(bytes)).collect(),
-                None => elements.changes.iter().map(|(name, _)| name.of(bytes)).collect(),
+                None => elements.changed(bytes).into_iter().map(|(name, _)| name).collect(),
             };
             let is_possible = |name: &&&[u8]| is_block_name(name);
             let possible = names.iter().filter(is_possible);

@@ -11,20 +11,20 @@ use proptest::prelude::*;
 
 use crate::fixture::{TestFolder, TestRegion};
 
-fn mixed(session: &Session) -> Namespace {
+pub(crate) fn mixed(session: &Session) -> Namespace {
     session.namespace("xapp", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap()
 }
 
-fn member(number: u32) -> Vec<u8> {
+pub(crate) fn member(number: u32) -> Vec<u8> {
     format!("member-{number}").into_bytes()
 }
 
-fn slices(all: &[Vec<u8>]) -> Vec<&[u8]> {
+pub(crate) fn slices(all: &[Vec<u8>]) -> Vec<&[u8]> {
     all.iter().map(Vec::as_slice).collect()
 }
 
 /// A set has exactly these members, by each way to read it.
-fn assert_set(view: Option<View<'_>>, model: &BTreeSet<Vec<u8>>) {
+pub(crate) fn assert_set(view: Option<View<'_>>, model: &BTreeSet<Vec<u8>>) {
     let Some(view) = view else { return assert!(model.is_empty(), "{} members lost", model.len()) };
     assert_eq!(view.form(), Form::Set);
     let all: Vec<&[u8]> = view.members().collect();
@@ -48,7 +48,7 @@ fn assert_set(view: Option<View<'_>>, model: &BTreeSet<Vec<u8>>) {
     assert_eq!(scanned, all);
 }
 
-fn assert_hash(view: Option<View<'_>>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+pub(crate) fn assert_hash(view: Option<View<'_>>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let Some(view) = view else { return assert!(model.is_empty(), "{} fields lost", model.len()) };
     assert_eq!((view.form(), view.fields().len()), (Form::Blocks, model.len()));
     let all: Vec<(&[u8], &[u8])> = view.fields().collect();

@@ -30,6 +30,7 @@ mod hostile;
 #[cfg(feature = "crash-points")]
 mod killed_collection;
 mod killed_tag_declaration;
+mod large_collections;
 mod log;
 mod mixed_namespaces;
 mod namespace_limits;

@@ -107,6 +107,7 @@ categories! {
     TRANSACTION 12 "transaction"
     SCRIPTING 13 "scripting"
     SDL 14 "sdl"
+    BITMAP 15 "bitmap"
 }
 
 impl AclCategories {
@@ -149,6 +150,8 @@ impl AclCategories {
 pub enum CommandGroup {
     /// Strings.
     Strings,
+    /// Bits of strings.
+    Bitmaps,
     /// Hashes.
     Hashes,
     /// Sets.
@@ -178,6 +181,7 @@ impl CommandGroup {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Strings => "string",
+            Self::Bitmaps => "bitmap",
             Self::Hashes => "hash",
             Self::Sets => "set",
             Self::Keys | Self::Tags => "generic",
@@ -194,6 +198,7 @@ impl CommandGroup {
     pub(super) const fn categories(self) -> AclCategories {
         match self {
             Self::Strings => AclCategories::STRING,
+            Self::Bitmaps => AclCategories::BITMAP,
             Self::Hashes => AclCategories::HASH,
             Self::Sets => AclCategories::SET,
             Self::Keys | Self::Tags => AclCategories::KEYSPACE,

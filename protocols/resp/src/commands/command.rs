@@ -3,6 +3,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use crate::command::command_table::CommandTable;
+use crate::command::key_access::key_words;
 use crate::command::{AclCategories, CommandFlags};
 use crate::command_context::{CommandContext, CommandFn, RespCommand};
 use crate::parse::Args;
@@ -75,6 +76,15 @@ pub(crate) fn getkeys(
     write_getkeys(ctx.table, args, reply)
 }
 
+/// `COMMAND GETKEYSANDFLAGS command [argument ...]`
+pub(crate) fn getkeysandflags(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    write_getkeysandflags(ctx.table, args, reply)
+}
+
 fn write_commands(
     known: RespCommandTable,
     _: Args<'_>,
@@ -145,6 +155,39 @@ fn write_getkeys(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     let request = args.from(2);
+    let (_, keys) = keys_of(known, request)?;
+    reply.array(keys.len());
+    for key in &keys {
+        reply.bulk(key);
+    }
+    Ok(())
+}
+
+fn write_getkeysandflags(
+    known: RespCommandTable,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let request = args.from(2);
+    let (command, keys) = keys_of(known, request)?;
+    reply.array(keys.len());
+    for (number, key) in keys.iter().enumerate() {
+        reply.array(2);
+        reply.bulk(key);
+        let words = key_words(command.name, command.flags, number, request);
+        reply.set(words.len());
+        for word in words {
+            reply.simple(word);
+        }
+    }
+    Ok(())
+}
+
+/// The command of a request, and its keys.
+fn keys_of(
+    known: RespCommandTable,
+    request: Args<'_>,
+) -> Result<(&'static RespCommand, Vec<&[u8]>), ErrorReply> {
     let command = known
         .lookup_any_arity(request)
         .map_err(|_| ErrorReply::fixed("ERR Invalid command specified"))?;
@@ -159,9 +202,7 @@ fn write_getkeys(
     if keys.len() == 0 && !command.flags.has(CommandFlags::NO_MANDATORY_KEYS) {
         return Err(ErrorReply::fixed("ERR Invalid arguments specified for command"));
     }
-    reply.array(keys.len());
-    keys.for_each(|at| reply.bulk(request.get(at).unwrap_or_default()));
-    Ok(())
+    Ok((command, keys.map(|at| request.get(at).unwrap_or_default()).collect()))
 }
 
 /// All commands without subcommands.

@@ -5,6 +5,7 @@ use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
+use nearstate_model::invariant::guaranteed;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -31,22 +32,31 @@ impl DeferredArray {
         self.bytes
     }
 
+    /// Adds an element.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        match self.parts.back_mut() {
-            Some(part) if part.len() < PART_BYTES => {}
-            full => {
-                // A long reply needs no spare capacity.
-                full.into_iter().for_each(Vec::shrink_to_fit);
-                self.parts.push_back(Vec::new());
-            }
-        }
-        if let Some(part) = self.parts.back_mut() {
-            let before = part.len();
-            // Bulk strings are equal in both protocol versions.
-            ReplyWriter::new(part, RespVersion::Resp2).bulk(bytes);
-            self.bytes += part.len() - before;
-        }
+        let part = self.part();
+        let before = part.len();
+        // Bulk strings are equal in both protocol versions.
+        ReplyWriter::new(part, RespVersion::Resp2).bulk(bytes);
+        let added = part.len() - before;
+        self.bytes += added;
         self.count += 1;
+    }
+
+    /// Adds bytes of a reply that is no array.
+    pub(super) fn push_raw(&mut self, bytes: &[u8]) {
+        self.part().extend_from_slice(bytes);
+        self.bytes += bytes.len();
+    }
+
+    /// The part that gets the next bytes.
+    fn part(&mut self) -> &mut Vec<u8> {
+        if self.parts.back().is_none_or(|part| part.len() >= PART_BYTES) {
+            // A long reply needs no spare capacity.
+            self.parts.back_mut().into_iter().for_each(Vec::shrink_to_fit);
+            self.parts.push_back(Vec::new());
+        }
+        guaranteed(self.parts.back_mut(), "a part was added")
     }
 
     /// Writes a part. `Done` after the last one.

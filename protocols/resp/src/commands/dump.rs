@@ -1,17 +1,18 @@
 //! `DUMP` and `RESTORE`: moving keys between nodes.
 
 use super::arg;
+use super::collection_read::{CollectionKey, DIRECT_MAX, Selection, SetOperation};
+use super::collection_store::RestoreTask;
+use super::collection_task::{CollectionTask, ReplyForm};
 use super::hashes::{check_restored, resolve_hash};
 use crate::command_context::{CommandContext, CommandTxn};
-use crate::dump_payload::{DumpError, DumpedRecord, DumpedValue};
+use crate::dump_payload::{BytesPair, DumpError, DumpedHead, DumpedRecord, DumpedValue};
 use crate::number::integer;
 use crate::parse::Args;
 use crate::records::{ChangeError, KeptMetadata, put_hash, put_set, put_string};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::{Form, now_ms};
-
-const BAD_FORMAT: ErrorReply = ErrorReply::fixed("ERR Bad data format");
 
 /// `DUMP key`
 pub(crate) fn dump(
@@ -23,6 +24,17 @@ pub(crate) fn dump(
         reply.nil();
         return Ok(());
     };
+    let selection = match found.record_type() {
+        Form::Value => None,
+        Form::Set => Some(Selection::Members(SetOperation::Union)),
+        Form::Blocks => Some(Selection::Fields),
+    };
+    if let (Some(selection), None) = (selection, ctx.txn)
+        && found.elements()? > DIRECT_MAX
+    {
+        let keys = vec![CollectionKey::of(ctx.records, arg(args, 1))?];
+        return ctx.begin(CollectionTask::new(selection, ReplyForm::Dump, keys), reply);
+    }
     let tags = found.tags();
     let value = match found.record_type() {
         Form::Value => DumpedValue::String(found.string()?),
@@ -98,23 +110,35 @@ pub(crate) fn restore(
     let key = arg(args, 1);
     let options = RestoreOptions::read(args.from(4))?;
     let ttl = integer(arg(args, 2)).ok_or(ErrorReply::NOT_INTEGER)?;
-    let busy = ErrorReply::fixed("BUSYKEY Target key name already exists.");
     if !options.is_replacing && ctx.read(key)?.is_some() {
-        return Err(busy);
+        return Err(ErrorReply::BUSY_KEY);
     }
     let ttl =
         u64::try_from(ttl).map_err(|_| ErrorReply::fixed("ERR Invalid TTL value, must be >= 0"))?;
-    let record = DumpedRecord::decode(arg(args, 3)).map_err(|error| match error {
-        DumpError::Checksum => ErrorReply::fixed("ERR DUMP payload version or checksum are wrong"),
-        DumpError::Format => BAD_FORMAT,
-    })?;
+    let head = DumpedHead::decode(arg(args, 3))?;
     let now = now_ms();
     let expires_ms = match (ttl, options.is_absolute) {
         (0, _) => 0,
         (ttl, true) => ttl,
         (ttl, false) => now.checked_add(ttl).ok_or_else(|| ErrorReply::expire_time("restore"))?,
     };
-    let kept = KeptMetadata { expires_ms, tags: tags_of(&record)? };
+    let kept = KeptMetadata { expires_ms, tags: tags_of(&head.tags)? };
+    let is_past = expires_ms != 0 && expires_ms <= now;
+    if ctx.txn.is_none() && head.elements > DIRECT_MAX && !is_past {
+        let task = RestoreTask {
+            key: key.to_vec(),
+            payload: arg(args, 3).to_vec(),
+            form: head.form,
+            at: head.at,
+            left: head.elements,
+            kept,
+            is_replacing: options.is_replacing,
+            built: ctx.session().collection_builder(head.form)?,
+            elements: head.elements,
+        };
+        return ctx.begin(task, reply);
+    }
+    let record = DumpedRecord::decode(arg(args, 3))?;
     match &record.value {
         DumpedValue::Hash(fields) => check_restored(fields)?,
         DumpedValue::String(_) | DumpedValue::Set(_) => {}
@@ -122,9 +146,9 @@ pub(crate) fn restore(
     ctx.change(|change| {
         let found = change.read(key)?;
         if found.is_some() && !options.is_replacing {
-            return Err(busy.clone().into());
+            return Err(ErrorReply::BUSY_KEY.into());
         }
-        if expires_ms != 0 && expires_ms <= now {
+        if is_past {
             change.delete(key)?;
             return Ok(());
         }
@@ -134,9 +158,9 @@ pub(crate) fn restore(
     Ok(())
 }
 
-fn tags_of(record: &DumpedRecord<'_>) -> Result<Vec<(String, Vec<u8>)>, ErrorReply> {
-    let tags = record.tags.iter().map(|(name, value)| {
-        let name = str::from_utf8(name).map_err(|_| BAD_FORMAT)?;
+fn tags_of(tags: &[BytesPair<'_>]) -> Result<Vec<(String, Vec<u8>)>, ErrorReply> {
+    let tags = tags.iter().map(|(name, value)| {
+        let name = str::from_utf8(name).map_err(|_| DumpError::Format)?;
         Ok((name.to_owned(), value.to_vec()))
     });
     tags.collect()

@@ -1,11 +1,8 @@
 //! Hash commands. A small hash is a record of named blocks; a large one is divided into parts.
 
 use super::arg;
-use super::collection_source::{
-    CollectionKey, CollectionSource, DIRECT_MAX, Selection, check_count, fields,
-};
-use super::deferred_array::ArrayTask;
-use super::keyspace::begin;
+use super::collection_read::{CollectionKey, DIRECT_MAX, Selection, check_count, fields};
+use super::collection_task::{CollectionTask, ReplyForm};
 use super::random::{RandomCount, below, bounded};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
@@ -118,8 +115,7 @@ pub(crate) fn hsetnx(
     let changes = pairs(args.from(2))?;
     let is_set = ctx.change(|change| {
         let resolved = resolve_hash(change, arg(args, 1), &changes)?;
-        let found = change.read_at(resolved)?;
-        if fields(found.as_ref())?.get(arg(args, 2)).is_some() {
+        if change.txn.field(resolved.namespace, resolved.key, arg(args, 2))?.is_some() {
             return Ok(false);
         }
         set_fields(change, resolved, &changes)?;
@@ -165,12 +161,11 @@ pub(crate) fn hmget(
 fn begin_task(
     ctx: &mut CommandContext<'_>,
     key: &[u8],
-    selection: Selection,
+    form: ReplyForm,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    // Another process may have removed the namespace since the hash was read.
-    let keys = vec![CollectionKey::resolve(ctx.records, key)?];
-    begin(ctx, ArrayTask::new(CollectionSource::new(selection, keys)), reply)
+    let keys = vec![CollectionKey::of(ctx.records, key)?];
+    ctx.begin(CollectionTask::new(Selection::Fields, form, keys), reply)
 }
 
 /// `HGETALL key`
@@ -182,7 +177,7 @@ pub(crate) fn hgetall(
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
     if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
-        return begin_task(ctx, arg(args, 1), Selection::Fields, reply);
+        return begin_task(ctx, arg(args, 1), ReplyForm::Fields, reply);
     }
     let counted = existing.len();
     reply.map(counted);
@@ -202,7 +197,7 @@ pub(crate) fn hkeys(
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
     if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
-        return begin_task(ctx, arg(args, 1), Selection::Names, reply);
+        return begin_task(ctx, arg(args, 1), ReplyForm::Names, reply);
     }
     let counted = existing.len();
     reply.array(counted);
@@ -218,7 +213,7 @@ pub(crate) fn hvals(
     let found = ctx.read(arg(args, 1))?;
     let existing = fields(found.as_ref())?;
     if existing.len() > DIRECT_MAX && ctx.txn.is_none() {
-        return begin_task(ctx, arg(args, 1), Selection::Values, reply);
+        return begin_task(ctx, arg(args, 1), ReplyForm::Values, reply);
     }
     let counted = existing.len();
     reply.array(counted);
@@ -304,8 +299,8 @@ fn edit<T: AsRef<[u8]>>(
             let new = edit(None)?;
             resolve_hash(change, arg(args, 1), &[(name, new.as_ref())])?
         };
-        let found = change.read_at(resolved)?;
-        let new = edit(fields(found.as_ref())?.get(name))?;
+        let found = change.txn.field(resolved.namespace, resolved.key, name)?;
+        let new = edit(found.as_deref())?;
         set_fields(change, resolved, &[(name, new.as_ref())])?;
         Ok(new)
     })

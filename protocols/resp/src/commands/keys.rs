@@ -1,12 +1,11 @@
 //! Commands for keys of all types: deletion, renaming, copying, existence, type.
 
 use super::arg;
-use crate::command_context::{CommandContext, CommandTxn, RETRY_POLICY};
+use super::collection_store::{StoreAction, StoreCommand};
+use crate::command_context::{CommandContext, RETRY_POLICY};
 use crate::number::{integer, small_integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{
-    ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_hash, put_set, put_string,
-};
+use crate::records::{RecordRef, ResolvedKey};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::Error;
@@ -191,55 +190,16 @@ pub(super) const fn type_name(form: Form) -> &'static str {
     }
 }
 
-/// Writes value, expiration time and tags of a record to another key.
-fn put_copy(
-    change: &CommandTxn<'_, '_>,
-    target: ResolvedKey<'_>,
-    found: &RecordRef<'_>,
-) -> Result<(), ChangeError> {
-    // All checks come first: between MULTI and EXEC nothing is undone.
-    let ResolvedKey { namespace, key } = target;
-    let may_be = match (namespace.kind(), found.record_type()) {
-        (Kind::Mixed, _) | (Kind::Value, Form::Value) | (Kind::Blocks, Form::Blocks) => true,
-        (Kind::Value | Kind::Blocks | Kind::Counters, _) => false,
-    };
-    if !may_be {
-        return Err(ErrorReply::WRONG_TYPE.into());
-    }
-    if key.len() > KEY_BYTES_MAX {
-        return Err(Error::KeyTooLarge { bytes: key.len() }.into());
-    }
-    let kept = KeptMetadata::of(found);
-    match found.record_type() {
-        Form::Value => put_string(change.txn, target, found.string()?, &kept)?,
-        Form::Set => {
-            let members: Vec<&[u8]> = found.members()?.collect();
-            put_set(change.txn, target, &members, &kept)?;
-        }
-        Form::Blocks => {
-            let fields: Vec<_> = found.fields()?.collect();
-            put_hash(change.txn, target, &fields, &kept)?;
-        }
-    }
-    Ok(())
-}
-
-/// Renames a key. Returns false if `is_free` is set and the new key exists.
-fn rename_to(ctx: &CommandContext<'_>, args: Args<'_>, is_free: bool) -> Result<bool, ErrorReply> {
-    let (from, to) = (arg(args, 1), arg(args, 2));
-    ctx.change(|change| {
-        let Some(found) = change.read(from)? else { return Err(ErrorReply::NO_KEY.into()) };
-        if from == to {
-            return Ok(false);
-        }
-        let target = change.resolved(to, 0)?;
-        if is_free && change.read_at(target)?.is_some() {
-            return Ok(false);
-        }
-        put_copy(change, target, &found)?;
-        change.delete(from)?;
-        Ok(true)
-    })
+/// Copies or renames the record of a key; a large set or hash in slices. Writes the reply.
+fn store_record(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    action: StoreAction,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let (source, target) = (arg(args, 1).to_vec(), arg(args, 2).to_vec());
+    let command = StoreCommand { sources: vec![source], target, action };
+    command.begin(ctx, reply)
 }
 
 /// `RENAME key newkey`
@@ -248,9 +208,7 @@ pub(crate) fn rename(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    rename_to(ctx, args, false)?;
-    reply.ok();
-    Ok(())
+    store_record(ctx, args, StoreAction::Rename { is_free: false }, reply)
 }
 
 /// `RENAMENX key newkey`
@@ -259,8 +217,7 @@ pub(crate) fn renamenx(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    reply.int(rename_to(ctx, args, true)?.into());
-    Ok(())
+    store_record(ctx, args, StoreAction::Rename { is_free: true }, reply)
 }
 
 /// `COPY source destination [DB destination-db] [REPLACE]`
@@ -289,16 +246,7 @@ pub(crate) fn copy(
     if from == to {
         return Err(ErrorReply::fixed("ERR source and destination objects are the same"));
     }
-    let is_copied = ctx.change(|change| {
-        let Some(found) = change.read(from)? else { return Ok(false) };
-        let target = change.resolved(to, 0)?;
-        if !has_replace && change.read_at(target)?.is_some() {
-            return Ok(false);
-        }
-        put_copy(change, target, &found).map(|()| true)
-    })?;
-    reply.int(is_copied.into());
-    Ok(())
+    store_record(ctx, args, StoreAction::Copy { is_replacing: has_replace }, reply)
 }
 
 /// Accepts database 0 only.

@@ -13,21 +13,8 @@ use crate::parse::Args;
 use crate::pattern;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
-use crate::sliced_task::{SlicedTask, TaskProgress};
 use std::ops::ControlFlow;
 use tasks::{DbsizeTask, FlushTask, KeysSource, RandomKeyTask, ScanSource};
-
-/// Starts a task. A task of one slice replies at once.
-pub(super) fn begin(
-    ctx: &mut CommandContext<'_>,
-    mut task: impl SlicedTask + 'static,
-    reply: &mut ReplyWriter<'_>,
-) -> CommandResult {
-    if task.step(ctx.records, ctx.server, reply)? == TaskProgress::More {
-        ctx.connection.task = Some(Box::new(task));
-    }
-    Ok(())
-}
 
 /// `KEYS pattern`
 pub(crate) fn keys(
@@ -51,7 +38,7 @@ pub(crate) fn keys(
         reply.close_array(begun, count);
         return Ok(());
     }
-    begin(ctx, ArrayTask::new(KeysSource::new(namespaces, pattern)), reply)
+    ctx.begin(ArrayTask::new(KeysSource::new(namespaces, pattern)), reply)
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
@@ -84,7 +71,7 @@ pub(crate) fn scan(
         });
         return Ok(());
     }
-    begin(ctx, ArrayTask::new(ScanSource::new(namespaces, cursor, options)), reply)
+    ctx.begin(ArrayTask::new(ScanSource::new(namespaces, cursor, options)), reply)
 }
 
 /// `RANDOMKEY`
@@ -99,7 +86,7 @@ pub(crate) fn randomkey(
         return Ok(());
     }
     let picking = RandomKeyTask::new(ctx.session(), namespaces)?;
-    begin(ctx, picking, reply)
+    ctx.begin(picking, reply)
 }
 
 /// `DBSIZE`
@@ -118,7 +105,7 @@ pub(crate) fn dbsize(
         reply.count(count);
         return Ok(());
     }
-    begin(ctx, DbsizeTask::new(namespaces), reply)
+    ctx.begin(DbsizeTask::new(namespaces), reply)
 }
 
 /// `FLUSHALL [ASYNC | SYNC]`, `FLUSHDB [ASYNC | SYNC]`
@@ -139,5 +126,5 @@ pub(crate) fn flush(
         reply.ok();
         return Ok(());
     }
-    begin(ctx, FlushTask::new(namespaces), reply)
+    ctx.begin(FlushTask::new(namespaces), reply)
 }

@@ -1,12 +1,11 @@
 //! Set commands.
 
 use super::arg;
-use super::collection_source::{
-    CollectionKey, CollectionSource, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, check_count,
-    members,
+use super::collection_read::{
+    CollectionKey, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, check_count, members,
 };
-use super::deferred_array::ArrayTask;
-use super::keyspace::begin;
+use super::collection_store::{StoreAction, StoreCommand};
+use super::collection_task::{CollectionTask, ReplyForm};
 use super::random::{RandomCount, below, bounded, sample};
 use super::scan_options::{self, ScanKind, ScanOptions};
 use crate::command_context::{CommandContext, CommandTxn};
@@ -73,7 +72,8 @@ pub(crate) fn smembers(
     let found = ctx.read(arg(args, 1))?;
     let members = members(found.as_ref())?;
     if members.len() > DIRECT_MAX && ctx.txn.is_none() {
-        return begin_task(ctx, args.from(1), Selection::Members(SetOperation::Union), reply);
+        let operation = SetOperation::Union;
+        return begin_task(ctx, args.from(1), (operation, ReplyForm::Members), reply);
     }
     let counted = members.len();
     reply.set(counted);
@@ -219,12 +219,12 @@ pub(crate) fn smove(
 fn begin_task(
     ctx: &mut CommandContext<'_>,
     keys: Args<'_>,
-    selection: Selection,
+    (operation, form): (SetOperation, ReplyForm),
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let keys = distinct(keys).map(|key| CollectionKey::resolve(ctx.records, key));
+    let keys = distinct(keys).map(|key| CollectionKey::of(ctx.records, key));
     let keys = keys.collect::<Result<Vec<_>, ErrorReply>>()?;
-    begin(ctx, ArrayTask::new(CollectionSource::new(selection, keys)), reply)
+    ctx.begin(CollectionTask::new(Selection::Members(operation), form, keys), reply)
 }
 
 /// The keys of sets. A repeated set changes nothing, except the first one, from which others may be
@@ -273,7 +273,7 @@ fn reply_operation(
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     if is_long(ctx, keys)? {
-        return begin_task(ctx, keys, Selection::Members(algebra), reply);
+        return begin_task(ctx, keys, (algebra, ReplyForm::Members), reply);
     }
     let begun = reply.mark();
     combine(ctx, keys, |sets| {
@@ -315,6 +315,45 @@ pub(crate) fn sdiff(
     reply_operation(ctx, args.from(1), SetOperation::Difference, reply)
 }
 
+/// Stores the result of an operation.
+fn store_operation(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    operation: SetOperation,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    let sources = distinct(args.from(2)).map(<[u8]>::to_vec).collect();
+    let (target, action) = (arg(args, 1).to_vec(), StoreAction::Operation(operation));
+    StoreCommand { sources, target, action }.begin(ctx, reply)
+}
+
+/// `SINTERSTORE destination key [key ...]`
+pub(crate) fn sinterstore(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    store_operation(ctx, args, SetOperation::Intersection, reply)
+}
+
+/// `SUNIONSTORE destination key [key ...]`
+pub(crate) fn sunionstore(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    store_operation(ctx, args, SetOperation::Union, reply)
+}
+
+/// `SDIFFSTORE destination key [key ...]`
+pub(crate) fn sdiffstore(
+    ctx: &mut CommandContext<'_>,
+    args: Args<'_>,
+    reply: &mut ReplyWriter<'_>,
+) -> CommandResult {
+    store_operation(ctx, args, SetOperation::Difference, reply)
+}
+
 /// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
 pub(crate) fn sintercard(
     ctx: &mut CommandContext<'_>,
@@ -341,7 +380,7 @@ pub(crate) fn sintercard(
     }
     let keys = args.from(2).first(keys);
     if is_long(ctx, keys)? {
-        return begin_task(ctx, keys, Selection::CountOfIntersection(limit), reply);
+        return begin_task(ctx, keys, (SetOperation::Intersection, ReplyForm::Count(limit)), reply);
     }
     let mut count = 0;
     combine(ctx, keys, |sets| {

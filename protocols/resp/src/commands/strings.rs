@@ -1,6 +1,7 @@
 //! String commands.
 
 use super::arg;
+use super::string_edit::{edit, text};
 use crate::command_context::{CommandContext, CommandTxn};
 use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
@@ -16,15 +17,6 @@ use nearstate_store::{Condition, Outcome, now_ms};
 const TOO_LONG: ErrorReply =
     ErrorReply::fixed("ERR string exceeds maximum allowed size (134217728 bytes)");
 const _: () = assert!(VALUE_BYTES_MAX == 134_217_728, "the text above says it");
-
-/// The bytes of a string, if the record exists.
-fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], ErrorReply> {
-    found.map_or(Ok(&[]), |found| found.string())
-}
-
-fn memory_bytes(found: Option<&RecordRef<'_>>) -> KeptMetadata {
-    found.map(KeptMetadata::of).unwrap_or_default()
-}
 
 /// `GET key`
 pub(crate) fn get(
@@ -442,32 +434,6 @@ pub(crate) fn msetnx(
     })?;
     reply.int(is_set.into());
     Ok(())
-}
-
-/// Replaces the bytes of a string, and keeps its expiration time and tags. Returns the result of
-/// `edit`, whose argument is empty if the key does not exist.
-fn edit<T>(
-    ctx: &CommandContext<'_>,
-    key: &[u8],
-    mut edit: impl FnMut(&mut Vec<u8>, bool) -> Result<T, ErrorReply>,
-) -> Result<T, ErrorReply> {
-    ctx.change(|change| {
-        let resolved = if let Some(resolved) = change.records.resolve(key)? {
-            resolved
-        } else {
-            // An error for a missing key is detected before the namespace is created.
-            let mut bytes = Vec::new();
-            edit(&mut bytes, false)?;
-            change.resolved(key, bytes.len())?
-        };
-        let found = change.read_at(resolved)?;
-        let mut bytes = text(found.as_ref())?.to_vec();
-        let (kept, exists) = (memory_bytes(found.as_ref()), found.is_some());
-        drop(found);
-        let answer = edit(&mut bytes, exists)?;
-        put_string(change.txn, resolved, &bytes, &kept)?;
-        Ok(answer)
-    })
 }
 
 /// `APPEND key value`

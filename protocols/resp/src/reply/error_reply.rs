@@ -32,6 +32,8 @@ impl ErrorReply {
     pub const NAN_OR_INFINITY: Self = Self::fixed("ERR increment would produce NaN or Infinity");
     /// The key does not exist.
     pub const NO_KEY: Self = Self::fixed("ERR no such key");
+    /// The key exists and is not replaced.
+    pub const BUSY_KEY: Self = Self::fixed("BUSYKEY Target key name already exists.");
     /// The cursor is not a number.
     pub const CURSOR: Self = Self::fixed("ERR invalid cursor");
     /// An index or count is negative or too large.

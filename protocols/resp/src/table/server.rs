@@ -210,6 +210,16 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         ..ROW
     },
     RespCommand {
+        name: "command|getkeysandflags",
+        arity: -4,
+        flags: ANY_TIME,
+        also: AclCategories::CONNECTION,
+        summary: "Extracts the key names of a command, with how it accesses each key.",
+        complexity: "O(N), N arguments",
+        run: command::getkeysandflags,
+        ..ROW
+    },
+    RespCommand {
         name: "info",
         arity: -1,
         flags: ANY_TIME,

@@ -1,6 +1,6 @@
 //! Set commands.
 
-use super::{GROW_FAST, READ, READ_FAST, WRITE_FAST};
+use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandFlags, CommandGroup};
 use crate::command_context::RespCommand;
 use crate::commands::sets;
@@ -121,6 +121,37 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns the members of the first set that are in none of the other sets.",
         complexity: "O(N), N members of all sets",
         run: sets::sdiff,
+        ..ROW
+    },
+    RespCommand {
+        name: "sinterstore",
+        arity: -3,
+        flags: GROW,
+        keys: ArgPositions::ALL,
+        summary: "Stores the members that are in all sets. Returns their number.",
+        complexity: "O(N*M), N members of the smallest of M sets",
+        run: sets::sinterstore,
+        ..ROW
+    },
+    RespCommand {
+        name: "sunionstore",
+        arity: -3,
+        flags: GROW,
+        keys: ArgPositions::ALL,
+        summary: "Stores the members that are in any of the sets. Returns their number.",
+        complexity: "O(N), N members of all sets",
+        run: sets::sunionstore,
+        ..ROW
+    },
+    RespCommand {
+        name: "sdiffstore",
+        arity: -3,
+        flags: GROW,
+        keys: ArgPositions::ALL,
+        summary: "Stores the members of the first set that are in none of the other sets. Returns \
+                  their number.",
+        complexity: "O(N), N members of all sets",
+        run: sets::sdiffstore,
         ..ROW
     },
     RespCommand {

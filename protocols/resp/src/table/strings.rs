@@ -3,7 +3,7 @@
 use super::{GROW, GROW_FAST, READ, READ_FAST, WRITE_FAST};
 use crate::command::{ArgPositions, CommandGroup};
 use crate::command_context::RespCommand;
-use crate::commands::strings as run;
+use crate::commands::{bits, strings as run};
 
 /// Limit of the region.
 const LENGTH: &str = "A value has at most 128 MiB.";
@@ -189,6 +189,36 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: GROW_FAST,
         summary: "Increments the floating-point value of a key by a number. Uses 0 as initial \
                   value if the key does not exist.",
+        ..ROW
+    },
+    RespCommand {
+        name: "setbit",
+        group: CommandGroup::Bitmaps,
+        run: bits::setbit,
+        arity: 4,
+        flags: GROW,
+        summary: "Sets or clears a bit of a string. Returns its previous value.",
+        complexity: "O(N), N bytes of the string",
+        differs: LENGTH,
+        ..ROW
+    },
+    RespCommand {
+        name: "getbit",
+        group: CommandGroup::Bitmaps,
+        run: bits::getbit,
+        arity: 3,
+        flags: READ_FAST,
+        summary: "Returns a bit of a string.",
+        ..ROW
+    },
+    RespCommand {
+        name: "bitcount",
+        group: CommandGroup::Bitmaps,
+        run: bits::bitcount,
+        arity: -2,
+        flags: READ,
+        summary: "Counts the ones of a string, or of a part of it.",
+        complexity: "O(N), N bytes counted",
         ..ROW
     },
 ];

@@ -259,3 +259,230 @@ fn fields_that_do_not_exist_are_removed_in_any_number() {
     assert_eq!(client.ask(&format!("HDEL h {} b b", absent.join(" "))), ":1|");
     assert_eq!(client.ask("EXISTS h"), ":0|");
 }
+
+/// Runs a request in slices, and calls `between` before each. Returns the reply and the number of
+/// slices.
+fn sliced(
+    client: &mut TestClient,
+    words: &[&[u8]],
+    mut between: impl FnMut(usize),
+) -> (Vec<u8>, usize) {
+    let (mut reply, mut next) = client.begin(words);
+    let mut slices = 0;
+    while next == NextAction::Work {
+        between(slices);
+        let (more, then) = client.step();
+        reply.extend(more);
+        slices += 1;
+        next = match then {
+            Poll::Ready(then) => then,
+            Poll::Pending => NextAction::Read,
+        };
+    }
+    (reply, slices)
+}
+
+#[test]
+fn large_results_are_stored() {
+    let node = node();
+    let mut client = node.client();
+    let one = add(&mut client, "one", 0..9_000);
+    let two = add(&mut client, "{ns},two", (0..9_000).map(|number| 2 * number));
+    for is_multi in [false, true] {
+        let mut store = |request: &str, expected: &Set| {
+            if is_multi {
+                assert_eq!(
+                    (client.ask("MULTI"), client.ask(request)),
+                    ("+OK|".into(), "+QUEUED|".into())
+                );
+                assert_eq!(client.ask("EXEC"), format!("*1|:{}|", expected.len()), "{request}");
+            } else {
+                assert_eq!(client.ask(request), format!(":{}|", expected.len()), "{request}");
+            }
+            check_set(&mut client, "{ns},out", expected);
+        };
+        store("SINTERSTORE {ns},out one {ns},two", &(&one & &two));
+        store("SUNIONSTORE {ns},out one {ns},two one none", &(&one | &two));
+        store("SDIFFSTORE {ns},out one {ns},two", &(&one - &two));
+        store("SDIFFSTORE {ns},out {ns},two one", &(&two - &one));
+        store("SUNIONSTORE {ns},out {ns},out one", &(&(&two - &one) | &one));
+        store("SINTERSTORE {ns},out one none", &Set::new());
+        assert_eq!(client.ask("EXISTS {ns},out"), ":0|");
+    }
+    assert_eq!(client.ask("SET text v"), "+OK|");
+    for command in ["SINTERSTORE", "SUNIONSTORE", "SDIFFSTORE"] {
+        assert!(client.ask(&format!("{command} out one text")).starts_with("-WRONGTYPE"));
+    }
+    assert_eq!(client.ask("EXPIRE text 1000"), ":1|");
+    assert_eq!(client.ask("SUNIONSTORE text one"), ":9000|");
+    assert_eq!(client.ask("TTL text"), ":-1|");
+    check_set(&mut client, "text", &one);
+    let (reply, slices) = sliced(&mut client, &[b"SUNIONSTORE", b"out", b"one"], |_| {});
+    assert!(reply == b":9000\r\n" && slices >= 20, "{slices} slices");
+}
+
+/// Another client changes the source between all slices: the target is the source of one instant,
+/// and nothing is written before the end.
+#[test]
+fn a_large_copy_is_that_of_one_instant() {
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
+    let model = add(&mut client, "s", 0..20_000);
+    for (writes, request) in [
+        (0, &[&b"COPY"[..], b"s", b"out"]),
+        (1, &[&b"COPY"[..], b"s", b"out"]),
+        (1_000_000, &[&b"COPY"[..], b"s", b"out"]),
+        (1_000_000, &[&b"SUNIONSTORE"[..], b"out", b"s"]),
+        (0, &[&b"RENAMENX"[..], b"s", b"out"]),
+        (1_000_000, &[&b"RENAMENX"[..], b"out", b"s"]),
+    ] {
+        let source =
+            String::from_utf8_lossy(request[if request[0] == b"SUNIONSTORE" { 2 } else { 1 }]);
+        let (reply, slices) = sliced(&mut client, request, |slice| {
+            if slice >= writes {
+                return;
+            }
+            assert_eq!(other.ask(&format!("SADD {source} one-of-two two-of-two")), ":2|");
+            assert_eq!(other.ask(&format!("SREM {source} one-of-two two-of-two")), ":2|");
+        });
+        let expected = if request[0] == b"SUNIONSTORE" { ":20000\r\n" } else { ":1\r\n" };
+        assert_eq!(String::from_utf8_lossy(&reply), expected);
+        assert!(slices >= if writes < 2 { 70 } else { 4 }, "{slices} slices");
+        if request[0] == b"RENAMENX" {
+            assert_eq!(client.ask(&format!("EXISTS {source}")), ":0|");
+            let target = String::from_utf8_lossy(request[2]);
+            check_set(&mut client, &target, &model);
+        } else {
+            check_set(&mut client, "out", &model);
+            assert_eq!(client.ask("DEL out"), ":1|");
+        }
+    }
+    // The source becomes another record, or none, between two slices.
+    let copy = &[&b"COPY"[..], b"s", b"out"];
+    let (reply, _) = sliced(&mut client, copy, |slice| {
+        if slice == 3 {
+            assert_eq!(other.ask("SET s text"), "+OK|");
+        }
+    });
+    assert_eq!((&reply[..], client.ask("GET out")), (&b":1\r\n"[..], "$4|text|".to_owned()));
+    assert_eq!(client.ask("DEL s out"), ":2|");
+    for (request, expected) in [("COPY", ":0\r\n"), ("RENAME", "-ERR no such key\r\n")] {
+        add(&mut client, "s", 0..20_000);
+        let (reply, _) = sliced(&mut client, &[request.as_bytes(), b"s", b"out"], |slice| {
+            if slice == 3 {
+                assert_eq!(other.ask("DEL s"), ":1|");
+            }
+        });
+        assert_eq!(String::from_utf8_lossy(&reply), expected);
+        assert_eq!(client.ask("EXISTS out"), ":0|");
+    }
+    // The target appears.
+    for (request, expected) in [("COPY", ":0\r\n"), ("RENAMENX", ":0\r\n")] {
+        add(&mut client, "s", 0..20_000);
+        let (reply, _) = sliced(&mut client, &[request.as_bytes(), b"s", b"out"], |slice| {
+            if slice == 3 {
+                assert_eq!(other.ask("SET out text"), "+OK|");
+            }
+        });
+        assert_eq!(String::from_utf8_lossy(&reply), expected);
+        assert_eq!(client.ask("GET out"), "$4|text|");
+    }
+}
+
+/// The payload of a bulk reply.
+fn payload(reply: &[u8]) -> &[u8] {
+    let from = reply.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
+    reply.get(from..reply.len() - 2).unwrap()
+}
+
+#[test]
+fn large_collections_are_dumped_and_restored_in_slices() {
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
+    let model = add(&mut client, "s", 0..20_000);
+    let words: Vec<String> =
+        (0..12_000).map(|n| format!("f{} v{}", n / 2 * 2 % 6_000 + n % 2, n)).collect();
+    for some in words.chunks(3_000) {
+        client.ask(&format!("HSET h {}", some.join(" ")));
+    }
+    let fields = client.ask("HGETALL h");
+    assert_eq!(client.ask("HLEN h"), ":6000|");
+    for key in [&b"s"[..], b"h"] {
+        let (dumped, slices) = sliced(&mut client, &[b"DUMP", key], |_| {});
+        assert!(slices >= 20, "{slices} slices");
+        // As in one piece.
+        assert_eq!(
+            (client.ask("MULTI"), client.ask_bytes(&[b"DUMP", key])),
+            ("+OK|".into(), "+QUEUED|".into())
+        );
+        let whole = client.send(&crate::fixture::request(&[b"EXEC"]));
+        assert!(whole.strip_prefix(b"*1\r\n") == Some(&dumped[..]));
+        let (reply, slices) =
+            sliced(&mut client, &[b"RESTORE", b"again", b"0", payload(&dumped)], |_| {});
+        assert!(reply == b"+OK\r\n" && slices >= 20, "{slices} slices");
+        if key == b"s" {
+            check_set(&mut client, "again", &model);
+        } else {
+            assert_eq!(client.ask("HGETALL again"), fields);
+        }
+        let restore: &[&[u8]] = &[b"RESTORE", b"again", b"0", payload(&dumped)];
+        assert!(client.ask_bytes(restore).starts_with("-BUSYKEY"));
+        assert_eq!(client.ask("DEL again"), ":1|");
+        // The key appears between two slices.
+        let (reply, _) = sliced(&mut client, restore, |slice| {
+            if slice == 3 {
+                assert_eq!(other.ask("SET again text"), "+OK|");
+            }
+        });
+        assert!(reply.starts_with(b"-BUSYKEY"));
+        let replace: &[&[u8]] = &[b"RESTORE", b"again", b"5000000", payload(&dumped), b"REPLACE"];
+        assert_eq!(client.ask_bytes(replace), "+OK|");
+        assert!(client.ask("TTL again").starts_with(":4") || client.ask("TTL again") == ":5000|");
+        assert_eq!(client.ask("DEL again"), ":1|");
+    }
+    let (reply, _) = sliced(&mut client, &[b"DUMP", b"s"], |slice| {
+        if slice == 3 {
+            assert_eq!(other.ask("SET s text"), "+OK|");
+        }
+    });
+    assert!(reply.starts_with(b"-TRYAGAIN"), "{}", String::from_utf8_lossy(&reply));
+    // Forged payloads: a repeated field, and fewer elements than counted.
+    let pairs: Vec<(Vec<u8>, &[u8])> =
+        (0..6_001).map(|n| (format!("{}", n % 6_000).into_bytes(), &b"v"[..])).collect();
+    let record = |count: usize| {
+        let mut payload =
+            nearstate_resp::dump_payload::PayloadWriter::new(nearstate_store::Form::Blocks, &[]);
+        payload.count(count);
+        for (name, value) in &pairs {
+            payload.element(name, value);
+        }
+        payload.end()
+    };
+    for count in [6_001, 6_002, 5_999] {
+        let reply = client.ask_bytes(&[b"RESTORE", b"forged", b"0", &record(count)]);
+        assert_eq!(reply, "-ERR Bad data format|", "{count}");
+        assert_eq!(client.ask("EXISTS forged"), ":0|");
+    }
+}
+
+/// A read of one field keeps no copy of the changed hash.
+#[test]
+fn many_increments_of_a_large_hash_in_one_transaction() {
+    let node = node();
+    let mut client = node.client();
+    let words: Vec<String> = (0..20_000).map(|number| format!("f{number} {number}")).collect();
+    for some in words.chunks(4_000) {
+        client.ask(&format!("HSET h {}", some.join(" ")));
+    }
+    assert_eq!(client.ask("MULTI"), "+OK|");
+    for number in 0..20_000 {
+        assert_eq!(client.ask(&format!("HINCRBY h f{number} 1")), "+QUEUED|");
+    }
+    let reply = client.ask("EXEC");
+    let replies: Vec<&str> = reply.trim_end_matches('|').split('|').skip(1).collect();
+    assert_eq!(replies.len(), 20_000);
+    for (number, reply) in replies.iter().enumerate() {
+        assert_eq!(*reply, format!(":{}", number + 1));
+    }
+    assert_eq!(client.ask("HGET h f19999"), "$5|20000|");
+}

@@ -14,8 +14,9 @@ const ADVICE: &str = "run `NEARSTATE_RESP_WRITE=1 cargo test -p nearstate-resp -
                       command_reference` and \
                       commit what it wrote";
 
-const GROUPS: [(CommandGroup, &str); 12] = [
+const GROUPS: [(CommandGroup, &str); 13] = [
     (CommandGroup::Strings, "Strings"),
+    (CommandGroup::Bitmaps, "Bits of strings"),
     (CommandGroup::Hashes, "Hashes"),
     (CommandGroup::Sets, "Sets"),
     (CommandGroup::Keys, "Keys"),
@@ -48,7 +49,10 @@ what they replace, are still executed.
 Where Redis defines no order, the fields of a hash are returned in the order in which they were
 first set, and the members of a set in ascending order, up to 128 of them; those of a larger hash or
 set in the order of their hashes. A set and a hash have any number of members and fields. Replies
-with more than 5000 of them are collected in slices between which other clients are served.
+with more than 5000 of them are collected in slices between which other clients are served. So are
+the elements that `COPY`, `RENAME`, `DUMP`, `RESTORE` and `SUNIONSTORE` process, which are those of
+one instant; what is written becomes visible in one step. Between `MULTI` and `EXEC` there are no
+slices.
 Errors that repeat a part of the request
 replace invalid UTF-8 with U+FFFD.
 

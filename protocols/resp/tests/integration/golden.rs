@@ -88,3 +88,8 @@ fn set_commands_reply_like_redis() {
 fn key_commands_reply_like_redis() {
     assert_eq!(differences(include_str!("../golden/keys.txt")), "");
 }
+
+#[test]
+fn bit_commands_reply_like_redis() {
+    assert_eq!(differences(include_str!("../golden/bits.txt")), "");
+}

@@ -7,13 +7,14 @@ use crate::table::TABLE;
 
 type WriteSubcommand = fn(RespCommandTable, Args<'_>, &mut ReplyWriter<'_>) -> CommandResult;
 
-const ROWS: [(&str, CommandFn, WriteSubcommand); 6] = [
+const ROWS: [(&str, CommandFn, WriteSubcommand); 7] = [
     ("command", command, write_commands),
     ("command|count", count, write_count),
     ("command|info", info, write_info),
     ("command|docs", docs, write_docs),
     ("command|list", list, write_list),
     ("command|getkeys", getkeys, write_getkeys),
+    ("command|getkeysandflags", getkeysandflags, write_getkeysandflags),
 ];
 
 fn answer(protocol: RespVersion, request: &str) -> String {
@@ -107,5 +108,65 @@ fn command_getkeys_replies_like_redis() {
         ("sintercard 3 a", "-ERR Invalid arguments specified for command|"),
     ] {
         assert_eq!(two(&format!("command getkeys {request}")), answer, "{request}");
+    }
+}
+
+/// The words of redis-server 7.0.15.
+#[test]
+fn keys_have_the_words_of_redis() {
+    for (request, words) in [
+        ("get k", "RO access"),
+        ("set k v", "OW update"),
+        ("set k v nx", "OW update"),
+        ("set k v GET", "RW access update"),
+        ("setnx k v", "OW insert"),
+        ("mset k v j w", "OW update, OW update"),
+        ("append k v", "RW insert"),
+        ("setrange k 1 v", "RW update"),
+        ("incr k", "RW access update"),
+        ("getdel k", "RW access delete"),
+        ("del k j", "RM delete, RM delete"),
+        ("strlen k", "RO"),
+        ("rename k j", "RW access delete, OW update"),
+        ("renamenx k j", "RW access delete, OW insert"),
+        ("copy k j", "RO access, OW update"),
+        ("restore k 0 v", "OW update"),
+        ("object encoding k", "RO"),
+        ("hset k f v", "RW update"),
+        ("hsetnx k f v", "RW insert"),
+        ("hincrby k f 1", "RW access update"),
+        ("hget k f", "RO access"),
+        ("hdel k f", "RW delete"),
+        ("sadd k m", "RW insert"),
+        ("smove k j m", "RW access delete, RW insert"),
+        ("spop k", "RW access delete"),
+        ("smismember k m", "RO access"),
+        ("sismember k m", "RO"),
+        ("sinterstore k j i", "RW update, RO access, RO access"),
+        ("sunionstore k j", "OW update, RO access"),
+        ("sdiffstore k j", "OW update, RO access"),
+        ("setbit k 1 1", "RW access update"),
+        ("bitcount k", "RO access"),
+        ("sintercard 2 k j", "RO access, RO access"),
+        ("eval s 1 k", "RW access update"),
+        ("eval_ro s 1 k", "RO access"),
+        ("expire k 1", "RW update"),
+        ("ttl k", "RO access"),
+        ("watch k", "RO"),
+    ] {
+        let keys: Vec<&str> = words.split(", ").collect();
+        let mut expected = format!("*{}|", keys.len());
+        for (key, words) in ["k", "j", "i"].iter().zip(&keys) {
+            let words: Vec<&str> = words.split(' ').collect();
+            let (count, words) = (words.len(), words.join("|+"));
+            write!(expected, "*2|$1|{key}|*{count}|+{words}|").unwrap();
+        }
+        assert_eq!(two(&format!("command getkeysandflags {request}")), expected, "{request}");
+    }
+    let three = answer(RespVersion::Resp3, "command getkeysandflags get k");
+    assert_eq!(three, "*1|*2|$1|k|~2|+RO|+access|");
+    let errors = [("ping", "The command has no key arguments"), ("nope", "Invalid command")];
+    for (request, error) in errors {
+        assert!(two(&format!("command getkeysandflags {request} k")).contains(error), "{request}");
     }
 }

@@ -1,0 +1,274 @@
+//! Reads the elements of large sets and hashes in slices between which other clients are served.
+//! All elements are those of one instant: if a collection changes between two slices, the read
+//! begins again, and after some repetitions it runs in one piece.
+
+use crate::records::{KeyedRecords, RecordRef};
+use crate::reply::error_reply::{CommandResult, ErrorReply};
+use nearstate_model::Error;
+use nearstate_store::{Fields, Members, Namespace};
+use std::collections::BTreeSet;
+
+/// Up to this many elements are processed at once, which takes less than a millisecond.
+pub(super) const DIRECT_MAX: usize = 5_000;
+
+/// With more keys than this, each slice would spend most of its time on finding them.
+pub(super) const KEYS_MAX: usize = 64;
+
+/// Elements of a slice, which takes 20 to 50 us.
+const SLICE_ELEMENTS: u64 = 256;
+
+/// Repetitions in slices.
+const RESTARTS_MAX: u32 = 3;
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Selection {
+    /// The members of the result of an operation on sets.
+    Members(SetOperation),
+    /// The fields of a hash.
+    Fields,
+}
+
+/// Checks that a collection has as many elements as its head says. A damaged one counts others.
+pub(super) fn check_count(counted: usize, read: usize) -> CommandResult {
+    if counted == read {
+        return Ok(());
+    }
+    let detail = format!(
+        "a collection counts {counted} elements and has {read}: run `nearstate region check \
+         --repair`"
+    );
+    Err(Error::Damaged { detail }.into())
+}
+
+/// The members of a set; none if the key does not exist.
+pub(super) fn members<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Members<'f>, ErrorReply> {
+    found.map_or(Ok(Members::default()), RecordRef::members)
+}
+
+/// The fields of a hash; none if the key does not exist.
+pub(super) fn fields<'f>(found: Option<&'f RecordRef<'_>>) -> Result<Fields<'f>, ErrorReply> {
+    found.map_or(Ok(Fields::default()), RecordRef::fields)
+}
+
+/// Operation on several sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetOperation {
+    Intersection,
+    Union,
+    Difference,
+}
+
+impl SetOperation {
+    /// Calls `each` with every member of the result in ascending order until it returns false. The
+    /// sets are in the order of the request; missing ones are empty.
+    pub(super) fn each<'m>(self, sets: &[Members<'m>], each: impl FnMut(&'m [u8]) -> bool) {
+        let Some(first) = sets.first() else { return };
+        match self {
+            Self::Intersection => {
+                let smallest = sets.iter().enumerate().min_by_key(|(_, set)| set.len());
+                let (place, smallest) = smallest.unwrap_or((0, first));
+                smallest.clone().filter(|member| self.has(sets, place, member)).all(each);
+            }
+            Self::Difference => {
+                first.clone().filter(|member| self.has(sets, 0, member)).all(each);
+            }
+            Self::Union => {
+                let all: BTreeSet<&[u8]> = sets.iter().cloned().flatten().collect();
+                all.into_iter().all(each);
+            }
+        }
+    }
+
+    /// Whether a member of the set at a place is returned for this set.
+    fn has(self, sets: &[Members<'_>], place: usize, member: &[u8]) -> bool {
+        let mut others = sets.iter().enumerate().filter(|(other, _)| *other != place);
+        match self {
+            Self::Intersection => others.all(|(_, other)| other.contains(member)),
+            Self::Difference => !others.any(|(_, other)| other.contains(member)),
+            // A member of several sets is one of the first of them.
+            Self::Union => {
+                !others.any(|(other, members)| other < place && members.contains(member))
+            }
+        }
+    }
+}
+
+/// A key; without a namespace, it does not exist.
+#[derive(Debug)]
+pub(super) struct CollectionKey {
+    pub(super) namespace: Option<Namespace>,
+    pub(super) key: Vec<u8>,
+}
+
+impl CollectionKey {
+    /// A key as clients name it.
+    pub(super) fn of(records: &KeyedRecords, key: &[u8]) -> Result<Self, ErrorReply> {
+        // Another process may have removed the namespace since the record was read.
+        let resolved = records.resolve(key)?;
+        Ok(Self {
+            namespace: resolved.map(|resolved| resolved.namespace),
+            key: resolved.map_or_else(Vec::new, |resolved| resolved.key.to_vec()),
+        })
+    }
+}
+
+/// What a read is for.
+pub(super) trait ElementSink {
+    /// The read begins, for the first time or again: these are the records.
+    fn begin(
+        &mut self,
+        records: &KeyedRecords,
+        found: &[Option<RecordRef<'_>>],
+    ) -> Result<(), ErrorReply>;
+
+    /// A member of the result, with an empty value, or a field. False: no more elements are needed.
+    fn push(&mut self, name: &[u8], value: &[u8]) -> Result<bool, ErrorReply>;
+}
+
+/// Progress of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadProgress {
+    /// More slices follow.
+    More,
+    /// All elements were read.
+    Done,
+}
+
+/// A read of collections.
+#[derive(Debug)]
+pub(super) struct CollectionRead {
+    selection: Selection,
+    keys: Vec<CollectionKey>,
+    /// The versions that are read; `None` of a key that does not exist.
+    versions: Vec<Option<u64>>,
+    restarts: u32,
+    /// The set whose members are read, the cursor in it, and how many were read.
+    set: usize,
+    cursor: u64,
+    read: usize,
+}
+
+impl CollectionRead {
+    pub(super) fn new(selection: Selection, keys: Vec<CollectionKey>) -> Self {
+        let (versions, restarts, set, cursor, read) = (Vec::new(), 0, 0, 0, 0);
+        Self { selection, keys, versions, restarts, set, cursor, read }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let keys = self.keys.iter().map(|key| key.key.len() + size_of::<CollectionKey>());
+        keys.sum()
+    }
+
+    /// True if the collections change so often that they are read in one piece.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.restarts > RESTARTS_MAX
+    }
+
+    /// Begins again: the records have changed.
+    pub(super) fn restart(&mut self) {
+        (self.set, self.cursor, self.read) = (0, 0, 0);
+        self.versions = Vec::new();
+        self.restarts += 1;
+    }
+
+    /// True if these records are those that were read.
+    pub(super) fn is_current(&self, found: &[Option<RecordRef<'_>>]) -> bool {
+        self.versions == versions(found)
+    }
+
+    /// Reads a slice.
+    pub(super) fn step(
+        &mut self,
+        records: &KeyedRecords,
+        sink: &mut impl ElementSink,
+    ) -> Result<ReadProgress, ErrorReply> {
+        let txn = records.session().begin()?;
+        let read = txn.validated_once(|| {
+            let record = |key: &CollectionKey| match key.namespace {
+                Some(namespace) => Ok(txn.get(namespace, &key.key)?.map(RecordRef)),
+                None => Ok(None),
+            };
+            self.keys.iter().map(record).collect::<Result<Vec<_>, Error>>()
+        });
+        let found = match read {
+            Ok(found) => found,
+            // Another client has committed a write meanwhile.
+            Err(Error::Conflict { .. }) => return Ok(ReadProgress::More),
+            Err(error) => return Err(error.into()),
+        };
+        if self.versions.is_empty() || !self.is_current(&found) {
+            if !self.versions.is_empty() {
+                self.restart();
+            }
+            self.versions = versions(&found);
+            sink.begin(records, &found)?;
+        }
+        let budget = if self.is_whole() { u64::MAX } else { SLICE_ELEMENTS };
+        let mut is_done = self.walk(&found, budget, sink)?;
+        while self.is_whole() && !is_done {
+            is_done = self.walk(&found, budget, sink)?;
+        }
+        Ok(if is_done { ReadProgress::Done } else { ReadProgress::More })
+    }
+
+    /// Reads up to `budget` elements. True after the last one.
+    fn walk(
+        &mut self,
+        found: &[Option<RecordRef<'_>>],
+        budget: u64,
+        sink: &mut impl ElementSink,
+    ) -> Result<bool, ErrorReply> {
+        let (mut pushed, mut read) = (Ok(true), 0);
+        let mut push = |name: &[u8], value: &[u8]| {
+            if matches!(pushed, Ok(true)) {
+                pushed = sink.push(name, value);
+            }
+        };
+        let Selection::Members(operation) = self.selection else {
+            let fields = fields(found.first().and_then(Option::as_ref))?;
+            self.cursor = fields.scan_from(self.cursor, budget, |name, value| {
+                read += 1;
+                push(name, value);
+            });
+            let needs_more = pushed?;
+            return self.end_of_set(read, fields.len()).map(|is_end| is_end || !needs_more);
+        };
+        let sets = found.iter().map(|found| members(found.as_ref()));
+        let sets = sets.collect::<Result<Vec<Members<'_>>, ErrorReply>>()?;
+        let (driver, is_last) = match operation {
+            SetOperation::Intersection => {
+                let smallest = sets.iter().enumerate().min_by_key(|(_, set)| set.len());
+                (smallest.map_or(0, |(place, _)| place), true)
+            }
+            SetOperation::Difference => (0, true),
+            SetOperation::Union => (self.set, self.set + 1 >= sets.len()),
+        };
+        let Some(set) = sets.get(driver) else { return Ok(true) };
+        self.cursor = set.scan_from(self.cursor, budget, |member| {
+            read += 1;
+            if operation.has(&sets, driver, member) {
+                push(member, b"");
+            }
+        });
+        let needs_more = pushed?;
+        Ok(self.end_of_set(read, set.len())? && is_last || !needs_more)
+    }
+
+    /// True after the last element of a set or hash, which counts this many.
+    fn end_of_set(&mut self, read: usize, counted: usize) -> Result<bool, ErrorReply> {
+        self.read += read;
+        if self.cursor != 0 {
+            return Ok(false);
+        }
+        check_count(counted, self.read)?;
+        self.set += 1;
+        self.read = 0;
+        Ok(true)
+    }
+}
+
+/// The versions of some records.
+fn versions(found: &[Option<RecordRef<'_>>]) -> Vec<Option<u64>> {
+    found.iter().map(|found| found.as_ref().and_then(RecordRef::version)).collect()
+}
