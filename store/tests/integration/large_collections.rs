@@ -133,6 +133,31 @@ fn a_hash_with_large_values_grows_in_both_forms() {
 }
 
 /// A collection that is built in steps is that of its elements, of any size and in each namespace.
+/// Carries out what a consumer of the log learns of a set.
+fn replay(change: StreamedChange<'_>, set: &mut BTreeSet<Vec<u8>>) {
+    match change {
+        StreamedChange::Elements { is_set: true, is_anew, elements, .. } => {
+            if is_anew {
+                set.clear();
+            }
+            for (name, value) in elements {
+                if value.is_some() {
+                    set.insert(name.to_vec());
+                } else {
+                    set.remove(name);
+                }
+            }
+        }
+        StreamedChange::Put { value, is_set: true, .. } => {
+            *set = Members::new(value).unwrap().map(<[u8]>::to_vec).collect();
+        }
+        StreamedChange::Put { .. }
+        | StreamedChange::Patched { .. }
+        | StreamedChange::Elements { .. }
+        | StreamedChange::Deleted { .. } => {}
+    }
+}
+
 #[test]
 fn a_built_collection_replaces_a_record() {
     let test = TestRegion::with_bytes(64 << 20);
@@ -173,27 +198,7 @@ fn a_built_collection_replaces_a_record() {
         assert_hash(session.get(ns, b"h").unwrap(), &(0..count).map(expected).collect());
         let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else { panic!("one") };
         for record in entry.records() {
-            match record.unwrap().change {
-                StreamedChange::Elements { is_set: true, is_anew, elements, .. } => {
-                    if is_anew {
-                        streamed.clear();
-                    }
-                    for (name, value) in elements {
-                        if value.is_some() {
-                            streamed.insert(name.to_vec());
-                        } else {
-                            streamed.remove(name);
-                        }
-                    }
-                }
-                StreamedChange::Put { value, is_set: true, .. } => {
-                    streamed = Members::new(value).unwrap().map(<[u8]>::to_vec).collect();
-                }
-                StreamedChange::Put { .. }
-                | StreamedChange::Patched { .. }
-                | StreamedChange::Elements { .. }
-                | StreamedChange::Deleted { .. } => {}
-            }
+            replay(record.unwrap().change, &mut streamed);
         }
         assert_eq!(streamed, model);
         let put = session.transact(|txn| txn.put_built(blocks, b"h", &hash, Metadata::default()));
