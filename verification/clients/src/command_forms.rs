@@ -132,10 +132,12 @@ pub const SETS: &[CommandForm] = &[
     ("SADD", &[Key, Integer]),
     ("SCARD", &[Key]),
     ("SDIFF", &[Keys]),
+    ("SDIFFSTORE", &[Key, Keys]),
     ("SINTER", &[Keys]),
     ("SINTERCARD", &[CountedKeys]),
     ("SINTERCARD", &[CountedKeys, OneOf(&["LIMIT"]), Integer]),
     ("SINTERCARD", &[Integer, Keys]),
+    ("SINTERSTORE", &[Key, Keys]),
     ("SISMEMBER", &[Key, Member]),
     ("SMEMBERS", &[Key]),
     ("SMISMEMBER", &[Key, Members]),
@@ -145,6 +147,7 @@ pub const SETS: &[CommandForm] = &[
     ("SRANDMEMBER", &[Key, OneOf(&["1", "3", "100", "-1", "-5", "0", "x", "3 3"])]),
     ("SREM", &[Key, Members]),
     ("SUNION", &[Keys]),
+    ("SUNIONSTORE", &[Key, Keys]),
 ];
 
 /// Keys of any kind.
