@@ -31,7 +31,7 @@ pub(crate) fn stored_parts(cell: Option<Cell<'_>>) -> Result<StoredParts<'_>> {
 }
 
 impl Session {
-    /// An empty set or hash that is built in steps, for [`Txn::put_built`].
+    /// An empty set or hash that is built in steps, for [`Txn::put_built`](crate::Txn::put_built).
     ///
     /// # Errors
     /// `BadArgument`: a value is no collection.
