@@ -406,3 +406,53 @@ fn the_log_of_concurrent_writers_replays_to_the_records() {
     drop(session);
     fixture.close_and_check();
 }
+
+fn defragment(session: &Session) -> u64 {
+    let Some(mut work) = session.defragment(5).unwrap() else { return 0 };
+    while !work.step(1 << 20).unwrap() {}
+    work.moved()
+}
+
+/// Records that entries of the log name stay where they are when free memory is joined; after the
+/// acknowledgement they are moved.
+#[test]
+fn what_the_log_names_is_not_moved() {
+    const RECORDS: u32 = 8000;
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let kept = logged(&session, "kept", Kind::Value, WhenFull::Refuse);
+    for number in 0..RECORDS {
+        session.put(plain, &number.to_le_bytes(), &[1; 500]).unwrap();
+        session.put(kept, &number.to_le_bytes(), &[number as u8; 500]).unwrap();
+    }
+    for number in 0..RECORDS {
+        assert!(session.delete(plain, &number.to_le_bytes()).unwrap());
+    }
+    defragment(&session);
+    // What came free is overwritten.
+    for number in 0..2 * RECORDS {
+        session.put(plain, &number.to_le_bytes(), &[0xee; 500]).unwrap();
+    }
+    let mut stream = session.commit_stream().unwrap();
+    for number in 0..RECORDS {
+        let Some(StreamItem::Transaction(entry)) = stream.next().unwrap() else { panic!("one") };
+        let record = entry.records().next().unwrap().unwrap();
+        assert_eq!(record.key, number.to_le_bytes());
+        let StreamedChange::Put { value, .. } = record.change else { panic!("{record:?}") };
+        assert!(value == [number as u8; 500], "entry {number} names other bytes");
+    }
+    assert!(stream.next().unwrap().is_none());
+    stream.acknowledge().unwrap();
+    drop(stream);
+    for number in 0..2 * RECORDS {
+        assert!(session.delete(plain, &number.to_le_bytes()).unwrap());
+    }
+    assert!(defragment(&session) > 0, "records that no entry names are moved");
+    for number in 0..RECORDS {
+        let view = session.get(kept, &number.to_le_bytes()).unwrap().unwrap();
+        assert!(view.bytes() == [number as u8; 500]);
+    }
+    drop(session);
+    fixture.close_and_check();
+}
