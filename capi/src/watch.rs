@@ -133,8 +133,9 @@ pub struct ns_watch_event {
 
 /// Watches records of a namespace. Every change that begins after the call has returned is
 /// reported, in the order of the changes. To follow records from a known state, open the watch
-/// first and read the records afterwards. The first watch of a namespace permanently takes 1 MiB of
-/// the region, and its writers publish events from then on.
+/// first and read the records afterwards. The first watch of a namespace permanently takes memory
+/// (4 KiB to 1 MiB: a thirty-second of the heap divided by the number of the namespace), and its
+/// writers publish events from then on.
 ///
 /// Fails with `NS_WRONG_KIND` for counters, `NS_KEY_TOO_LARGE`, `NS_FULL`, `NS_STALLED`,
 /// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.

@@ -10,13 +10,15 @@ pub(crate) mod words;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearstate_model::limits::{RING_BYTES_MAX, RING_BYTES_MIN};
+use nearstate_model::limits::{
+    RING_BYTES_MAX, RING_BYTES_MIN, WATCH_RING_BYTES_MAX, WATCH_RING_SHARE,
+};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind};
-use crate::layout::{CATALOG_RING, Corruption, LINE, catalog_at};
+use crate::layout::{CATALOG_RING, CHUNK_BYTES, Corruption, LINE, catalog_at};
 use crate::member::Member;
 use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
 use crate::region::catalog::check_namespace;
@@ -115,6 +117,16 @@ fn fill(map: &Map, at: u64) -> Result<(), Corruption> {
     cell::seal(map, at, (bytes - RING_WORDS) / 8, 0)
 }
 
+/// The size of the watch ring of the namespace with this number, in a heap of this size.
+const fn watch_ring_bytes(heap_bytes: u64, entry: u32) -> u64 {
+    let share = heap_bytes / WATCH_RING_SHARE / (entry as u64 + 1);
+    match share {
+        ..RING_BYTES_MIN => RING_BYTES_MIN,
+        RING_BYTES_MIN..WATCH_RING_BYTES_MAX => share,
+        WATCH_RING_BYTES_MAX.. => WATCH_RING_BYTES_MAX,
+    }
+}
+
 /// The offset of a ring's lock word. Every append takes it.
 pub(crate) const fn lock_at(ring_at: u64) -> u64 {
     ring_at.saturating_add(RING_LOCK)
@@ -127,6 +139,9 @@ fn words_at(map: &Map, ring_at: u64) -> Result<RingWords<'_>, Corruption> {
         return Err(Corruption("an offset of a ring leads to something else"));
     }
     let capacity = cell.version();
+    if capacity < RING_BYTES_MIN / 8 {
+        return Err(Corruption("a ring is smaller than the smallest one"));
+    }
     if capacity.saturating_mul(8).saturating_add(RING_WORDS) > cell::bytes_at(map, ring_at)? {
         return Err(Corruption("a ring is larger than its cell"));
     }
@@ -207,6 +222,21 @@ impl Member {
     #[inline]
     pub fn watch_ring(&self, table: &IndexTable) -> Result<Option<u64>> {
         self.ring_in(catalog_at(table.index()) + CATALOG_RING)
+    }
+
+    /// The size of the ring that [`Member::open_watch_ring`] creates for a namespace. It falls with
+    /// the number of the catalog entry, from [`WATCH_RING_BYTES_MAX`] to [`RING_BYTES_MIN`].
+    pub fn watch_ring_bytes(&self, table: &IndexTable) -> u64 {
+        watch_ring_bytes(self.map().chunks().saturating_mul(CHUNK_BYTES), table.index())
+    }
+
+    /// The largest entry of a ring, in bytes.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn ring_entry_bytes_max(&self, ring_at: u64) -> Result<usize> {
+        Ok(words_at(self.map(), ring_at)?.entry_bytes_max())
     }
 
     /// The ring of a namespace's watchers. Creates it with this capacity if it does not exist. No

@@ -84,14 +84,19 @@ pub const INDEX_KEY_BYTES_MAX: usize = 7 << 10;
 /// entry. A UE context is found by about ten identities.
 pub const TAGS_DECLARED_MAX: usize = 32;
 
-/// The size of the watch ring of a namespace, in bytes: about ten thousand events, or the changes
-/// of a tenth of a second at a hundred thousand changes per second. A watcher that is further
-/// behind gets the number of events that it missed.
-pub const WATCH_RING_BYTES: u64 = 1 << 20;
+/// The largest watch ring of a namespace, in bytes: about ten thousand events, or the changes of a
+/// tenth of a second at a hundred thousand changes per second. A watcher that is further behind
+/// gets the number of events that it missed.
+pub const WATCH_RING_BYTES_MAX: u64 = 1 << 20;
 
-/// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES`], which is a
+/// The share of the heap that the watch rings of namespaces begin with: a thirty-second, divided by
+/// the number of the namespace. So watched namespaces are counted by memory like all others: of a
+/// heap of 64 MiB, the rings of ten thousand take 50 MiB. With rings of one size it was full with 60.
+pub const WATCH_RING_SHARE: u64 = 32;
+
+/// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES_MAX`], which is a
 /// quarter of the ring and has a header of 16 bytes. A larger event is sent without the names of
-/// blocks and without tags.
+/// blocks and without tags, also in a smaller ring for its own largest entry.
 pub const EVENT_BYTES_MAX: usize = (256 << 10) - 16;
 
 /// The stack of the thread of a watch descriptor, in bytes. Its calls are not deep, and a process

@@ -13,7 +13,6 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
     RingRead, RingReader, RingStart, RingWaiter, is_end_of_namespace, namespace_removed, wait_any,
 };
-use nearstate_model::limits::WATCH_RING_BYTES;
 use nearstate_model::{Error, Result};
 
 use crate::record::Kind;
@@ -76,8 +75,9 @@ impl Filter {
 pub enum Notice<'w> {
     /// A change of a record that matches the filter.
     Event(Event<'w>),
-    /// The watcher was too slow: this many events of the namespace are lost, including events that
-    /// the filter does not select. Read the watched records again. Later events follow.
+    /// The watcher was too slow, or the key of a record is too long for the ring: this many events
+    /// of the namespace are lost, including events that the filter does not select. Read the
+    /// watched records again. Later events follow.
     Lost {
         /// How many.
         events: u64,
@@ -102,8 +102,10 @@ impl Session {
     /// in the order of the commits, and perhaps some of the changes that run concurrently with it.
     /// To follow records from a known state, watch first and then read them.
     ///
-    /// The first watch of a namespace takes 1 MiB of the heap permanently. From then on each change
-    /// is a transaction that appends to one ring, whose lock all writers of the namespace share,
+    /// The first watch of a namespace takes memory of the heap permanently: a thirty-second of the
+    /// heap, divided by the number of the namespace, and at most 1 MiB, at least 4 KiB. An event
+    /// that is larger than a quarter of it even without names and tags, because of a long key, is
+    /// reported as lost. From then on each change is a transaction that appends to one ring, whose lock all writers of the namespace share,
     /// even when no watch is left.
     ///
     /// A record past its time is reported as expired when a session collects, deletes or replaces
@@ -121,7 +123,8 @@ impl Session {
             });
         }
         let table = self.table(namespace)?;
-        let ring = self.member.open_watch_ring(table, WATCH_RING_BYTES)?;
+        let ring_bytes = self.member.watch_ring_bytes(table);
+        let ring = self.member.open_watch_ring(table, ring_bytes)?;
         // The ring was created first, so that a writer that sees the flag finds it.
         self.member.set_namespace_flag(namespace.index, namespace_flags::WATCHED)?;
         // Waits for writers that checked the flags before.
@@ -177,6 +180,10 @@ impl Watch {
                     // What follows in the ring is of the next namespace.
                     self.is_over = true;
                     continue;
+                }
+                RingRead::Entry { .. } if Event::is_omitted(&self.bytes) => {
+                    Event::decode(&self.bytes)?;
+                    return Ok(Some(Notice::Lost { events: 1 }));
                 }
                 RingRead::Entry { .. } => {}
             }
@@ -312,7 +319,7 @@ mod tests {
     fn append(session: &Session, ns: Namespace, change: &Change<'_>) {
         let ring = session.member.watch_ring(session.table(ns).unwrap()).unwrap().unwrap();
         let mut bytes = Vec::new();
-        change.encode(&mut bytes);
+        change.encode(&mut bytes, EVENT_BYTES_MAX);
         assert!(session.member.append_to_ring(ring, &bytes).unwrap());
     }
 

@@ -122,6 +122,11 @@ impl RingWords<'_> {
         self.capacity() / ENTRY_FRACTION
     }
 
+    /// Payload bytes of the largest entry.
+    pub(crate) const fn entry_bytes_max(&self) -> usize {
+        self.entry_words_max().saturating_sub(ENTRY_HEADER_WORDS) as usize * WORD
+    }
+
     /// The words from a position on, for one round. Empty if the ring has no words. It costs one
     /// division, the largest cost of an access, so each function iterates once.
     fn words_from(&self, at: u64) -> impl Iterator<Item = &AtomicU64> {

@@ -5,7 +5,8 @@
 //! key | blocks x { bytes u8, name } | tags x { name bytes u8, value bytes u16, name, value }
 //! ```
 //!
-//! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell.
+//! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell; 8 the
+//! key was left out as well, and watches report the event as lost.
 //!
 //! All numbers are little-endian. The tags before the change and after it travel along, so that a
 //! watcher determines whether a record has entered, stayed in, or left the set that it watches.
@@ -13,7 +14,7 @@
 use nearstate_memory::Corruption;
 use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX};
+use nearstate_model::limits::{EVENT_BYTES_MAX, KEY_BYTES_MAX, RING_BYTES_MIN};
 
 use crate::record::Form;
 
@@ -32,7 +33,14 @@ const TRUNCATED: u8 = 1;
 
 /// Flags: the record's form.
 const FORM: u8 = 3 << 1;
-const _: () = assert!(TRUNCATED & FORM == 0, "the flags of an event do not overlap");
+
+/// Flag: the key was left out, because it does not fit into an entry of the ring.
+const OMITTED: u8 = 8;
+const _: () = assert!(TRUNCATED | FORM | OMITTED == 15, "the flags of an event do not overlap");
+const _: () = assert!(
+    HEAD as u64 <= RING_BYTES_MIN / 8,
+    "an event without a key fits into a quarter of the smallest ring"
+);
 const _: () = assert!(Form::Set.flags() & !FORM == 0, "a form fits into its flags");
 
 const SHORT: Corruption = Corruption("an event is cut short");
@@ -92,17 +100,22 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Appends the event's bytes to `out`. An event that would be larger than [`EVENT_BYTES_MAX`],
-    /// or has a name or a value that no record can have, is encoded without names and tags and
-    /// marked as truncated.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let from = out.len();
-        if self.is_cut || self.encode_whole(out).is_none() || out.len() - from > EVENT_BYTES_MAX {
+    /// Appends the event's bytes to `out`, for a ring with entries of at most `bytes_max` bytes. An
+    /// event that would be larger, or has a name or a value that no record can have, is encoded
+    /// without names and tags and marked as truncated. If the key does not fit either, it is left
+    /// out, and watches report the event as lost.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, bytes_max: usize) {
+        let (from, bytes_max) = (out.len(), bytes_max.min(EVENT_BYTES_MAX));
+        if self.is_cut || self.encode_whole(out).is_none() || out.len() - from > bytes_max {
             out.truncate(from);
             self.head(TRUNCATED, [0; 3], out);
         }
+        if out.len() - from > bytes_max {
+            out.truncate(from);
+            Change { key: &[], ..*self }.head(TRUNCATED | OMITTED, [0; 3], out);
+        }
         let bytes = out.len() - from;
-        invariant!((HEAD..=EVENT_BYTES_MAX).contains(&bytes), "an event of {bytes} bytes");
+        invariant!((HEAD..=bytes_max).contains(&bytes), "an event of {bytes} bytes");
     }
 
     fn head(&self, flags: u8, counts: [u16; 3], out: &mut Vec<u8>) {
@@ -166,7 +179,7 @@ impl<'a> Event<'a> {
         let [kind, flags, k0, k1, b0, b1, o0, o1, n0, n1, version @ ..] = *head;
         let kind =
             EventKind::of(kind).ok_or(Corruption("an event of a kind that does not exist"))?;
-        if flags & !(TRUNCATED | FORM) != 0 {
+        if flags & !(TRUNCATED | FORM | OMITTED) != 0 {
             return Err(Corruption("an event has a flag that does not exist"));
         }
         let form = Form::of_flags(flags & FORM)
@@ -182,6 +195,11 @@ impl<'a> Event<'a> {
         let version = u64::from_le_bytes(version);
         let is_truncated = flags & TRUNCATED != 0;
         Ok(Self { kind, form, key, version, is_truncated, blocks, before, after })
+    }
+
+    /// True if the bytes are an event without its key.
+    pub(crate) fn is_omitted(bytes: &[u8]) -> bool {
+        bytes.get(1).is_some_and(|flags| flags & OMITTED != 0)
     }
 
     /// The names of the blocks that changed; none of a record with one block without a name.
@@ -274,7 +292,7 @@ mod tests {
             let (blocks_of, is_cut, key) = (&blocks, false, key.as_slice());
             let change =
                 Change { kind, form, version, key, blocks: blocks_of, is_cut, before, after };
-            change.encode(&mut bytes);
+            change.encode(&mut bytes, EVENT_BYTES_MAX);
             prop_assert_eq!(&bytes[..6], b"before", "earlier bytes stay");
             let event = Event::decode(&bytes[6..]).unwrap();
             prop_assert_eq!((event.kind, event.version, event.key), (kind, version, key));
@@ -333,7 +351,7 @@ mod tests {
         ];
         for change in cut {
             let mut bytes = Vec::new();
-            change.encode(&mut bytes);
+            change.encode(&mut bytes, EVENT_BYTES_MAX);
             assert!(bytes.len() <= EVENT_BYTES_MAX);
             let event = Event::decode(&bytes).unwrap();
             assert_eq!((event.kind, event.version, event.key), (kind, version, &key[..]));
@@ -342,8 +360,30 @@ mod tests {
         }
         // The largest event that fits is not truncated.
         let mut bytes = Vec::new();
-        Change { blocks: &blocks[..900], ..whole }.encode(&mut bytes);
+        Change { blocks: &blocks[..900], ..whole }.encode(&mut bytes, EVENT_BYTES_MAX);
         let event = Event::decode(&bytes).unwrap();
         assert_eq!((event.is_truncated, event.blocks().count()), (false, 900));
+    }
+
+    #[test]
+    fn in_a_small_ring_names_and_tags_are_left_out_first_and_then_the_key() {
+        let bytes_max = RING_BYTES_MIN as usize / 4 - 16;
+        let (kind, form, version) = (EventKind::Created, Form::Value, 3);
+        let (none, is_cut): (&[TagValue<'_>], _) = (&[], false);
+        let tags = vec![0; bytes_max];
+        for key_bytes in [1, bytes_max - HEAD, bytes_max - HEAD + 1, KEY_BYTES_MAX] {
+            for after in [none, &[("tag", &tags)]] {
+                let (key, blocks, before) = (&vec![7; key_bytes], &[], none);
+                let change = Change { kind, form, version, key, blocks, is_cut, before, after };
+                let mut bytes = Vec::new();
+                change.encode(&mut bytes, bytes_max);
+                assert!(bytes.len() <= bytes_max, "{key_bytes}");
+                let fits = key_bytes + HEAD <= bytes_max;
+                assert_eq!(Event::is_omitted(&bytes), !fits, "{key_bytes}");
+                let event = Event::decode(&bytes).unwrap();
+                assert_eq!((event.key.len(), event.version), (key_bytes * usize::from(fits), 3));
+                assert_eq!(event.is_truncated, !fits || !after.is_empty());
+            }
+        }
     }
 }

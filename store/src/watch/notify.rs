@@ -74,10 +74,11 @@ impl<'s> WriteSet<'s> {
             None => (None, &[][..]),
         };
         let before: Vec<TagValue<'_>> = tags_of(meta).collect();
+        let bytes_max = self.session.member.ring_entry_bytes_max(ring_at)?;
         let announced = &mut buffers.plan.events;
         let mut add = |change: &Change<'_>, is_new: bool| {
             let from = announced.bytes.len();
-            change.encode(&mut announced.bytes);
+            change.encode(&mut announced.bytes, bytes_max);
             let span = (from, announced.bytes.len());
             invariant!(span.0 + VERSION_AT + 8 <= span.1, "event {span:?} has a version");
             announced.all.push(TxnEvent { ring_at, span });

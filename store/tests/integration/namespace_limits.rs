@@ -3,9 +3,11 @@
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nearstate_store::limits::KEY_BYTES_MAX;
 use nearstate_store::{
-    AttachOptions, BlockChange, Condition, Error, Kind, Metadata, Namespace, NamespaceLimits,
-    NamespaceUsage, Region, Schema, Session, TagSchema, repair_with,
+    AttachOptions, BlockChange, Condition, CreateOptions, Error, EventKind, Filter, Kind, Metadata,
+    Namespace, NamespaceLimits, NamespaceUsage, Notice, Region, Schema, Session, TagSchema,
+    repair_with,
 };
 
 use crate::fixture::{
@@ -38,6 +40,38 @@ fn assert_limit<T: std::fmt::Debug>(answer: Result<T, Error>, name: &str, limit:
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A watch ring is smaller, the more namespaces there are. With rings of one size, 60 watched
+/// namespaces filled the region.
+#[test]
+fn ten_thousand_watched_namespaces_fit_into_the_smallest_region() {
+    const NAMESPACES: u32 = 10_000;
+    let folder = TestFolder::new();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path, &options).unwrap();
+    let session = region.session().unwrap();
+    let long = vec![b'k'; KEY_BYTES_MAX];
+    for number in 0..NAMESPACES {
+        let ns = open(&session, &format!("ns{number}"));
+        let mut watch = session.watch(ns, Filter::Namespace).unwrap();
+        session.put(ns, b"k", b"v").unwrap();
+        let Some(Notice::Event(event)) = watch.next().unwrap() else { panic!("no event") };
+        assert_eq!((event.key, event.kind), (b"k".as_slice(), EventKind::Created));
+        if number % 1000 == 999 {
+            // Each ring takes the longest key, or says that an event is missing.
+            session.put(ns, &long, b"v").unwrap();
+            match watch.next().unwrap() {
+                Some(Notice::Event(event)) => assert_eq!(event.key, long),
+                Some(Notice::Lost { events }) => assert_eq!((events, number > 100), (1, true)),
+                None => panic!("no event of namespace {number}"),
+            }
+            assert!(watch.next().unwrap().is_none());
+            session.delete(ns, &long).unwrap();
+        }
+    }
+    drop((session, region));
+    clean(&folder.path);
 }
 
 #[test]

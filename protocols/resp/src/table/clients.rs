@@ -138,7 +138,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
                   changes may have been missed; then discard all. At most 65536 keys are tracked \
                   in default mode, and 1024 prefixes of all clients in BCAST mode. Prefixes must \
                   be of allowed namespaces. REDIRECT requires a connection of the same user. \
-                  While a client tracks, each namespace permanently uses 1 MiB, as with \
+                  While a client tracks, each namespace permanently uses memory, as with \
                   notify-keyspace-events. Rejected between MULTI and EXEC.",
         run: tracking::tracking,
         ..ROW

@@ -282,8 +282,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
                   namespaces have no order. The flags l, z, t, e, d and m are accepted without \
                   effect. Changes that an embedded process makes within 100 ms after it creates a \
                   namespace may be missed. With notifications enabled, each namespace permanently \
-                  uses 1 MiB and its writers record each change, even after notifications are \
-                  disabled. `INFO stats` counts lost events.",
+                  uses memory (4 KiB to 1 MiB: a thirty-second of the heap divided by its number) \
+                  and its writers record each change, even after notifications are disabled. `INFO stats` counts lost events.",
         run: config::set,
         ..ROW
     },

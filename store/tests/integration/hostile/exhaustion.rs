@@ -154,6 +154,51 @@ fn a_full_file_system_is_an_error_and_no_signal() {
     clean(path);
 }
 
+/// The file system ends where the region does: what is full is the heap, and all that a full heap
+/// allows needs no further page.
+#[test]
+fn a_file_system_of_exactly_the_size_of_the_region_is_enough_for_all_of_it() {
+    let folder = TestFolder::new();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&folder.path, &options).unwrap());
+    let bytes = std::fs::metadata(&folder.path).unwrap().len();
+    let mount = match Mount::new("tmpfs", &format!("size={bytes}")) {
+        Ok(mount) => mount,
+        Err(reason) => return skipped(&reason),
+    };
+    let path = &mount.folder.path;
+    let region = Region::create(path, &options).unwrap();
+    assert_eq!(std::fs::metadata(path).unwrap().len(), bytes);
+    let (session, ns) = open(&region);
+    let fill = |bytes: usize| {
+        let mut count = 0;
+        let error = loop {
+            match session.put(ns, &key(count), &vec![1; bytes]) {
+                Ok(_) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        refused::<()>(Err(error), &["reached the size", "larger region"]);
+        count
+    };
+    let first = fill(1000);
+    assert!(first > 50_000, "{first} records of 1,000 bytes");
+    for bytes in [1000, 4000, 300, 60_000, 1000] {
+        let count = fill(bytes);
+        for number in 0..count {
+            session.put(ns, &key(number), &vec![2; bytes]).unwrap();
+        }
+        // Another session, and one more: each has an arena of its own.
+        let others = [region.session().unwrap(), region.session().unwrap()];
+        for number in 0..count.max(first) {
+            let session = others.get(number as usize % 2).unwrap();
+            session.delete(ns, &key(number)).unwrap();
+        }
+    }
+    drop((session, region));
+    clean(path);
+}
+
 #[test]
 fn a_region_larger_than_its_file_system_reports_when_it_is_full() {
     let mount = match Mount::new("tmpfs", "size=64k") {
