@@ -437,6 +437,11 @@ typedef enum ns_status {
      * that take no more memory than what they replace, are still executed.
      */
     NS_LIMIT_REACHED = 39,
+    /**
+     * The records of this namespace are those of another host, which this region follows. Write
+     * there, or promote the region.
+     */
+    NS_NOT_OWNER = 40,
 } ns_status;
 
 /**

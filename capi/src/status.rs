@@ -71,6 +71,9 @@ pub enum ns_status {
     /// The records of a namespace would take more memory than its hard limit. Deletes, and writes
     /// that take no more memory than what they replace, are still executed.
     NS_LIMIT_REACHED = 39,
+    /// The records of this namespace are those of another host, which this region follows. Write
+    /// there, or promote the region.
+    NS_NOT_OWNER = 40,
 }
 
 /// All status codes with their names.
@@ -104,6 +107,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_SESSION_STOPPED, c"NS_SESSION_STOPPED"),
     (ns_status::NS_SESSION_BUSY, c"NS_SESSION_BUSY"),
     (ns_status::NS_LIMIT_REACHED, c"NS_LIMIT_REACHED"),
+    (ns_status::NS_NOT_OWNER, c"NS_NOT_OWNER"),
 ];
 
 impl ns_status {
@@ -134,6 +138,7 @@ impl ns_status {
             Error::SessionStopped => Self::NS_SESSION_STOPPED,
             Error::SessionBusy => Self::NS_SESSION_BUSY,
             Error::LimitReached { .. } => Self::NS_LIMIT_REACHED,
+            Error::NotOwner { .. } => Self::NS_NOT_OWNER,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

@@ -72,10 +72,29 @@ pub(crate) const LOG_GAPS_MAX: u64 = 16;
 pub(crate) const LOG_KEEPS: u64 = CLUSTER_PAGE + 0x500;
 /// The number of gaps that were recorded.
 pub(crate) const LOG_GAP_COUNT: u64 = CLUSTER_PAGE + 0x508;
+/// How often a namespace became a logged one.
+pub(crate) const LOG_DECLARATIONS: u64 = CLUSTER_PAGE + 0x510;
 /// The futex word of those that wait for an acknowledgement.
 pub(crate) const LOG_WAKE: u64 = CLUSTER_PAGE + 0x540;
+/// The incarnation of the log, sealed: how often its entries were lost as a whole. 0 stands for 0.
+pub(crate) const LOG_INCARNATION: u64 = CLUSTER_PAGE + 0x580;
+/// What the region follows: state, sealed; id of the other log and its incarnation, with a check
+/// value (`follow.rs`).
+pub(crate) const FOLLOW_STATE: u64 = CLUSTER_PAGE + 0x5c0;
+pub(crate) const FOLLOW_ID: u64 = CLUSTER_PAGE + 0x5c8;
+pub(crate) const FOLLOW_INCARNATION: u64 = CLUSTER_PAGE + 0x5d8;
+pub(crate) const FOLLOW_CHECK: u64 = CLUSTER_PAGE + 0x5e0;
+/// Two places for the last applied position: position, check value of its entry, check value of
+/// both.
+pub(crate) const FOLLOW_PLACES: [u64; 2] = [CLUSTER_PAGE + 0x600, CLUSTER_PAGE + 0x640];
+/// The last entry that a follower has acknowledged: position, check value of the entry, check value
+/// of both.
+pub(crate) const LOG_SHIPPED: u64 = CLUSTER_PAGE + 0x680;
+/// The first and the last word of what belongs to following and being followed.
+const FOLLOW_WORDS: [u64; 2] = [LOG_INCARNATION, LOG_SHIPPED + 24];
 /// True if a word of the cluster page can be nonzero.
 pub(crate) const fn is_cluster_word(at: u64) -> bool {
+    let [follow_first, follow_last] = FOLLOW_WORDS;
     matches!(
         at,
         LOG_TAIL
@@ -85,8 +104,10 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LOG_WORDS
             | LOG_KEEPS
             | LOG_GAP_COUNT
+            | LOG_DECLARATIONS
             | LOG_WAKE
     ) || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
+        || at >= follow_first && at < follow_last
 }
 
 /// The region's file was removed: no session opens.
@@ -111,8 +132,9 @@ pub(crate) const CATALOG_KIND: u64 = 8;
 /// Flags that the writers of the namespace handle, sealed; see [`namespace_flags`].
 pub(crate) const CATALOG_FLAGS: u64 = 16;
 pub(crate) const CATALOG_RING: u64 = 24;
-/// For the cluster: number of the namespace in it, policy and granule rule. Two words, 0 now.
-pub(crate) const CATALOG_CLUSTER: u64 = 32;
+// The word at 32 is for the cluster: number of the namespace in it, policy, granule rule. 0 now.
+/// The position of the log from which it has all commits of the namespace, sealed; 0: not known.
+pub(crate) const CATALOG_LOGGED_SINCE: u64 = 40;
 /// For the cluster: epoch of the namespace's versions. 0 now.
 pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
 /// Which of the namespaces that have used the entry it belongs to: `region/catalog_use.rs`.
@@ -211,7 +233,7 @@ const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
 const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
 const _: () = assert!(CATALOG_NAME + 256 <= CATALOG_CHECK, "a name has 255 bytes");
 const _: () =
-    assert!(CATALOG_CHECK < CATALOG_SEGMENTS && CATALOG_CLUSTER + 16 == CATALOG_VERSION_EPOCH);
+    assert!(CATALOG_CHECK < CATALOG_SEGMENTS && CATALOG_LOGGED_SINCE + 8 == CATALOG_VERSION_EPOCH);
 const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
 const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
 const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");
@@ -231,6 +253,8 @@ pub mod namespace_flags {
     pub const LOSSLESS: u64 = 16;
     /// What its records take is counted, and has limits.
     pub const LIMITED: u64 = 32;
+    /// Its records are those of another host. Only the session that follows it may write.
+    pub const FOLLOWED: u64 = 64;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
 }

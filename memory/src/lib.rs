@@ -19,6 +19,7 @@ mod namespace;
 mod recovery;
 mod evacuation;
 mod txn;
+mod follow;
 mod log;
 mod usage;
 mod index;
@@ -48,6 +49,7 @@ pub use allocator::release_allocator_memory;
 pub use clock::{is_reached, now_ms, now_ms_coarse, since_boot};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
+pub use follow::{FollowPosition, FollowState, Following, LogIdentity};
 pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };

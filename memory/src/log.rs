@@ -4,6 +4,7 @@
 //! An entry is the cell of its transaction. Writers place it with all locks held, before the
 //! decision. Consumers read it where it is, under a pin.
 
+mod declared;
 pub(crate) mod reader;
 pub(crate) mod entry;
 pub(crate) mod words;

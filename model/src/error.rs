@@ -90,6 +90,12 @@ pub enum Error {
         /// What is full, and what would help.
         detail: String,
     },
+    /// The records of this namespace are those of another host, which this region follows. Write
+    /// there, or promote the region.
+    NotOwner {
+        /// The name of the namespace, as text if it is UTF-8.
+        namespace: String,
+    },
     /// A living process has held a lock that this operation needs for longer than the wait bound.
     Stalled {
         /// The process that holds it.
@@ -209,6 +215,7 @@ impl fmt::Display for Error {
                 "{holder} is alive but stopped while it holds a lock that this write needs: let it \
                  run (kill -CONT) or end it (kill -KILL), then try again"
             ),
+            Self::NotOwner { namespace } => not_owner(f, namespace),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
@@ -244,6 +251,15 @@ fn limit_reached(
         f,
         "namespace {namespace:?} is full: its records take {used} bytes and its limit is {limit}: \
          delete records of it, or raise its limit"
+    )
+}
+
+/// Writes the reason and the remedy for a write at a follower.
+fn not_owner(f: &mut fmt::Formatter<'_>, namespace: &str) -> fmt::Result {
+    write!(
+        f,
+        "namespace {namespace:?} follows another host: write there, or make this region its \
+         successor with `nearstate region promote`"
     )
 }
 

@@ -91,7 +91,7 @@ pub const WATCH_RING_BYTES_MAX: u64 = 1 << 20;
 
 /// The share of the heap that the watch rings of namespaces begin with: a thirty-second, divided by
 /// the number of the namespace. So watched namespaces are counted by memory like all others: of a
-/// heap of 64 MiB, the rings of ten thousand take 50 MiB. With rings of one size it was full with 60.
+/// heap of 64 MiB, the rings of ten thousand take 50 MiB. With rings of one size, 60 filled it.
 pub const WATCH_RING_SHARE: u64 = 32;
 
 /// The largest event, in bytes: the largest entry of a ring of [`WATCH_RING_BYTES_MAX`], which is a

@@ -29,6 +29,8 @@ pub mod check;
 mod defragmentation;
 mod tags;
 mod removal;
+mod follow;
+mod feed;
 mod watch;
 mod counter;
 mod txn;
@@ -44,17 +46,21 @@ pub mod glob;
 
 pub use check::{CheckReport, check, check_with};
 pub use defragmentation::Defragmentation;
+pub use feed::{
+    FeedItem, FeedSink, FeedStart, FeedStep, FollowedNamespace, FollowedRecord, LogFeed,
+};
+pub use follow::{Follower, Promotion};
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use log::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
 pub use log::entry::{StreamedChange, StreamedRecord};
 pub use log::receipt::{Receipt, ReceiptState};
 pub use nearstate_memory::{
-    AttachOptions, CreateOptions, Inspection, MemberEntry, NamespaceLimits, NamespaceUsage,
-    NumaPolicy, PageSize, PinMode, RegionFiles, RemovedRegion, ThreadCall, ThreadGuard,
-    barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory, now_ms,
-    now_ms_coarse, prefetch, release_allocator_memory, since_boot, user_directory,
-    with_signals_blocked,
+    AttachOptions, CreateOptions, FollowPosition, FollowState, Following, Inspection, LogIdentity,
+    MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, PageSize, PinMode, RegionFiles,
+    RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path, crash,
+    create_eventfd, create_user_directory, now_ms, now_ms_coarse, prefetch,
+    release_allocator_memory, since_boot, user_directory, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;

@@ -20,7 +20,10 @@ const KEYS_AT_ONCE: usize = 32;
 
 /// Flags of namespaces that are only removed on request: their tags, their stream or their limits
 /// were declared.
-const DECLARED: u64 = namespace_flags::TAGGED | namespace_flags::LOGGED | namespace_flags::LIMITED;
+const DECLARED: u64 = namespace_flags::TAGGED
+    | namespace_flags::LOGGED
+    | namespace_flags::LIMITED
+    | namespace_flags::FOLLOWED;
 
 /// The number of the namespace to which a record of the internal index belongs. The nodes of
 /// ordered indexes have names of their own.
@@ -51,6 +54,9 @@ impl Session {
         self.finish_removals()?;
         self.member.check_namespace(namespace.index)?;
         let flags = self.member.namespace_flags(namespace.index)?;
+        if flags & namespace_flags::FOLLOWED != 0 {
+            self.check_may_write(namespace.index)?;
+        }
         if !self.member.remove_namespace(namespace.index, || self.has_schema(namespace.index))? {
             return Ok(false);
         }

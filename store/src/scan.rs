@@ -206,6 +206,46 @@ impl Session {
         Ok(buckets.next < buckets.all)
     }
 
+    /// As [`Session::walk_buckets`], with the expired records that were not collected yet: what a
+    /// copy of the namespace has.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`; what `each` returns.
+    pub fn walk_stored(
+        &self,
+        namespace: Namespace,
+        buckets: &mut Buckets,
+        count: u64,
+        mut each: impl FnMut(View<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        self.member.check_usable()?;
+        let part = buckets.take(count);
+        let each = |at: u64| each(self.stored_view(namespace, at)?);
+        self.walk_cells(namespace, part, buckets.all, each)?;
+        Ok(buckets.next < buckets.all)
+    }
+
+    /// The record of a key, also one that has expired and was not collected yet.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    pub fn get_stored(&self, namespace: Namespace, key: &[u8]) -> Result<Option<View<'_>>> {
+        let lookup = self.lookup(namespace, key)?;
+        let _held = self.member.pin()?;
+        match self.member.find(lookup.table, lookup.hash, key)? {
+            Some((cell, _)) => self.stored_view(namespace, cell.at()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The caller holds a pin.
+    fn stored_view(&self, namespace: Namespace, at: u64) -> Result<View<'_>> {
+        let pin = self.member.pin()?;
+        let cell = self.member.cell_at(at)?;
+        let (value, _) = split(cell, cell.value()?)?;
+        Ok(View::new(pin, cell, value, namespace.kind))
+    }
+
     /// As [`Session::walk_buckets`], but only counts. The records are not read, unless some of them
     /// expire.
     ///
@@ -264,6 +304,25 @@ impl Session {
         all: u64,
         mut each: impl FnMut(View<'_>) -> Result<()>,
     ) -> Result<()> {
+        self.walk_cells(namespace, part, all, |at| {
+            let pin = self.member.pin()?;
+            let cell = self.member.cell_at(at)?;
+            let (value, meta) = split(cell, cell.value()?)?;
+            if meta.is_empty() || !is_past(meta)? {
+                each(View::new(pin, cell, value, namespace.kind))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `each` with the cells of some of `all` buckets, under a pin for each bucket.
+    fn walk_cells(
+        &self,
+        namespace: Namespace,
+        part: std::ops::Range<u64>,
+        all: u64,
+        mut each: impl FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
         invariant!(part.end <= all, "buckets up to {} of {all}", part.end);
         let table = self.table(namespace)?;
         let mut cells = Vec::new();
@@ -276,12 +335,7 @@ impl Session {
                 self.member.prefetch_cell_lines(*at, BATCH_LINES);
             }
             for at in cells.drain(..) {
-                let pin = self.member.pin()?;
-                let cell = self.member.cell_at(at)?;
-                let (value, meta) = split(cell, cell.value()?)?;
-                if meta.is_empty() || !is_past(meta)? {
-                    each(View::new(pin, cell, value, namespace.kind))?;
-                }
+                each(at)?;
             }
         }
         Ok(())

@@ -107,6 +107,7 @@ impl Region {
             internal: InternalCache::default(),
             own_changes: OwnChanges::default(),
             last_position: Cell::new(0),
+            is_follower: Cell::new(false),
         })
     }
 
@@ -160,6 +161,8 @@ pub struct Session {
     pub(crate) own_changes: OwnChanges,
     /// The position in the log of its last commit there, or 0.
     pub(crate) last_position: Cell<u64>,
+    /// True while it applies the log of another region.
+    pub(crate) is_follower: Cell<bool>,
 }
 
 /// The schema of the records of a namespace.

@@ -105,8 +105,8 @@ impl Session {
     /// The first watch of a namespace takes memory of the heap permanently: a thirty-second of the
     /// heap, divided by the number of the namespace, and at most 1 MiB, at least 4 KiB. An event
     /// that is larger than a quarter of it even without names and tags, because of a long key, is
-    /// reported as lost. From then on each change is a transaction that appends to one ring, whose lock all writers of the namespace share,
-    /// even when no watch is left.
+    /// reported as lost. From then on each change is a transaction that appends to one ring, whose
+    /// lock all writers of the namespace share, even when no watch is left.
     ///
     /// A record past its time is reported as expired when a session collects, deletes or replaces
     /// it, not before.

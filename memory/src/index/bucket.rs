@@ -63,13 +63,25 @@ pub(crate) const fn is_version(word: u64) -> bool {
     word != 0 && word >> (DEPTH_SHIFT + VERSION_EPOCH_BITS) == 0
 }
 
-/// The version after `before`, or the first one of a record in a bucket with this stamp.
+/// The lowest bit of the generation in a count: `generation:9 | changes:33`. A promotion raises the
+/// stamps of all buckets to the next generation, so that every later version is higher than those
+/// of the host that was followed.
+pub(crate) const GENERATION_SHIFT: u32 = 33;
+const _: () = assert!(GENERATION_SHIFT < DEPTH_SHIFT);
+
+/// The version after `before`, or the first one of a record in a bucket with this stamp. A bucket
+/// whose stamp is of a later generation raises the version to it.
 ///
 /// # Errors
 /// `Full` if the record has changed [`VERSION_MAX`] times, `Damaged`.
 #[inline]
 pub(crate) fn next_version(before: Option<u64>, stamp: u64) -> Result<u64> {
-    let last = before.unwrap_or(stamp);
+    let last = match before {
+        Some(before) if version_count(before) >> GENERATION_SHIFT >= stamp >> GENERATION_SHIFT => {
+            before
+        }
+        Some(_) | None => stamp,
+    };
     if version_count(last) >= VERSION_MAX {
         return Err(Error::Full {
             detail: format!("the record has changed {VERSION_MAX} times"),

@@ -38,6 +38,8 @@ pub struct LogEntry<'m> {
 pub struct LoggedRecord<'m> {
     /// The number of its namespace.
     pub namespace: u32,
+    /// The version before, 0 if the record did not exist.
+    pub base_version: u64,
     /// True if it was removed because it had expired.
     pub is_expiry: bool,
     /// The version before, if the record existed.
@@ -91,6 +93,27 @@ impl<'m> LogEntry<'m> {
         Ok(self.txn.word(JUDGED)?.load(Ordering::Relaxed) & (u64::MAX >> 16))
     }
 
+    /// A check value of what it says. Two entries of one position that differ in a record or a
+    /// version have different ones.
+    ///
+    /// # Errors
+    /// `Corruption`.
+    pub fn check_value(&self) -> Result<u64, Corruption> {
+        let mut sum = self.position;
+        for line in self.txn.all_lines()?.iter().map(TxnLine::of) {
+            let mark = mark_of(line);
+            if mark != 0 {
+                let new = line.get(LINE_NEW);
+                let version = match new {
+                    0 => 0,
+                    entry => Cell::new(self.txn.map(), at_of(entry))?.version(),
+                };
+                sum = mix(mix(mix(sum, mark), line.get(LINE_BASE)), version);
+            }
+        }
+        Ok(mix(sum, self.time_ms()?))
+    }
+
     /// The records of logged namespaces that it has changed, in the order in which the transaction
     /// names them.
     ///
@@ -122,6 +145,7 @@ impl<'m> LogEntry<'m> {
         };
         Ok(LoggedRecord {
             namespace: mark as u32,
+            base_version: line.get(LINE_BASE),
             is_expiry: mark & MARK_EXPIRY != 0,
             old: cell_of(line.get(LINE_OLD))?,
             new: cell_of(line.get(LINE_NEW))?,
@@ -142,10 +166,13 @@ pub(crate) fn mark_of(line: TxnLine<'_>) -> u64 {
     if line.get(LINE_SLOT) != 0 && mark & MARK != 0 { mark } else { 0 }
 }
 
+const fn mix(sum: u64, word: u64) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    (sum ^ word).wrapping_mul(FACTOR).rotate_left(29)
+}
+
 /// A check value of what an entry says: any flipped bit changes it. The position is added to it.
 pub(crate) fn check_value<'l>(lines: impl Iterator<Item = &'l [AtomicU64; 8]>) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(FACTOR).rotate_left(29);
     lines.map(TxnLine::of).filter(|line| mark_of(*line) != 0).fold(0, |sum, line| {
         [LINE_SLOT, LINE_OLD, LINE_NEW, LINE_BASE, LINE_MARK]
             .into_iter()

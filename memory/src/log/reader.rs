@@ -94,6 +94,15 @@ impl Member {
         Ok(LogReader { next: acknowledged + 1, waiting: (0, None), lost: None })
     }
 
+    /// A reader of the log that begins behind a position.
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn log_reader_behind(&self, position: u64) -> Result<LogReader> {
+        self.check_usable()?;
+        Ok(LogReader { next: position + 1, waiting: (0, None), lost: None })
+    }
+
     /// Reads the next entry, under a pin that the caller keeps while it uses it. Waits at most
     /// 100 us for a writer that has drawn its position and not decided: then it is passed over, and
     /// tries again at another position.
@@ -184,6 +193,38 @@ impl Member {
         self.check_not_truncated()
     }
 
+    /// Another host has everything up to a position: it counts as replicated, and the log may
+    /// forget it. Wakes those that wait for it.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledge_log_to(&self, position: u64) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        let position = position.min(self.log_tail()?);
+        map.word(LOG_REPLICATED)?.fetch_max(position, Ordering::AcqRel);
+        crash_point!("log.acknowledged");
+        self.release_log_to(position)?;
+        let word = map.word(LOG_WAKE)?;
+        if must_wake_waiters(word) {
+            futex_wake(word);
+        }
+        self.check_not_truncated()
+    }
+
+    /// No reader needs the entries up to a position: a log that keeps entries may forget them.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn release_log_to(&self, position: u64) -> Result<()> {
+        let map = self.map();
+        if held::keeps(map)? {
+            let floor = position.min(self.log_tail()?) + 1;
+            map.word(LOG_FLOOR)?.fetch_max(floor, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
     /// The highest position that was drawn. A transaction on which something depends that was read
     /// before is not behind it.
     ///
@@ -192,6 +233,14 @@ impl Member {
     #[inline]
     pub fn log_tail(&self) -> Result<u64, Corruption> {
         Ok(self.map().word(LOG_TAIL)?.load(Ordering::Acquire))
+    }
+
+    /// The lowest position that the log keeps; 0 and 1 if it has forgotten none.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn log_floor_position(&self) -> Result<u64, Corruption> {
+        Ok(self.map().word(LOG_FLOOR)?.load(Ordering::Acquire))
     }
 
     /// What the consumer has done with a position. One load, if it is not acknowledged; another

@@ -26,7 +26,10 @@ const ADVISORY_BYTE: u64 = 1 << 60;
 /// rare, and it only makes others wait longer than needed.
 const ADVISORY_BYTES: u64 = 1 << 48;
 
-const _: () = assert!(ADVISORY_BYTE + ADVISORY_BYTES <= 1 << 61, "the creation lock comes next");
+/// The byte of the lock of the process that follows another region.
+const FOLLOWER_BYTE: u64 = ADVISORY_BYTE + ADVISORY_BYTES;
+
+const _: () = assert!(FOLLOWER_BYTE < 1 << 61, "the creation lock comes next");
 
 /// Shared locks on some numbers, until they are dropped.
 #[derive(Debug)]
@@ -72,6 +75,30 @@ impl Member {
                 }
             }
             Ok(())
+        };
+        let (page, ()) = LockPage::new(bytes, || source.open(), lock)?;
+        Ok(AdvisoryLock { page, shared: Arc::clone(self.shared()) })
+    }
+
+    /// Takes the lock of the one process that changes what this region follows, until it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// `BadArgument`: another process has it; `System`.
+    pub fn lock_follower(&self) -> Result<AdvisoryLock> {
+        if self.map().is_forked() {
+            return Err(Error::Forked);
+        }
+        let bytes = self.map().word(SUPER_PAGE)?.load(Ordering::Relaxed);
+        let source = self.map().reopen_source()?;
+        let path = self.map().path();
+        let lock = |own: &File| {
+            if lock_byte(own.as_fd(), FOLLOWER_BYTE, LockMode::Try)? {
+                return Ok(());
+            }
+            let path = path.display();
+            let detail = format!("{path}: another process follows with it: stop that one first");
+            Err(Error::BadArgument { detail })
         };
         let (page, ()) = LockPage::new(bytes, || source.open(), lock)?;
         Ok(AdvisoryLock { page, shared: Arc::clone(self.shared()) })

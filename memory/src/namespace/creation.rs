@@ -10,10 +10,10 @@ use crate::crash::crash_point;
 use crate::index::bucket::{WORDS, control, depth_of, stamp_of};
 use crate::layout::{
     CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_NAME, CATALOG_NAME_BYTES,
-    CATALOG_RING, CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
-    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK,
-    catalog_at, seal,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_LOGGED_SINCE, CATALOG_NAME,
+    CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_STATE, Corruption, LINE,
+    NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES,
+    SUPER_NAMESPACES_LOCK, catalog_at, seal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -208,6 +208,7 @@ impl Member {
         invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
         set(CATALOG_KIND, *kind)?;
         set(CATALOG_FLAGS, seal(0))?;
+        set(CATALOG_LOGGED_SINCE, 0)?;
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         let mut bytes = name.chunks(8);
         for which in (CATALOG_NAME..CATALOG_CHECK).step_by(8) {

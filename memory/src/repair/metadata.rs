@@ -5,13 +5,14 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_with, facts, set};
 use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
+use crate::follow::{raise_incarnation, rejoin_if_damaged};
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
-    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS,
-    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_LOGGED_SINCE,
+    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE,
+    CATALOG_USAGE, CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR,
+    LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
     MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
     SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
     SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
@@ -31,7 +32,7 @@ use crate::usage::{self, ALL_COUNTED};
 const PAGE: u64 = 4096;
 
 /// Flags of a namespace are less, without the count of its schemas.
-const FLAGS_END: u64 = 2 * namespace_flags::LIMITED;
+const FLAGS_END: u64 = namespace_flags::FOLLOWED << 1;
 
 /// Flags of a namespace are less if its tags were declared less than a million times.
 const SCHEMAS_MAX: u64 = namespace_flags::GENERATION << 20;
@@ -119,6 +120,9 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
             report.add_repaired(format!("cluster page: byte {}", at - CLUSTER_PAGE));
         }
     }
+    if rejoin_if_damaged(map)? {
+        report.add_repaired("the follower: it joins again");
+    }
     let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
     if set(map, LOG_WORDS, 0)? {
         // A flipped bit of a position makes it the highest one, so that none is used again.
@@ -128,6 +132,7 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
             report.add_lost("the entries of the log that were not acknowledged");
         }
         set(map, LOG_TAIL, last)?;
+        raise_incarnation(map)?;
         set(map, LOG_FLOOR, last + 1)?;
     } else if load(LOG_TAIL)? == 0 {
         for at in [LOG_REPLICATED, LOG_FLOOR, LOG_UNITS, LOG_WAKE] {
@@ -251,7 +256,15 @@ fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
         found.next().filter(|_| found.next().is_none())
     };
     let (at, what) = (catalog_at(index) + CATALOG_FLAGS, format!("namespace {index}: its flags"));
-    correct_sealed_with(map, at, &what, (is_known, few_schemas), report)
+    correct_sealed_with(map, at, &what, (is_known, few_schemas), report)?;
+    // Not known: a follower gets the records again.
+    let since_at = catalog_at(index) + CATALOG_LOGGED_SINCE;
+    let since = map.word(since_at)?.load(Ordering::Acquire);
+    if since != 0 && unseal(since, "").is_err() {
+        set(map, since_at, 0)?;
+        report.add_repaired(format!("namespace {index}: since when it is logged"));
+    }
+    Ok(())
 }
 
 /// Corrects the words of the segments of an index.

@@ -9,8 +9,8 @@ use crate::crash::{crash_point, is_planted};
 use crate::heap::cell::{self, CellKind};
 use crate::heap::queue::finish_line;
 use crate::index::bucket::{
-    abort, at_of, control, decide, depth_of, hash_tag, intent, is_link, link, load, next_version,
-    publish, stamp_of, units_of, version_count,
+    abort, at_of, control, decide, depth_of, hash_tag, intent, is_link, is_version, link, load,
+    next_version, publish, stamp_of, units_of, version_count,
 };
 use crate::index::intent::{
     LINE_BASE, LINE_LOCK, LINE_MARK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES_MAX,
@@ -396,12 +396,17 @@ impl Member {
         match access.change {
             CellChange::Keep => access.retired = None,
             CellChange::Publish(draft) => {
-                let version = next_version(access.version_before, stamp_of(payload))?;
+                let version = match access.version_imposed {
+                    0 => next_version(access.version_before, stamp_of(payload))?,
+                    imposed => imposed,
+                };
+                invariant!(is_version(version), "version {version:#x} of a commit");
                 cell::seal(map, draft.at, version, draft.body_crc)?;
                 access.version_after = Some(version);
             }
             CellChange::Remove => {
                 if let Some(before) = access.version_before {
+                    let before = before.max(access.version_imposed);
                     let stamp = (stamp_of(payload) + 1).max(version_count(before));
                     lock::hold_with(word, self.lock_owner(), control(depth_of(payload), stamp));
                 }

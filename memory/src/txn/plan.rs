@@ -52,6 +52,8 @@ pub struct RecordAccess {
     pub flags: u64,
     /// What the log says about it ([`crate::log_mark`]); 0 if the log does not have it.
     pub log_mark: u64,
+    /// The version of the record after the commit, which another host has given; 0: the next one.
+    pub version_imposed: u64,
     /// After the commit: the version before it.
     pub version_before: Option<u64>,
     /// After the commit: the new version.
@@ -77,6 +79,7 @@ impl RecordAccess {
             change: CellChange::Keep,
             flags: 0,
             log_mark: 0,
+            version_imposed: 0,
             version_before: None,
             version_after: None,
             bucket: 0,

@@ -13,7 +13,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, LogEntry, LogRead, LogReader, Pin};
 use nearstate_model::Result;
 
-use crate::log::entry::{StreamedRecord, streamed};
+use crate::log::entry::{Absence, StreamedRecord, streamed};
 use crate::log::receipt::Receipt;
 use crate::record::Kind;
 use crate::session::{Namespace, Session, wrong_kind};
@@ -57,18 +57,41 @@ impl<'c> StreamEntry<'c> {
     /// The records, each with what became of it, in the order in which the transaction named them.
     /// Ends early at bytes that are damaged.
     pub fn records(&self) -> impl Iterator<Item = Result<StreamedRecord<'c>, Corruption>> {
+        self.records_with(self.entry.time_ms().map(Absence::At))
+    }
+
+    pub(crate) fn records_with(
+        &self,
+        absence: Result<Absence, Corruption>,
+    ) -> impl Iterator<Item = Result<StreamedRecord<'c>, Corruption>> {
         let (records, damage) = match self.entry.records() {
             Ok(records) => (records, None),
             Err(damage) => (Vec::new(), Some(damage)),
         };
-        let time_ms = self.entry.time_ms();
-        let records = records.into_iter().map(move |record| streamed(&record, time_ms?));
+        let records = records.into_iter().map(move |record| streamed(&record, absence?));
         let mut is_over = false;
         damage.map(Err).into_iter().chain(records).take_while(move |record| {
             let is_before = !is_over;
             is_over |= record.is_err();
             is_before
         })
+    }
+
+    /// The time by which the transaction judged what has expired, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn time_ms(&self) -> Result<u64> {
+        Ok(self.entry.time_ms()?)
+    }
+
+    /// A check value of the transaction. Two transactions of one position that differ have
+    /// different ones.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn check_value(&self) -> Result<u64> {
+        Ok(self.entry.check_value()?)
     }
 
     /// The receipt of the transaction.
@@ -103,6 +126,11 @@ impl Session {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
         self.member.open_log()?;
+        let is_new =
+            !self.is_logged(namespace)? || self.member.logged_since(namespace.index)?.is_none();
+        if is_new {
+            self.member.begin_log_declaration()?;
+        }
         let is_lossless = when_full == WhenFull::Refuse;
         self.member.update_namespace_flags(namespace.index, |word| {
             let word = word | namespace_flags::LOGGED;
@@ -114,6 +142,9 @@ impl Session {
         })?;
         // Later commits follow the new policy; earlier ones are already in the log.
         self.member.drain_writers(self.table(namespace)?)?;
+        if is_new {
+            self.member.end_log_declaration(namespace.index)?;
+        }
         if is_lossless { self.member.keep_log() } else { self.relax_streams() }
     }
 
@@ -131,6 +162,33 @@ impl Session {
             }
         }
         Ok(false)
+    }
+
+    /// A consumer of the log that begins behind a position. It acknowledges nothing by itself:
+    /// [`Session::acknowledge_to`].
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn commit_stream_behind(&self, position: u64) -> Result<CommitStream<'_>> {
+        let reader = self.member.log_reader_behind(position)?;
+        Ok(CommitStream { session: self, reader, pin: None })
+    }
+
+    /// Another host has everything up to a position of the log: it is replicated.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledge_to(&self, position: u64) -> Result<()> {
+        self.member.acknowledge_log_to(position)
+    }
+
+    /// No consumer needs the entries of the log up to a position: one that keeps entries
+    /// ([`WhenFull::Refuse`]) may forget them.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn release_to(&self, position: u64) -> Result<()> {
+        self.member.release_log_to(position)
     }
 
     /// A consumer of the log, from what was last acknowledged on. One consumer acknowledges; others
@@ -168,6 +226,11 @@ impl CommitStream<'_> {
                 Ok(Some(StreamItem::Transaction(StreamEntry { writer, number, entry })))
             }
         }
+    }
+
+    /// The position of the next entry.
+    pub(crate) const fn next_position(&self) -> u64 {
+        self.reader.next_position()
     }
 
     /// Acknowledges everything that was read: it is replicated ([`Session::is_replicated`]), and a

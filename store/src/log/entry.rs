@@ -61,6 +61,8 @@ pub struct StreamedRecord<'a> {
     pub key: &'a [u8],
     /// The version since the change. Of a deleted record, its last version.
     pub version: u64,
+    /// The version before the change; 0 if there was no record, also no expired one.
+    pub base_version: u64,
     /// The change.
     pub change: StreamedChange<'a>,
 }
@@ -81,32 +83,46 @@ impl<'a> Version<'a> {
         Ok(Self { cell, form: Form::of(Kind::Mixed, &cell), value, meta })
     }
 
-    fn has_expired(&self, time_ms: u64) -> Result<bool, Corruption> {
-        if self.meta.is_empty() {
-            return Ok(false);
-        }
-        let expires_ms = Meta::split(self.meta)?.1.expires_ms;
-        Ok(expires_ms != 0 && expires_ms <= time_ms)
+    fn is_absent(&self, absence: Absence) -> Result<bool, Corruption> {
+        let expires_ms = match self.meta {
+            [] => 0,
+            meta => Meta::split(meta)?.1.expires_ms,
+        };
+        Ok(match absence {
+            Absence::At(time_ms) => expires_ms != 0 && expires_ms <= time_ms,
+            Absence::Expiring => expires_ms != 0,
+            Absence::All => true,
+        })
     }
 }
 
-/// The change of a record, judged at this time.
-///
-/// A version that had expired counts as absent: a consumer may have removed it.
+/// Which versions count as absent: a consumer may have removed them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Absence {
+    /// Those that had expired at this time.
+    At(u64),
+    /// Those that may ever expire: the consumer judges by no clock.
+    Expiring,
+    /// All: a change has the whole record.
+    All,
+}
+
+/// The change of a record.
 pub(crate) fn streamed<'a>(
     record: &LoggedRecord<'a>,
-    time_ms: u64,
+    absence: Absence,
 ) -> Result<StreamedRecord<'a>, Corruption> {
     const NOTHING: Corruption = Corruption("an entry of the log changes nothing");
-    let namespace = record.namespace;
+    let (namespace, base_version) = (record.namespace, record.base_version);
     let Some(new) = record.new else {
         let old = record.old.ok_or(NOTHING)?;
         let change = StreamedChange::Deleted { is_expiry: record.is_expiry };
-        return Ok(StreamedRecord { namespace, key: old.key()?, version: old.version(), change });
+        let (key, version) = (old.key()?, old.version());
+        return Ok(StreamedRecord { namespace, key, version, base_version, change });
     };
     let (new, old) = (Version::of(new)?, record.old.map(Version::of).transpose()?);
     let old = match old {
-        Some(old) if old.form == new.form && !old.has_expired(time_ms)? => Some(old),
+        Some(old) if old.form == new.form && !old.is_absent(absence)? => Some(old),
         _ => None,
     };
     let change = match new.form {
@@ -115,7 +131,8 @@ pub(crate) fn streamed<'a>(
         Form::Set => StreamedChange::Put { value: new.value, meta: new.meta, is_set: true },
         Form::Blocks => changed_blocks(old, new)?,
     };
-    Ok(StreamedRecord { namespace, key: new.cell.key()?, version: new.cell.version(), change })
+    let (key, version) = (new.cell.key()?, new.cell.version());
+    Ok(StreamedRecord { namespace, key, version, base_version, change })
 }
 
 /// The metadata, unless it is that of the old version. A new record has none before.

@@ -151,6 +151,8 @@ pub(crate) struct TxnEntry {
     pub(crate) flags: u64,
     /// Version after the commit.
     pub(crate) after: Option<u64>,
+    /// Its version after the commit, if another host has given it; else 0.
+    pub(crate) imposed: u64,
     /// It is deleted because it has expired.
     pub(crate) is_expiry: bool,
     /// It was not read, and must not exist at the commit: the posting of a unique value.
@@ -196,7 +198,8 @@ impl Buffers {
     /// events, is not logged, and what the records of the namespace take is not counted.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
-        const NOT_DIRECT: u64 = namespace_flags::LIMITED | namespace_flags::LOGGED;
+        const NOT_DIRECT: u64 =
+            namespace_flags::LIMITED | namespace_flags::LOGGED | namespace_flags::FOLLOWED;
         let is_direct = |entry: &TxnEntry| entry.flags & NOT_DIRECT == 0;
         self.plan.events.all.is_empty() && self.entries.first().is_none_or(is_direct)
     }

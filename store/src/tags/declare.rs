@@ -171,7 +171,8 @@ impl Session {
             }
             other => other?,
         };
-        if !schema.tags.is_empty() {
+        // The tags of a namespace of another host are declared there.
+        if !schema.tags.is_empty() && !self.is_others(namespace)? {
             self.add_tags(namespace, &schema.tags)?;
         }
         Ok(namespace)
@@ -216,6 +217,9 @@ impl Session {
     ) -> Result<PendingTagDeclaration> {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "tag", ""));
+        }
+        if self.is_others(namespace)? {
+            self.check_may_write(namespace.index)?;
         }
         let stage = match self.clearing(namespace, None)? {
             Some(clearing) => Stage::Clearing(clearing),

@@ -8,6 +8,7 @@
 use std::ops::Bound;
 
 use nearstate_memory::Corruption;
+use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{EXPIRY_TREES, expiry_root};
@@ -123,7 +124,13 @@ impl Session {
 
     /// Handles a due entry: deletes its record if it has expired, or moves the entry to the
     /// record's expiry time. True if the record was deleted.
+    ///
+    /// The records of another host are left to it: its deletion follows.
     fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
+        let is_live = self.member.check_namespace(due.namespace).is_ok();
+        if is_live && self.member.namespace_flags(due.namespace)? & namespace_flags::FOLLOWED != 0 {
+            return Ok(false);
+        }
         let mut set = WriteSet::new(self)?;
         let mut scratch = set.buffers.take_scratch();
         let root = expiry_root(tree);

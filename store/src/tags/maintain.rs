@@ -69,6 +69,9 @@ impl<'s> WriteSet<'s> {
         }
         let (table, meta) = (entry.table, entry.meta);
         let mut seen = self.session.member.namespace_flags(table)?;
+        if seen & namespace_flags::FOLLOWED != 0 {
+            self.session.check_may_write(table)?;
+        }
         let expires = meta.is_some_and(|span| expires_ms(self.buffers.bytes(span)) != 0);
         if expires && seen & namespace_flags::EXPIRING == 0 {
             let raised = |word| word | namespace_flags::EXPIRING;

@@ -151,6 +151,7 @@ impl WriteSet<'_> {
             access.change = change;
             access.flags = entry.flags;
             access.log_mark = self.log_mark(index)?;
+            access.version_imposed = entry.imposed;
             access.expect = if entry.is_claim {
                 Expectation::Read(ReadToken::absent())
             } else {

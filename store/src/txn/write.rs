@@ -339,9 +339,12 @@ const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a cell counts its b
 pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | CHANGES_NEED_TXN;
 
 /// Flags of a namespace in which every change of a record is a transaction, also one that keeps its
-/// tags: it is announced to watches or to the commit stream, or what the records take is counted.
-pub(crate) const CHANGES_NEED_TXN: u64 =
-    namespace_flags::WATCHED | namespace_flags::LOGGED | namespace_flags::LIMITED;
+/// tags: it is announced to watches or to the commit stream, what the records take is counted, or
+/// it is refused because another host owns them.
+pub(crate) const CHANGES_NEED_TXN: u64 = namespace_flags::WATCHED
+    | namespace_flags::LOGGED
+    | namespace_flags::LIMITED
+    | namespace_flags::FOLLOWED;
 
 /// The record, unless it has expired.
 #[inline(always)]

@@ -73,6 +73,7 @@ impl<'s> WriteSet<'s> {
             meta: None,
             flags: 0,
             after: None,
+            imposed: 0,
             is_expiry: false,
             is_claim: false,
         });

@@ -5,8 +5,8 @@
 //! key | blocks x { bytes u8, name } | tags x { name bytes u8, value bytes u16, name, value }
 //! ```
 //!
-//! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell; 8 the
-//! key was left out as well, and watches report the event as lost.
+//! Flags: 1 names and tags were left out; 2 and 4 the record's form, as in the flags of a cell; 8
+//! the key was left out as well, and watches report the event as lost.
 //!
 //! All numbers are little-endian. The tags before the change and after it travel along, so that a
 //! watcher determines whether a record has entered, stayed in, or left the set that it watches.
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn in_a_small_ring_names_and_tags_are_left_out_first_and_then_the_key() {
-        let bytes_max = RING_BYTES_MIN as usize / 4 - 16;
+        let bytes_max = usize::try_from(RING_BYTES_MIN).unwrap() / 4 - 16;
         let (kind, form, version) = (EventKind::Created, Form::Value, 3);
         let (none, is_cut): (&[TagValue<'_>], _) = (&[], false);
         let tags = vec![0; bytes_max];

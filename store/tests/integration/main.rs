@@ -23,6 +23,7 @@ mod concurrent_tag_declaration;
 mod contention;
 mod counters;
 mod fixture;
+mod follow;
 mod for_update;
 mod full_region;
 mod scattered_memory;

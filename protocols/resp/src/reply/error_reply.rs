@@ -111,6 +111,7 @@ impl From<Error> for ErrorReply {
             | Error::Behind { .. }
             | Error::InUse { .. } => "BUSY",
             Error::TagTaken { .. } => "TAGTAKEN",
+            Error::NotOwner { .. } => "READONLY",
             Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
             | Error::TooManyBlocks { .. }
@@ -150,6 +151,10 @@ mod tests {
             (Error::Deadline { tries: 3 }, "BUSY the transaction had conflicts in 3 attempts"),
             (Error::Stalled { holder: holder() }, "BUSY process 7 (cu) is alive but stopped"),
             (Error::Behind { detail: detail() }, "BUSY x"),
+            (
+                Error::NotOwner { namespace: "ue".into() },
+                "READONLY namespace \"ue\" follows another host: write there",
+            ),
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
             (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),
         ] {

@@ -283,7 +283,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
                   effect. Changes that an embedded process makes within 100 ms after it creates a \
                   namespace may be missed. With notifications enabled, each namespace permanently \
                   uses memory (4 KiB to 1 MiB: a thirty-second of the heap divided by its number) \
-                  and its writers record each change, even after notifications are disabled. `INFO stats` counts lost events.",
+                  and its writers record each change, even after notifications are disabled. `INFO \
+                  stats` counts lost events.",
         run: config::set,
         ..ROW
     },

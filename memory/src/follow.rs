@@ -1,0 +1,343 @@
+//! A region that follows the log of another one, and one that was promoted: the words of the
+//! cluster page that belong to it (`docs/decisions/025-follow.md`; `spec/region.md`, section 11).
+//!
+//! Only the process with the follower's lock ([`Member::lock_follower`]) changes them. A kill
+//! between any two stores leaves them usable: the state is stored last when a copy begins, and of
+//! the two places for the position the one with the lower position is overwritten.
+
+use nearstate_model::{Error, Result, invariant};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::atomic::Ordering;
+use crate::crash::crash_point;
+use crate::index::bucket::{
+    GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
+};
+use crate::layout::{
+    Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_PLACES, FOLLOW_STATE,
+    LOG_INCARNATION, LOG_SHIPPED, SUPER_ID, SUPER_NAMESPACES_LOCK, seal, unseal,
+};
+use crate::member::Member;
+use crate::member::arena::LockSlot;
+use crate::member::lock;
+use crate::region::catalog::{raise_stamp_floor, stamp_floor};
+use crate::region::index_table::IndexTable;
+use crate::region::map::Map;
+
+/// Which log a position belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogIdentity {
+    /// The id of the region.
+    pub region: [u64; 2],
+    /// How often the log has lost all its entries: its positions are those of this incarnation.
+    pub incarnation: u64,
+}
+
+/// How far a region is with the log that it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowState {
+    /// It gets the records that existed when it began. It is a copy of no moment yet.
+    Joining,
+    /// It is a copy of what the other region was at its position.
+    Full,
+    /// It becomes a region of its own.
+    Promoting,
+}
+
+/// The last entry that was applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowPosition {
+    /// Its position; 0 if there is none.
+    pub position: u64,
+    /// Its check value.
+    pub check: u64,
+}
+
+/// What a region follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Following {
+    /// How far it is.
+    pub state: FollowState,
+    /// The log that it follows.
+    pub source: LogIdentity,
+    /// What it has applied.
+    pub applied: FollowPosition,
+}
+
+impl FollowState {
+    const fn code(self) -> u64 {
+        match self {
+            Self::Joining => 1,
+            Self::Full => 2,
+            Self::Promoting => 3,
+        }
+    }
+
+    /// The state of a word; `None` if the region follows no other one.
+    fn of_word(word: u64) -> Result<Option<Self>, Corruption> {
+        if word == 0 {
+            return Ok(None);
+        }
+        match unseal(word, "the state of a follower has a flipped bit")? {
+            0 => Ok(None),
+            1 => Ok(Some(Self::Joining)),
+            2 => Ok(Some(Self::Full)),
+            3 => Ok(Some(Self::Promoting)),
+            _ => Err(Corruption("a follower has an unknown state")),
+        }
+    }
+}
+
+/// The check value of some words.
+fn check_of(words: &[u64]) -> u64 {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    // Not 0, so that words that were never stored have no valid check value.
+    xxh3_64(&bytes) | 1
+}
+
+fn load(map: &Map, at: u64) -> Result<u64, Corruption> {
+    Ok(map.word(at)?.load(Ordering::Acquire))
+}
+
+fn store(map: &Map, at: u64, value: u64) -> Result<(), Corruption> {
+    map.word(at)?.store(value, Ordering::Release);
+    Ok(())
+}
+
+/// A place for a position; `None` if it has none, or one that was not stored completely.
+fn place_at(map: &Map, at: u64) -> Result<Option<FollowPosition>, Corruption> {
+    let (position, check) = (load(map, at)?, load(map, at + 8)?);
+    let is_whole = load(map, at + 16)? == check_of(&[position, check]);
+    Ok(is_whole.then_some(FollowPosition { position, check }))
+}
+
+fn store_place(map: &Map, at: u64, place: FollowPosition) -> Result<(), Corruption> {
+    store(map, at + 16, 0)?;
+    store(map, at, place.position)?;
+    store(map, at + 8, place.check)?;
+    crash_point!("follow.placed");
+    store(map, at + 16, check_of(&[place.position, place.check]))
+}
+
+fn applied(map: &Map) -> Result<FollowPosition, Corruption> {
+    let [one, other] = FOLLOW_PLACES;
+    let (one, other) = (place_at(map, one)?, place_at(map, other)?);
+    Ok(one.into_iter().chain(other).max_by_key(|place| place.position).unwrap_or_default())
+}
+
+/// What a region follows, if it follows another one.
+pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
+    let Some(state) = FollowState::of_word(load(map, FOLLOW_STATE)?)? else { return Ok(None) };
+    let [one, other, incarnation] =
+        [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION].map(|at| load(map, at));
+    let (one, other, incarnation) = (one?, other?, incarnation?);
+    if load(map, FOLLOW_CHECK)? != check_of(&[one, other, incarnation]) {
+        return Err(Corruption("the log that a region follows has a flipped bit"));
+    }
+    let source = LogIdentity { region: [one, other], incarnation };
+    Ok(Some(Following { state, source, applied: applied(map)? }))
+}
+
+/// The incarnation of the region's log.
+pub(crate) fn incarnation(map: &Map) -> Result<u64, Corruption> {
+    match load(map, LOG_INCARNATION)? {
+        0 => Ok(0),
+        word => unseal(word, "the incarnation of the log has a flipped bit"),
+    }
+}
+
+/// The entries of the log are lost as a whole: its positions are those of another incarnation now.
+pub(crate) fn raise_incarnation(map: &Map) -> Result<(), Corruption> {
+    // A damaged one is replaced by one that no log of this region has had.
+    let next = incarnation(map).unwrap_or(1 << 32) + 1;
+    store(map, LOG_INCARNATION, seal(next))
+}
+
+/// For the repair: a follower whose words are damaged has nothing, and joins again. True if they
+/// were damaged.
+pub(crate) fn rejoin_if_damaged(map: &Map) -> Result<bool, Corruption> {
+    if following(map).is_ok() {
+        return Ok(false);
+    }
+    for place in FOLLOW_PLACES {
+        store(map, place + 16, 0)?;
+    }
+    for at in [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION] {
+        store(map, at, 0)?;
+    }
+    store(map, FOLLOW_CHECK, check_of(&[0; 3]))?;
+    store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
+    Ok(true)
+}
+
+impl Member {
+    /// The identity of the region's log.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn log_identity(&self) -> Result<LogIdentity> {
+        let map = self.map();
+        let region = [load(map, SUPER_ID)?, load(map, SUPER_ID + 8)?];
+        Ok(LogIdentity { region, incarnation: incarnation(map)? })
+    }
+
+    /// What the region follows, if it follows another one.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn following(&self) -> Result<Option<Following>> {
+        Ok(following(self.map())?)
+    }
+
+    /// The region follows this log from now on, and has nothing of it. The caller has the
+    /// follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn begin_following(&self, source: LogIdentity) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        // A kill from here on leaves a copy of nothing, not one that is said to be full.
+        if load(map, FOLLOW_STATE)? != 0 {
+            store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
+        }
+        for place in FOLLOW_PLACES {
+            store(map, place + 16, 0)?;
+        }
+        crash_point!("follow.cleared");
+        let [one, other] = source.region;
+        // With a check value of nothing in between.
+        store(map, FOLLOW_CHECK, 0)?;
+        store(map, FOLLOW_ID, one)?;
+        store(map, FOLLOW_ID + 8, other)?;
+        store(map, FOLLOW_INCARNATION, source.incarnation)?;
+        store(map, FOLLOW_CHECK, check_of(&[one, other, source.incarnation]))?;
+        crash_point!("follow.named");
+        store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
+        self.check_not_truncated()
+    }
+
+    /// Changes how far the copy is; `None` ends it. The caller has the follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_follow_state(&self, state: Option<FollowState>) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        invariant!(load(map, FOLLOW_STATE)? != 0, "a region that follows none has no such state");
+        store(map, FOLLOW_STATE, seal(state.map_or(0, FollowState::code)))?;
+        crash_point!("follow.state");
+        self.check_not_truncated()
+    }
+
+    /// Everything up to this position was applied. The caller has the follower's lock. Cost: three
+    /// stores to one line.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_follow_position(&self, applied: FollowPosition) -> Result<()> {
+        let map = self.map();
+        let [one, other] = FOLLOW_PLACES;
+        let position_at = |at| Ok::<_, Corruption>(place_at(map, at)?.map(|place| place.position));
+        // `None` is lower than any position.
+        let at = if position_at(one)? <= position_at(other)? { one } else { other };
+        Ok(store_place(map, at, applied)?)
+    }
+
+    /// The last entry that a follower of this region has acknowledged. Position 0: not known.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn shipped_position(&self) -> Result<FollowPosition> {
+        Ok(place_at(self.map(), LOG_SHIPPED)?.unwrap_or_default())
+    }
+
+    /// A follower of this region has acknowledged an entry. A kill between two stores leaves none:
+    /// the follower then joins again if the log has forgotten the entry.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_shipped_position(&self, place: FollowPosition) -> Result<()> {
+        Ok(store_place(self.map(), LOG_SHIPPED, place)?)
+    }
+
+    /// The versions of the followed log may be as high as this stamp: later generations begin
+    /// behind it.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`.
+    pub fn note_stamp(&self, stamp: u64) -> Result<()> {
+        self.check_usable()?;
+        if stamp > VERSION_MAX {
+            return Err(Corruption("a stamp that no bucket has").into());
+        }
+        self.operation(|| {
+            let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
+            let done = raise_stamp_floor(self.map(), stamp);
+            self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
+            Ok(done?)
+        })
+    }
+
+    /// Raises the stamps of all buckets of a namespace to a generation that no bucket of it has
+    /// had, so that each later version is higher than any that the followed log has given.
+    /// Returns the highest stamp. Can be repeated after a kill.
+    ///
+    /// Complexity: linear in the number of buckets, about 30 ns each.
+    ///
+    /// # Errors
+    /// `Full`: its generations are used up; `Stalled`, `Damaged`.
+    pub fn raise_generation(&self, table: &IndexTable, highest_version: u64) -> Result<u64> {
+        self.check_usable()?;
+        let noted = self.highest_stamp(table)?.max(stamp_floor(self.map())?);
+        let highest = noted.max(version_count(highest_version));
+        let raised = (highest >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
+        if raised >= VERSION_MAX {
+            let detail = "the namespace has followed too many hosts: copy its records to another \
+                          region";
+            return Err(Error::Full { detail: detail.to_owned(), heap: None });
+        }
+        let mut bucket = 0;
+        while bucket < table.refresh(self.map())? {
+            let at = table.bucket_at(self.map(), bucket)?;
+            self.operation(|| {
+                let payload = self.acquire(at, LockSlot::Bucket)?;
+                let stamp = stamp_of(payload).max(raised);
+                let word = self.map().word(at)?;
+                lock::hold_with(word, self.lock_owner(), control(depth_of(payload), stamp));
+                crash_point!("follow.raised");
+                let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
+                Ok(self.release(at, LockSlot::Bucket, payload)?)
+            })?;
+            bucket += 1;
+        }
+        Ok(raised)
+    }
+
+    /// The highest stamp of a bucket of a namespace: no record that it has had had a higher
+    /// version, unless it has one now.
+    ///
+    /// Complexity: linear in the number of buckets.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn highest_stamp(&self, table: &IndexTable) -> Result<u64> {
+        let (mut bucket, mut highest) = (0, 0);
+        while bucket < table.refresh(self.map())? {
+            let at = table.bucket_at(self.map(), bucket)?;
+            highest = highest.max(stamp_of(self.map().word(at)?.load(Ordering::Acquire)));
+            bucket += 1;
+        }
+        Ok(highest)
+    }
+
+    /// The log loses all its entries: receipts and positions of followers are those of another
+    /// incarnation from now on.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn raise_log_incarnation(&self) -> Result<()> {
+        self.check_usable()?;
+        Ok(raise_incarnation(self.map())?)
+    }
+}

@@ -1,0 +1,525 @@
+//! What a source sends to a follower: first all records and meanwhile the log, then the log
+//! (`docs/decisions/025-follow.md`).
+//!
+//! ```text
+//! source, one thread                              writers
+//! J1  walk: read some records, send them          W1  position of a commit: drawn under its locks
+//! J2  entries of the log, each record whole       W2  decide
+//! J3  walk ended: until := tail                   W3  publish
+//! J4  after J2 of all entries up to until: joined
+//! ```
+//!
+//! A record that J1 has read before W3 of a later commit is sent before that commit's entry,
+//! because one thread does both and an entry is read after W2. What J1 has read after W3 has a
+//! version, by which the follower recognizes older entries. All that J1 has read was drawn before
+//! J3, so at J4 the follower has the records of exactly that position.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord};
+use nearstate_model::{Error, Result};
+
+use crate::index::schema::{Tag, TagSchema};
+use crate::log::consumer::{CommitStream, StreamItem};
+use crate::log::entry::{Absence, StreamedChange, StreamedRecord, streamed};
+use crate::record::Kind;
+use crate::scan::Buckets;
+use crate::session::{Namespace, Session};
+
+/// Buckets of one part of the walk: some hundred records.
+const BUCKETS_AT_ONCE: usize = 64;
+/// Entries of one part, so that acknowledgements are read in between.
+const ENTRIES_AT_ONCE: usize = 256;
+/// The most bytes of one item of a record. The other elements follow in items of their own.
+const RECORD_BYTES_MAX: usize = 64 << 20;
+/// Acknowledged entries whose check values are remembered, at most: those of a ring.
+const SENT_MAX: usize = 1 << 20;
+
+/// The check value of a position at which the feed has read no entry.
+const UNKNOWN: u64 = 0;
+
+/// A record of a change that a follower applies.
+#[derive(Clone, Debug)]
+pub struct FollowedRecord<'a> {
+    /// Its namespace at the source.
+    pub namespace: u32,
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its version since the change; of a deleted record, its last one.
+    pub version: u64,
+    /// The version that the change replaces, 0 for none. `None`: any lower one.
+    pub base_version: Option<u64>,
+    /// The change.
+    pub change: StreamedChange<'a>,
+}
+
+/// A namespace of the source.
+#[derive(Clone, Debug)]
+pub struct FollowedNamespace<'a> {
+    /// Its number at the source.
+    pub number: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// The kind of its records.
+    pub kind: Kind,
+    /// The highest stamp of its index: no version that the source has given is higher, of records
+    /// that do not exist.
+    pub stamp: u64,
+    /// Its tags.
+    pub tags: Vec<TagSchema>,
+}
+
+/// How a feed begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedStart {
+    /// Behind the follower's position.
+    Continues,
+    /// With all records: the follower discards what it has.
+    Joins,
+}
+
+/// What a follower gets.
+#[derive(Clone, Debug)]
+pub enum FeedItem<'a> {
+    /// A namespace whose records follow.
+    Namespace(FollowedNamespace<'a>),
+    /// A namespace was removed. Its records were deleted before.
+    Removed {
+        /// Its number.
+        number: u32,
+    },
+    /// A record while the follower joins. [`FollowedRecord::base_version`] is `None`, or the
+    /// version itself if it continues the last item.
+    Record(FollowedRecord<'a>),
+    /// The follower has everything up to this entry.
+    Joined(FollowPosition),
+    /// A transaction.
+    Entry {
+        /// Its position and check value.
+        place: FollowPosition,
+        /// Its records.
+        records: Vec<FollowedRecord<'a>>,
+    },
+}
+
+/// What a part of a feed has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedStep {
+    /// There may be more.
+    More,
+    /// Nothing is left to send. The follower has everything up to this position.
+    Idle {
+        /// A position at or behind the last entry.
+        position: u64,
+    },
+    /// The log has lost entries that were not sent: the follower has to join again.
+    Lost,
+}
+
+/// Sends the log of a region.
+#[derive(Debug)]
+pub struct LogFeed<'s> {
+    stream: CommitStream<'s>,
+    progress: Progress<'s>,
+    /// Entries that were sent, the oldest first.
+    sent: VecDeque<FollowPosition>,
+}
+
+/// How far a follower is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FeedPhase {
+    /// J1 and J2.
+    Walking,
+    /// J3: it is full when it has the entries up to this position.
+    Joining { until: u64 },
+    /// It has all records: entries are sent as differences.
+    Full,
+}
+
+/// Takes what a feed sends.
+pub trait FeedSink {
+    /// Takes an item.
+    ///
+    /// # Errors
+    /// Those of the sink. They end the step.
+    fn send(&mut self, item: FeedItem<'_>) -> Result<()>;
+
+    /// True if the step should end, although there is more.
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+impl<F: FnMut(FeedItem<'_>) -> Result<()>> FeedSink for F {
+    fn send(&mut self, item: FeedItem<'_>) -> Result<()> {
+        self(item)
+    }
+}
+
+/// What the follower of a feed has, and what it gets next.
+#[derive(Debug)]
+struct Progress<'s> {
+    session: &'s Session,
+    /// The namespaces that the follower knows, with the flags of their last announcement.
+    known: BTreeMap<u32, (Namespace, u64)>,
+    /// The namespaces that are left to walk.
+    walk: VecDeque<(Namespace, Buckets)>,
+    phase: FeedPhase,
+    /// The last entry.
+    last: FollowPosition,
+    /// The number of changes of the catalog, and of declarations, at the last look.
+    changes: Option<u64>,
+    declarations: Option<u64>,
+}
+
+impl Session {
+    /// A feed for a follower that has applied `applied` of the log `of`.
+    ///
+    /// # Errors
+    /// `BadArgument`: the log has never given that position, so the region's file was restored from
+    /// a copy; `Damaged`, `Forked`.
+    pub fn log_feed(
+        &self,
+        of: LogIdentity,
+        applied: FollowPosition,
+    ) -> Result<(LogFeed<'_>, FeedStart)> {
+        let start = if of == self.log_identity()? && applied.position != 0 {
+            self.can_continue(applied)?
+        } else {
+            FeedStart::Joins
+        };
+        let from = match start {
+            FeedStart::Continues => applied.position,
+            FeedStart::Joins => self.member.log_tail()?,
+        };
+        let (phase, last) = match start {
+            FeedStart::Continues => (FeedPhase::Full, applied),
+            FeedStart::Joins => (FeedPhase::Walking, FollowPosition::default()),
+        };
+        let progress = Progress {
+            session: self,
+            known: BTreeMap::new(),
+            walk: VecDeque::new(),
+            phase,
+            last,
+            changes: None,
+            declarations: None,
+        };
+        let stream = self.commit_stream_behind(from)?;
+        Ok((LogFeed { stream, progress, sent: VecDeque::new() }, start))
+    }
+
+    fn can_continue(&self, applied: FollowPosition) -> Result<FeedStart> {
+        let fork = || {
+            Err(Error::BadArgument {
+                detail: format!(
+                    "the follower has applied position {} of this log, and the log has another \
+                     entry there or none: the source's region was restored from a copy, or \
+                     damaged. Give the follower a new region",
+                    applied.position
+                ),
+            })
+        };
+        if self.member.log_tail()? < applied.position {
+            return fork();
+        }
+        let shipped = self.member.shipped_position()?;
+        if shipped == applied {
+            // The log may have forgotten it since.
+            let is_kept = self.member.log_floor_position()? <= applied.position + 1;
+            return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
+        }
+        if applied.check == UNKNOWN {
+            return Ok(FeedStart::Joins);
+        }
+        let mut stream = self.commit_stream_behind(applied.position - 1)?;
+        match stream.next()? {
+            Some(StreamItem::Transaction(entry)) if entry.number == applied.position => {
+                if entry.check_value()? == applied.check {
+                    return Ok(FeedStart::Continues);
+                }
+                fork()
+            }
+            Some(StreamItem::Transaction(_)) | None => fork(),
+            Some(StreamItem::Lost { .. }) => Ok(FeedStart::Joins),
+        }
+    }
+}
+
+impl LogFeed<'_> {
+    /// True until the follower has all records.
+    pub fn is_joining(&self) -> bool {
+        self.progress.phase != FeedPhase::Full
+    }
+
+    /// Sends a part: namespaces that are new since the last call if `looks` (a walk over the
+    /// catalog if it has changed), some records of the walk, and some entries.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`; those of the sink.
+    pub fn step(&mut self, looks: bool, sink: &mut dyn FeedSink) -> Result<FeedStep> {
+        if looks {
+            self.progress.announce(sink)?;
+        }
+        let has_more = self.progress.walk_some(sink)?;
+        if self.progress.phase == FeedPhase::Walking && !has_more {
+            self.progress.phase =
+                FeedPhase::Joining { until: self.progress.session.member.log_tail()? };
+        }
+        let mut step = FeedStep::More;
+        for _ in 0..ENTRIES_AT_ONCE {
+            if let FeedPhase::Joining { until } = self.progress.phase
+                && self.stream.next_position() > until
+            {
+                self.progress.phase = FeedPhase::Full;
+                if self.progress.last.position < until {
+                    // The last position was that of no entry, or of one before the walk.
+                    self.progress.last = FollowPosition { position: until, check: UNKNOWN };
+                    self.sent.push_back(self.progress.last);
+                }
+                sink.send(FeedItem::Joined(self.progress.last))?;
+            }
+            step = self.send_entry(sink)?;
+            if step != FeedStep::More || sink.is_full() {
+                break;
+            }
+        }
+        if self.is_joining() {
+            // A follower that is gone joins from the beginning.
+            self.progress.session.release_to(self.stream.next_position() - 1)?;
+        }
+        let is_idle = matches!(step, FeedStep::Idle { .. });
+        Ok(if is_idle && self.is_joining() { FeedStep::More } else { step })
+    }
+
+    fn send_entry(&mut self, sink: &mut dyn FeedSink) -> Result<FeedStep> {
+        let progress = &mut self.progress;
+        let position = self.stream.next_position();
+        let entry = match self.stream.next()? {
+            None => return Ok(FeedStep::Idle { position: position - 1 }),
+            Some(StreamItem::Lost { .. }) => return Ok(FeedStep::Lost),
+            Some(StreamItem::Transaction(entry)) => entry,
+        };
+        let place = FollowPosition { position: entry.number, check: entry.check_value()? };
+        if progress.declarations != Some(progress.session.member.log_declarations()?) {
+            // It is sent after the look.
+            progress.announce(sink)?;
+        }
+        let is_full = progress.phase == FeedPhase::Full;
+        let absence = if is_full { Absence::Expiring } else { Absence::All };
+        let mut records = Vec::new();
+        for record in entry.records_with(Ok(absence)) {
+            let record = record?;
+            // Others were removed meanwhile.
+            if progress.known.contains_key(&record.namespace) {
+                records.push(record);
+            }
+        }
+        if is_full {
+            let records = records.into_iter().map(of_entry).collect();
+            sink.send(FeedItem::Entry { place, records })?;
+        } else {
+            records.into_iter().try_for_each(|record| send_record(record, sink))?;
+        }
+        progress.last = place;
+        if self.sent.len() < SENT_MAX {
+            self.sent.push_back(place);
+        }
+        Ok(FeedStep::More)
+    }
+
+    /// The follower has applied everything up to a position.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn acknowledged(&mut self, position: u64) -> Result<()> {
+        let progress = &self.progress;
+        let mut last = None;
+        while let Some(place) = self.sent.front().filter(|place| place.position <= position) {
+            last = Some(*place);
+            self.sent.pop_front();
+        }
+        let session = progress.session;
+        if progress.phase != FeedPhase::Full {
+            return session.release_to(position);
+        }
+        if let Some(place) = last {
+            session.member.set_shipped_position(place)?;
+        }
+        session.acknowledge_to(position)
+    }
+}
+
+impl Progress<'_> {
+    /// Sends the namespaces that are logged now and were not before, those whose tags have changed,
+    /// and those that were removed.
+    fn announce(&mut self, sink: &mut dyn FeedSink) -> Result<()> {
+        let session = self.session;
+        // Before the look: R2.
+        let declarations = session.member.log_declarations()?;
+        let changes = session.namespace_changes()?;
+        let all = session.namespaces()?;
+        if changes.is_none() || changes != self.changes {
+            let live = |number: &u32| all.iter().any(|(_, one)| one.number() == *number);
+            let removed: Vec<u32> =
+                self.known.keys().filter(|number| !live(number)).copied().collect();
+            for number in removed {
+                self.known.remove(&number);
+                self.walk.retain(|(namespace, _)| namespace.number() != number);
+                sink.send(FeedItem::Removed { number })?;
+            }
+            self.changes = changes;
+        }
+        for (name, namespace) in all {
+            let flags = session.member.namespace_flags(namespace.number())?;
+            let known = self.known.get(&namespace.number());
+            let has_changed = known.is_none_or(|(_, known)| schema_of(*known) != schema_of(flags));
+            if has_changed && flags & namespace_flags::LOGGED != 0 {
+                let is_new = known.is_none();
+                announce_one(session, &name, namespace, sink)?;
+                self.known.insert(namespace.number(), (namespace, flags));
+                if is_new {
+                    self.begin_walk(namespace)?;
+                }
+            }
+        }
+        self.declarations = Some(declarations);
+        Ok(())
+    }
+
+    /// The records of a namespace follow, unless the follower has them: those from before the
+    /// declaration are not in the log.
+    fn begin_walk(&mut self, namespace: Namespace) -> Result<()> {
+        let session = self.session;
+        let since = session.member.logged_since(namespace.number())?;
+        // At the first look of a feed that continues, the follower has all that was declared
+        // before its position.
+        let is_first = self.declarations.is_none() && self.phase == FeedPhase::Full;
+        if is_first && since.is_some_and(|since| since <= self.last.position) {
+            return Ok(());
+        }
+        self.phase = FeedPhase::Walking;
+        self.walk.push_back((namespace, session.buckets(namespace)?));
+        Ok(())
+    }
+
+    /// Walks a part of the first namespace that is left. False if none is.
+    fn walk_some(&mut self, sink: &mut dyn FeedSink) -> Result<bool> {
+        let session = self.session;
+        let Some((namespace, buckets)) = self.walk.front_mut() else { return Ok(false) };
+        let namespace = *namespace;
+        let number = namespace.number();
+        let mut has_more = true;
+        for _ in 0..BUCKETS_AT_ONCE {
+            if !has_more || sink.is_full() {
+                break;
+            }
+            let walked = session.walk_stored(namespace, buckets, 1, |view| {
+                let new = view.region_cell();
+                let (old, base_version, is_expiry) = (None, 0, false);
+                let record = LoggedRecord { namespace: number, base_version, is_expiry, old, new };
+                send_record(streamed(&record, Absence::All)?, sink)
+            });
+            has_more = match walked {
+                // It was removed meanwhile, and has no records.
+                Err(_) if !session.has_namespace(namespace) => false,
+                other => other?,
+            };
+        }
+        if !has_more {
+            self.walk.pop_front();
+        }
+        Ok(has_more || !self.walk.is_empty())
+    }
+}
+
+/// What of a namespace's flags changes with its tags.
+const fn schema_of(flags: u64) -> u64 {
+    flags / namespace_flags::GENERATION
+}
+
+fn announce_one(
+    session: &Session,
+    name: &str,
+    namespace: Namespace,
+    sink: &mut dyn FeedSink,
+) -> Result<()> {
+    let (number, kind) = (namespace.number(), namespace.kind());
+    let stamp = session.highest_stamp(namespace)?;
+    let schema_of = |tag: Tag| TagSchema {
+        name: tag.name,
+        is_unique: tag.is_unique,
+        is_ordered: tag.is_ordered,
+        is_counted: tag.is_counted,
+        is_required: tag.is_required,
+    };
+    let tags = session.tags(namespace)?.into_iter().map(schema_of).collect();
+    sink.send(FeedItem::Namespace(FollowedNamespace { number, name, kind, stamp, tags }))
+}
+
+/// A record of an entry, for a follower that is full.
+fn of_entry(record: StreamedRecord<'_>) -> FollowedRecord<'_> {
+    let StreamedRecord { namespace, key, version, base_version, change } = record;
+    FollowedRecord { namespace, key, version, base_version: Some(base_version), change }
+}
+
+/// Sends a record for a follower that joins, in several items if it is large.
+fn send_record(record: StreamedRecord<'_>, sink: &mut dyn FeedSink) -> Result<()> {
+    let StreamedRecord { namespace, key, version, change, .. } = record;
+    let mut send = |change, is_first: bool| {
+        let base_version = if is_first { None } else { Some(version) };
+        sink.send(FeedItem::Record(FollowedRecord {
+            namespace,
+            key,
+            version,
+            base_version,
+            change,
+        }))
+    };
+    match change {
+        StreamedChange::Patched { is_anew: true, blocks, meta } => {
+            let mut is_first = true;
+            for blocks in parts_of(&blocks) {
+                let meta = meta.filter(|_| is_first);
+                let is_anew = std::mem::replace(&mut is_first, false);
+                send(StreamedChange::Patched { is_anew, blocks, meta }, is_anew)?;
+            }
+            Ok(())
+        }
+        StreamedChange::Elements { is_set, is_anew: true, elements, meta } => {
+            let mut is_first = true;
+            for elements in parts_of(&elements) {
+                let meta = meta.filter(|_| is_first);
+                let is_anew = std::mem::replace(&mut is_first, false);
+                send(StreamedChange::Elements { is_set, is_anew, elements, meta }, is_anew)?;
+            }
+            Ok(())
+        }
+        whole @ (StreamedChange::Put { .. }
+        | StreamedChange::Patched { .. }
+        | StreamedChange::Elements { .. }
+        | StreamedChange::Deleted { .. }) => send(whole, true),
+    }
+}
+
+/// A name, and the bytes that it stands for.
+type Part<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// Elements in parts of at most [`RECORD_BYTES_MAX`], one larger element alone. At least one part.
+fn parts_of<'a>(elements: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for (name, value) in elements {
+        let size = name.len() + value.map_or(0, <[u8]>::len);
+        if bytes != 0 && bytes + size > RECORD_BYTES_MAX {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(part) = parts.last_mut() {
+            part.push((*name, *value));
+        }
+    }
+    parts
+}

@@ -1,0 +1,529 @@
+//! A session that applies the log of another region to its own
+//! (`docs/decisions/025-follow.md`), and the promotion of such a region.
+//!
+//! ```text
+//! follower                                         another process
+//! F1  namespace: flag FOLLOWED, drain writers      W1  flags of the namespace, under the lock
+//! F2  records, with the versions of the source     W2  FOLLOWED: refuse with NotOwner
+//! F3  position
+//! ```
+//!
+//! A record is applied only if its version is higher than the present one, so what a killed
+//! follower has applied behind its position is applied again without an effect.
+
+use std::collections::BTreeMap;
+
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{AdvisoryLock, Corruption, FollowPosition, FollowState, LogIdentity};
+use nearstate_model::{Error, Result, invariant};
+
+use crate::feed::{FollowedNamespace, FollowedRecord};
+use crate::index::schema::TagSchema;
+use crate::log::entry::StreamedChange;
+use crate::record::members::Members;
+use crate::record::meta::Meta;
+use crate::record::{BlockChange, Form, Kind};
+use crate::session::buffers::Metadata;
+use crate::session::{Namespace, Schema, Session};
+use crate::txn::Txn;
+
+/// What a promotion has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promotion {
+    /// Namespaces that may be written now.
+    pub namespaces: usize,
+    /// The last position of the other region's log that was applied.
+    pub position: u64,
+}
+
+/// Applies the log of another region. While it exists, no other process of the region can follow.
+#[derive(Debug)]
+pub struct Follower<'s> {
+    session: &'s Session,
+    /// The namespaces by their number at the source.
+    namespaces: BTreeMap<u32, Followed>,
+    state: FollowState,
+    _lock: AdvisoryLock,
+}
+
+#[derive(Debug)]
+struct Followed {
+    namespace: Namespace,
+    tags: Vec<TagSchema>,
+}
+
+impl Drop for Follower<'_> {
+    fn drop(&mut self) {
+        self.session.is_follower.set(false);
+    }
+}
+
+/// Records that a follower discards in one transaction.
+const DISCARDED_AT_ONCE: usize = 512;
+
+fn not_a_copy(key: &[u8], version: u64, base: u64) -> Error {
+    let key = String::from_utf8_lossy(key);
+    Error::Damaged {
+        detail: format!(
+            "record {key:?} has version {version}, and the change from the source replaces version \
+             {base}: this region is not a copy of it. Start the follower with --discard"
+        ),
+    }
+}
+
+impl Session {
+    /// Refuses a write of a namespace that belongs to another host.
+    #[cold]
+    pub(crate) fn check_may_write(&self, number: u32) -> Result<()> {
+        if self.is_follower.get() {
+            return Ok(());
+        }
+        let names = self.namespaces()?;
+        let name = names.into_iter().find(|(_, namespace)| namespace.number() == number);
+        Err(Error::NotOwner { namespace: name.map_or_else(String::new, |(name, _)| name) })
+    }
+
+    /// True if the namespace belongs to another host, whose log this session does not apply.
+    pub(crate) fn is_others(&self, namespace: Namespace) -> Result<bool> {
+        let flags = self.member.namespace_flags(namespace.index)?;
+        Ok(flags & namespace_flags::FOLLOWED != 0 && !self.is_follower.get())
+    }
+
+    /// The identity of the region's log.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn log_identity(&self) -> Result<LogIdentity> {
+        self.member.log_identity()
+    }
+
+    /// What the region follows, if it follows another one.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn following(&self) -> Result<Option<nearstate_memory::Following>> {
+        self.member.following()
+    }
+
+    /// The highest stamp of a namespace's index: a follower needs it, so that a promoted copy gives
+    /// no version twice.
+    ///
+    /// Complexity: linear in the number of buckets.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn highest_stamp(&self, namespace: Namespace) -> Result<u64> {
+        self.member.highest_stamp(self.table(namespace)?)
+    }
+
+    /// True if the commits of a namespace go to the log.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_logged(&self, namespace: Namespace) -> Result<bool> {
+        Ok(self.member.namespace_flags(namespace.index)? & namespace_flags::LOGGED != 0)
+    }
+
+    /// Makes this session the one that applies the log of another region. Only its writes change
+    /// followed namespaces.
+    ///
+    /// # Errors
+    /// `BadArgument`: another process follows with this region; `System`, `Forked`, `Damaged`.
+    pub fn follow(&self) -> Result<Follower<'_>> {
+        let lock = self.member.lock_follower()?;
+        let state = match self.member.following()? {
+            Some(following) if following.state == FollowState::Promoting => {
+                let detail = "the region is being promoted: run `nearstate region promote` again";
+                return Err(Error::BadArgument { detail: detail.to_owned() });
+            }
+            Some(following) => following.state,
+            None => FollowState::Joining,
+        };
+        self.is_follower.set(true);
+        Ok(Follower { session: self, namespaces: BTreeMap::new(), state, _lock: lock })
+    }
+
+    /// Makes a region that follows another one a region of its own: its namespaces may be written,
+    /// and each version that it gives is higher than any that the other region has given or will
+    /// give. A promotion that was killed is repeated. Until `accepts_joining`, a region that has
+    /// not yet all records of a moment is refused.
+    ///
+    /// Complexity: linear in the number of records, about 20 ns each.
+    ///
+    /// # Errors
+    /// `BadArgument`: the region follows none, another process follows with it, or it is still
+    /// joining; `Full`: a namespace was promoted more than 500 times; `Stalled`, `Damaged`.
+    pub fn promote(&self, accepts_joining: bool) -> Result<Promotion> {
+        let refuse = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
+        let _lock = self.member.lock_follower()?;
+        let Some(following) = self.member.following()? else {
+            return refuse("the region follows no other one: there is nothing to promote");
+        };
+        if following.state == FollowState::Joining && !accepts_joining {
+            return refuse(
+                "the region has not yet received all records: let `nearstate region follow` \
+                 complete, or promote what is there with --incomplete",
+            );
+        }
+        self.member.set_follow_state(Some(FollowState::Promoting))?;
+        let mut promotion = Promotion { namespaces: 0, position: following.applied.position };
+        for (_, namespace) in self.followed_namespaces()? {
+            let mut highest = 0;
+            let mut buckets = self.buckets(namespace)?;
+            while self.walk_stored(namespace, &mut buckets, 64, |view| {
+                highest = highest.max(view.version());
+                Ok(())
+            })? {}
+            let table = self.table(namespace)?;
+            let raised = self.member.raise_generation(table, highest)?;
+            // Its name may be removed and created again.
+            self.member.note_stamp(raised)?;
+        }
+        // All versions are higher from here on: the namespaces may be written.
+        for (_, namespace) in self.followed_namespaces()? {
+            self.member.update_namespace_flags(namespace.index, |word| {
+                word & !namespace_flags::FOLLOWED
+            })?;
+            promotion.namespaces += 1;
+        }
+        self.member.raise_log_incarnation()?;
+        self.member.set_follow_state(None)?;
+        Ok(promotion)
+    }
+
+    fn followed_namespaces(&self) -> Result<Vec<(String, Namespace)>> {
+        let mut all = self.namespaces()?;
+        let mut failed = None;
+        all.retain(|(_, namespace)| match self.member.namespace_flags(namespace.index) {
+            Ok(flags) => flags & namespace_flags::FOLLOWED != 0,
+            Err(error) => {
+                failed = Some(error);
+                false
+            }
+        });
+        failed.map_or(Ok(all), Err)
+    }
+}
+
+impl Follower<'_> {
+    /// How far the copy is.
+    pub const fn state(&self) -> FollowState {
+        self.state
+    }
+
+    /// Discards the records of all followed namespaces, and follows this log from its beginning.
+    ///
+    /// Complexity: a transaction for 512 records.
+    ///
+    /// # Errors
+    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    pub fn begin(&mut self, source: LogIdentity) -> Result<()> {
+        let session = self.session;
+        if session.log_identity()?.region == source.region {
+            let detail = "the source and the follower are one region: give another --region";
+            return Err(Error::BadArgument { detail: detail.to_owned() });
+        }
+        session.member.begin_following(source)?;
+        self.state = FollowState::Joining;
+        self.namespaces.clear();
+        for (_, namespace) in session.followed_namespaces()? {
+            self.discard(namespace)?;
+        }
+        Ok(())
+    }
+
+    fn discard(&self, namespace: Namespace) -> Result<()> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let session = self.session;
+        loop {
+            let mut buckets = session.buckets(namespace)?;
+            let mut is_empty = true;
+            loop {
+                let has_more = session.walk_stored(namespace, &mut buckets, 64, |view| {
+                    keys.push(view.key().to_vec());
+                    Ok(())
+                })?;
+                for keys in keys.chunks(DISCARDED_AT_ONCE) {
+                    is_empty = false;
+                    session.transact(|txn| {
+                        txn.validated_once(|| {
+                            keys.iter().try_for_each(|key| txn.delete(namespace, key).map(drop))
+                        })
+                    })?;
+                }
+                keys.clear();
+                if !has_more {
+                    break;
+                }
+            }
+            if is_empty {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Opens a namespace of the source, and refuses all other writers of it from now on. Its tags
+    /// are declared when the copy is full.
+    ///
+    /// # Errors
+    /// `BadArgument`: it has records of this region; `WrongKind`, `Full`, `Stalled`, `Damaged`.
+    pub fn namespace(&mut self, followed: &FollowedNamespace<'_>) -> Result<()> {
+        let session = self.session;
+        let schema = Schema { kind: followed.kind, tags: Vec::new() };
+        let namespace = session.namespace(followed.name, &schema)?;
+        let flags = session.member.namespace_flags(namespace.index)?;
+        if flags & namespace_flags::FOLLOWED == 0 {
+            session.member.set_namespace_flag(namespace.index, namespace_flags::FOLLOWED)?;
+            session.member.drain_writers(session.table(namespace)?)?;
+            if session.count(namespace)? != 0 {
+                session.member.update_namespace_flags(namespace.index, |word| {
+                    word & !namespace_flags::FOLLOWED
+                })?;
+                let name = followed.name;
+                let detail = format!(
+                    "namespace {name:?} of this region has records of its own, and the source has \
+                     one of the same name: follow with a new region"
+                );
+                return Err(Error::BadArgument { detail });
+            }
+        }
+        session.member.note_stamp(followed.stamp)?;
+        let tags = followed.tags.clone();
+        if self.state == FollowState::Full && !tags.is_empty() {
+            session.add_tags(namespace, &tags)?;
+        }
+        self.namespaces.insert(followed.number, Followed { namespace, tags });
+        Ok(())
+    }
+
+    /// The source has removed a namespace. So does the follower.
+    ///
+    /// # Errors
+    /// `Stalled`, `Full`, `Damaged`.
+    pub fn remove_namespace(&mut self, number: u32) -> Result<()> {
+        let Some(followed) = self.namespaces.remove(&number) else { return Ok(()) };
+        self.discard(followed.namespace)?;
+        self.session.remove_namespace(followed.namespace).map(drop)
+    }
+
+    /// Applies a record while the copy is joining, or joins anew because of a namespace that was
+    /// not followed before. Another record that has one of its unique values is discarded: it is
+    /// older, and its change follows.
+    ///
+    /// # Errors
+    /// As [`Follower::apply`].
+    pub fn apply_joining(&mut self, record: &FollowedRecord<'_>) -> Result<()> {
+        if self.state == FollowState::Full {
+            self.session.member.set_follow_state(Some(FollowState::Joining))?;
+            self.state = FollowState::Joining;
+        }
+        loop {
+            match self.apply(std::slice::from_ref(record)) {
+                Err(Error::TagTaken { tag, .. }) => self.discard_holders(record, &tag)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Deletes the records that have a unique value of this record.
+    fn discard_holders(&self, record: &FollowedRecord<'_>, tag: &str) -> Result<()> {
+        let Some(followed) = self.namespaces.get(&record.namespace) else { return Ok(()) };
+        let meta = match &record.change {
+            StreamedChange::Put { meta, .. } => meta,
+            StreamedChange::Patched { meta, .. } | StreamedChange::Elements { meta, .. } => {
+                meta.unwrap_or_default()
+            }
+            StreamedChange::Deleted { .. } => &[][..],
+        };
+        let (session, namespace) = (self.session, followed.namespace);
+        for (_, value) in Decoded::of(meta)?.tags.iter().filter(|(name, _)| *name == tag) {
+            let holder = session.find(namespace, tag, value)?.map(|view| view.key().to_vec());
+            if let Some(holder) = holder.filter(|holder| holder != record.key) {
+                session.transact(|txn| txn.delete(namespace, &holder).map(drop))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the changes of one transaction of the source, in one transaction.
+    ///
+    /// # Errors
+    /// `Damaged`: the region is not a copy of the source's, or a change is none; `Full`, `Stalled`,
+    /// `Deadline`, and those of the operations.
+    pub fn apply(&self, records: &[FollowedRecord<'_>]) -> Result<()> {
+        self.session.transact(|txn| {
+            txn.validated_once(|| records.iter().try_for_each(|record| self.apply_one(txn, record)))
+        })
+    }
+
+    fn apply_one(&self, txn: &Txn<'_>, record: &FollowedRecord<'_>) -> Result<()> {
+        const UNKNOWN: Corruption = Corruption("a change of a namespace that was not announced");
+        let followed = self.namespaces.get(&record.namespace).ok_or(UNKNOWN)?;
+        let (namespace, key) = (followed.namespace, record.key);
+        let (index, present) = {
+            let mut set = txn.set.borrow_mut();
+            let hash = set.session.hash(key);
+            let index = set.find_entry(namespace.index, hash, key);
+            let (index, stored) = set.read_ends_at(index, namespace.index, hash, key)?;
+            invariant!(!set.is_written(index), "a transaction changes a record once");
+            (index, stored.map_or(0, |(cell, _)| cell.version()))
+        };
+        let is_deletion = matches!(record.change, StreamedChange::Deleted { .. });
+        // Of a deletion, the version is the last one: that of the record, or a later one. What
+        // continues a record has the version of its first part.
+        let continues = record.base_version == Some(record.version);
+        if present > record.version || present == record.version && !is_deletion && !continues {
+            return Ok(());
+        }
+        match record.base_version {
+            Some(base) if base != present && !(is_deletion && present == 0) => {
+                return Err(not_a_copy(key, present, base));
+            }
+            Some(_) | None => {}
+        }
+        ChangedRecord { txn, namespace, key }.write(&record.change)?;
+        let mut set = txn.set.borrow_mut();
+        let entry = set.entry_mut(index);
+        invariant!(!entry.write.is_none() || is_deletion, "a followed record is written");
+        entry.imposed = record.version;
+        entry.is_expiry = matches!(record.change, StreamedChange::Deleted { is_expiry: true });
+        Ok(())
+    }
+
+    /// Everything up to this position was applied.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_position(&self, applied: FollowPosition) -> Result<()> {
+        self.session.member.set_follow_position(applied)
+    }
+
+    /// The copy has everything up to this position: its tags are declared, and it is full.
+    ///
+    /// Complexity: linear in the records of namespaces with tags.
+    ///
+    /// # Errors
+    /// As [`Session::add_tags`].
+    pub fn complete(&mut self, applied: FollowPosition) -> Result<()> {
+        for followed in self.namespaces.values().filter(|followed| !followed.tags.is_empty()) {
+            self.session.add_tags(followed.namespace, &followed.tags)?;
+        }
+        self.set_position(applied)?;
+        self.session.member.set_follow_state(Some(FollowState::Full))?;
+        self.state = FollowState::Full;
+        Ok(())
+    }
+}
+
+/// Decoded metadata, which borrows the encoded bytes.
+#[derive(Debug, Default)]
+struct Decoded<'a> {
+    tags: Vec<(&'a str, &'a [u8])>,
+    expires_ms: u64,
+}
+
+impl<'a> Decoded<'a> {
+    fn of(meta: &'a [u8]) -> Result<Self> {
+        if meta.is_empty() {
+            return Ok(Self::default());
+        }
+        let (_, meta) = Meta::split(meta)?;
+        let tags = meta.tags().collect::<Result<Vec<_>, Corruption>>()?;
+        Ok(Self { tags, expires_ms: meta.expires_ms })
+    }
+
+    fn metadata(&self) -> Metadata<'_> {
+        Metadata { tags: &self.tags, expires_ms: self.expires_ms }
+    }
+}
+
+/// A name, and the bytes that it stands for; `None` removes it.
+type NamedChange<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// The changes that remove nothing.
+fn present<'a>(changes: &[NamedChange<'a>]) -> Vec<(&'a [u8], &'a [u8])> {
+    changes.iter().filter_map(|(name, value)| value.map(|value| (*name, value))).collect()
+}
+
+/// A record that a change is written to.
+#[derive(Clone, Copy)]
+struct ChangedRecord<'t, 's, 'k> {
+    txn: &'t Txn<'s>,
+    namespace: Namespace,
+    key: &'k [u8],
+}
+
+impl ChangedRecord<'_, '_, '_> {
+    /// Writes a change into the transaction.
+    fn write(self, change: &StreamedChange<'_>) -> Result<()> {
+        let Self { txn, namespace, key } = self;
+        match change {
+            StreamedChange::Put { value, meta, is_set: false } => {
+                let meta = Decoded::of(meta)?;
+                txn.put_with_metadata(namespace, key, value, meta.metadata())
+            }
+            StreamedChange::Put { value, meta, is_set: true } => {
+                let members: Vec<&[u8]> = Members::new(value)?.collect();
+                let meta = Decoded::of(meta)?;
+                txn.put_members(namespace, key, &members, meta.metadata())
+            }
+            StreamedChange::Patched { is_anew: true, blocks, meta } => {
+                self.put_fields(&present(blocks), meta.unwrap_or_default())
+            }
+            StreamedChange::Patched { is_anew: false, blocks, meta } => {
+                self.patch(blocks)?;
+                self.set_metadata(*meta)
+            }
+            StreamedChange::Elements { is_set: true, is_anew: true, elements, meta } => {
+                let members: Vec<&[u8]> = elements.iter().map(|(member, _)| *member).collect();
+                let meta = Decoded::of(meta.unwrap_or_default())?;
+                txn.put_members(namespace, key, &members, meta.metadata())
+            }
+            StreamedChange::Elements { is_set: false, is_anew: true, elements, meta } => {
+                self.put_fields(&present(elements), meta.unwrap_or_default())
+            }
+            StreamedChange::Elements { is_set, is_anew: false, elements, meta } => {
+                let form = if *is_set { Form::Set } else { Form::Blocks };
+                txn.change_elements(namespace, key, form, elements)?;
+                self.set_metadata(*meta)
+            }
+            StreamedChange::Deleted { .. } => txn.delete(namespace, key).map(drop),
+        }
+    }
+
+    /// Puts a record of these blocks or fields, which may be none.
+    fn put_fields(self, pairs: &[(&[u8], &[u8])], meta: &[u8]) -> Result<()> {
+        let Self { txn, namespace, key } = self;
+        let meta = Decoded::of(meta)?;
+        if !pairs.is_empty() {
+            return txn.put_fields(namespace, key, pairs, meta.metadata());
+        }
+        txn.delete(namespace, key)?;
+        txn.patch(namespace, key, &[])?;
+        txn.set_metadata(namespace, key, meta.metadata()).map(drop)
+    }
+
+    fn patch(self, blocks: &[NamedChange<'_>]) -> Result<()> {
+        let Self { txn, namespace, key } = self;
+        if namespace.kind() == Kind::Mixed {
+            return txn.change_elements(namespace, key, Form::Blocks, blocks).map(drop);
+        }
+        let change = |(name, bytes): &NamedChange<'_>| -> Result<(String, Option<Vec<u8>>)> {
+            let name = str::from_utf8(name);
+            let name = name.map_err(|_| Corruption("a block's name is not UTF-8"))?;
+            Ok((name.to_owned(), bytes.map(<[u8]>::to_vec)))
+        };
+        let changes = blocks.iter().map(change).collect::<Result<Vec<_>>>()?;
+        let changes: Vec<BlockChange<'_>> = changes
+            .iter()
+            .map(|(name, bytes)| BlockChange { name, bytes: bytes.as_deref() })
+            .collect();
+        txn.patch(namespace, key, &changes)
+    }
+
+    fn set_metadata(self, meta: Option<&[u8]>) -> Result<()> {
+        let Some(meta) = meta else { return Ok(()) };
+        let meta = Decoded::of(meta)?;
+        self.txn.set_metadata(self.namespace, self.key, meta.metadata()).map(drop)
+    }
+}
