@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nearstate_model::{HeapUsage, Holder, Result};
 
 use crate::atomic::Ordering;
+use crate::follow::{Following, following};
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, state_of};
 use crate::heap::usage::heap_usage;
 use crate::layout::{
@@ -47,6 +48,8 @@ pub struct Inspection {
     pub is_fenced: bool,
     /// The epoch of reclamation.
     pub epoch: u64,
+    /// What it follows, if it follows another region.
+    pub following: Option<Following>,
     /// Namespaces.
     pub namespaces: Vec<NamespaceEntry>,
     /// Attached sessions, dead ones that were not recovered yet included.
@@ -98,6 +101,7 @@ impl Region {
             page_bytes: load(SUPER_PAGE)?,
             is_fenced: self.shared.is_fenced,
             epoch: unseal(load(SUPER_EPOCH)?, "the epoch word has a flipped bit")?,
+            following: following(map)?,
             namespaces: namespace::list(map)?,
             members: self.members()?,
         })

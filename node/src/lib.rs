@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod peer;
 mod sampler;
 mod worker;
 mod listener;
@@ -30,6 +31,10 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
+pub use peer::{
+    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerStats, PeerConfig, PeerEvent,
+    PeerServer, follow,
+};
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,

@@ -47,11 +47,11 @@ impl PartialEq for Tls {
 
 impl Eq for Tls {}
 
-fn refused(path: &Path, what: &str) -> Error {
+pub(crate) fn refused(path: &Path, what: &str) -> Error {
     Error::BadArgument { detail: format!("{}: {what}", path.display()) }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let help = "wanted are certificates in PEM, `-----BEGIN CERTIFICATE-----`";
     let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
@@ -98,7 +98,8 @@ impl Tls {
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))) })
     }
 
-    fn config(&self) -> Arc<ServerConfig> {
+    /// The current configuration.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -12,8 +12,11 @@ use nearstate_store::{
 };
 use serde_json::{Value, json};
 
+mod follow;
 mod limits;
 
+pub(crate) use follow::host_name;
+use follow::{FollowArgs, PromoteArgs, following_json, following_text};
 use limits::{LimitArgs, usage_json, usage_text};
 
 /// The subcommands of `nearstate region`.
@@ -27,6 +30,10 @@ pub(crate) enum RegionCommand {
     Check(CheckArgs),
     /// Show the limits of a namespace and what its records take, or change the limits
     Limit(LimitArgs),
+    /// Keep a copy of the region of another host, for reading and for the loss of that host
+    Follow(FollowArgs),
+    /// Make a copy an ordinary region, when the host that it follows is lost
+    Promote(PromoteArgs),
     /// Delete a region and all its records; fails while a process is attached
     Drop(RegionArgs),
     /// Move the memory in use to 2 MiB pages, for faster reads (Linux 6.1 or later)
@@ -147,6 +154,8 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
         }
         RegionCommand::Check(args) => check(&args, out),
         RegionCommand::Limit(args) => limits::run(&args, out),
+        RegionCommand::Follow(args) => follow::run_follow(&args, out),
+        RegionCommand::Promote(args) => follow::run_promote(&args, out),
         RegionCommand::Drop(args) => {
             let removed = Region::remove_with(&args.path, &args.options())?;
             print(
@@ -366,8 +375,9 @@ fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
         free_text(&seen.heap),
         format!("on disk     {}", mib(seen.bytes_on_disk)),
         format!("epoch       {}", seen.epoch),
-        format!("namespaces  {}", seen.namespaces.len()),
     ];
+    lines.extend(seen.following.map(following_text));
+    lines.push(format!("namespaces  {}", seen.namespaces.len()));
     for namespace in &seen.namespaces {
         let name = String::from_utf8_lossy(&namespace.name);
         let usage =
@@ -417,6 +427,7 @@ fn inspection_json(seen: &Inspection, objects: Option<Objects>) -> Value {
         "bytes_taken": seen.bytes_taken, "bytes_on_disk": seen.bytes_on_disk,
         "page_bytes": seen.page_bytes, "is_fenced": seen.is_fenced, "epoch": seen.epoch,
         "heap": heap_json(&seen.heap), "namespaces": namespaces, "members": members,
+        "follows": seen.following.map(following_json),
         "objects": objects.map(|all| json!({"count": all.count, "bytes": all.bytes})),
     })
 }

@@ -5,6 +5,7 @@ mod access_control;
 mod region_lock;
 mod memory_budget;
 mod memory_limit;
+mod peers;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -108,10 +109,12 @@ fn serve_until_signal(
     report_open_files(&config, &node);
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
+    let peers = peers::start(settings, tls, &region)?;
     let signals_handle = signals.handle();
     let signal = wait_for_signal(&mut signals, settings, tls);
     log::emit(log::SHUTTING_DOWN, &[("signal", &signal)]);
     metrics.end();
+    drop(peers);
     node.shutdown();
     let second_signal = std::thread::spawn(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {

@@ -182,6 +182,14 @@ impl Session {
         self.member.acknowledge_log_to(position)
     }
 
+    /// The highest position of the log that was drawn.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn log_tail_position(&self) -> Result<u64> {
+        Ok(self.member.log_tail()?)
+    }
+
     /// No consumer needs the entries of the log up to a position: one that keeps entries
     /// ([`WhenFull::Refuse`]) may forget them.
     ///

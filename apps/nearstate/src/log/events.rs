@@ -51,6 +51,11 @@ events! {
         "The limit of the control group, or `limits.memory_max`, and the limits that were derived \
          from it.";
 
+    FOLLOWER_CONNECTED = "NS-1011" Info "a follower is connected",
+        "`joins=true`: it gets all records first.";
+    FOLLOWER_JOINED = "NS-1012" Info "a follower has all records",
+        "From here on it can be promoted if this host is lost.";
+
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
     PLAIN_TEXT_PASSWORDS = "NS-2002" Warn "passwords are sent over unencrypted TCP",
@@ -70,6 +75,10 @@ events! {
          the client. Many failures of unknown clients are an attack: restrict access to the \
          address.";
 
+    FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
+        "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `fork`: the region of \
+         this node was restored from a copy; give the follower a new region.";
+
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \
          events since the last one. Occasional events are caused by a busy machine, a \
@@ -85,4 +94,9 @@ events! {
         "Its records take `used_bytes`. At `hard_bytes`, if there is one, writes are refused. \
          Delete records, or raise the limits (`nearstate region limit`). One line until the usage \
          was below the limit again.";
+    FOLLOWER_LEFT = "NS-3006" Warn "a follower is no longer connected",
+        "It connects again by itself. Until then nothing is copied; with `peer.keep`, commits are \
+         refused when the log is full.";
+    NAMESPACE_NOT_LOGGED = "NS-3007" Warn "a namespace is not sent to followers",
+        "It could not be added to the log, and is tried again. `reason` says why.";
 }

@@ -56,7 +56,7 @@ pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users
 /// `BadArgument`: missing or invalid files, or files that other users can write.
 pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
     let clients = settings.tls_client_ca.as_deref();
-    if settings.tls_listen.is_empty() {
+    if settings.tls_listen.is_empty() && settings.peer_listen.is_empty() {
         // Certificates are configured, but no client would be asked for one.
         return match clients {
             None => Ok(None),
@@ -68,6 +68,9 @@ pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
         };
     }
     let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
+        if settings.tls_listen.is_empty() && clients.is_none() {
+            return Ok(None);
+        }
         return Err(rejected(
             "tls.listen requires a certificate and its key: set tls.certificate and tls.key to \
              PEM files"

@@ -176,6 +176,19 @@ settings! {
     /// certificate
     "tls.client_ca" as tls_client_ca: Option<PathBuf> = "", --"tls-client-ca";
 
+    /// TCP addresses that accept followers (`nearstate region follow`), which get the log of the
+    /// region. With tls.certificate, tls.key and tls.client_ca, over TLS with client certificates
+    "peer.listen" as peer_listen: Vec<SocketAddr> = "", --"peer";
+    /// Patterns of the names of the namespaces that followers get. Local namespaces match none
+    "peer.namespaces" as peer_namespaces: Vec<String> = "*", --"peer-namespaces";
+    /// Refuse commits when the log is full and no follower has acknowledged its oldest entries.
+    /// Otherwise these are lost, and the follower gets all records again
+    "peer.keep" as peer_keeps: bool = "false", --"peer-keep";
+    /// Maximum number of followers. Each has a thread
+    "peer.followers_max" as peer_followers_max: PositiveCount = "4", --"peer-followers-max";
+    /// Allow addresses for followers that other hosts can reach, without TLS
+    "peer.insecure" as is_peer_insecure: bool = "false", --"peer-insecure";
+
     /// HTTP addresses for Prometheus (/metrics) and probes (/health, /ready)
     "metrics.listen" as metrics: Vec<SocketAddr> = "", --"metrics-listen";
     /// Allow metrics addresses that other hosts can reach

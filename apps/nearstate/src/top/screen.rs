@@ -51,7 +51,7 @@ const HELP: &[&str] = &[
 const GRAPH_HEIGHTS_MIN: [u16; 2] = [12, 24];
 
 /// The part of the frame that is not used yet.
-struct FrameWriter<'f, 'b> {
+struct ScreenWriter<'f, 'b> {
     frame: &'f mut Frame<'b>,
     left: Rect,
 }
@@ -61,7 +61,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const TITLE: Style = Style::new().add_modifier(Modifier::REVERSED);
 const FAULT: Style = Style::new().fg(Color::Red);
 
-impl FrameWriter<'_, '_> {
+impl ScreenWriter<'_, '_> {
     /// Takes rows from the top; `None` if fewer are left.
     fn take(&mut self, rows: u16) -> Option<Rect> {
         let (height, area) = (self.left.height.checked_sub(rows)?, self.left);
@@ -90,7 +90,7 @@ impl FrameWriter<'_, '_> {
 /// Draws a frame.
 pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
     let left = frame.area();
-    let mut page = FrameWriter { frame, left };
+    let mut page = ScreenWriter { frame, left };
     title(&mut page, shown);
     for why in shown.faults {
         page.line(&name(why), FAULT);
@@ -122,7 +122,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenState<'_>) {
     }
 }
 
-fn title(page: &mut FrameWriter<'_, '_>, shown: &ScreenState<'_>) {
+fn title(page: &mut ScreenWriter<'_, '_>, shown: &ScreenState<'_>) {
     let age = shown.age.map_or_else(String::new, |age| format!("  last seen {} ago", span(age)));
     let paused = if shown.is_paused { "  paused" } else { "" };
     let order = shown.order.name();
@@ -134,7 +134,7 @@ fn title(page: &mut FrameWriter<'_, '_>, shown: &ScreenState<'_>) {
 }
 
 /// Draws the history graph.
-fn history(page: &mut FrameWriter<'_, '_>, shown: &ScreenState<'_>, height: u16) {
+fn history(page: &mut ScreenWriter<'_, '_>, shown: &ScreenState<'_>, height: u16) {
     let rows = GRAPH_HEIGHTS_MIN.iter().filter(|least| height >= **least).count();
     if rows == 0 || shown.history.is_empty() {
         return;
@@ -160,7 +160,7 @@ fn hundredths(pace: f64) -> u64 {
 }
 
 /// Draws the region's path and a bar of its fill.
-fn fill(page: &mut FrameWriter<'_, '_>, region: &RegionReport) {
+fn fill(page: &mut ScreenWriter<'_, '_>, region: &RegionReport) {
     let Some(area) = page.take(1) else { return };
     let path = format!("region  {}  ", name(&region.seen.path));
     let width = u16::try_from(path.chars().count()).unwrap_or(u16::MAX).min(area.width / 2);

@@ -5,3 +5,4 @@ mod divided_collection;
 mod glob;
 mod header;
 mod resp;
+mod wire;

@@ -1,0 +1,258 @@
+//! `nearstate region follow` and `promote`: a copy of another host's region, and its succession.
+
+use std::io::{IsTerminal as _, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use nearstate_model::{Error, Result};
+use nearstate_node::{ClientTls, FollowConfig, FollowEvent, FollowProgress, follow};
+use nearstate_store::{CreateOptions, Following, Region};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::{RegionArgs, parse_bytes, print};
+
+/// What `follow` follows.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nearstate serve --peer 127.0.0.1:7000                                       # the source
+  nearstate region follow /dev/shm/copy --from 127.0.0.1:7000                 # the follower
+  nearstate region promote /dev/shm/copy                                      # when the source is lost
+
+Processes of this host read the copy as any region. They cannot write its namespaces before it is
+promoted. The command runs until it is interrupted, and connects again when the connection ends.")]
+pub(crate) struct FollowArgs {
+    /// The region's file. It is created if it does not exist
+    path: PathBuf,
+    /// Address of the source: what `nearstate serve --peer` listens on
+    #[arg(long, value_name = "HOST:PORT")]
+    from: String,
+    /// Maximum size of a region that is created; at least that of the source
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
+    max: u64,
+    /// Certificate authority of the source's certificate (PEM): use TLS
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+    /// Certificate of this host (PEM), if the source requires one
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
+    tls_certificate: Option<PathBuf>,
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Allow a source on another host without TLS: everything can be read and changed on the way
+    #[arg(long)]
+    insecure: bool,
+    /// Name of this host in messages [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Discard what the region has followed before, and get all records again
+    #[arg(long)]
+    discard: bool,
+    /// End when the region has all records
+    #[arg(long)]
+    until_joined: bool,
+    /// Print each event as a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `promote` promotes.
+#[derive(Debug, Args)]
+pub(crate) struct PromoteArgs {
+    #[command(flatten)]
+    region: RegionArgs,
+    /// Also promote a region that has not received all records
+    #[arg(long)]
+    incomplete: bool,
+}
+
+/// The host's name.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "unnamed".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// True if no packet to the address leaves the host.
+fn is_local(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+}
+
+/// Follows until SIGINT or SIGTERM.
+pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
+    if args.tls_ca.is_none() && !args.insecure && !is_local(&args.from) {
+        let detail = format!(
+            "{} is on another host, and the connection would not be encrypted: give --tls-ca, or \
+             --insecure if the network restricts access",
+            args.from
+        );
+        return Err(Error::BadArgument { detail });
+    }
+    let own = args.tls_certificate.as_deref().zip(args.tls_key.as_deref());
+    let tls = args.tls_ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
+    let options = CreateOptions { bytes_max: args.max, ..CreateOptions::default() };
+    let region = Region::attach_or_create(&args.path, &options)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_over)).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            Error::System { detail: "cannot wait for signals".to_owned(), errno }
+        })?;
+    }
+    let name = args.name.clone().unwrap_or_else(host_name);
+    let mut report = FollowReport::new(args, out, Arc::clone(&is_over));
+    let mut on_event = |event: &FollowEvent<'_>| report.take(event);
+    let mut config = FollowConfig {
+        source: &args.from,
+        tls: tls.as_ref(),
+        name: &name,
+        discards: args.discard,
+        on_event: &mut on_event,
+        is_over: &|| is_over.load(Ordering::Acquire),
+    };
+    follow(&region, &mut config)?;
+    report.end()
+}
+
+/// Shows the events.
+struct FollowReport<'o> {
+    out: &'o mut dyn Write,
+    is_json: bool,
+    until_joined: bool,
+    is_over: Arc<AtomicBool>,
+    bar: ProgressBar,
+    last: FollowProgress,
+}
+
+impl<'o> FollowReport<'o> {
+    fn new(args: &FollowArgs, out: &'o mut dyn Write, is_over: Arc<AtomicBool>) -> Self {
+        let bar = if args.json || !std::io::stderr().is_terminal() {
+            ProgressBar::hidden()
+        } else {
+            let style = ProgressStyle::with_template("{spinner} {elapsed_precise}  {msg}");
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        };
+        let (is_json, until_joined) = (args.json, args.until_joined);
+        Self { out, is_json, until_joined, is_over, bar, last: FollowProgress::default() }
+    }
+
+    fn say(&mut self, text: &str, json: &Value) {
+        let line = if self.is_json { json.to_string() } else { text.to_owned() };
+        // A closed standard output ends no copy.
+        let _ = self.bar.suspend(|| writeln!(self.out, "{line}").and_then(|()| self.out.flush()));
+    }
+
+    fn take(&mut self, event: &FollowEvent<'_>) {
+        match event {
+            FollowEvent::Connected { source, joins } => {
+                let how = if *joins { "gets all records" } else { "continues" };
+                let json = json!({"event": "connected", "source": source, "joins": joins});
+                self.say(&format!("connected to {source}: {how}"), &json);
+            }
+            FollowEvent::Joined { position } => {
+                let records = self.last.records;
+                let text = format!("has all records, up to position {position}");
+                let json = json!({"event": "joined", "position": position, "records": records});
+                self.say(&text, &json);
+                if self.until_joined {
+                    self.is_over.store(true, Ordering::Release);
+                }
+            }
+            FollowEvent::Disconnected { reason, retry } => {
+                let ms = retry.as_millis();
+                let text = format!("disconnected: {reason}; connects again in {ms} ms");
+                let json = json!({"event": "disconnected", "reason": reason, "retry_ms": ms});
+                self.say(&text, &json);
+            }
+            FollowEvent::Progress(progress) => {
+                if self.is_json && *progress != self.last {
+                    self.say("", &progress_json(progress));
+                }
+                self.bar.set_message(progress_text(progress));
+                self.last = *progress;
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.bar.finish_and_clear();
+        let last = self.last;
+        let text = format!("ended at position {}", last.position);
+        self.say(&text, &json!({"event": "ended", "position": last.position}));
+        Ok(())
+    }
+}
+
+fn progress_text(progress: &FollowProgress) -> String {
+    let FollowProgress { is_joining, records, entries, position, tail } = *progress;
+    if is_joining {
+        return format!("joining: {records} records");
+    }
+    let behind = tail.saturating_sub(position);
+    format!("position {position}, {behind} behind, {entries} transactions")
+}
+
+fn progress_json(progress: &FollowProgress) -> Value {
+    json!({
+        "event": "progress", "is_joining": progress.is_joining, "records": progress.records,
+        "entries": progress.entries, "position": progress.position, "tail": progress.tail,
+    })
+}
+
+/// The line of `inspect` about a region that follows another one.
+pub(super) fn following_text(following: Following) -> String {
+    let [one, other] = following.source.region;
+    format!(
+        "follows     region {one:016x}{other:016x}, {} at position {}",
+        state_word(following),
+        following.applied.position
+    )
+}
+
+const fn state_word(following: Following) -> &'static str {
+    match following.state {
+        nearstate_store::FollowState::Joining => "joining",
+        nearstate_store::FollowState::Full => "full",
+        nearstate_store::FollowState::Promoting => "being promoted",
+    }
+}
+
+/// The same for programs.
+pub(super) fn following_json(following: Following) -> Value {
+    let [one, other] = following.source.region;
+    json!({
+        "region": format!("{one:016x}{other:016x}"), "state": state_word(following),
+        "incarnation": following.source.incarnation, "position": following.applied.position,
+    })
+}
+
+/// Promotes a region.
+pub(crate) fn run_promote(args: &PromoteArgs, out: &mut dyn Write) -> Result<()> {
+    let session = args.region.attach()?.session()?;
+    let promotion = session.promote(args.incomplete)?;
+    let path = args.region.path.display().to_string();
+    let text = if args.region.json {
+        json!({
+            "path": path, "namespaces": promotion.namespaces, "position": promotion.position,
+        })
+        .to_string()
+    } else {
+        format!(
+            "promoted {path}: {} namespaces may be written, it has everything up to position {} \
+             of the region that it followed",
+            promotion.namespaces, promotion.position
+        )
+    };
+    print(out, &text)
+}

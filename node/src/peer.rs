@@ -1,0 +1,16 @@
+//! Peers: a host that sends the log of its region, and one that follows it
+//! (`spec/wire.md`, `docs/decisions/025-follow.md`).
+//!
+//! Each connection has a thread of its own on both sides. It sends, receives, and looks at the log
+//! in turn, so a follower that is slow delays no other one, and no client.
+
+mod follower;
+mod source;
+mod convert;
+mod stream;
+mod client_tls;
+mod limits;
+
+pub use client_tls::ClientTls;
+pub use follower::{FollowConfig, FollowEvent, FollowProgress, follow};
+pub use source::{FollowerStats, PeerConfig, PeerEvent, PeerServer};

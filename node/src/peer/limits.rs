@@ -1,0 +1,38 @@
+//! Limits of connections between hosts.
+
+use std::time::Duration;
+
+/// A follower says hello within this time, or its connection is closed: as long as a TLS handshake
+/// over a slow link takes.
+pub(crate) const HELLO_MAX: Duration = Duration::from_secs(2);
+
+/// A peer that is silent for longer is gone. The other side sends at least every
+/// [`BEAT_INTERVAL`].
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// The longest time between two messages of a source that has nothing to send.
+pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The interval of looks at the catalog, for new namespaces.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Bytes that a source has not yet sent before it stops reading its log: a few milliseconds of a
+/// 10 Gb/s link.
+pub(crate) const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// How long a source looks at its log again and again after the last entry, before it sleeps
+/// between looks. It costs a core for that time, and saves the delay of a sleep.
+pub(crate) const SPIN_MAX: Duration = Duration::from_micros(200);
+
+/// The sleep between two looks of a source at its log: an eighth of the time since its last entry,
+/// within these bounds. A writer makes no system call, so it wakes no source: the first commit after
+/// a pause waits for the rest of a sleep. At the upper bound a source takes 1 % of a core.
+pub(crate) const LOOK_SLEEP_MIN: Duration = Duration::from_micros(50);
+pub(crate) const LOOK_SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// The first and the longest pause of a follower before it connects again.
+pub(crate) const RETRY_MIN: Duration = Duration::from_millis(100);
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// The longest time that a follower waits for a connection to be accepted.
+pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(5);

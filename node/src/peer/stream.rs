@@ -1,0 +1,169 @@
+//! A connection between two hosts: bytes in both directions, with or without TLS. It never blocks,
+//! except in [`PeerStream::wait`].
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use nearstate_wire::FrameReader;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio_rustls::rustls::Connection;
+
+use super::limits::SILENCE_MAX;
+
+/// Bytes that one read takes.
+const READ_BYTES: usize = 256 << 10;
+
+/// Bytes that TLS encrypts before they are sent.
+const TLS_BUFFER_BYTES: usize = 1 << 20;
+
+/// A connection.
+pub(crate) struct PeerStream {
+    socket: TcpStream,
+    tls: Option<Box<Connection>>,
+    /// What is to be sent, and how much of it was.
+    out: Vec<u8>,
+    sent: usize,
+    buffer: Box<[u8]>,
+}
+
+fn would_block(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the other host has closed the connection")
+}
+
+impl PeerStream {
+    pub(crate) fn new(socket: TcpStream, tls: Option<Connection>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(SILENCE_MAX))?;
+        let tls = tls.map(|mut tls| {
+            tls.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+            Box::new(tls)
+        });
+        let buffer = vec![0; READ_BYTES].into_boxed_slice();
+        Ok(Self { socket, tls, out: Vec::new(), sent: 0, buffer })
+    }
+
+    /// Where bytes that are to be sent are appended.
+    pub(crate) fn output(&mut self) -> &mut Vec<u8> {
+        if self.sent == self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        }
+        &mut self.out
+    }
+
+    /// Bytes that were not handed to the kernel, or to TLS.
+    pub(crate) fn unsent(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    fn has_output(&self) -> bool {
+        self.unsent() > 0 || self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Sends what the kernel takes, and gives what has arrived to the reader. True if bytes have
+    /// arrived.
+    ///
+    /// # Errors
+    /// The connection has ended, or TLS has failed.
+    pub(crate) fn exchange(&mut self, received: &mut FrameReader) -> io::Result<bool> {
+        if self.tls.is_some() { self.exchange_tls(received) } else { self.exchange_plain(received) }
+    }
+
+    fn exchange_plain(&mut self, received: &mut FrameReader) -> io::Result<bool> {
+        while self.sent < self.out.len() {
+            let left = self.out.get(self.sent..).unwrap_or_default();
+            match self.socket.write(left) {
+                Ok(0) => return Err(closed()),
+                Ok(count) => self.sent += count,
+                Err(error) if would_block(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        match self.socket.read(&mut self.buffer) {
+            Ok(0) => Err(closed()),
+            Ok(count) => {
+                received.push(self.buffer.get(..count).unwrap_or_default());
+                Ok(true)
+            }
+            Err(error) if would_block(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn exchange_tls(&mut self, received: &mut FrameReader) -> io::Result<bool> {
+        let Some(tls) = &mut self.tls else { return Ok(false) };
+        loop {
+            let left = self.out.get(self.sent..).unwrap_or_default();
+            let taken = if left.is_empty() { 0 } else { tls.writer().write(left)? };
+            self.sent += taken;
+            let mut is_full = false;
+            while tls.wants_write() && !is_full {
+                match tls.write_tls(&mut self.socket) {
+                    Ok(_) => {}
+                    Err(error) if would_block(&error) => is_full = true,
+                    Err(error) => return Err(error),
+                }
+            }
+            if is_full || taken == 0 {
+                break;
+            }
+        }
+        match tls.read_tls(&mut self.socket) {
+            Ok(0) => return Err(closed()),
+            Ok(_) => {}
+            Err(error) if would_block(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        if let Err(error) = tls.process_new_packets() {
+            // The alert tells the other side.
+            let _ = tls.write_tls(&mut self.socket);
+            return Err(io::Error::other(format!("TLS has failed: {error}")));
+        }
+        let mut has_received = false;
+        loop {
+            match tls.reader().read(&mut self.buffer) {
+                Ok(0) => return Err(closed()),
+                Ok(count) => {
+                    has_received = true;
+                    received.push(self.buffer.get(..count).unwrap_or_default());
+                }
+                Err(error) if would_block(&error) => return Ok(has_received),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until bytes have arrived, or until more can be sent if there are some to send.
+    ///
+    /// # Errors
+    /// `poll(2)` has failed.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let mut flags = PollFlags::IN;
+        if self.has_output() {
+            flags |= PollFlags::OUT;
+        }
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends everything, as long as `is_over` is false, at most for `timeout`.
+    pub(crate) fn finish(&mut self, timeout: Duration) {
+        let begin = std::time::Instant::now();
+        let mut ignored = FrameReader::default();
+        while self.has_output() && begin.elapsed() < timeout {
+            if self.exchange(&mut ignored).is_err() || self.wait(timeout / 10).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Layer 1: the protocol between hosts. Messages become frames, and received bytes become messages
+//! or an error. `spec/wire.md` describes the bytes.
+//!
+//! ```text
+//! source                                              follower
+//! Message -> FrameWriter -> bytes  ==== TCP ====>  bytes -> FrameReader -> Message
+//! ```
+//!
+//! - Any bytes give messages or an error, never a panic. A message has exactly one encoding: what a
+//!   [`FrameReader`] accepts, a [`FrameWriter`] writes with the same payload.
+//! - A flipped, lost, repeated or reordered byte is found by the check value or the number of its
+//!   frame.
+//! - Memory is reserved only for bytes that have arrived. A decoded message has lists of slices
+//!   into them: at most ten bytes for each byte that arrived.
+//! - The crate is pure: it has no sockets, clocks or threads.
+//!
+//! ```
+//! use nearstate_wire::{Acknowledgement, FrameReader, FrameWriter, Message};
+//!
+//! let message = Message::Acknowledge(Acknowledgement { position: 7, stamp: 1 });
+//! let mut bytes = Vec::new();
+//! FrameWriter::new().write(&message, &mut bytes)?;
+//!
+//! let mut reader = FrameReader::new();
+//! reader.push(&bytes);
+//! assert_eq!(reader.next()?, Some(message));
+//! assert_eq!(reader.next()?, None);
+//! # Ok::<(), nearstate_wire::WireError>(())
+//! ```
+//!
+//! A module uses only modules that are listed below it.
+
+#![forbid(unsafe_code)]
+
+pub use error::WireError;
+pub use frame::{FrameReader, FrameWriter};
+pub use message::{
+    AbsentMessage, Acknowledgement, Change, Element, EntryMessage, Hello, Message, NamespaceKind,
+    NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal, ReplicatedTag, Start,
+    Welcome,
+};
+pub use refusal::RefusalReason;
+
+mod frame;
+mod encode;
+mod decode;
+mod message;
+mod refusal;
+pub mod limits;
+mod error;

@@ -1,0 +1,109 @@
+//! Why a host refuses another one.
+
+use std::fmt;
+
+/// Why a host refuses another one. The texts are those of `spec/wire.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+pub enum RefusalReason {
+    /// The other side speaks another format.
+    Format = 1,
+    /// The follower's heap is smaller than the source's.
+    Heap = 2,
+    /// The follower has applied a position that the source never gave it.
+    Fork = 3,
+    /// The source's region follows another host itself.
+    Follower = 4,
+    /// The source has as many followers as it takes.
+    Busy = 5,
+    /// A failure at the sender, described by the text.
+    Failed = 6,
+    /// A follower of its own region.
+    Itself = 7,
+}
+
+/// Reason, name, meaning, remedy.
+const REASONS: [(RefusalReason, &str, &str, &str); 7] = [
+    (
+        RefusalReason::Format,
+        "format",
+        "the other side speaks another format",
+        "the same release on both hosts",
+    ),
+    (
+        RefusalReason::Heap,
+        "heap",
+        "the follower's heap is smaller than the source's",
+        "a larger region",
+    ),
+    (
+        RefusalReason::Fork,
+        "fork",
+        "the follower has applied a position that the source never gave it",
+        "a new region for the follower",
+    ),
+    (
+        RefusalReason::Follower,
+        "follower",
+        "the source's region follows another host itself",
+        "follow that one",
+    ),
+    (
+        RefusalReason::Busy,
+        "busy",
+        "the source has as many followers as it takes",
+        "`peer.followers_max`",
+    ),
+    (
+        RefusalReason::Failed,
+        "failed",
+        "a failure at the sender, described by the text",
+        "as the text says",
+    ),
+    (RefusalReason::Itself, "itself", "a follower of its own region", "another region"),
+];
+
+impl RefusalReason {
+    /// All reasons, in the order of their codes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        REASONS.iter().map(|(reason, ..)| *reason)
+    }
+
+    /// The number in the message.
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+
+    /// The reason with this number.
+    pub fn of_code(code: u16) -> Option<Self> {
+        Self::all().find(|reason| reason.code() == code)
+    }
+
+    /// One word, for metrics and logs.
+    pub fn name(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// What it means.
+    pub fn meaning(self) -> &'static str {
+        self.texts().1
+    }
+
+    /// What helps.
+    pub fn remedy(self) -> &'static str {
+        self.texts().2
+    }
+
+    fn texts(self) -> (&'static str, &'static str, &'static str) {
+        let row = REASONS.iter().find(|(reason, ..)| *reason == self);
+        let (_, name, meaning, remedy) =
+            nearstate_model::invariant::guaranteed(row, "each reason has a row of texts");
+        (name, meaning, remedy)
+    }
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (remedy: {})", self.meaning(), self.remedy())
+    }
+}
