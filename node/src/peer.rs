@@ -6,11 +6,15 @@
 
 mod follower;
 mod source;
+mod shipper;
+mod events;
 mod convert;
 mod stream;
 mod client_tls;
+mod stopwatch;
 mod limits;
 
 pub use client_tls::ClientTls;
+pub use events::{FollowerStats, PeerConfig, PeerEvent};
 pub use follower::{FollowConfig, FollowEvent, FollowProgress, follow};
-pub use source::{FollowerStats, PeerConfig, PeerEvent, PeerServer};
+pub use source::PeerServer;

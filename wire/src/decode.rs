@@ -3,13 +3,14 @@
 
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
 
-use crate::error::WireError;
-use crate::limits::{
-    CHANGED_BLOCKS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX, check_block_name,
-    check_element, check_key, check_limit, check_meta, check_name, check_source_id, check_value,
+use crate::check::{
+    check_block_name, check_element, check_key, check_limit, check_meta, check_name,
+    check_source_id, check_value,
 };
+use crate::error::WireError;
+use crate::limits::{CHANGED_BLOCKS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX};
 use crate::message::{
-    AbsentMessage, Acknowledgement, Change, Element, EntryMessage, FrameKind, Hello, Message,
+    AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, FrameKind, Hello, Message,
     NamespaceKind, NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal,
     ReplicatedTag, Start, Welcome, code,
 };
@@ -134,8 +135,8 @@ impl<'a> PayloadReader<'a> {
 
     fn tag(&mut self) -> Result<ReplicatedTag<'a>, WireError> {
         let name = self.name("bytes of the name of a tag", TAG_NAME_BYTES_MAX)?;
-        let known = code::UNIQUE | code::ORDERED | code::COUNTED | code::REQUIRED;
-        let flags = self.flags("a tag", known)?;
+        let flags =
+            self.flags("a tag", code::UNIQUE | code::ORDERED | code::COUNTED | code::REQUIRED)?;
         Ok(ReplicatedTag {
             name,
             is_unique: flags & code::UNIQUE != 0,
@@ -211,15 +212,15 @@ impl<'a> PayloadReader<'a> {
         let meta = self.optional_meta(flags)?;
         let count = self.u32("a number of elements")? as usize;
         let elements = self.list("elements", count, ELEMENT_BYTES_MIN, |reader| {
-            let element: Element<'_> = (reader.bytes("an element")?, reader.removable()?);
+            let element: ChangedPart<'_> = (reader.bytes("an element")?, reader.removable()?);
             check_element(is_set, element)?;
             Ok(element)
         })?;
         Ok(Change::Elements { is_set, is_anew: flags & code::ANEW != 0, meta, elements })
     }
 
-    /// Reads `count` parts of at least `bytes_min` bytes each. Reserves memory only if so many bytes
-    /// are left.
+    /// Reads `count` parts of at least `bytes_min` bytes each. Reserves memory only if so many
+    /// bytes are left.
     fn list<T>(
         &mut self,
         what: &str,

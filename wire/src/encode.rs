@@ -4,15 +4,18 @@
 use nearstate_model::invariant;
 use nearstate_model::limits::{NAMESPACE_NAME_BYTES_MAX, TAG_NAME_BYTES_MAX, TAGS_DECLARED_MAX};
 
+use crate::check::{
+    check_block_name, check_element, check_key, check_limit, check_meta, check_name,
+    check_source_id, check_value,
+};
 use crate::error::WireError;
 use crate::limits::{
     CHANGED_BLOCKS_MAX, ENTRY_RECORDS_MAX, FORMAT, HOST_NAME_BYTES_MAX, MESSAGE_BYTES_MAX,
-    REFUSAL_TEXT_BYTES_MAX, check_block_name, check_element, check_key, check_limit, check_meta,
-    check_name, check_source_id, check_value,
+    REFUSAL_TEXT_BYTES_MAX,
 };
 use crate::message::{
-    Change, Element, EntryMessage, Hello, Message, NamespaceMessage, RecordChange, RecordMessage,
-    Start, Welcome, code,
+    Change, ChangedPart, EntryMessage, Hello, Message, NamespaceMessage, RecordChange,
+    RecordMessage, Start, Welcome, code,
 };
 
 /// Where encoded bytes go.
@@ -191,7 +194,11 @@ fn put_change(change: &Change<'_>, out: &mut impl Output) -> Result<(), WireErro
     }
 }
 
-fn put_element(is_set: bool, element: Element<'_>, out: &mut impl Output) -> Result<(), WireError> {
+fn put_element(
+    is_set: bool,
+    element: ChangedPart<'_>,
+    out: &mut impl Output,
+) -> Result<(), WireError> {
     check_element(is_set, element)?;
     let (name, value) = element;
     put_bytes(name, out);

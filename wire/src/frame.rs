@@ -9,11 +9,12 @@ use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::check::check_limit;
 use crate::decode::decode;
 use crate::encode::{Output, SizeOutput, encode};
 use crate::error::WireError;
 use crate::limits::{
-    FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX, check_limit,
+    FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
 };
 use crate::message::{FrameKind, Message};
 
@@ -305,7 +306,7 @@ impl FrameReader {
         if header.check_value(payload) != check {
             let (number, kind) = (header.number, header.kind.name());
             let detail = format!(
-                "the check value of frame {number} ({kind}) is wrong: its bytes changed on the way"
+                "the check value of frame {number} ({kind}) is wrong: its bytes were changed"
             );
             return Err(WireError::invalid(detail));
         }
@@ -330,7 +331,7 @@ impl FrameReader {
     }
 }
 
-/// Gives back the memory of a buffer that was large once.
+/// Frees the memory of a buffer that was large once.
 fn release(buffer: &mut Vec<u8>) {
     if buffer.capacity() > KEPT_BYTES_MAX && buffer.len() < KEPT_BYTES_MAX / 2 {
         buffer.shrink_to(KEPT_BYTES_MAX / 2);

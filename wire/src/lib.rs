@@ -35,9 +35,9 @@
 pub use error::WireError;
 pub use frame::{FrameReader, FrameWriter};
 pub use message::{
-    AbsentMessage, Acknowledgement, Change, Element, EntryMessage, Hello, Message, NamespaceKind,
-    NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal, ReplicatedTag, Start,
-    Welcome,
+    AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, Hello, Message,
+    NamespaceKind, NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal,
+    ReplicatedTag, Start, Welcome,
 };
 pub use refusal::RefusalReason;
 
@@ -46,5 +46,6 @@ mod encode;
 mod decode;
 mod message;
 mod refusal;
-pub mod limits;
+mod check;
 mod error;
+pub mod limits;

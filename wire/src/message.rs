@@ -89,15 +89,14 @@ pub struct Refusal<'a> {
     pub text: &'a str,
 }
 
-/// A replicated namespace.
+/// A replicated namespace. Sent again when tags were added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceMessage<'a> {
     /// The number that later messages use for it.
     pub number: u32,
     /// The kind of its records.
     pub kind: NamespaceKind,
-    /// The highest stamp of its index: no version that was given to a record of it is higher,
-    /// unless the record exists.
+    /// The highest stamp of its index.
     pub stamp: u64,
     /// Its name.
     pub name: &'a str,
@@ -134,6 +133,10 @@ impl NamespaceKind {
 }
 
 /// A declared tag of a replicated namespace.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four properties that exclude none of each other"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicatedTag<'a> {
     /// Its name.
@@ -144,7 +147,7 @@ pub struct ReplicatedTag<'a> {
     pub is_ordered: bool,
     /// The number of records with a value is kept.
     pub is_counted: bool,
-    /// Each record has the tag.
+    /// Each record has it.
     pub is_required: bool,
 }
 
@@ -204,7 +207,7 @@ pub struct RecordChange<'a> {
 }
 
 /// A name, and its value or `None` if it was removed.
-pub type Element<'a> = (&'a [u8], Option<&'a [u8]>);
+pub type ChangedPart<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// What changed in a record. `meta` has the bytes of the record's cell, and is empty if the record
 /// has no metadata.
@@ -231,7 +234,7 @@ pub enum Change<'a> {
         /// Tags and expiry, if they changed.
         meta: Option<&'a [u8]>,
         /// The changed blocks.
-        blocks: Vec<Element<'a>>,
+        blocks: Vec<ChangedPart<'a>>,
     },
     /// Elements of a divided set or hash.
     Elements {
@@ -242,7 +245,7 @@ pub enum Change<'a> {
         /// Tags and expiry, if they changed.
         meta: Option<&'a [u8]>,
         /// The changed elements.
-        elements: Vec<Element<'a>>,
+        elements: Vec<ChangedPart<'a>>,
     },
     /// The record was deleted.
     Deleted {

@@ -151,8 +151,8 @@ pub(crate) fn record_of(message: RecordMessage<'_>) -> FollowedRecord<'_> {
 }
 
 /// A record that was deleted, while the follower joins.
-pub(crate) const fn absent_of(message: AbsentMessage<'_>) -> FollowedRecord<'_> {
-    let AbsentMessage { namespace, version, key } = message;
+pub(crate) const fn absent_of<'a>(message: &AbsentMessage<'a>) -> FollowedRecord<'a> {
+    let AbsentMessage { namespace, version, key } = *message;
     let change = StreamedChange::Deleted { is_expiry: false };
     FollowedRecord { namespace, key, version, base_version: None, change }
 }

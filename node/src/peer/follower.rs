@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{FollowPosition, FollowState, Follower, LogIdentity, Region, Session};
@@ -16,6 +16,7 @@ use tokio_rustls::rustls::Connection;
 use super::client_tls::ClientTls;
 use super::convert::{absent_of, id_bytes, identity_of, namespace_of, record_of, records_of};
 use super::limits::{BEAT_INTERVAL, CONNECT_MAX, HELLO_MAX, RETRY_MAX, RETRY_MIN, SILENCE_MAX};
+use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
 /// What to follow, and how.
@@ -93,13 +94,10 @@ enum Ended {
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
-        match error {
-            // Another process is in the way, or memory will be freed.
-            Error::Stalled { .. } | Error::Deadline { .. } | Error::Full { .. } => {
-                Self::Retry(error.to_string())
-            }
-            other => Self::Failed(other),
-        }
+        // Another process is in the way, or memory will be freed.
+        let is_temporary =
+            matches!(error, Error::Stalled { .. } | Error::Deadline { .. } | Error::Full { .. });
+        if is_temporary { Self::Retry(error.to_string()) } else { Self::Failed(error) }
     }
 }
 
@@ -130,8 +128,8 @@ pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
                 session: &session,
                 heap_bytes,
                 progress: &mut progress,
-                heard: Instant::now(),
-                told: Instant::now(),
+                heard: Stopwatch::start(),
+                told: Stopwatch::start(),
             },
             Err(Ended::Failed(error)) => return Err(error),
             Err(Ended::Over) => return Ok(()),
@@ -162,9 +160,9 @@ pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
 /// Reports the end of a connection, and waits before the next one.
 fn pause(config: &mut FollowConfig<'_>, reason: &str, retry: &mut Duration) {
     (config.on_event)(&FollowEvent::Disconnected { reason, retry: *retry });
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     while begin.elapsed() < *retry && !(config.is_over)() {
-        std::thread::sleep(BEAT_INTERVAL.min(*retry));
+        std::thread::park_timeout(BEAT_INTERVAL.min(*retry));
     }
     *retry = (*retry * 2).min(RETRY_MAX);
 }
@@ -197,9 +195,9 @@ struct FollowerConnection<'f> {
     session: &'f Session,
     heap_bytes: u64,
     progress: &'f mut FollowProgress,
-    heard: Instant,
+    heard: Stopwatch,
     /// When the progress was told.
-    told: Instant,
+    told: Stopwatch,
 }
 
 impl FollowerConnection<'_> {
@@ -244,7 +242,7 @@ impl FollowerConnection<'_> {
             heap_bytes: self.heap_bytes,
             name: config.name,
         }))?;
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         loop {
             self.link.exchange(&mut self.received)?;
             match self.received.next().map_err(|error| Ended::Retry(error.to_string()))? {
@@ -271,7 +269,7 @@ impl FollowerConnection<'_> {
                         position: if joins { 0 } else { applied.position },
                         ..FollowProgress::default()
                     };
-                    self.heard = Instant::now();
+                    self.heard = Stopwatch::start();
                     return Ok(());
                 }
                 Some(Message::Refusal(refusal)) => return Err(refused(&refusal)),
@@ -294,7 +292,7 @@ impl FollowerConnection<'_> {
     ) -> std::result::Result<Ended, Ended> {
         loop {
             if self.link.exchange(&mut self.received)? {
-                self.heard = Instant::now();
+                self.heard = Stopwatch::start();
                 self.apply_received(config, follower)?;
                 // Sends the acknowledgement.
                 self.link.exchange(&mut self.received)?;
@@ -306,7 +304,7 @@ impl FollowerConnection<'_> {
                 self.link.wait(BEAT_INTERVAL)?;
             }
             if self.told.elapsed() >= BEAT_INTERVAL {
-                self.told = Instant::now();
+                self.told = Stopwatch::start();
                 (config.on_event)(&FollowEvent::Progress(*self.progress));
                 if (config.is_over)() {
                     return Ok(Ended::Over);
@@ -338,7 +336,7 @@ impl FollowerConnection<'_> {
                     progress.is_joining = true;
                 }
                 Message::Absent(message) => {
-                    follower.apply_joining(&absent_of(message))?;
+                    follower.apply_joining(&absent_of(&message))?;
                     progress.is_joining = true;
                 }
                 Message::Joined { position, check } => {

@@ -25,8 +25,8 @@ pub(crate) const OUTPUT_BYTES_MAX: usize = 1 << 20;
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// The sleep between two looks of a source at its log: an eighth of the time since its last entry,
-/// within these bounds. A writer makes no system call, so it wakes no source: the first commit after
-/// a pause waits for the rest of a sleep. At the upper bound a source takes 1 % of a core.
+/// within these bounds. A writer makes no system call, so it wakes no source: the first commit
+/// after a pause waits for the rest of a sleep. At the upper bound a source takes 1 % of a core.
 pub(crate) const LOOK_SLEEP_MIN: Duration = Duration::from_micros(50);
 pub(crate) const LOOK_SLEEP_MAX: Duration = Duration::from_millis(1);
 

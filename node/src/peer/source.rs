@@ -1,151 +1,24 @@
-//! The side that sends its log: accepts followers, and serves each on a thread of its own.
+//! The side that sends its log: adds namespaces to the log, and accepts followers.
 
-use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{
-    FeedItem, FeedSink, FeedStart, FeedStep, FollowPosition, Kind, LogFeed, Region, Session,
-    WhenFull, glob, now_ms_coarse,
-};
-use nearstate_wire::{
-    FrameReader, FrameWriter, Hello, Message, PositionMessage, Refusal, RefusalReason, Start,
-    Welcome,
-};
-use tokio_rustls::rustls::{Connection, ServerConnection};
+use nearstate_store::{Kind, Region, Session, WhenFull, glob};
 
-use super::convert::{id_bytes, identity_of, send_item};
-use super::limits::{
-    BEAT_INTERVAL, HELLO_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
-    SPIN_MAX,
-};
-use super::stream::PeerStream;
-use crate::tls::Tls;
-
-/// How to send the log of a region.
-#[derive(Clone, Debug)]
-pub struct PeerConfig {
-    /// Addresses that followers connect to.
-    pub listen: Vec<SocketAddr>,
-    /// TLS; without it bytes and names travel as they are.
-    pub tls: Option<Tls>,
-    /// Patterns of the names of the namespaces that are sent. New ones that match are included.
-    pub namespaces: Vec<String>,
-    /// True if commits are refused when no follower has acknowledged the oldest entries of a full
-    /// log; otherwise these are lost, and the follower gets all records again.
-    pub keeps: bool,
-    /// The most followers at a time.
-    pub followers_max: usize,
-    /// The name of this host in messages.
-    pub name: String,
-    /// Called on the threads of the peers.
-    pub on_event: fn(&PeerEvent<'_>),
-}
-
-/// What happens to followers.
-#[derive(Debug)]
-pub enum PeerEvent<'a> {
-    /// A follower is served.
-    Connected {
-        /// Its name.
-        name: &'a str,
-        /// Its address.
-        address: SocketAddr,
-        /// True if it gets all records first.
-        joins: bool,
-    },
-    /// A follower has everything.
-    Joined {
-        /// Its name.
-        name: &'a str,
-        /// The position.
-        position: u64,
-    },
-    /// A follower is served no longer.
-    Left {
-        /// Its name.
-        name: &'a str,
-        /// The reason.
-        reason: &'a str,
-    },
-    /// A connection was refused.
-    Refused {
-        /// Its address.
-        address: SocketAddr,
-        /// The reason.
-        reason: &'a str,
-    },
-    /// A namespace could not be added to the log. It is tried again.
-    NotLogged {
-        /// Its name.
-        namespace: &'a str,
-        /// The reason.
-        reason: &'a str,
-    },
-}
-
-/// A follower, for an operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FollowerStats {
-    /// Its name.
-    pub name: String,
-    /// Its address.
-    pub address: SocketAddr,
-    /// True while it gets all records.
-    pub is_joining: bool,
-    /// The last position that it has acknowledged.
-    pub acknowledged: u64,
-    /// The end of the log at that moment.
-    pub tail: u64,
-    /// Milliseconds since 1970 of its last acknowledgement.
-    pub acknowledged_ms: u64,
-}
+use super::events::{FollowerStats, PeerConfig, PeerEvent};
+use super::limits::LOOK_INTERVAL;
+use super::shipper::{PeerShared, Served, serve};
 
 /// Serves followers until it is dropped.
 #[derive(Debug)]
 pub struct PeerServer {
-    shared: Arc<Shared>,
+    shared: Arc<PeerShared>,
     addresses: Vec<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    config: PeerConfig,
-    region: Region,
-    is_over: AtomicBool,
-    connections: AtomicUsize,
-    followers: Mutex<Vec<Arc<Served>>>,
-}
-
-/// A follower that is served.
-#[derive(Debug)]
-struct Served {
-    name: String,
-    address: SocketAddr,
-    is_joining: AtomicBool,
-    acknowledged: AtomicU64,
-    tail: AtomicU64,
-    acknowledged_ms: AtomicU64,
-}
-
-impl Shared {
-    fn followers(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
-        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
-    }
-
-    fn emit(&self, event: &PeerEvent<'_>) {
-        (self.config.on_event)(event);
-    }
 }
 
 fn system(what: &str, error: &io::Error) -> Error {
@@ -171,7 +44,7 @@ impl PeerServer {
             listener.local_addr().map_err(|error| system("cannot read an address", &error))
         };
         let addresses = listeners.iter().map(bound).collect::<Result<_>>()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PeerShared {
             config,
             region: region.clone(),
             is_over: AtomicBool::new(false),
@@ -225,7 +98,7 @@ struct DeclaredNamespaces {
 
 impl DeclaredNamespaces {
     /// Adds the namespaces that are new and match a pattern.
-    fn update(&mut self, session: &Session, shared: &Shared) -> Result<()> {
+    fn update(&mut self, session: &Session, shared: &PeerShared) -> Result<()> {
         let changes = session.namespace_changes()?;
         if changes.is_some() && changes == self.changes {
             return Ok(());
@@ -254,7 +127,7 @@ impl DeclaredNamespaces {
 }
 
 fn accept_until_over(
-    shared: &Arc<Shared>,
+    shared: &Arc<PeerShared>,
     listeners: &[TcpListener],
     session: &Session,
     declared: &mut DeclaredNamespaces,
@@ -275,332 +148,9 @@ fn accept_until_over(
         // A failure is one of the region, which the followers' threads report.
         let _ = declared.update(session, shared);
         threads.retain(|thread| !thread.is_finished());
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::park_timeout(LOOK_INTERVAL);
     }
     for thread in threads {
         let _ = thread.join();
-    }
-}
-
-/// Starts the thread of a connection.
-fn serve(
-    shared: &Arc<Shared>,
-    socket: TcpStream,
-    address: SocketAddr,
-) -> io::Result<JoinHandle<()>> {
-    let tls = match &shared.config.tls {
-        None => None,
-        Some(tls) => {
-            let config = tls.config();
-            let connection = ServerConnection::new(config).map_err(io::Error::other)?;
-            Some(Connection::Server(connection))
-        }
-    };
-    let stream = PeerStream::new(socket, tls)?;
-    let shared = Arc::clone(shared);
-    let run = move || {
-        // Each one takes a thread and a session.
-        let is_one_too_many =
-            shared.connections.fetch_add(1, Ordering::AcqRel) >= shared.config.followers_max;
-        let mut connection = SourceConnection {
-            shared: &shared,
-            address,
-            link: Link { stream, frames: FrameWriter::default() },
-            received: FrameReader::default(),
-        };
-        let ended = if is_one_too_many {
-            let reason = RefusalReason::Busy;
-            connection.refuse(reason, reason.remedy())
-        } else {
-            connection.run()
-        };
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
-        if let Err(Ended { name, reason }) = ended {
-            match name {
-                Some(name) => shared.emit(&PeerEvent::Left { name: &name, reason: &reason }),
-                None => shared.emit(&PeerEvent::Refused { address, reason: &reason }),
-            }
-        }
-    };
-    std::thread::Builder::new().name("ns-follower".to_owned()).spawn(run)
-}
-
-/// Why a connection has ended, and the name of the follower if it said hello.
-struct Ended {
-    name: Option<String>,
-    reason: String,
-}
-
-impl Ended {
-    fn before_hello(reason: impl fmt::Display) -> Self {
-        Self { name: None, reason: reason.to_string() }
-    }
-}
-
-/// Where messages are sent.
-struct Link {
-    stream: PeerStream,
-    frames: FrameWriter,
-}
-
-impl Link {
-    fn send(&mut self, message: &Message<'_>) -> Result<()> {
-        let written = self.frames.write(message, self.stream.output());
-        written.map_err(|error| Error::BadArgument { detail: error.to_string() })
-    }
-}
-
-impl FeedSink for Link {
-    fn send(&mut self, item: FeedItem<'_>) -> Result<()> {
-        send_item(item, now_ms_coarse(), &mut |message| Self::send(self, message))
-    }
-
-    fn is_full(&self) -> bool {
-        self.stream.unsent() >= OUTPUT_BYTES_MAX
-    }
-}
-
-/// What a follower has said.
-struct Greeting {
-    name: String,
-    of: nearstate_store::LogIdentity,
-    applied: FollowPosition,
-    heap_bytes: u64,
-}
-
-struct SourceConnection<'s> {
-    shared: &'s Shared,
-    address: SocketAddr,
-    link: Link,
-    received: FrameReader,
-}
-
-impl SourceConnection<'_> {
-    /// Sends a refusal, and ends the connection.
-    fn refuse<T>(&mut self, reason: RefusalReason, text: &str) -> std::result::Result<T, Ended> {
-        let _ = self.link.send(&Message::Refusal(Refusal { reason, text }));
-        self.link.stream.finish(HELLO_MAX);
-        Err(Ended::before_hello(format_args!("{}: {text}", reason.name())))
-    }
-
-    fn run(&mut self) -> std::result::Result<(), Ended> {
-        let hello = self.hello()?;
-        let region = &self.shared.region;
-        let opened = region.session().and_then(|session| {
-            let heap_bytes = region.inspect()?.bytes_max;
-            let identity = session.log_identity()?;
-            let is_follower = session.following()?.is_some();
-            Ok((session, heap_bytes, identity, is_follower))
-        });
-        let (session, heap_bytes, identity, is_follower) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
-        };
-        if is_follower {
-            let text = "this host follows another one";
-            return self.refuse(RefusalReason::Follower, text);
-        }
-        if hello.heap_bytes < heap_bytes {
-            let text = format!(
-                "the follower's heap has {} bytes, and the source's {heap_bytes}",
-                hello.heap_bytes
-            );
-            return self.refuse(RefusalReason::Heap, &text);
-        }
-        let (mut feed, start) = match session.log_feed(hello.of, hello.applied) {
-            Ok(started) => started,
-            Err(error @ Error::BadArgument { .. }) => {
-                return self.refuse(RefusalReason::Fork, &error.to_string());
-            }
-            Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
-        };
-        let joins = start == FeedStart::Joins;
-        let welcome = Welcome {
-            source_id: id_bytes(identity),
-            incarnation: identity.incarnation,
-            start: if joins { Start::Join } else { Start::Continue },
-            heap_bytes,
-            name: &self.shared.config.name,
-        };
-        let _ = self.link.send(&Message::Welcome(welcome));
-        let served = Arc::new(Served {
-            name: hello.name.clone(),
-            address: self.address,
-            is_joining: AtomicBool::new(joins),
-            acknowledged: AtomicU64::new(if joins { 0 } else { hello.applied.position }),
-            tail: AtomicU64::new(0),
-            acknowledged_ms: AtomicU64::new(now_ms_coarse()),
-        });
-        self.shared.followers().push(Arc::clone(&served));
-        let name = &hello.name;
-        self.shared.emit(&PeerEvent::Connected { name, address: self.address, joins });
-        let ended = self.ship(&session, &mut feed, &served);
-        self.shared.followers().retain(|one| !Arc::ptr_eq(one, &served));
-        match ended {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Ended { name: Some(hello.name), reason: error.to_string() }),
-        }
-    }
-
-    /// Waits for the hello.
-    fn hello(&mut self) -> std::result::Result<Greeting, Ended> {
-        let begin = Instant::now();
-        loop {
-            self.link.stream.exchange(&mut self.received).map_err(Ended::before_hello)?;
-            match self.received.next() {
-                Ok(Some(Message::Hello(Hello {
-                    source_id,
-                    incarnation,
-                    position,
-                    check,
-                    heap_bytes,
-                    name,
-                }))) => {
-                    return Ok(Greeting {
-                        name: name.to_owned(),
-                        of: identity_of(source_id, incarnation),
-                        applied: FollowPosition { position, check },
-                        heap_bytes,
-                    });
-                }
-                Ok(Some(_)) => {
-                    let text = "the first message is no hello";
-                    return self.refuse(RefusalReason::Failed, text);
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let text = error.to_string();
-                    return self.refuse(RefusalReason::Format, &text);
-                }
-            }
-            let left = HELLO_MAX.saturating_sub(begin.elapsed());
-            if left.is_zero() || self.shared.is_over() {
-                return Err(Ended::before_hello("it has not said hello in time"));
-            }
-            let waited = self.link.stream.wait(left.min(LOOK_INTERVAL));
-            waited.map_err(Ended::before_hello)?;
-        }
-    }
-
-    /// Sends the log until the connection ends or the node stops.
-    fn ship(
-        &mut self,
-        session: &Session,
-        feed: &mut LogFeed<'_>,
-        served: &Served,
-    ) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let mut pace = Pace::new();
-        while !self.shared.is_over() {
-            // A follower that declares tags is silent for long. One whose host is gone does not
-            // acknowledge the beats: the kernel ends the connection.
-            let has_received = self.link.stream.exchange(&mut self.received)?;
-            if has_received {
-                self.take_acknowledgements(session, feed, served)?;
-            }
-            if self.link.is_full() {
-                self.link.stream.wait(LOOK_INTERVAL)?;
-                continue;
-            }
-            let before = self.link.stream.unsent();
-            let was_joining = feed.is_joining();
-            let step = feed.step(pace.looks(), &mut self.link)?;
-            served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
-            if was_joining && !feed.is_joining() {
-                let position = session.log_tail_position()?;
-                self.shared.emit(&PeerEvent::Joined { name: &served.name, position });
-            }
-            match step {
-                FeedStep::More => {}
-                FeedStep::Lost => {
-                    let text = "the log has lost entries before they were sent";
-                    let reason = RefusalReason::Failed;
-                    self.link.send(&Message::Refusal(Refusal { reason, text }))?;
-                    self.link.stream.finish(HELLO_MAX);
-                    return Err(text.into());
-                }
-                FeedStep::Idle { position } => self.beat(session, &mut pace, position)?,
-            }
-            if self.link.stream.unsent() > before {
-                pace.sent = Instant::now();
-            } else if !has_received {
-                self.rest(&pace)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Nothing was sent or received. The longer that lasts, the longer is the next sleep, which a
-    /// message from the follower ends.
-    fn rest(&self, pace: &Pace) -> io::Result<()> {
-        let idle = pace.sent.elapsed();
-        if idle < SPIN_MAX {
-            std::thread::yield_now();
-            return Ok(());
-        }
-        self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))
-    }
-
-    /// Tells the follower how far the log is, if that has changed or some time has passed.
-    fn beat(&mut self, session: &Session, pace: &mut Pace, position: u64) -> Result<()> {
-        if position == pace.told && pace.beat.elapsed() < BEAT_INTERVAL {
-            return Ok(());
-        }
-        pace.told = position;
-        pace.beat = Instant::now();
-        pace.stamp += 1;
-        let tail = session.log_tail_position()?;
-        let stamp = pace.stamp;
-        self.link.send(&Message::Position(PositionMessage { position, check: 0, tail, stamp }))
-    }
-
-    fn take_acknowledgements(
-        &mut self,
-        session: &Session,
-        feed: &mut LogFeed<'_>,
-        served: &Served,
-    ) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let mut last = None;
-        loop {
-            match self.received.next()? {
-                None => break,
-                Some(Message::Acknowledge(acknowledgement)) => last = Some(acknowledgement),
-                Some(Message::Refusal(refusal)) => {
-                    return Err(format!("{}: {}", refusal.reason.name(), refusal.text).into());
-                }
-                Some(_) => return Err("it has sent a message that only a source sends".into()),
-            }
-        }
-        if let Some(acknowledgement) = last {
-            feed.acknowledged(acknowledgement.position)?;
-            served.acknowledged.store(acknowledgement.position, Ordering::Relaxed);
-            served.tail.store(session.log_tail_position()?, Ordering::Relaxed);
-            served.acknowledged_ms.store(now_ms_coarse(), Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
-/// When a source looks, sends and sleeps.
-struct Pace {
-    looked: Option<Instant>,
-    sent: Instant,
-    beat: Instant,
-    told: u64,
-    stamp: u64,
-}
-
-impl Pace {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { looked: None, sent: now, beat: now, told: u64::MAX, stamp: 0 }
-    }
-
-    /// True if it is time to look at the catalog.
-    fn looks(&mut self) -> bool {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL) {
-            return false;
-        }
-        self.looked = Some(Instant::now());
-        true
     }
 }

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio_rustls::rustls::Connection;
 
 use super::limits::SILENCE_MAX;
+use super::stopwatch::Stopwatch;
 
 /// Bytes that one read takes.
 const READ_BYTES: usize = 256 << 10;
@@ -158,7 +159,7 @@ impl PeerStream {
 
     /// Sends everything, as long as `is_over` is false, at most for `timeout`.
     pub(crate) fn finish(&mut self, timeout: Duration) {
-        let begin = std::time::Instant::now();
+        let begin = Stopwatch::start();
         let mut ignored = FrameReader::default();
         while self.has_output() && begin.elapsed() < timeout {
             if self.exchange(&mut ignored).is_err() || self.wait(timeout / 10).is_err() {

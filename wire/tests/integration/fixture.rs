@@ -77,7 +77,7 @@ pub(crate) fn messages() -> Vec<Message<'static>> {
         Message::Namespace(NamespaceMessage {
             number: 5,
             kind: NamespaceKind::Mixed,
-            stamp: 12,
+            stamp: 6,
             name: "ue",
             tags: vec![
                 ReplicatedTag {

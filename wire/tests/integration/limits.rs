@@ -24,7 +24,7 @@ fn a_key_has_1_to_4096_bytes() {
     let key = vec![7; KEY_BYTES_MAX + 1];
     let longest = record(&key[1..], VALUE);
     with_first(&written(std::slice::from_ref(&longest)), |read| {
-        assert_eq!(read, Ok(Some(longest)))
+        assert_eq!(read, Ok(Some(longest)));
     });
     assert_limit(&write_error(&record(&key, VALUE)), KEY_BYTES_MAX);
     assert!(matches!(write_error(&record(b"", VALUE)), WireError::Invalid { .. }));
@@ -68,10 +68,15 @@ fn parts_of_messages_have_limits() {
 fn names_have_limits() {
     let name = "n".repeat(256);
     let namespace = |name, tag| {
-        let (is_unique, is_ordered, is_counted, is_required) = (false, false, false, false);
-        let tag = ReplicatedTag { name: tag, is_unique, is_ordered, is_counted, is_required };
-        let (kind, stamp) = (NamespaceKind::Value, 0);
-        Message::Namespace(NamespaceMessage { number: 1, kind, stamp, name, tags: vec![tag] })
+        let tag = ReplicatedTag {
+            name: tag,
+            is_unique: false,
+            is_ordered: false,
+            is_counted: false,
+            is_required: false,
+        };
+        let kind = NamespaceKind::Value;
+        Message::Namespace(NamespaceMessage { number: 1, kind, stamp: 2, name, tags: vec![tag] })
     };
     assert_limit(&write_error(&namespace(&name, "t")), 255);
     assert_limit(&write_error(&namespace("n", &name)), 255);

@@ -102,23 +102,23 @@ impl ChangeParts {
 
 impl Parts {
     fn message(&self) -> Message<'_> {
-        let [a, b, c, d, e] = self.numbers;
+        let [first, second, third, fourth, fifth] = self.numbers;
         let (name, key, number) = (self.name.as_str(), self.key.as_slice(), self.number);
         let source_id = self.id;
         match self.kind {
             0 => Message::Hello(Hello {
                 source_id,
-                incarnation: a,
-                position: b,
-                check: c,
-                heap_bytes: d,
+                incarnation: first,
+                position: second,
+                check: third,
+                heap_bytes: fourth,
                 name,
             }),
             1 => Message::Welcome(Welcome {
                 source_id,
-                incarnation: a,
+                incarnation: first,
                 start: if self.flags & 1 == 0 { Start::Continue } else { Start::Join },
-                heap_bytes: b,
+                heap_bytes: second,
                 name,
             }),
             2 => Message::Refusal(Refusal {
@@ -128,21 +128,31 @@ impl Parts {
             3 => self.namespace(),
             4 => Message::Removed { number },
             5 => self.record(),
-            6 => Message::Absent(AbsentMessage { namespace: number, version: a, key }),
-            7 => Message::Joined { position: a, check: b },
+            6 => Message::Absent(AbsentMessage { namespace: number, version: first, key }),
+            7 => Message::Joined { position: first, check: second },
             8 => {
                 let records = self.changes.iter().map(|change| RecordChange {
                     namespace: number,
-                    base_version: a,
-                    version: b,
+                    base_version: first,
+                    version: second,
                     key,
                     change: change.change(),
                 });
                 let records = records.collect();
-                Message::Entry(EntryMessage { position: c, check: d, time_ms: e, records })
+                Message::Entry(EntryMessage {
+                    position: third,
+                    check: fourth,
+                    time_ms: fifth,
+                    records,
+                })
             }
-            9 => Message::Position(PositionMessage { position: a, check: b, tail: c, stamp: d }),
-            _ => Message::Acknowledge(Acknowledgement { position: a, stamp: b }),
+            9 => Message::Position(PositionMessage {
+                position: first,
+                check: second,
+                tail: third,
+                stamp: fourth,
+            }),
+            _ => Message::Acknowledge(Acknowledgement { position: first, stamp: second }),
         }
     }
 
@@ -157,7 +167,7 @@ impl Parts {
         Message::Namespace(NamespaceMessage {
             number: self.number,
             kind: NamespaceKind::of_code(self.flags % 4 + 1).expect("a kind"),
-            stamp: self.number.into(),
+            stamp: self.numbers[0],
             name: &self.name,
             tags: tags.collect(),
         })
@@ -201,12 +211,14 @@ proptest! {
 
     #[test]
     fn any_messages_are_read_as_they_were_written(
-        all in prop::collection::vec(parts(), 1..6), places in prop::collection::vec(any::<Index>(), 0..8)
+        all in prop::collection::vec(parts(), 1..6),
+        places in prop::collection::vec(any::<Index>(), 0..8)
     ) {
         let messages: Vec<Message<'_>> = all.iter().map(Parts::message).collect();
         let bytes = written(&messages);
         assert_read([bytes.as_slice()].into_iter(), &messages);
-        let mut cuts: Vec<usize> = places.iter().map(|place| place.index(bytes.len() + 1)).collect();
+        let mut cuts: Vec<usize> =
+            places.iter().map(|place| place.index(bytes.len() + 1)).collect();
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
         assert_read(cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]), &messages);

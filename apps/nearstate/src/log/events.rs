@@ -76,8 +76,8 @@ events! {
          address.";
 
     FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
-        "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `fork`: the region of \
-         this node was restored from a copy; give the follower a new region.";
+        "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `fork`: the region \
+         of this node was restored from a copy; give the follower a new region.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \

@@ -19,9 +19,9 @@ use super::{RegionArgs, parse_bytes, print};
 /// What `follow` follows.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nearstate serve --peer 127.0.0.1:7000                                       # the source
-  nearstate region follow /dev/shm/copy --from 127.0.0.1:7000                 # the follower
-  nearstate region promote /dev/shm/copy                                      # when the source is lost
+  nearstate serve --peer 127.0.0.1:7000                           # the source
+  nearstate region follow /dev/shm/copy --from 127.0.0.1:7000     # the follower
+  nearstate region promote /dev/shm/copy                          # when the source is lost
 
 Processes of this host read the copy as any region. They cannot write its namespaces before it is
 promoted. The command runs until it is interrupted, and connects again when the connection ends.")]
@@ -43,7 +43,7 @@ pub(crate) struct FollowArgs {
     /// The private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Allow a source on another host without TLS: everything can be read and changed on the way
+    /// Allow a source on another host without TLS: others can read and change what is sent
     #[arg(long)]
     insecure: bool,
     /// Name of this host in messages [default: the host name]

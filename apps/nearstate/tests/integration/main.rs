@@ -14,6 +14,7 @@ mod bench_run;
 mod bench_micro;
 mod conformance;
 mod fixture;
+mod follow;
 mod hostile;
 mod serve;
 mod torture;

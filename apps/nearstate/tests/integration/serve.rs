@@ -2,7 +2,7 @@
 
 mod restart;
 mod security;
-mod tls;
+pub(crate) mod tls;
 mod top;
 
 use crate::fixture::{Client, Folder, Node, http, rejected, serve, start, until};

@@ -105,7 +105,13 @@ fn changes() -> Vec<Change<'static>> {
 /// Messages with all kinds of parts.
 fn messages() -> Vec<Message<'static>> {
     let (source_id, heap_bytes) = ([7; 16], 1 << 26);
-    let tag = ReplicatedTag { name: "t", is_unique: true, is_ordered: true, is_counted: false };
+    let tag = ReplicatedTag {
+        name: "t",
+        is_unique: true,
+        is_ordered: true,
+        is_counted: false,
+        is_required: false,
+    };
     let change =
         |change| RecordChange { namespace: 1, base_version: 2, version: 3, key: b"key", change };
     let entry = |records| EntryMessage { position: 1, check: 2, time_ms: 3, records };
@@ -119,6 +125,7 @@ fn messages() -> Vec<Message<'static>> {
         Message::Namespace(NamespaceMessage {
             number: 1,
             kind: NamespaceKind::Blocks,
+            stamp: 9,
             name: "ue",
             tags: vec![tag.clone(), tag],
         }),
@@ -167,7 +174,8 @@ fn mutation() -> impl Strategy<Value = FrameMutation> {
 fn mutated(mut frame: RawFrame, mutations: &[FrameMutation]) -> Vec<RawFrame> {
     let mut before = Vec::new();
     for mutation in mutations {
-        let (payload, length) = (&mut frame.payload, frame.payload.len());
+        let length = frame.payload.len();
+        let payload = &mut frame.payload;
         match mutation {
             _ if length == 0 => break,
             FrameMutation::Replace(at, byte) => payload[at.index(length)] = *byte,

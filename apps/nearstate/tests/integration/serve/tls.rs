@@ -20,23 +20,27 @@ type Stream = StreamOwned<ClientConnection, TcpStream>;
 const REQUESTS: usize = 20;
 
 /// A certificate authority.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key.
-struct SignedCertificate {
+pub(crate) struct SignedCertificate {
     certificate: CertificateDer<'static>,
-    key: KeyPair,
-    pem: String,
+    pub(crate) key: KeyPair,
+    pub(crate) pem: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    fn sign(&self, name: &str) -> SignedCertificate {
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    pub(crate) fn sign(&self, name: &str) -> SignedCertificate {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -177,7 +181,7 @@ fn a_client_without_tls_is_disconnected_and_counted_and_does_not_delay_shutdown(
 fn a_certificate_authenticates_a_client_and_is_required() {
     let tls_node = TlsNode::new();
     let clients = Authority::new();
-    let authorities = tls_node.write("authorities", &clients.0.pem(), 0o644);
+    let authorities = tls_node.write("authorities", &clients.pem(), 0o644);
     let users = "user xapp on #2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b \
                  ~{mine},* +@all\nuser gone off >x ~* +@all";
     let mut command = tls_node.at("0.0.0.0:0");
@@ -237,7 +241,7 @@ fn sighup_reloads_the_certificate_and_an_invalid_one_changes_nothing() {
 fn with_client_certificates_plain_tcp_is_closed_unless_listen_is_set() {
     let tls_node = TlsNode::new();
     let clients = Authority::new();
-    let authorities = tls_node.write("authorities", &clients.0.pem(), 0o644);
+    let authorities = tls_node.write("authorities", &clients.pem(), 0o644);
     let begin = |more: &[&str]| {
         let mut command = serve(&tls_node.folder.path("r"));
         command.args(["--cores", "1", "--max", "64MiB", "--tls-listen", "127.0.0.1:0"]);

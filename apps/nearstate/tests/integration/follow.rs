@@ -1,0 +1,231 @@
+//! `region follow` and `region promote` as processes: kills of both sides under load, TLS, refusals,
+//! and hostile bytes at the address for followers.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use nearstate_store::{Kind, Region, Schema};
+
+use crate::fixture::{Folder, HANG_TIMEOUT, NEARSTATE, Node, rejected, serve, start, until};
+use crate::serve::tls::Authority;
+
+/// A node with an address for followers: the last one of its log.
+fn source(folder: &Folder, listen: &str, more: &[&str]) -> (Node, String) {
+    let mut command = serve(&folder.path("source"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
+    let node = start(command.args(["--peer", listen]).args(more));
+    until("the address for followers", || node.log().contains("protocol=peer"));
+    let log = node.log();
+    let line = log.lines().find(|line| line.contains("protocol=peer")).unwrap();
+    let address = line.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+    (node, address.to_owned())
+}
+
+fn follow(folder: &Folder, from: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(NEARSTATE);
+    command
+        .args(["region", "follow", "--max", "64MiB", "--from", from, "--json", "--name", "copy"]);
+    command.arg(folder.path("copy")).args(more);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// A follower that is killed when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn check(folder: &Folder, name: &str) {
+    let mut command = Command::new(NEARSTATE);
+    let output = command.args(["region", "check"]).arg(folder.path(name)).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn promote(folder: &Folder) -> String {
+    let mut command = Command::new(NEARSTATE);
+    let output = command.args(["region", "promote"]).arg(folder.path("copy")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What an attached writer has seen replicated survives the loss of the source, whatever is killed
+/// meanwhile: the follower, the node, both.
+#[test]
+fn what_was_replicated_is_in_the_promoted_copy_after_kills_of_both_sides() {
+    const ROUNDS: u64 = 6;
+    let folder = Folder::new();
+    let (mut node, address) = source(&folder, "127.0.0.1:0", &["--peer-keep"]);
+    let region = Region::attach(&folder.path("source")).unwrap();
+    let session = region.session().unwrap();
+    let ns = session.namespace("ue", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
+    until("the namespace is logged", || session.is_logged(ns).unwrap());
+    let mut follower = Running(follow(&folder, &address, &[]).spawn().unwrap());
+    let (mut number, mut replicated) = (0_u64, 0);
+    for round in 0..ROUNDS {
+        // Some hundred commits, with a kill in between, and all of them acknowledged at the end.
+        for step in 0..300_u64 {
+            let key = format!("imsi-{}", number % 97);
+            session.put(ns, key.as_bytes(), &number.to_le_bytes()).unwrap();
+            number += 1;
+            if step == 100 + 17 * round && round % 3 != 1 {
+                drop(follower);
+                follower = Running(follow(&folder, &address, &[]).spawn().unwrap());
+            }
+            if step == 130 + 11 * round && round % 3 != 0 {
+                node.kill();
+                node = source(&folder, &address, &["--peer-keep"]).0;
+            }
+        }
+        let receipt = session.receipt();
+        until("the commits are replicated", || session.is_replicated(receipt).unwrap());
+        replicated = number;
+    }
+    // The loss of the host: what was not acknowledged may be lost.
+    node.kill();
+    for _ in 0..50 {
+        session.put(ns, b"later", &number.to_le_bytes()).unwrap();
+        number += 1;
+    }
+    drop(follower);
+    assert!(promote(&folder).contains("1 namespaces may be written"));
+    let copy = Region::attach(&folder.path("copy")).unwrap();
+    let other = copy.session().unwrap();
+    let mirrored = other.known_namespace("ue").unwrap().unwrap();
+    for number in replicated - 97..replicated {
+        let key = format!("imsi-{}", number % 97);
+        let [expected, found] = [(&session, ns), (&other, mirrored)]
+            .map(|(session, ns)| session.get(ns, key.as_bytes()).unwrap().unwrap());
+        assert_eq!(found.bytes(), number.to_le_bytes());
+        assert_eq!((found.bytes(), found.version()), (expected.bytes(), expected.version()));
+    }
+    other.put(mirrored, b"k", b"by the new owner").unwrap();
+    drop((other, copy, session, region));
+    check(&folder, "copy");
+    check(&folder, "source");
+}
+
+#[test]
+fn a_follower_over_tls_needs_a_certificate_of_the_authority() {
+    let folder = Folder::new();
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let write = |name: &str, text: &str| {
+        let path = folder.path(name);
+        std::fs::write(&path, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+        path.display().to_string()
+    };
+    let files = |authority: &Authority, name: &str| {
+        let signed = authority.sign("localhost");
+        [
+            write(&format!("{name}.pem"), &signed.pem),
+            write(&format!("{name}.key"), &signed.key.serialize_pem()),
+            write(&format!("{name}.ca"), &authority.pem()),
+        ]
+    };
+    let [server, client, unknown] =
+        [files(&authority, "server"), files(&authority, "client"), files(&stranger, "unknown")];
+    let tls = ["--tls-certificate", &server[0], "--tls-key", &server[1], "--tls-client-ca"];
+    let tls: Vec<&str> = tls.into_iter().chain([server[2].as_str()]).collect();
+    let (node, address) = source(&folder, "127.0.0.1:0", &tls);
+    assert!(node.log().contains("protocol=peer tls=true"), "{}", node.log());
+    let address = address.replace("127.0.0.1", "localhost");
+    let mut client_node = node.tcp();
+    assert_eq!(client_node.ask(&["SET", "k", "v"]), "+OK");
+    let with = |files: &[String; 3], ca: &str| {
+        let more = ["--until-joined", "--tls-ca", ca, "--tls-certificate", &files[0]];
+        let more: Vec<&str> = more.into_iter().chain(["--tls-key", &files[1]]).collect();
+        Running(follow(&folder, &address, &more).spawn().unwrap())
+    };
+    // Neither a follower with a certificate of another authority, nor one without TLS.
+    let refused =
+        [with(&unknown, &client[2]), Running(follow(&folder, &address, &[]).spawn().unwrap())];
+    until("two refusals", || node.log().matches("NS-2008").count() >= 2);
+    assert!(!node.log().contains("NS-1011"), "{}", node.log());
+    drop(refused);
+    let mut follower = with(&client, &client[2]);
+    assert!(follower.0.wait().unwrap().success());
+    until("the follower has left", || node.log().contains("NS-3006"));
+    assert!(node.log().contains("NS-1012"), "{}", node.log());
+    promote(&folder);
+    let region = Region::attach(&folder.path("copy")).unwrap();
+    let session = region.session().unwrap();
+    let (_, ns) = session.namespaces().unwrap().remove(0);
+    assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
+}
+
+#[test]
+fn addresses_that_others_can_reach_need_tls_and_a_wrong_copy_is_refused() {
+    let folder = Folder::new();
+    let wide = ["--listen", "127.0.0.1:0", "--peer", "0.0.0.0:0", "--max", "64MiB"];
+    let output = rejected(serve(&folder.path("wide")).args(wide));
+    assert!(output.contains("--peer-insecure") && output.contains("tls.client_ca"), "{output}");
+    let output = rejected(follow(&folder, "192.0.2.1:1", &[]).stderr(Stdio::piped()));
+    assert!(output.contains("--tls-ca") && output.contains("--insecure"), "{output}");
+    let (node, address) = source(&folder, "127.0.0.1:0", &["--peer-followers-max", "1"]);
+    let follow_to_end = || {
+        let mut command = follow(&folder, &address, &["--until-joined"]);
+        assert!(command.status().unwrap().success());
+    };
+    follow_to_end();
+    // The same region cannot follow another one, unless it discards what it has.
+    let other = Folder::new();
+    let (second, second_address) = source(&other, "127.0.0.1:0", &[]);
+    let output = rejected(follow(&folder, &second_address, &[]).stderr(Stdio::piped()));
+    assert!(output.contains("--discard"), "{output}");
+    let mut command = follow(&folder, &second_address, &["--until-joined", "--discard"]);
+    assert!(command.status().unwrap().success());
+    // A region does not follow itself, and a larger one does not fit.
+    let mut command = follow(&folder, &address, &[]);
+    command.args(["--discard"]).stderr(Stdio::piped());
+    let own = Command::new(NEARSTATE)
+        .args(["region", "follow", "--from", &address, "--until-joined"])
+        .arg(folder.path("source"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&own.stderr);
+    assert!(!own.status.success() && text.contains("one region"), "{text}");
+    drop((node, second));
+}
+
+/// Bytes that are no protocol end their connection, and nothing else.
+#[test]
+fn hostile_bytes_at_the_address_for_followers_have_no_effect() {
+    let folder = Folder::new();
+    let (node, address) = source(&folder, "127.0.0.1:0", &[]);
+    let mut client = node.tcp();
+    assert_eq!(client.ask(&["SET", "k", "v"]), "+OK");
+    let mut seed = 1_u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (seed >> 33) as u8
+    };
+    let streams: Vec<Vec<u8>> = (0..40)
+        .map(|round| match round % 4 {
+            0 => (0..round * 50).map(|_| random()).collect(),
+            1 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+            2 => [&[0xff; 4][..], &[round as u8; 60]].concat(),
+            _ => vec![0; round * 1000],
+        })
+        .collect();
+    for bytes in &streams {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        // A refusal, or the end of the connection.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    until("all were refused", || node.log().matches("NS-2008").count() >= 5);
+    assert!(!node.log().contains("panicked"), "{}", node.log());
+    assert_eq!(client.ask(&["GET", "k"]), "v");
+    let status = follow(&folder, &address, &["--until-joined"]).status().unwrap();
+    assert!(status.success());
+}

@@ -1,0 +1,84 @@
+//! How a source serves followers, and what it reports.
+
+use std::net::SocketAddr;
+
+use crate::tls::Tls;
+
+/// How to send the log of a region.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// Addresses that followers connect to.
+    pub listen: Vec<SocketAddr>,
+    /// TLS; without it bytes and names travel as they are.
+    pub tls: Option<Tls>,
+    /// Patterns of the names of the namespaces that are sent. New ones that match are included.
+    pub namespaces: Vec<String>,
+    /// True if commits are refused when no follower has acknowledged the oldest entries of a full
+    /// log; otherwise these are lost, and the follower gets all records again.
+    pub keeps: bool,
+    /// The most followers at a time.
+    pub followers_max: usize,
+    /// The name of this host in messages.
+    pub name: String,
+    /// Called on the threads of the peers.
+    pub on_event: fn(&PeerEvent<'_>),
+}
+
+/// What happens to followers.
+#[derive(Debug)]
+pub enum PeerEvent<'a> {
+    /// A follower is served.
+    Connected {
+        /// Its name.
+        name: &'a str,
+        /// Its address.
+        address: SocketAddr,
+        /// True if it gets all records first.
+        joins: bool,
+    },
+    /// A follower has everything.
+    Joined {
+        /// Its name.
+        name: &'a str,
+        /// The position.
+        position: u64,
+    },
+    /// A follower is served no longer.
+    Left {
+        /// Its name.
+        name: &'a str,
+        /// The reason.
+        reason: &'a str,
+    },
+    /// A connection was refused.
+    Refused {
+        /// Its address.
+        address: SocketAddr,
+        /// The reason.
+        reason: &'a str,
+    },
+    /// A namespace could not be added to the log. It is tried again.
+    NotLogged {
+        /// Its name.
+        namespace: &'a str,
+        /// The reason.
+        reason: &'a str,
+    },
+}
+
+/// A follower, for an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowerStats {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: SocketAddr,
+    /// True while it gets all records.
+    pub is_joining: bool,
+    /// The last position that it has acknowledged.
+    pub acknowledged: u64,
+    /// The end of the log at that moment.
+    pub tail: u64,
+    /// Milliseconds since 1970 of its last acknowledgement.
+    pub acknowledged_ms: u64,
+}
