@@ -32,8 +32,8 @@ pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use peer::{
-    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerStats, PeerConfig, PeerEvent,
-    PeerServer, follow,
+    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats, PeerConfig,
+    PeerEvent, PeerServer, follow,
 };
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,

@@ -17,4 +17,4 @@ mod limits;
 pub use client_tls::ClientTls;
 pub use events::{FollowerStats, PeerConfig, PeerEvent};
 pub use follower::{FollowConfig, FollowEvent, FollowProgress, follow};
-pub use source::PeerServer;
+pub use source::{FollowerList, PeerServer};

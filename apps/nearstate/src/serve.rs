@@ -109,7 +109,7 @@ fn serve_until_signal(
     report_open_files(&config, &node);
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
-    let peers = peers::start(settings, tls, &region)?;
+    let peers = peers::start(settings, tls, (&region, &server))?;
     let signals_handle = signals.handle();
     let signal = wait_for_signal(&mut signals, settings, tls);
     log::emit(log::SHUTTING_DOWN, &[("signal", &signal)]);

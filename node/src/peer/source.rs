@@ -67,6 +67,17 @@ impl PeerServer {
         &self.addresses
     }
 
+    /// A list of the followers that stays valid when this is dropped.
+    pub fn follower_list(&self) -> FollowerList {
+        FollowerList(Arc::clone(&self.shared))
+    }
+}
+
+/// The followers of a node.
+#[derive(Clone, Debug)]
+pub struct FollowerList(Arc<PeerShared>);
+
+impl FollowerList {
     /// The followers that are served.
     pub fn followers(&self) -> Vec<FollowerStats> {
         let of = |one: &Arc<Served>| FollowerStats {
@@ -77,7 +88,7 @@ impl PeerServer {
             tail: one.tail.load(Ordering::Relaxed),
             acknowledged_ms: one.acknowledged_ms.load(Ordering::Relaxed),
         };
-        self.shared.followers().iter().map(of).collect()
+        self.0.followers().iter().map(of).collect()
     }
 }
 

@@ -135,7 +135,7 @@ impl RespConnection {
             return Some(Poll::Pending);
         }
         let is_over = match postponed.cause {
-            PostponeCause::Auth => false,
+            PostponeCause::Auth | PostponeCause::Replicas => false,
             PostponeCause::Pause(is_write) => {
                 let pause = &self.core.server.pause;
                 pause.poll(cx, self.connection.id, is_write, since_boot()).is_ready()

@@ -5,6 +5,7 @@ use crate::auth_limit::AuthSource;
 use crate::command::{CommandFlags, CommandSpec};
 use crate::parse::{Args, OwnedArgs};
 use crate::pubsub::mailbox::Mailbox;
+use crate::replication::ReplicaWait;
 use crate::reply::RespVersion;
 use crate::server::RespServer;
 use crate::sliced_task::SlicedTask;
@@ -34,6 +35,8 @@ pub struct ConnectionState {
     pub is_auth_due: bool,
     /// `CLIENT TRACKING`.
     pub tracking: Option<TrackingOptions>,
+    /// A `WAIT` that is not over.
+    pub replica_wait: Option<ReplicaWait>,
     /// A request that runs later. Later requests of the connection wait.
     pub postponed: Option<PostponedRequest>,
     /// `CLIENT SETNAME`.
@@ -150,6 +153,8 @@ pub enum PostponeCause {
     Auth,
     /// `CLIENT PAUSE`. True if the request writes.
     Pause(bool),
+    /// `WAIT`: not enough followers have acknowledged.
+    Replicas,
 }
 
 /// Names of subscribed channels or patterns, with their memory.

@@ -97,6 +97,7 @@ impl CoreContext {
             auth_failures: 0,
             is_auth_due: false,
             tracking: None,
+            replica_wait: None,
             postponed: None,
             name: Vec::new(),
             address,

@@ -24,6 +24,7 @@ pub mod server;
 pub mod runtime_settings;
 pub mod auth_limit;
 pub mod client_pause;
+pub mod replication;
 pub mod monitors;
 pub mod tracking;
 pub mod latency;

@@ -11,6 +11,7 @@ use crate::monitors::Monitors;
 use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
+use crate::replication::Replicas;
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
 use nearstate_node::metrics::Distribution;
@@ -157,6 +158,8 @@ pub struct RespServer {
     pub pause: ClientPause,
     /// `MONITOR`.
     pub monitors: Monitors,
+    /// `WAIT` and `ROLE`.
+    pub replicas: Replicas,
     /// `CLIENT TRACKING`.
     pub tracking: Tracking,
     /// `LATENCY`.
@@ -241,6 +244,7 @@ impl RespServer {
             auth_limit: AuthLimit::default(),
             pause: ClientPause::default(),
             monitors: Monitors::default(),
+            replicas: Replicas::default(),
             tracking: Tracking::default(),
             latency: LatencyMonitor::default(),
             clients: Mutex::default(),

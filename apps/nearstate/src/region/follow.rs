@@ -25,6 +25,7 @@ use super::{RegionArgs, parse_bytes, print};
 
 Processes of this host read the copy as any region. They cannot write its namespaces before it is
 promoted. The command runs until it is interrupted, and connects again when the connection ends.")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct FollowArgs {
     /// The region's file. It is created if it does not exist
     path: PathBuf,
@@ -119,7 +120,8 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
         is_over: &|| is_over.load(Ordering::Acquire),
     };
     follow(&region, &mut config)?;
-    report.end()
+    report.end();
+    Ok(())
 }
 
 /// Shows the events.
@@ -185,12 +187,11 @@ impl<'o> FollowReport<'o> {
         }
     }
 
-    fn end(mut self) -> Result<()> {
+    fn end(mut self) {
         self.bar.finish_and_clear();
         let last = self.last;
         let text = format!("ended at position {}", last.position);
         self.say(&text, &json!({"event": "ended", "position": last.position}));
-        Ok(())
     }
 }
 

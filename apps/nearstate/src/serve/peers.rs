@@ -1,14 +1,34 @@
 //! Followers of the region that this node serves: addresses, TLS and events.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use nearstate_model::{Error, Result};
-use nearstate_node::{PeerConfig, PeerEvent, PeerServer, Tls};
-use nearstate_store::Region;
+use nearstate_node::{FollowerList, FollowerStats, PeerConfig, PeerEvent, PeerServer, Tls};
+use nearstate_resp::replication::{Replica, ReplicaSource};
+use nearstate_resp::server::RespServer;
+use nearstate_store::{Region, now_ms_coarse};
 
 use crate::log;
 use crate::region::host_name;
 use crate::settings::Settings;
+
+/// The followers, for clients.
+#[derive(Debug)]
+struct ListedFollowers(FollowerList);
+
+impl ReplicaSource for ListedFollowers {
+    fn replicas(&self) -> Vec<Replica> {
+        let now = now_ms_coarse();
+        let of = |one: FollowerStats| Replica {
+            address: one.address,
+            position: one.acknowledged,
+            is_joining: one.is_joining,
+            lag_seconds: now.saturating_sub(one.acknowledged_ms) / 1000,
+        };
+        self.0.followers().into_iter().map(of).collect()
+    }
+}
 
 /// Serves followers, if there is an address for them.
 ///
@@ -18,7 +38,7 @@ use crate::settings::Settings;
 pub(super) fn start(
     settings: &Settings,
     tls: Option<&Tls>,
-    region: &Region,
+    (region, resp): (&Region, &RespServer),
 ) -> Result<Option<PeerServer>> {
     if settings.peer_listen.is_empty() {
         return Ok(None);
@@ -46,6 +66,7 @@ pub(super) fn start(
         on_event,
     };
     let server = PeerServer::start(config, region)?;
+    resp.replicas.set(Arc::new(ListedFollowers(server.follower_list())));
     for address in server.addresses() {
         let is_tls = tls.is_some();
         let fields: &log::LogFields<'_> =

@@ -177,7 +177,8 @@ settings! {
     "tls.client_ca" as tls_client_ca: Option<PathBuf> = "", --"tls-client-ca";
 
     /// TCP addresses that accept followers (`nearstate region follow`), which get the log of the
-    /// region. With tls.certificate, tls.key and tls.client_ca, over TLS with client certificates
+    /// region. With `tls.certificate`, `tls.key` and `tls.client_ca`, over TLS, with client
+    /// certificates
     "peer.listen" as peer_listen: Vec<SocketAddr> = "", --"peer";
     /// Patterns of the names of the namespaces that followers get. Local namespaces match none
     "peer.namespaces" as peer_namespaces: Vec<String> = "*", --"peer-namespaces";

@@ -1,5 +1,5 @@
-//! `region follow` and `region promote` as processes: kills of both sides under load, TLS, refusals,
-//! and hostile bytes at the address for followers.
+//! `region follow` and `region promote` as processes: kills of both sides under load, TLS,
+//! refusals, and hostile bytes at the address for followers.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -111,10 +111,53 @@ fn what_was_replicated_is_in_the_promoted_copy_after_kills_of_both_sides() {
     check(&folder, "source");
 }
 
+/// Redis' commands about replicas, for followers.
+#[test]
+fn clients_wait_for_followers_and_see_them() {
+    let folder = Folder::new();
+    let (node, address) = source(&folder, "127.0.0.1:0", &[]);
+    let mut client = node.tcp();
+    assert_eq!(client.ask(&["SET", "k", "v"]), "+OK");
+    assert_eq!(client.ask(&["WAIT", "0", "0"]), ":0");
+    assert_eq!(client.ask(&["WAIT", "1", "20"]), ":0", "no follower in time");
+    let mut follower = Running(follow(&folder, &address, &[]).spawn().unwrap());
+    until("the follower has joined", || node.log().contains("NS-1012"));
+    for number in 0..200 {
+        assert_eq!(client.ask(&["SET", "k", &number.to_string()]), "+OK");
+        assert_eq!(client.ask(&["WAIT", "1", "0"]), ":1");
+    }
+    let copy = Region::attach(&folder.path("copy")).unwrap();
+    let session = copy.session().unwrap();
+    let (_, ns) = session.namespaces().unwrap().remove(0);
+    assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"199");
+    // More than there are: the answer is their number, at the end of the time.
+    assert_eq!(client.ask(&["WAIT", "2", "20"]), ":1");
+    let info = client.ask(&["INFO", "replication"]);
+    assert!(info.contains("role:master") && info.contains("connected_slaves:1"), "{info}");
+    assert!(info.contains("slave0:ip=127.0.0.1,port=") && info.contains("state=online"), "{info}");
+    // A stopped follower acknowledges nothing, and the client is answered in time.
+    let pid = follower.0.id().to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    assert_eq!(client.ask(&["SET", "k", "later"]), "+OK");
+    assert_eq!(client.ask(&["WAIT", "1", "50"]), ":0");
+    assert!(Command::new("kill").args(["-CONT", &pid]).status().unwrap().success());
+    assert_eq!(client.ask(&["WAIT", "1", "0"]), ":1");
+    // A node that serves the copy is a replica, and refuses writes.
+    let mut command = serve(&folder.path("copy"));
+    let replica = start(command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1"]));
+    let mut reader = replica.tcp();
+    assert_eq!(reader.ask(&["GET", "k"]), "later");
+    assert!(reader.ask(&["SET", "k", "v"]).starts_with("-READONLY "), "read only");
+    let info = reader.ask(&["INFO", "replication"]);
+    assert!(info.contains("role:slave") && info.contains("slave_read_only:1"), "{info}");
+    follower.0.kill().unwrap();
+    until("the follower has left", || client.ask(&["WAIT", "0", "0"]) == ":0");
+}
+
 #[test]
 fn a_follower_over_tls_needs_a_certificate_of_the_authority() {
     let folder = Folder::new();
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, outsider) = (Authority::new(), Authority::new());
     let write = |name: &str, text: &str| {
         let path = folder.path(name);
         std::fs::write(&path, text).unwrap();
@@ -131,7 +174,7 @@ fn a_follower_over_tls_needs_a_certificate_of_the_authority() {
         ]
     };
     let [server, client, unknown] =
-        [files(&authority, "server"), files(&authority, "client"), files(&stranger, "unknown")];
+        [files(&authority, "server"), files(&authority, "client"), files(&outsider, "unknown")];
     let tls = ["--tls-certificate", &server[0], "--tls-key", &server[1], "--tls-client-ca"];
     let tls: Vec<&str> = tls.into_iter().chain([server[2].as_str()]).collect();
     let (node, address) = source(&folder, "127.0.0.1:0", &tls);
@@ -205,13 +248,13 @@ fn hostile_bytes_at_the_address_for_followers_have_no_effect() {
     let mut seed = 1_u64;
     let mut random = || {
         seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        (seed >> 33) as u8
+        seed.to_le_bytes()[7]
     };
     let streams: Vec<Vec<u8>> = (0..40)
         .map(|round| match round % 4 {
             0 => (0..round * 50).map(|_| random()).collect(),
             1 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
-            2 => [&[0xff; 4][..], &[round as u8; 60]].concat(),
+            2 => [&[0xff; 4][..], &[u8::try_from(round).unwrap(); 60]].concat(),
             _ => vec![0; round * 1000],
         })
         .collect();

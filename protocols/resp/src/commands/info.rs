@@ -9,7 +9,7 @@ use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::{REDIS_VERSION, RespServer};
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_node::process;
-use nearstate_store::{Inspection, Kind, Namespace, RecordCounts, now_ms_coarse};
+use nearstate_store::{FollowState, Inspection, Kind, Namespace, RecordCounts, now_ms_coarse};
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
@@ -99,9 +99,7 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
         "persistence" => facts.field("loading", 0),
         "stats" => stats(ctx.server, &mut facts),
         "replication" => {
-            facts.field("role", "master");
-            facts.field("connected_slaves", 0);
-            facts.field("master_repl_offset", 0);
+            replication(ctx, &mut facts);
         }
         "cpu" => {
             if let Some(used) = process::usage() {
@@ -113,6 +111,32 @@ fn section(ctx: &CommandContext<'_>, seen: &Inspection, name: &str, text: &mut S
         "cluster" => facts.field("cluster_enabled", 0),
         _ => {}
     }
+}
+
+fn replication(ctx: &CommandContext<'_>, facts: &mut InfoText<'_>) {
+    let session = ctx.records.session();
+    // A damaged follower's state is reported by the check, and by what serves it.
+    if let Ok(Some(following)) = session.following() {
+        facts.field("role", "slave");
+        let is_joining = following.state == FollowState::Joining;
+        facts.field("master_sync_in_progress", u8::from(is_joining));
+        facts.field("slave_repl_offset", following.applied.position);
+        facts.field("slave_read_only", 1);
+    } else {
+        facts.field("role", "master");
+    }
+    let replicas = ctx.server.replicas.list();
+    facts.field("connected_slaves", replicas.len());
+    for (number, replica) in replicas.iter().enumerate() {
+        let state = if replica.is_joining { "wait_bgsave" } else { "online" };
+        let (ip, port) = (replica.address.ip(), replica.address.port());
+        let (offset, lag) = (replica.position, replica.lag_seconds);
+        facts.field(
+            &format!("slave{number}"),
+            format_args!("ip={ip},port={port},state={state},offset={offset},lag={lag}"),
+        );
+    }
+    facts.field("master_repl_offset", session.log_tail_position().unwrap_or(0));
 }
 
 /// Lines of names and values.

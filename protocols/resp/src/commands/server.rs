@@ -5,15 +5,18 @@
 use super::arg;
 use super::sentinel;
 use crate::command_context::CommandContext;
+use crate::connection_state::{PostponeCause, PostponedRequest};
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
 use crate::pattern;
 use crate::records::RecordRef;
+use crate::replication::{ReplicaWait, state_word};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::SlowLogEntry;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_store::{Form, glob, now_ms_coarse};
+use nearstate_store::{Form, glob, now_ms_coarse, since_boot};
+use std::time::Duration;
 
 /// Default number of entries of `SLOWLOG GET`.
 const SLOW_ENTRIES: usize = 10;
@@ -245,19 +248,34 @@ pub(crate) fn lastsave(
 
 /// `WAIT replicas timeout`
 pub(crate) fn wait(
-    _: &mut CommandContext<'_>,
+    ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    integer_or_refuse(arg(args, 1))?;
-    match integer(arg(args, 2)) {
-        None => Err(ErrorReply::fixed("ERR timeout is not an integer or out of range")),
-        Some(..0) => Err(ErrorReply::fixed("ERR timeout is negative")),
-        Some(0..) => {
-            reply.int(0);
-            Ok(())
-        }
+    let wanted = integer_or_refuse(arg(args, 1))?;
+    let timeout = match integer(arg(args, 2)) {
+        None => return Err(ErrorReply::fixed("ERR timeout is not an integer or out of range")),
+        Some(..0) => return Err(ErrorReply::fixed("ERR timeout is negative")),
+        // 0: without a limit.
+        Some(ms) => u64::try_from(ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis),
+    };
+    let receipt = ctx.records.session().receipt();
+    let now = since_boot();
+    let begun = ReplicaWait::new(receipt.position(), now);
+    let waiting = ctx.connection.replica_wait.get_or_insert(begun);
+    let left = timeout.map(|timeout| timeout.saturating_sub(now.saturating_sub(waiting.begun)));
+    let count = ctx.server.replicas.count_with(waiting.position);
+    let count_wide = i64::try_from(count).unwrap_or(i64::MAX);
+    // EXEC holds a transaction open: it does not wait, as in Redis.
+    if count_wide >= wanted || left.is_some_and(|left| left.is_zero()) || ctx.txn.is_some() {
+        ctx.connection.replica_wait = None;
+        reply.int(count_wide);
+        return Ok(());
     }
+    let wait = waiting.next_pause(left);
+    let (request, cause) = (args.keep(), PostponeCause::Replicas);
+    ctx.connection.postponed = Some(PostponedRequest { request, cause, wait, timer: None });
+    Err(ErrorReply::fixed("ERR the request is postponed"))
 }
 
 /// `ROLE`
@@ -270,9 +288,27 @@ pub(crate) fn role(
         sentinel::role(ctx, reply);
         return Ok(());
     }
+    let session = ctx.records.session();
+    if let Some(following) = session.following()? {
+        reply.array(5);
+        reply.bulk(b"slave");
+        // The process that follows knows the address; the region does not.
+        reply.bulk(b"");
+        reply.int(0);
+        reply.bulk(state_word(following.state).as_bytes());
+        reply.int(i64::try_from(following.applied.position).unwrap_or(i64::MAX));
+        return Ok(());
+    }
+    let replicas = ctx.server.replicas.list();
     reply.array(3);
     reply.bulk(b"master");
-    reply.int(0);
-    reply.array(0);
+    reply.int(i64::try_from(session.log_tail_position()?).unwrap_or(i64::MAX));
+    reply.array(replicas.len());
+    for replica in replicas {
+        reply.array(3);
+        reply.bulk(replica.address.ip().to_string().as_bytes());
+        reply.bulk(replica.address.port().to_string().as_bytes());
+        reply.bulk(replica.position.to_string().as_bytes());
+    }
     Ok(())
 }

@@ -443,7 +443,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CommandFlags::NOSCRIPT,
         also: AclCategories::CONNECTION,
         summary: "Returns the number of replicas that acknowledged the preceding writes.",
-        differs: "Returns 0 immediately: there are no replicas.",
+        differs: "Replicas are followers of the region (`nearstate region follow`). Waits for the \
+                  preceding writes of all clients of the same core.",
         run: server::wait,
         ..ROW
     },
@@ -452,7 +453,9 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CONNECTION.and(CommandFlags::FAST),
         also: AclCategories::ADMIN.and(AclCategories::DANGEROUS),
         summary: "Returns the replication role.",
-        differs: "Always `master`, and `sentinel` at an address of `resp.sentinel_listen`.",
+        differs: "Offsets are positions of the log. A node of a region that follows another one is \
+                  a `slave`, without the address of its master. `sentinel` at an address of \
+                  `resp.sentinel_listen`.",
         run: server::role,
         ..ROW
     },

@@ -1,0 +1,87 @@
+//! Followers of the region, as `WAIT`, `ROLE` and `INFO replication` show them.
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nearstate_store::FollowState;
+
+/// The first and the longest pause of a client that waits for a follower. The first one is as long
+/// as a round trip on one host.
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+/// A follower of the region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The last position of the log that it has acknowledged.
+    pub position: u64,
+    /// True while it gets all records.
+    pub is_joining: bool,
+    /// Seconds since its last acknowledgement.
+    pub lag_seconds: u64,
+}
+
+/// Where the followers are listed.
+pub trait ReplicaSource: Debug + Send + Sync {
+    /// The followers at this moment.
+    fn replicas(&self) -> Vec<Replica>;
+}
+
+/// The followers of the region, once the node serves some.
+#[derive(Debug, Default)]
+pub struct Replicas(OnceLock<Arc<dyn ReplicaSource>>);
+
+impl Replicas {
+    /// Sets where they are listed. A second call has no effect.
+    pub fn set(&self, source: Arc<dyn ReplicaSource>) {
+        let _ = self.0.set(source);
+    }
+
+    /// The followers at this moment.
+    pub fn list(&self) -> Vec<Replica> {
+        self.0.get().map_or_else(Vec::new, |source| source.replicas())
+    }
+
+    /// The number of followers that have a position of the log.
+    pub fn count_with(&self, position: u64) -> usize {
+        let has = |one: &Replica| !one.is_joining && one.position >= position;
+        self.list().iter().filter(|one| has(one)).count()
+    }
+}
+
+/// A `WAIT` that is not over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaWait {
+    /// The position that is waited for.
+    pub position: u64,
+    /// When it began, since the machine's start.
+    pub begun: Duration,
+    pause: Duration,
+}
+
+impl ReplicaWait {
+    /// Waits for a position from this moment on.
+    pub const fn new(position: u64, begun: Duration) -> Self {
+        Self { position, begun, pause: PAUSE_MIN }
+    }
+
+    /// How long the next pause is, of which at most `left` is left.
+    pub fn next_pause(&mut self, left: Option<Duration>) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(PAUSE_MAX);
+        left.map_or(pause, |left| pause.min(left))
+    }
+}
+
+/// The word of `ROLE` for how far a replica is.
+pub const fn state_word(state: FollowState) -> &'static str {
+    match state {
+        FollowState::Joining => "sync",
+        FollowState::Full => "connected",
+        FollowState::Promoting => "handshake",
+    }
+}
