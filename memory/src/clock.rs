@@ -41,10 +41,31 @@ pub fn now_ms() -> u64 {
 /// The longest time between two ticks of the system clock, with 100 ticks per second.
 const TICK_MS_MAX: u64 = 10;
 
+std::thread_local! {
+    /// True while this thread judges no expiry.
+    static EXPIRES_NOTHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs `body` as if no time of expiry had come: for changes that another host has judged.
+pub fn without_expiry<T>(body: impl FnOnce() -> T) -> T {
+    /// Also after a panic.
+    struct Restored(bool);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            EXPIRES_NOTHING.set(self.0);
+        }
+    }
+    let _restored = Restored(EXPIRES_NOTHING.replace(true));
+    body()
+}
+
 /// True if this time, in milliseconds since 1970, has come. As exact as [`now_ms`], and as fast as
 /// [`now_ms_coarse`] unless the time is within one tick.
 #[inline]
 pub fn is_reached(time_ms: u64) -> bool {
+    if EXPIRES_NOTHING.get() {
+        return false;
+    }
     let left = time_ms.saturating_sub(now_ms_coarse());
     left == 0 || left <= TICK_MS_MAX && is_reached_exactly(time_ms)
 }

@@ -5,7 +5,7 @@
 //! between any two stores leaves them usable: the state is stored last when a copy begins, and of
 //! the two places for the position the one with the lower position is overwritten.
 
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::Ordering;
@@ -14,8 +14,9 @@ use crate::index::bucket::{
     GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
 };
 use crate::layout::{
-    Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_PLACES, FOLLOW_STATE,
-    LOG_INCARNATION, LOG_SHIPPED, SUPER_ID, SUPER_NAMESPACES_LOCK, seal, unseal,
+    CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_PLACES,
+    FOLLOW_STATE, LOG_INCARNATION, LOG_SHIPPED, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at,
+    entry_of, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -40,6 +41,8 @@ pub enum FollowState {
     Joining,
     /// It is a copy of what the other region was at its position.
     Full,
+    /// It was full at its position, and gets the records of further namespaces.
+    Extending,
     /// It becomes a region of its own.
     Promoting,
 }
@@ -70,6 +73,7 @@ impl FollowState {
             Self::Joining => 1,
             Self::Full => 2,
             Self::Promoting => 3,
+            Self::Extending => 4,
         }
     }
 
@@ -83,6 +87,7 @@ impl FollowState {
             1 => Ok(Some(Self::Joining)),
             2 => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
+            4 => Ok(Some(Self::Extending)),
             _ => Err(Corruption("a follower has an unknown state")),
         }
     }
@@ -131,10 +136,15 @@ pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     let [one, other, incarnation] =
         [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION].map(|at| load(map, at));
     let (one, other, incarnation) = (one?, other?, incarnation?);
-    if load(map, FOLLOW_CHECK)? != check_of(&[one, other, incarnation]) {
+    let is_whole = load(map, FOLLOW_CHECK)? == check_of(&[one, other, incarnation]);
+    let source = if is_whole {
+        LogIdentity { region: [one, other], incarnation }
+    } else if state == FollowState::Joining {
+        // A process was killed while it began to follow another log.
+        LogIdentity::default()
+    } else {
         return Err(Corruption("the log that a region follows has a flipped bit"));
-    }
-    let source = LogIdentity { region: [one, other], incarnation };
+    };
     Ok(Some(Following { state, source, applied: applied(map)? }))
 }
 
@@ -208,6 +218,7 @@ impl Member {
         let [one, other] = source.region;
         // With a check value of nothing in between.
         store(map, FOLLOW_CHECK, 0)?;
+        crash_point!("follow.unnamed");
         store(map, FOLLOW_ID, one)?;
         store(map, FOLLOW_ID + 8, other)?;
         store(map, FOLLOW_INCARNATION, source.incarnation)?;
@@ -224,10 +235,36 @@ impl Member {
     pub fn set_follow_state(&self, state: Option<FollowState>) -> Result<()> {
         self.check_usable()?;
         let map = self.map();
-        invariant!(load(map, FOLLOW_STATE)? != 0, "a region that follows none has no such state");
+        if load(map, FOLLOW_STATE)? == 0 {
+            return Err(Corruption("a region that follows no other one gets a state").into());
+        }
         store(map, FOLLOW_STATE, seal(state.map_or(0, FollowState::code)))?;
         crash_point!("follow.state");
         self.check_not_truncated()
+    }
+
+    /// The number that a followed namespace has at its source, `None` if it is not known.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn source_number(&self, namespace: u32) -> Result<Option<u32>> {
+        let at = catalog_at(entry_of(namespace)) + CATALOG_SOURCE;
+        match load(self.map(), at)? {
+            0 => Ok(None),
+            word => Ok(unseal(word, "the number of a namespace at its source has a flipped bit")?
+                .checked_sub(1)
+                .and_then(|number| u32::try_from(number).ok())),
+        }
+    }
+
+    /// Stores the number that a followed namespace has at its source. The caller has the
+    /// follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_source_number(&self, namespace: u32, number: u32) -> Result<()> {
+        let at = catalog_at(entry_of(namespace)) + CATALOG_SOURCE;
+        Ok(store(self.map(), at, seal(u64::from(number) + 1))?)
     }
 
     /// Everything up to this position was applied. The caller has the follower's lock. Cost: three

@@ -132,7 +132,8 @@ pub(crate) const CATALOG_KIND: u64 = 8;
 /// Flags that the writers of the namespace handle, sealed; see [`namespace_flags`].
 pub(crate) const CATALOG_FLAGS: u64 = 16;
 pub(crate) const CATALOG_RING: u64 = 24;
-// The word at 32 is for the cluster: number of the namespace in it, policy, granule rule. 0 now.
+/// Of a followed namespace: one more than its number at the source, sealed. 0: none.
+pub(crate) const CATALOG_SOURCE: u64 = 32;
 /// The position of the log from which it has all commits of the namespace, sealed; 0: not known.
 pub(crate) const CATALOG_LOGGED_SINCE: u64 = 40;
 /// For the cluster: epoch of the namespace's versions. 0 now.

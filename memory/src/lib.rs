@@ -46,7 +46,7 @@ mod models;
 mod fixture;
 
 pub use allocator::release_allocator_memory;
-pub use clock::{is_reached, now_ms, now_ms_coarse, since_boot};
+pub use clock::{is_reached, now_ms, now_ms_coarse, since_boot, without_expiry};
 pub use counter::Counter;
 pub use evacuation::Evacuation;
 pub use follow::{FollowPosition, FollowState, Following, LogIdentity};
@@ -54,6 +54,7 @@ pub use heap::cell::{
     CELL_HEADER_BYTES, Cell, CellHeader, CellKind, FLAG_META, FLAGS_FORM, checksum_of,
 };
 pub use index::batch::{BucketLine, Probe};
+pub use index::bucket::is_record_version;
 pub use index::known_slot::KnownSlot;
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};

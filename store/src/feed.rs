@@ -14,13 +14,13 @@
 //! version, by which the follower recognizes older entries. All that J1 has read was drawn before
 //! J3, so at J4 the follower has the records of exactly that position.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord};
 use nearstate_model::{Error, Result};
 
-use crate::index::schema::{Tag, TagSchema};
+use crate::index::schema::{Tag, TagSchema, TagState};
 use crate::log::consumer::{CommitStream, StreamItem};
 use crate::log::entry::{Absence, StreamedChange, StreamedRecord, streamed};
 use crate::record::Kind;
@@ -98,6 +98,8 @@ pub enum FeedItem<'a> {
     Entry {
         /// Its position and check value.
         place: FollowPosition,
+        /// The time by which it judged expiry, in milliseconds since 1970.
+        time_ms: u64,
         /// Its records.
         records: Vec<FollowedRecord<'a>>,
     },
@@ -124,6 +126,16 @@ pub struct LogFeed<'s> {
     progress: Progress<'s>,
     /// Entries that were sent, the oldest first.
     sent: VecDeque<FollowPosition>,
+}
+
+/// A namespace that the follower knows.
+#[derive(Clone, Copy, Debug)]
+struct Announced {
+    /// The part of the flags that changes with the tags, as the follower knows them.
+    schema: u64,
+    /// The part that it does not know yet, and the end of the log when it was seen: the entries up
+    /// to there may contradict the new tags.
+    pending: Option<(u64, u64)>,
 }
 
 /// How far a follower is.
@@ -161,8 +173,8 @@ impl<F: FnMut(FeedItem<'_>) -> Result<()>> FeedSink for F {
 #[derive(Debug)]
 struct Progress<'s> {
     session: &'s Session,
-    /// The namespaces that the follower knows, with the flags of their last announcement.
-    known: BTreeMap<u32, (Namespace, u64)>,
+    /// The namespaces that the follower knows.
+    known: BTreeMap<u32, Announced>,
     /// The namespaces that are left to walk.
     walk: VecDeque<(Namespace, Buckets)>,
     phase: FeedPhase,
@@ -171,6 +183,7 @@ struct Progress<'s> {
     /// The number of changes of the catalog, and of declarations, at the last look.
     changes: Option<u64>,
     declarations: Option<u64>,
+    is_first_look: bool,
 }
 
 impl Session {
@@ -190,7 +203,11 @@ impl Session {
             FeedStart::Joins
         };
         let from = match start {
-            FeedStart::Continues => applied.position,
+            // Behind an entry that was acknowledged, the log may have forgotten positions without
+            // entries.
+            FeedStart::Continues => {
+                applied.position.max(self.member.log_floor_position()?.saturating_sub(1))
+            }
             FeedStart::Joins => self.member.log_tail()?,
         };
         let (phase, last) = match start {
@@ -205,6 +222,7 @@ impl Session {
             last,
             changes: None,
             declarations: None,
+            is_first_look: true,
         };
         let stream = self.commit_stream_behind(from)?;
         Ok((LogFeed { stream, progress, sent: VecDeque::new() }, start))
@@ -225,9 +243,10 @@ impl Session {
             return fork();
         }
         let shipped = self.member.shipped_position()?;
+        let floor = self.member.log_floor_position()?;
         if shipped == applied {
-            // The log may have forgotten it since.
-            let is_kept = self.member.log_floor_position()? <= applied.position + 1;
+            // What the log has forgotten behind it was acknowledged, or lost.
+            let is_kept = floor <= applied.position.max(self.member.log_acknowledged()?) + 1;
             return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
         }
         if applied.check == UNKNOWN {
@@ -254,43 +273,58 @@ impl LogFeed<'_> {
     }
 
     /// Sends a part: namespaces that are new since the last call if `looks` (a walk over the
-    /// catalog if it has changed), some records of the walk, and some entries.
+    /// catalog), some entries, and some records of the walk.
     ///
     /// # Errors
     /// `Damaged`, `Forked`; those of the sink.
     pub fn step(&mut self, looks: bool, sink: &mut dyn FeedSink) -> Result<FeedStep> {
-        if looks {
-            self.progress.announce(sink)?;
+        if looks || self.progress.declarations.is_none() {
+            let sent = self.sent_position();
+            self.progress.announce(sent, sink)?;
         }
-        let has_more = self.progress.walk_some(sink)?;
-        if self.progress.phase == FeedPhase::Walking && !has_more {
-            self.progress.phase =
-                FeedPhase::Joining { until: self.progress.session.member.log_tail()? };
-        }
+        // Entries first: the log forgets them, and the records of the walk stay.
         let mut step = FeedStep::More;
         for _ in 0..ENTRIES_AT_ONCE {
-            if let FeedPhase::Joining { until } = self.progress.phase
-                && self.stream.next_position() > until
-            {
-                self.progress.phase = FeedPhase::Full;
-                if self.progress.last.position < until {
-                    // The last position was that of no entry, or of one before the walk.
-                    self.progress.last = FollowPosition { position: until, check: UNKNOWN };
-                    self.sent.push_back(self.progress.last);
-                }
-                sink.send(FeedItem::Joined(self.progress.last))?;
-            }
+            self.end_joining(sink)?;
             step = self.send_entry(sink)?;
             if step != FeedStep::More || sink.is_full() {
                 break;
             }
         }
-        if self.is_joining() {
-            // A follower that is gone joins from the beginning.
-            self.progress.session.release_to(self.stream.next_position() - 1)?;
+        match step {
+            FeedStep::Lost => return Ok(step),
+            // The stream has passed positions without entries.
+            FeedStep::Idle { .. } => step = FeedStep::Idle { position: self.sent_position() },
+            FeedStep::More => {}
         }
-        let is_idle = matches!(step, FeedStep::Idle { .. });
-        Ok(if is_idle && self.is_joining() { FeedStep::More } else { step })
+        let has_more = self.progress.walk_some(sink)?;
+        if self.progress.phase == FeedPhase::Walking && !has_more {
+            let until = self.progress.session.member.log_tail()?;
+            self.progress.phase = FeedPhase::Joining { until };
+        }
+        self.end_joining(sink)?;
+        Ok(if self.is_joining() { FeedStep::More } else { step })
+    }
+
+    /// The position behind which the feed continues: it needs no earlier entry.
+    pub const fn sent_position(&self) -> u64 {
+        self.stream.next_position() - 1
+    }
+
+    /// J4.
+    fn end_joining(&mut self, sink: &mut dyn FeedSink) -> Result<()> {
+        if let FeedPhase::Joining { until } = self.progress.phase
+            && self.stream.next_position() > until
+        {
+            self.progress.phase = FeedPhase::Full;
+            if self.progress.last.position < until {
+                // The last position was that of no entry, or of one before the walk.
+                self.progress.last = FollowPosition { position: until, check: UNKNOWN };
+                self.sent.push_back(self.progress.last);
+            }
+            sink.send(FeedItem::Joined(self.progress.last))?;
+        }
+        Ok(())
     }
 
     fn send_entry(&mut self, sink: &mut dyn FeedSink) -> Result<FeedStep> {
@@ -304,10 +338,11 @@ impl LogFeed<'_> {
         let place = FollowPosition { position: entry.number, check: entry.check_value()? };
         if progress.declarations != Some(progress.session.member.log_declarations()?) {
             // It is sent after the look.
-            progress.announce(sink)?;
+            progress.announce(position - 1, sink)?;
         }
         let is_full = progress.phase == FeedPhase::Full;
-        let absence = if is_full { Absence::Expiring } else { Absence::All };
+        let time_ms = entry.time_ms()?;
+        let absence = if is_full { Absence::At(time_ms) } else { Absence::All };
         let mut records = Vec::new();
         for record in entry.records_with(Ok(absence)) {
             let record = record?;
@@ -318,7 +353,7 @@ impl LogFeed<'_> {
         }
         if is_full {
             let records = records.into_iter().map(of_entry).collect();
-            sink.send(FeedItem::Entry { place, records })?;
+            sink.send(FeedItem::Entry { place, time_ms, records })?;
         } else {
             records.into_iter().try_for_each(|record| send_record(record, sink))?;
         }
@@ -332,18 +367,22 @@ impl LogFeed<'_> {
     /// The follower has applied everything up to a position.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`.
+    /// `BadArgument`: it was not sent; `Damaged`, `Forked`.
     pub fn acknowledged(&mut self, position: u64) -> Result<()> {
-        let progress = &self.progress;
+        if position > self.sent_position() {
+            let detail =
+                format!("the follower acknowledges position {position}, which was not sent");
+            return Err(Error::BadArgument { detail });
+        }
+        if self.is_joining() {
+            return Ok(());
+        }
         let mut last = None;
         while let Some(place) = self.sent.front().filter(|place| place.position <= position) {
             last = Some(*place);
             self.sent.pop_front();
         }
-        let session = progress.session;
-        if progress.phase != FeedPhase::Full {
-            return session.release_to(position);
-        }
+        let session = self.progress.session;
         if let Some(place) = last {
             session.member.set_shipped_position(place)?;
         }
@@ -353,17 +392,17 @@ impl LogFeed<'_> {
 
 impl Progress<'_> {
     /// Sends the namespaces that are logged now and were not before, those whose tags have changed,
-    /// and those that were removed.
-    fn announce(&mut self, sink: &mut dyn FeedSink) -> Result<()> {
+    /// and those that were removed. Everything up to `sent` was sent.
+    fn announce(&mut self, sent: u64, sink: &mut dyn FeedSink) -> Result<()> {
         let session = self.session;
         // Before the look: R2.
         let declarations = session.member.log_declarations()?;
-        let changes = session.namespace_changes()?;
         let all = session.namespaces()?;
+        let changes = session.namespace_changes()?;
         if changes.is_none() || changes != self.changes {
-            let live = |number: &u32| all.iter().any(|(_, one)| one.number() == *number);
+            let live: BTreeSet<u32> = all.iter().map(|(_, one)| one.number()).collect();
             let removed: Vec<u32> =
-                self.known.keys().filter(|number| !live(number)).copied().collect();
+                self.known.keys().filter(|number| !live.contains(number)).copied().collect();
             for number in removed {
                 self.known.remove(&number);
                 self.walk.retain(|(namespace, _)| namespace.number() != number);
@@ -371,36 +410,47 @@ impl Progress<'_> {
             }
             self.changes = changes;
         }
+        // At the first look of a feed that continues, the follower has all that was declared before
+        // its position.
+        let skips_known = self.is_first_look && self.phase == FeedPhase::Full;
+        let mut is_settled = true;
         for (name, namespace) in all {
-            let flags = session.member.namespace_flags(namespace.number())?;
-            let known = self.known.get(&namespace.number());
-            let has_changed = known.is_none_or(|(_, known)| schema_of(*known) != schema_of(flags));
-            if has_changed && flags & namespace_flags::LOGGED != 0 {
-                let is_new = known.is_none();
-                announce_one(session, &name, namespace, sink)?;
-                self.known.insert(namespace.number(), (namespace, flags));
-                if is_new {
-                    self.begin_walk(namespace)?;
+            let number = namespace.number();
+            let flags = session.member.namespace_flags(number)?;
+            if flags & namespace_flags::LOGGED == 0 {
+                continue;
+            }
+            let Some(since) = session.member.logged_since(number)? else {
+                // N3 follows, here or in a process that declares it again.
+                is_settled = false;
+                continue;
+            };
+            let schema = schema_of(flags);
+            match self.known.get_mut(&number) {
+                None => {
+                    announce_one(session, &name, namespace, sink)?;
+                    self.known.insert(number, Announced { schema, pending: None });
+                    if !skips_known || since > self.last.position {
+                        // Its records from before the declaration are not in the log.
+                        self.phase = FeedPhase::Walking;
+                        self.walk.push_back((namespace, session.buckets(namespace)?));
+                    }
                 }
+                Some(known) if known.schema == schema => {}
+                Some(known) => match known.pending {
+                    Some((seen, tail)) if seen == schema && sent >= tail => {
+                        (known.schema, known.pending) = (schema, None);
+                        announce_one(session, &name, namespace, sink)?;
+                    }
+                    Some((seen, _)) if seen == schema => {}
+                    Some(_) | None => {
+                        known.pending = Some((schema, session.member.log_tail()?));
+                    }
+                },
             }
         }
-        self.declarations = Some(declarations);
-        Ok(())
-    }
-
-    /// The records of a namespace follow, unless the follower has them: those from before the
-    /// declaration are not in the log.
-    fn begin_walk(&mut self, namespace: Namespace) -> Result<()> {
-        let session = self.session;
-        let since = session.member.logged_since(namespace.number())?;
-        // At the first look of a feed that continues, the follower has all that was declared
-        // before its position.
-        let is_first = self.declarations.is_none() && self.phase == FeedPhase::Full;
-        if is_first && since.is_some_and(|since| since <= self.last.position) {
-            return Ok(());
-        }
-        self.phase = FeedPhase::Walking;
-        self.walk.push_back((namespace, session.buckets(namespace)?));
+        self.declarations = is_settled.then_some(declarations);
+        self.is_first_look = false;
         Ok(())
     }
 
@@ -412,9 +462,6 @@ impl Progress<'_> {
         let number = namespace.number();
         let mut has_more = true;
         for _ in 0..BUCKETS_AT_ONCE {
-            if !has_more || sink.is_full() {
-                break;
-            }
             let walked = session.walk_stored(namespace, buckets, 1, |view| {
                 let new = view.region_cell();
                 let (old, base_version, is_expiry) = (None, 0, false);
@@ -426,6 +473,10 @@ impl Progress<'_> {
                 Err(_) if !session.has_namespace(namespace) => false,
                 other => other?,
             };
+            // At least one bucket: a writer that is faster than the connection delays no walk.
+            if !has_more || sink.is_full() {
+                break;
+            }
         }
         if !has_more {
             self.walk.pop_front();
@@ -454,7 +505,9 @@ fn announce_one(
         is_counted: tag.is_counted,
         is_required: tag.is_required,
     };
-    let tags = session.tags(namespace)?.into_iter().map(schema_of).collect();
+    let tags = session.tags(namespace)?.into_iter();
+    // Of others, some records may have no index entry yet, and be refused.
+    let tags = tags.filter(|tag| tag.state == TagState::Ready).map(schema_of).collect();
     sink.send(FeedItem::Namespace(FollowedNamespace { number, name, kind, stamp, tags }))
 }
 

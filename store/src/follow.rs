@@ -14,14 +14,17 @@
 use std::collections::BTreeMap;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{AdvisoryLock, Corruption, FollowPosition, FollowState, LogIdentity};
-use nearstate_model::{Error, Result, invariant};
+use nearstate_memory::{
+    AdvisoryLock, Corruption, FollowPosition, FollowState, LogIdentity, is_record_version,
+    without_expiry,
+};
+use nearstate_model::{Error, Result};
 
 use crate::feed::{FollowedNamespace, FollowedRecord};
 use crate::index::schema::TagSchema;
 use crate::log::entry::StreamedChange;
 use crate::record::members::Members;
-use crate::record::meta::Meta;
+use crate::record::meta::{Meta, split};
 use crate::record::{BlockChange, Form, Kind};
 use crate::session::buffers::Metadata;
 use crate::session::{Namespace, Schema, Session};
@@ -43,6 +46,8 @@ pub struct Follower<'s> {
     /// The namespaces by their number at the source.
     namespaces: BTreeMap<u32, Followed>,
     state: FollowState,
+    /// True once the source has told all of its namespaces on this connection.
+    is_announced: bool,
     _lock: AdvisoryLock,
 }
 
@@ -58,8 +63,9 @@ impl Drop for Follower<'_> {
     }
 }
 
-/// Records that a follower discards in one transaction.
-const DISCARDED_AT_ONCE: usize = 512;
+/// Records that a follower discards in one transaction. Each may have 64 tag values and the limit
+/// of a transaction is 4,096 records, index records included.
+const DISCARDED_AT_ONCE: usize = 32;
 
 fn not_a_copy(key: &[u8], version: u64, base: u64) -> Error {
     let key = String::from_utf8_lossy(key);
@@ -116,12 +122,22 @@ impl Session {
         self.member.highest_stamp(self.table(namespace)?)
     }
 
-    /// True if the commits of a namespace go to the log.
+    /// True if all commits of a namespace go to the log. False while that is being declared.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn is_logged(&self, namespace: Namespace) -> Result<bool> {
-        Ok(self.member.namespace_flags(namespace.index)? & namespace_flags::LOGGED != 0)
+        let flags = self.member.namespace_flags(namespace.index)?;
+        Ok(flags & namespace_flags::LOGGED != 0
+            && self.member.logged_since(namespace.index)?.is_some())
+    }
+
+    /// True if a namespace is a copy of another host's, which only the follower writes.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_followed(&self, namespace: Namespace) -> Result<bool> {
+        Ok(self.member.namespace_flags(namespace.index)? & namespace_flags::FOLLOWED != 0)
     }
 
     /// Makes this session the one that applies the log of another region. Only its writes change
@@ -140,7 +156,8 @@ impl Session {
             None => FollowState::Joining,
         };
         self.is_follower.set(true);
-        Ok(Follower { session: self, namespaces: BTreeMap::new(), state, _lock: lock })
+        let (namespaces, is_announced) = (BTreeMap::new(), false);
+        Ok(Follower { session: self, namespaces, state, is_announced, _lock: lock })
     }
 
     /// Makes a region that follows another one a region of its own: its namespaces may be written,
@@ -159,7 +176,8 @@ impl Session {
         let Some(following) = self.member.following()? else {
             return refuse("the region follows no other one: there is nothing to promote");
         };
-        if following.state == FollowState::Joining && !accepts_joining {
+        let is_joining = matches!(following.state, FollowState::Joining | FollowState::Extending);
+        if is_joining && !accepts_joining {
             return refuse(
                 "the region has not yet received all records: let `nearstate region follow` \
                  complete, or promote what is there with --incomplete",
@@ -213,7 +231,7 @@ impl Follower<'_> {
 
     /// Discards the records of all followed namespaces, and follows this log from its beginning.
     ///
-    /// Complexity: a transaction for 512 records.
+    /// Complexity: a transaction for 32 records.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.
@@ -262,6 +280,29 @@ impl Follower<'_> {
         }
     }
 
+    /// A connection begins: the source tells its namespaces again.
+    pub fn begin_connection(&mut self) {
+        self.namespaces.clear();
+        self.is_announced = false;
+    }
+
+    /// After the source has told its namespaces: discards and removes those that are not among
+    /// them. They were removed while the follower was away.
+    fn end_announcement(&mut self) -> Result<()> {
+        if self.is_announced {
+            return Ok(());
+        }
+        for (_, namespace) in self.session.followed_namespaces()? {
+            let is_known = self.namespaces.values().any(|followed| followed.namespace == namespace);
+            if !is_known {
+                self.discard(namespace)?;
+                self.session.remove_namespace(namespace)?;
+            }
+        }
+        self.is_announced = true;
+        Ok(())
+    }
+
     /// Opens a namespace of the source, and refuses all other writers of it from now on. Its tags
     /// are declared when the copy is full.
     ///
@@ -286,6 +327,19 @@ impl Follower<'_> {
                 );
                 return Err(Error::BadArgument { detail });
             }
+        }
+        let is_taken = self
+            .namespaces
+            .iter()
+            .any(|(number, known)| known.namespace == namespace && *number != followed.number);
+        if is_taken {
+            const TWICE: Corruption = Corruption("the source has two namespaces of one name");
+            return Err(TWICE.into());
+        }
+        if session.member.source_number(namespace.index)? != Some(followed.number) {
+            // Those of a namespace of this name that the source has removed.
+            self.discard(namespace)?;
+            session.member.set_source_number(namespace.index, followed.number)?;
         }
         session.member.note_stamp(followed.stamp)?;
         let tags = followed.tags.clone();
@@ -313,12 +367,13 @@ impl Follower<'_> {
     /// # Errors
     /// As [`Follower::apply`].
     pub fn apply_joining(&mut self, record: &FollowedRecord<'_>) -> Result<()> {
+        self.end_announcement()?;
         if self.state == FollowState::Full {
-            self.session.member.set_follow_state(Some(FollowState::Joining))?;
-            self.state = FollowState::Joining;
+            self.session.member.set_follow_state(Some(FollowState::Extending))?;
+            self.state = FollowState::Extending;
         }
         loop {
-            match self.apply(std::slice::from_ref(record)) {
+            match self.apply_all(std::slice::from_ref(record)) {
                 Err(Error::TagTaken { tag, .. }) => self.discard_holders(record, &tag)?,
                 other => return other,
             }
@@ -350,9 +405,23 @@ impl Follower<'_> {
     /// # Errors
     /// `Damaged`: the region is not a copy of the source's, or a change is none; `Full`, `Stalled`,
     /// `Deadline`, and those of the operations.
-    pub fn apply(&self, records: &[FollowedRecord<'_>]) -> Result<()> {
-        self.session.transact(|txn| {
-            txn.validated_once(|| records.iter().try_for_each(|record| self.apply_one(txn, record)))
+    pub fn apply(&mut self, records: &[FollowedRecord<'_>]) -> Result<()> {
+        const EARLY: Corruption = Corruption("an entry for a follower that has not all records");
+        self.end_announcement()?;
+        if self.state != FollowState::Full {
+            return Err(EARLY.into());
+        }
+        self.apply_all(records)
+    }
+
+    /// The source has judged what had expired, by its clock.
+    fn apply_all(&self, records: &[FollowedRecord<'_>]) -> Result<()> {
+        without_expiry(|| {
+            self.session.transact(|txn| {
+                txn.validated_once(|| {
+                    records.iter().try_for_each(|record| self.apply_one(txn, record))
+                })
+            })
         })
     }
 
@@ -365,9 +434,14 @@ impl Follower<'_> {
             let hash = set.session.hash(key);
             let index = set.find_entry(namespace.index, hash, key);
             let (index, stored) = set.read_ends_at(index, namespace.index, hash, key)?;
-            invariant!(!set.is_written(index), "a transaction changes a record once");
+            if set.is_written(index) {
+                return Err(Corruption("an entry changes a record twice").into());
+            }
             (index, stored.map_or(0, |(cell, _)| cell.version()))
         };
+        if !is_record_version(record.version) {
+            return Err(Corruption("a change has a version that no record has").into());
+        }
         let is_deletion = matches!(record.change, StreamedChange::Deleted { .. });
         // Of a deletion, the version is the last one: that of the record, or a later one. What
         // continues a record has the version of its first part.
@@ -381,10 +455,17 @@ impl Follower<'_> {
             }
             Some(_) | None => {}
         }
-        ChangedRecord { txn, namespace, key }.write(&record.change)?;
+        let changed = ChangedRecord { txn, namespace, key };
+        changed.write(&record.change)?;
+        if !is_deletion && present != record.version && !txn.set.borrow().is_written(index) {
+            // A change that leaves every byte as it is: only the version is new.
+            changed.write_unchanged(index)?;
+        }
         let mut set = txn.set.borrow_mut();
         let entry = set.entry_mut(index);
-        invariant!(!entry.write.is_none() || is_deletion, "a followed record is written");
+        if entry.write.is_none() {
+            return Ok(());
+        }
         entry.imposed = record.version;
         entry.is_expiry = matches!(record.change, StreamedChange::Deleted { is_expiry: true });
         Ok(())
@@ -405,6 +486,7 @@ impl Follower<'_> {
     /// # Errors
     /// As [`Session::add_tags`].
     pub fn complete(&mut self, applied: FollowPosition) -> Result<()> {
+        self.end_announcement()?;
         for followed in self.namespaces.values().filter(|followed| !followed.tags.is_empty()) {
             self.session.add_tags(followed.namespace, &followed.tags)?;
         }
@@ -489,6 +571,15 @@ impl ChangedRecord<'_, '_, '_> {
             }
             StreamedChange::Deleted { .. } => txn.delete(namespace, key).map(drop),
         }
+    }
+
+    /// Writes the record as it is.
+    fn write_unchanged(self, index: usize) -> Result<()> {
+        let meta = match self.txn.set.borrow_mut().read_again(index)? {
+            Some((cell, bytes)) => split(cell, bytes)?.1.to_vec(),
+            None => return Ok(()),
+        };
+        self.set_metadata(Some(&meta))
     }
 
     /// Puts a record of these blocks or fields, which may be none.

@@ -202,6 +202,8 @@ pub struct FrameReader {
     continued: Option<FrameKind>,
     /// The number of the next frame.
     number: u64,
+    /// True if messages with values of records are refused.
+    refuses_values: bool,
     failure: Option<WireError>,
 }
 
@@ -222,8 +224,17 @@ impl FrameReader {
             message: Vec::new(),
             continued: None,
             number: 0,
+            refuses_values: false,
             failure: None,
         }
+    }
+
+    /// The reader of what a follower sends: messages with values of records are refused at their
+    /// first header, so no message of more than 64 KiB is buffered.
+    pub const fn of_follower() -> Self {
+        let mut reader = Self::new();
+        reader.refuses_values = true;
+        reader
     }
 
     /// Adds bytes that arrived. Consumed bytes leave the buffer when they are at least as many as
@@ -319,6 +330,11 @@ impl FrameReader {
     /// Refuses a frame that does not continue the incomplete message, and one that makes it too
     /// large.
     fn check_message(&self, header: FrameHeader) -> Result<(), WireError> {
+        if self.refuses_values && header.kind.has_values() {
+            let kind = header.kind.name();
+            let detail = format!("a message of kind {kind}, which only a source sends");
+            return Err(WireError::invalid(detail));
+        }
         if let Some(kind) = self.continued.filter(|kind| *kind != header.kind) {
             let (kind, other) = (kind.name(), header.kind.name());
             let detail = format!("a message of kind {kind} continues with one of kind {other}");

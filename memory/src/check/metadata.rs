@@ -11,12 +11,12 @@ use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
     CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND,
     CATALOG_LOGGED_SINCE, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_RING, CATALOG_SEGMENTS,
-    CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE,
-    Corruption, LINE, LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
-    LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
-    MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
-    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
-    is_cluster_word, member_at, namespace_flags, unseal,
+    CATALOG_SOFT_LIMIT, CATALOG_SOURCE, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES,
+    CLUSTER_PAGE, Corruption, LINE, LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX,
+    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID,
+    MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
+    SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
+    arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
@@ -210,9 +210,11 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
         None => None,
     };
     unseal(load(map, at + CATALOG_FLAGS)?, "its flags have a flipped bit")?;
-    let since = load(map, at + CATALOG_LOGGED_SINCE)?;
-    if since != 0 {
-        unseal(since, "since when it is logged has a flipped bit")?;
+    for word in [CATALOG_LOGGED_SINCE, CATALOG_SOURCE] {
+        let value = load(map, at + word)?;
+        if value != 0 {
+            unseal(value, "since when it is logged, or its number at the source, is damaged")?;
+        }
     }
     if load(map, at + CATALOG_SPLIT)? != 0 {
         report.fault(format!("namespace {index}: its split lock is held"));
@@ -279,7 +281,7 @@ fn limits(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupt
 
 /// The words of a catalog entry that no version writes. The name has `name_bytes` bytes.
 pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
-    const KNOWN: [u64; 14] = [
+    const KNOWN: [u64; 15] = [
         CATALOG_STATE,
         CATALOG_GENERATION,
         CATALOG_KIND,
@@ -294,6 +296,7 @@ pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
         CATALOG_HARD_LIMIT,
         CATALOG_COUNTED,
         CATALOG_LOGGED_SINCE,
+        CATALOG_SOURCE,
     ];
     let usage = CATALOG_USAGE..CATALOG_USAGE + 8 * USAGE_STRIPES as u64;
     let name = CATALOG_NAME..CATALOG_NAME + name_bytes;

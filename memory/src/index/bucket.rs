@@ -69,6 +69,11 @@ pub(crate) const fn is_version(word: u64) -> bool {
 pub(crate) const GENERATION_SHIFT: u32 = 33;
 const _: () = assert!(GENERATION_SHIFT < DEPTH_SHIFT);
 
+/// True if a record may have this version: another one follows it.
+pub fn is_record_version(word: u64) -> bool {
+    is_version(word) && version_count(word) != 0 && version_count(word) < VERSION_MAX
+}
+
 /// The version after `before`, or the first one of a record in a bucket with this stamp. A bucket
 /// whose stamp is of a later generation raises the version to it.
 ///

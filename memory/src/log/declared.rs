@@ -2,42 +2,39 @@
 //!
 //! ```text
 //! declaration                                      reader of the log
-//! N1  declarations += 1                            R1  read an entry at position x
-//! N2  flag LOGGED, drain the writers               R2  load declarations
-//! N3  since := tail                                R3  changed: look at the namespaces
+//! N1  flag LOGGED, drain the writers               R1  read an entry at position x
+//! N2  declarations += 1                            R2  load declarations
+//! N3  since := a position drawn for this           R3  changed: look at the namespaces
 //! ```
 //!
-//! A reader that gets an entry behind `since` sees N1: the entry was drawn after N3 had loaded the
-//! tail, and the reader synchronizes with its draw. So no reader passes `since` of a namespace
-//! before it knows that the namespace is logged.
+//! A reader that gets an entry behind `since` sees N2: the entry was drawn after N3. If it finds a
+//! logged namespace without `since`, it looks again at the next entry. So no reader passes `since`
+//! of a namespace before it knows that the namespace is logged. The position is that of no entry:
+//! a follower that has applied one behind it has been told of the namespace, and one that has not
+//! gets its records.
 
 use nearstate_model::Result;
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::layout::{
-    CATALOG_LOGGED_SINCE, Corruption, LOG_DECLARATIONS, catalog_at, entry_of, seal, unseal,
+    CATALOG_LOGGED_SINCE, Corruption, LOG_DECLARATIONS, LOG_TAIL, catalog_at, entry_of, seal,
+    unseal,
 };
 use crate::member::Member;
 
 impl Member {
-    /// N1: before the namespace gets its flag.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn begin_log_declaration(&self) -> Result<()> {
-        self.map().word(LOG_DECLARATIONS)?.fetch_add(1, Ordering::AcqRel);
-        crash_point!("declare.begun");
-        Ok(())
-    }
-
-    /// N3: after all writers that knew the namespace as not logged have ended.
+    /// N2 and N3: after all writers that knew the namespace as not logged have ended.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn end_log_declaration(&self, namespace: u32) -> Result<()> {
-        let since = self.log_tail()?;
-        let word = self.map().word(catalog_at(entry_of(namespace)) + CATALOG_LOGGED_SINCE)?;
+        let map = self.map();
+        map.word(LOG_DECLARATIONS)?.fetch_add(1, Ordering::AcqRel);
+        crash_point!("declare.counted");
+        // Readers find that it has no entry, as that of a writer that was killed.
+        let since = map.word(LOG_TAIL)?.fetch_add(1, Ordering::AcqRel) + 1;
+        let word = map.word(catalog_at(entry_of(namespace)) + CATALOG_LOGGED_SINCE)?;
         word.store(seal(since), Ordering::Release);
         crash_point!("declare.ended");
         self.check_not_truncated()

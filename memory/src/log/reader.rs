@@ -193,8 +193,8 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// Another host has everything up to a position: it counts as replicated, and the log may
-    /// forget it. Wakes those that wait for it.
+    /// Another host has everything up to a position: it counts as replicated. Wakes those that wait
+    /// for it.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -204,7 +204,6 @@ impl Member {
         let position = position.min(self.log_tail()?);
         map.word(LOG_REPLICATED)?.fetch_max(position, Ordering::AcqRel);
         crash_point!("log.acknowledged");
-        self.release_log_to(position)?;
         let word = map.word(LOG_WAKE)?;
         if must_wake_waiters(word) {
             futex_wake(word);
@@ -241,6 +240,14 @@ impl Member {
     /// `Damaged`.
     pub fn log_floor_position(&self) -> Result<u64, Corruption> {
         Ok(self.map().word(LOG_FLOOR)?.load(Ordering::Acquire))
+    }
+
+    /// The highest position that was acknowledged.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn log_acknowledged(&self) -> Result<u64, Corruption> {
+        Ok(self.map().word(LOG_REPLICATED)?.load(Ordering::Acquire))
     }
 
     /// What the consumer has done with a position. One load, if it is not acknowledged; another

@@ -10,10 +10,10 @@ use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_LOGGED_SINCE,
-    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE,
-    CATALOG_USAGE, CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR,
-    LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
-    MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
+    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SOURCE, CATALOG_SPLIT,
+    CATALOG_STATE, CATALOG_USAGE, CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE,
+    LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES,
+    MEMBER_NAME, MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
     SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
     SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
     entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks, seal, unseal,
@@ -258,11 +258,13 @@ fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     let (at, what) = (catalog_at(index) + CATALOG_FLAGS, format!("namespace {index}: its flags"));
     correct_sealed_with(map, at, &what, (is_known, few_schemas), report)?;
     // Not known: a follower gets the records again.
-    let since_at = catalog_at(index) + CATALOG_LOGGED_SINCE;
-    let since = map.word(since_at)?.load(Ordering::Acquire);
-    if since != 0 && unseal(since, "").is_err() {
-        set(map, since_at, 0)?;
-        report.add_repaired(format!("namespace {index}: since when it is logged"));
+    for word in [CATALOG_LOGGED_SINCE, CATALOG_SOURCE] {
+        let at = catalog_at(index) + word;
+        let value = map.word(at)?.load(Ordering::Acquire);
+        if value != 0 && unseal(value, "").is_err() {
+            set(map, at, 0)?;
+            report.add_repaired(format!("namespace {index}: byte {word}"));
+        }
     }
     Ok(())
 }

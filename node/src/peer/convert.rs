@@ -68,7 +68,7 @@ fn streamed_of(change: Change<'_>) -> StreamedChange<'_> {
 /// Calls `send` with the message of an item.
 pub(crate) fn send_item(
     item: FeedItem<'_>,
-    time_ms: u64,
+    now_ms: u64,
     send: &mut dyn FnMut(&Message<'_>) -> Result<()>,
 ) -> Result<()> {
     match item {
@@ -94,13 +94,13 @@ pub(crate) fn send_item(
             if let StreamedChange::Deleted { .. } = change {
                 return send(&Message::Absent(AbsentMessage { namespace, version, key }));
             }
-            let change = change_of(change);
+            let (change, time_ms) = (change_of(change), now_ms);
             send(&Message::Record(RecordMessage { namespace, version, time_ms, key, change }))
         }
         FeedItem::Joined(FollowPosition { position, check }) => {
             send(&Message::Joined { position, check })
         }
-        FeedItem::Entry { place, records } => {
+        FeedItem::Entry { place, time_ms, records } => {
             let records = records.into_iter().map(|record| RecordChange {
                 namespace: record.namespace,
                 base_version: record.base_version.unwrap_or(0),

@@ -11,7 +11,8 @@ pub struct PeerConfig {
     pub listen: Vec<SocketAddr>,
     /// TLS; without it bytes and names travel as they are.
     pub tls: Option<Tls>,
-    /// Patterns of the names of the namespaces that are sent. New ones that match are included.
+    /// Patterns of the names of the namespaces that are added to the log, new ones included.
+    /// Followers get all that are logged.
     pub namespaces: Vec<String>,
     /// True if commits are refused when no follower has acknowledged the oldest entries of a full
     /// log; otherwise these are lost, and the follower gets all records again.

@@ -94,9 +94,9 @@ enum Ended {
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
-        // Another process is in the way, or memory will be freed.
+        // Another process is in the way.
         let is_temporary =
-            matches!(error, Error::Stalled { .. } | Error::Deadline { .. } | Error::Full { .. });
+            matches!(error, Error::Stalled { .. } | Error::Deadline { .. } | Error::Behind { .. });
         if is_temporary { Self::Retry(error.to_string()) } else { Self::Failed(error) }
     }
 }
@@ -229,7 +229,10 @@ impl FollowerConnection<'_> {
     ) -> std::result::Result<(), Ended> {
         let following = self.session.following()?;
         let (of, applied) = match following {
-            Some(following) if following.state == FollowState::Full && !config.discards => {
+            Some(following)
+                if matches!(following.state, FollowState::Full | FollowState::Extending)
+                    && !config.discards =>
+            {
                 (following.source, following.applied)
             }
             Some(_) | None => (LogIdentity::default(), FollowPosition::default()),
@@ -259,7 +262,12 @@ impl FollowerConnection<'_> {
                         );
                         return Err(Ended::Failed(Error::BadArgument { detail }));
                     }
+                    if !joins && (applied.position == 0 || of != source) {
+                        let reason = "the source continues a log that this region does not have";
+                        return Err(Ended::Retry(reason.to_owned()));
+                    }
                     (config.on_event)(&FollowEvent::Connected { source: name, joins });
+                    follower.begin_connection();
                     if joins {
                         follower.begin(source)?;
                     }
@@ -291,11 +299,15 @@ impl FollowerConnection<'_> {
         follower: &mut Follower<'_>,
     ) -> std::result::Result<Ended, Ended> {
         loop {
-            if self.link.exchange(&mut self.received)? {
-                self.heard = Stopwatch::start();
-                self.apply_received(config, follower)?;
-                // Sends the acknowledgement.
-                self.link.exchange(&mut self.received)?;
+            let mut has_received = self.link.exchange(&mut self.received)?;
+            if has_received {
+                while has_received && !(config.is_over)() {
+                    self.heard = Stopwatch::start();
+                    self.apply_received(config, follower)?;
+                    // Sends the acknowledgement.
+                    has_received = self.link.exchange(&mut self.received)?;
+                    self.tell(config);
+                }
             } else {
                 if self.heard.elapsed() > SILENCE_MAX {
                     let reason = format!("the source is silent for {SILENCE_MAX:?}");
@@ -303,13 +315,18 @@ impl FollowerConnection<'_> {
                 }
                 self.link.wait(BEAT_INTERVAL)?;
             }
-            if self.told.elapsed() >= BEAT_INTERVAL {
-                self.told = Stopwatch::start();
-                (config.on_event)(&FollowEvent::Progress(*self.progress));
-                if (config.is_over)() {
-                    return Ok(Ended::Over);
-                }
+            self.tell(config);
+            if (config.is_over)() {
+                return Ok(Ended::Over);
             }
+        }
+    }
+
+    /// Tells the progress, ten times a second.
+    fn tell(&mut self, config: &mut FollowConfig<'_>) {
+        if self.told.elapsed() >= BEAT_INTERVAL {
+            self.told = Stopwatch::start();
+            (config.on_event)(&FollowEvent::Progress(*self.progress));
         }
     }
 
@@ -355,9 +372,9 @@ impl FollowerConnection<'_> {
                     acknowledged = Some(place.position);
                 }
                 Message::Position(PositionMessage { position, tail, stamp, .. }) => {
-                    progress.position = position;
                     progress.tail = tail;
-                    acknowledged = Some(position);
+                    progress.position = progress.position.max(position);
+                    acknowledged = Some(acknowledged.unwrap_or(0).max(position));
                     stamp_of_last = stamp;
                 }
                 Message::Refusal(refusal) => return Err(refused(&refusal)),

@@ -10,6 +10,17 @@ pub(crate) const HELLO_MAX: Duration = Duration::from_secs(2);
 /// [`BEAT_INTERVAL`].
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// The kernel ends a connection when the other host has acknowledged nothing, or takes nothing, for
+/// this long: as long as a follower needs to discard or to index ten million records.
+pub(crate) const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
+
+/// The most connections that have not said hello. Further ones are closed at once.
+pub(crate) const UNGREETED_MAX: usize = 16;
+
+/// How long the log keeps the entries for a follower that has left, if it keeps entries: as long as
+/// a process takes to start again.
+pub(crate) const LEFT_MAX: Duration = Duration::from_secs(10);
+
 /// The longest time between two messages of a source that has nothing to send.
 pub(crate) const BEAT_INTERVAL: Duration = Duration::from_millis(100);
 

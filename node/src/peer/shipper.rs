@@ -21,8 +21,8 @@ use tokio_rustls::rustls::{Connection, ServerConnection};
 use super::convert::{id_bytes, identity_of, send_item};
 use super::events::{PeerConfig, PeerEvent};
 use super::limits::{
-    BEAT_INTERVAL, HELLO_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
-    SPIN_MAX,
+    BEAT_INTERVAL, HELLO_MAX, LEFT_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN,
+    OUTPUT_BYTES_MAX, SPIN_MAX,
 };
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
@@ -33,8 +33,34 @@ pub(super) struct PeerShared {
     pub(super) config: PeerConfig,
     pub(super) region: Region,
     pub(super) is_over: AtomicBool,
-    pub(super) connections: AtomicUsize,
+    /// Connections that have not said hello.
+    pub(super) ungreeted: AtomicUsize,
     pub(super) followers: Mutex<Vec<Arc<Served>>>,
+    /// Followers that have left, for a log that keeps entries: name, last position, and when.
+    pub(super) left: Mutex<Vec<(String, u64, Stopwatch)>>,
+}
+
+/// Counts a connection until it has said hello, or has ended.
+struct Ungreeted<'s>(&'s PeerShared);
+
+impl Drop for Ungreeted<'_> {
+    fn drop(&mut self) {
+        self.0.ungreeted.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Lists a follower as long as it is served.
+struct Listed<'s>(&'s PeerShared, Arc<Served>);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let Self(shared, served) = self;
+        shared.followers().retain(|one| !Arc::ptr_eq(one, served));
+        if shared.config.keeps && !served.is_joining.load(Ordering::Relaxed) {
+            let position = served.acknowledged.load(Ordering::Relaxed);
+            shared.left().push((served.name.clone(), position, Stopwatch::start()));
+        }
+    }
 }
 
 /// A follower that is served.
@@ -51,6 +77,25 @@ pub(super) struct Served {
 impl PeerShared {
     pub(super) fn followers(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<(String, u64, Stopwatch)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The position up to which no follower needs the log: of those that are served and full, and
+    /// of those that have left lately. A follower that joins needs only what it was not sent:
+    /// `own`, if there are no others.
+    fn releasable(&self, own: u64) -> u64 {
+        let mut left = self.left();
+        left.retain(|(_, _, since)| since.elapsed() < LEFT_MAX);
+        let full = |one: &Arc<Served>| {
+            let is_full = !one.is_joining.load(Ordering::Relaxed);
+            is_full.then(|| one.acknowledged.load(Ordering::Relaxed))
+        };
+        let positions = left.iter().map(|(_, position, _)| *position);
+        let least = self.followers().iter().filter_map(full).chain(positions).min();
+        least.map_or(own, |least| least.min(own))
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -79,22 +124,13 @@ pub(super) fn serve(
     let stream = PeerStream::new(socket, tls)?;
     let shared = Arc::clone(shared);
     let run = move || {
-        // Each one takes a thread and a session.
-        let is_one_too_many =
-            shared.connections.fetch_add(1, Ordering::AcqRel) >= shared.config.followers_max;
         let mut connection = SourceConnection {
             shared: &shared,
             address,
             link: FollowerOutput { stream, frames: FrameWriter::default() },
-            received: FrameReader::default(),
+            received: FrameReader::of_follower(),
         };
-        let ended = if is_one_too_many {
-            let reason = RefusalReason::Busy;
-            connection.refuse(reason, reason.remedy())
-        } else {
-            connection.run()
-        };
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
+        let ended = connection.run();
         if let Err(Ended { name, reason }) = ended {
             match name {
                 Some(name) => shared.emit(&PeerEvent::Left { name: &name, reason: &reason }),
@@ -164,7 +200,10 @@ impl SourceConnection<'_> {
     }
 
     fn run(&mut self) -> std::result::Result<(), Ended> {
-        let hello = self.hello()?;
+        let hello = {
+            let _counted = Ungreeted(self.shared);
+            self.hello()?
+        };
         let region = &self.shared.region;
         let opened = region.session().and_then(|session| {
             let heap_bytes = region.inspect()?.bytes_max;
@@ -202,7 +241,6 @@ impl SourceConnection<'_> {
             heap_bytes,
             name: &self.shared.config.name,
         };
-        let _ = self.link.send(&Message::Welcome(welcome));
         let served = Arc::new(Served {
             name: hello.name.clone(),
             address: self.address,
@@ -211,11 +249,21 @@ impl SourceConnection<'_> {
             tail: AtomicU64::new(0),
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
         });
-        self.shared.followers().push(Arc::clone(&served));
+        {
+            let mut followers = self.shared.followers();
+            if followers.len() >= self.shared.config.followers_max {
+                drop(followers);
+                let reason = RefusalReason::Busy;
+                return self.refuse(reason, reason.remedy());
+            }
+            followers.push(Arc::clone(&served));
+        }
+        self.shared.left().retain(|(name, _, _)| *name != hello.name);
+        let _listed = Listed(self.shared, Arc::clone(&served));
+        let _ = self.link.send(&Message::Welcome(welcome));
         let name = &hello.name;
         self.shared.emit(&PeerEvent::Connected { name, address: self.address, joins });
         let ended = self.ship(&session, &mut feed, &served);
-        self.shared.followers().retain(|one| !Arc::ptr_eq(one, &served));
         match ended {
             Ok(()) => Ok(()),
             Err(error) => Err(Ended { name: Some(hello.name), reason: error.to_string() }),
@@ -300,9 +348,16 @@ impl SourceConnection<'_> {
                 }
                 FeedStep::Idle { position } => self.beat(session, &mut pace, position)?,
             }
+            if step == FeedStep::More && pace.beat.elapsed() >= BEAT_INTERVAL {
+                // A walk over empty buckets sends nothing. The follower acknowledges nothing by it.
+                self.beat(session, &mut pace, 0)?;
+            }
+            if self.shared.config.keeps {
+                session.release_to(self.shared.releasable(feed.sent_position()))?;
+            }
             if self.link.stream.unsent() > before {
                 pace.sent = Stopwatch::start();
-            } else if !has_received {
+            } else if !has_received && step != FeedStep::More {
                 self.rest(&pace)?;
             }
         }

@@ -10,7 +10,7 @@ use nearstate_model::{Error, Result};
 use nearstate_store::{Kind, Region, Session, WhenFull, glob};
 
 use super::events::{FollowerStats, PeerConfig, PeerEvent};
-use super::limits::LOOK_INTERVAL;
+use super::limits::{LOOK_INTERVAL, UNGREETED_MAX};
 use super::shipper::{PeerShared, Served, serve};
 
 /// Serves followers until it is dropped.
@@ -30,8 +30,7 @@ impl PeerServer {
     /// Adds the namespaces to the log, and listens.
     ///
     /// # Errors
-    /// `System`: an address that cannot be bound; `Full`: no room for the log; `BadArgument`: two
-    /// namespaces with policies that exclude each other.
+    /// `System`: an address that cannot be bound; `Full`: no room for the log; `Damaged`.
     pub fn start(config: PeerConfig, region: &Region) -> Result<Self> {
         let mut listeners = Vec::new();
         for address in &config.listen {
@@ -48,7 +47,8 @@ impl PeerServer {
             config,
             region: region.clone(),
             is_over: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
+            ungreeted: AtomicUsize::new(0),
+            left: Mutex::new(Vec::new()),
             followers: Mutex::new(Vec::new()),
         });
         let session = region.session()?;
@@ -118,8 +118,12 @@ impl DeclaredNamespaces {
         let mut is_whole = true;
         for (name, namespace) in session.namespaces()? {
             let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes());
+            // A policy that a local consumer has declared is not relaxed.
+            let is_done =
+                session.is_logged(namespace)? && (self.changes.is_some() || !shared.config.keeps);
             if namespace.kind() == Kind::Counters
-                || session.is_logged(namespace)? && self.changes.is_some()
+                || is_done
+                || session.is_followed(namespace)?
                 || !shared.config.namespaces.iter().any(matches)
             {
                 continue;
@@ -147,6 +151,11 @@ fn accept_until_over(
     while !shared.is_over() {
         for listener in listeners {
             while let Ok((socket, address)) = listener.accept() {
+                if shared.ungreeted.load(Ordering::Acquire) >= UNGREETED_MAX {
+                    let reason = "too many connections have not said hello";
+                    shared.emit(&PeerEvent::Refused { address, reason });
+                    continue;
+                }
                 match serve(shared, socket, address) {
                     Ok(thread) => threads.push(thread),
                     Err(reason) => {

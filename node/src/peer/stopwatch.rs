@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use nearstate_store::since_boot;
-
 /// A moment, to which the time that has passed since is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch(Duration);
+pub(crate) struct Stopwatch(quanta::Instant);
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self(since_boot())
+        Self(quanta::Instant::now())
     }
 
     pub(crate) fn elapsed(self) -> Duration {
-        since_boot().saturating_sub(self.0)
+        self.0.elapsed()
     }
 }

@@ -10,11 +10,14 @@ use nearstate_wire::FrameReader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio_rustls::rustls::Connection;
 
-use super::limits::SILENCE_MAX;
+use super::limits::UNACKNOWLEDGED_MAX;
 use super::stopwatch::Stopwatch;
 
 /// Bytes that one read takes.
 const READ_BYTES: usize = 256 << 10;
+
+/// Memory of sent bytes that a connection keeps for the next ones.
+const KEPT_BYTES_MAX: usize = 4 << 20;
 
 /// Bytes that TLS encrypts before they are sent.
 const TLS_BUFFER_BYTES: usize = 1 << 20;
@@ -41,7 +44,7 @@ impl PeerStream {
     pub(crate) fn new(socket: TcpStream, tls: Option<Connection>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(SILENCE_MAX))?;
+        socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
         let tls = tls.map(|mut tls| {
             tls.set_buffer_limit(Some(TLS_BUFFER_BYTES));
             Box::new(tls)
@@ -52,9 +55,13 @@ impl PeerStream {
 
     /// Where bytes that are to be sent are appended.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
-        if self.sent == self.out.len() {
-            self.out.clear();
+        // Each byte moves once on average.
+        if self.sent > 0 && self.sent >= self.unsent() {
+            self.out.drain(..self.sent);
             self.sent = 0;
+        }
+        if self.out.is_empty() && self.out.capacity() > KEPT_BYTES_MAX {
+            self.out = Vec::new();
         }
         &mut self.out
     }
@@ -157,11 +164,11 @@ impl PeerStream {
         }
     }
 
-    /// Sends everything, as long as `is_over` is false, at most for `timeout`.
+    /// Sends everything, for at most `timeout`. What arrives meanwhile is dropped.
     pub(crate) fn finish(&mut self, timeout: Duration) {
         let begin = Stopwatch::start();
-        let mut ignored = FrameReader::default();
         while self.has_output() && begin.elapsed() < timeout {
+            let mut ignored = FrameReader::of_follower();
             if self.exchange(&mut ignored).is_err() || self.wait(timeout / 10).is_err() {
                 return;
             }

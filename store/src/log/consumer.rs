@@ -126,11 +126,7 @@ impl Session {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
         self.member.open_log()?;
-        let is_new =
-            !self.is_logged(namespace)? || self.member.logged_since(namespace.index)?.is_none();
-        if is_new {
-            self.member.begin_log_declaration()?;
-        }
+        let is_new = !self.is_logged(namespace)?;
         let is_lossless = when_full == WhenFull::Refuse;
         self.member.update_namespace_flags(namespace.index, |word| {
             let word = word | namespace_flags::LOGGED;

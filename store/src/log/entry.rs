@@ -90,7 +90,6 @@ impl<'a> Version<'a> {
         };
         Ok(match absence {
             Absence::At(time_ms) => expires_ms != 0 && expires_ms <= time_ms,
-            Absence::Expiring => expires_ms != 0,
             Absence::All => true,
         })
     }
@@ -101,8 +100,6 @@ impl<'a> Version<'a> {
 pub(crate) enum Absence {
     /// Those that had expired at this time.
     At(u64),
-    /// Those that may ever expire: the consumer judges by no clock.
-    Expiring,
     /// All: a change has the whole record.
     All,
 }

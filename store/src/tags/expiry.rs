@@ -33,6 +33,10 @@ const EXPIRING_MAX: u32 = 16;
 const COLLECTED_MAX: usize = 32;
 const _: () = assert!(COLLECTED_MAX >= EXPIRING_MAX as usize, "more are collected than are put");
 
+/// Entries of records of other hosts that one call passes in each tree. Behind more of them, which
+/// only a host leaves that was away for long, own records wait.
+const SKIPPED_MAX: usize = 1024;
+
 /// The result of [`Session::collect_expired`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
@@ -69,14 +73,17 @@ impl Session {
         let (mut left, mut failed) = (limit, None);
         let first = u64::from(self.member.index());
         for tree in first..first + EXPIRY_TREES {
-            let mut after = Vec::new();
+            let (mut after, mut skipped) = (Vec::new(), 0);
             loop {
                 let due = self.due_entries(tree, &after, BATCH.min(left))?;
                 let Some(last) = due.last() else { break };
                 after.clone_from(&last.entry);
                 invariant!(due.len() <= left, "{} entries of {left} are due", due.len());
-                left -= due.len();
-                for entry in &due {
+                let (ours, others): (Vec<_>, Vec<_>) =
+                    due.iter().partition(|entry| !self.is_of_another_host(entry.namespace));
+                left -= ours.len();
+                skipped += others.len();
+                for entry in ours {
                     match self.expire(tree, entry) {
                         Ok(is_deleted) => collected.records += usize::from(is_deleted),
                         // Another session deletes it, or this one fails: continue with the others.
@@ -90,10 +97,21 @@ impl Session {
                         Err(error) => failed = failed.or(Some(error)),
                     }
                 }
+                if skipped > SKIPPED_MAX {
+                    break;
+                }
             }
         }
         collected.has_more |= left == 0;
         failed.map_or(Ok(collected), Err)
+    }
+
+    /// True for a namespace of another host, to which its expired records are left: their deletion
+    /// follows.
+    fn is_of_another_host(&self, namespace: u32) -> bool {
+        let flags = self.member.namespace_flags(namespace);
+        self.member.check_namespace(namespace).is_ok()
+            && flags.is_ok_and(|flags| flags & namespace_flags::FOLLOWED != 0)
     }
 
     /// The first entries of a tree after `after` whose time has passed.
@@ -124,13 +142,7 @@ impl Session {
 
     /// Handles a due entry: deletes its record if it has expired, or moves the entry to the
     /// record's expiry time. True if the record was deleted.
-    ///
-    /// The records of another host are left to it: its deletion follows.
     fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
-        let is_live = self.member.check_namespace(due.namespace).is_ok();
-        if is_live && self.member.namespace_flags(due.namespace)? & namespace_flags::FOLLOWED != 0 {
-            return Ok(false);
-        }
         let mut set = WriteSet::new(self)?;
         let mut scratch = set.buffers.take_scratch();
         let root = expiry_root(tree);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use nearstate_store::{
     BlockChange, Condition, CreateOptions, Error, FeedItem, FeedStart, FeedStep, FollowPosition,
-    FollowState, Follower, Kind, LogFeed, LogIdentity, Metadata, Namespace, Outcome, Region,
-    Schema, Session, TagSchema, WhenFull,
+    FollowState, FollowedRecord, Follower, Kind, LogFeed, LogIdentity, Metadata, Namespace,
+    Outcome, Region, Schema, Session, StreamedChange, TagSchema, WhenFull,
 };
 
 use crate::fixture::{TestFolder, clean};
@@ -55,7 +55,7 @@ fn deliver(
             *applied = place.position;
             follower.complete(place)
         }
-        FeedItem::Entry { place, records } => {
+        FeedItem::Entry { place, records, .. } => {
             follower.apply(&records)?;
             follower.set_position(place)?;
             *applied = place.position;
@@ -65,7 +65,7 @@ fn deliver(
 }
 
 /// Runs parts until nothing is left.
-fn run(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
+fn run(source: &Session, feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
     let mut applied = 0;
     loop {
         let step = feed
@@ -73,7 +73,10 @@ fn run(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
             .unwrap();
         match step {
             FeedStep::More => feed.acknowledged(applied).unwrap(),
-            FeedStep::Idle { position } => return feed.acknowledged(position).unwrap(),
+            FeedStep::Idle { position } => {
+                feed.acknowledged(position).unwrap();
+                return source.release_to(position).unwrap();
+            }
             FeedStep::Lost => panic!("the log has lost entries"),
         }
     }
@@ -82,12 +85,13 @@ fn run(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
 fn start<'s>(source: &'s Session, follower: &mut Follower<'_>, copy: &Session) -> LogFeed<'s> {
     let following = copy.following().unwrap();
     let (of, applied) = match following {
-        Some(following) if following.state == FollowState::Full => {
+        Some(following) if following.state != FollowState::Joining => {
             (following.source, following.applied)
         }
         _ => (LogIdentity::default(), FollowPosition::default()),
     };
     let (feed, start) = source.log_feed(of, applied).unwrap();
+    follower.begin_connection();
     if start == FeedStart::Joins {
         follower.begin(source.log_identity().unwrap()).unwrap();
     }
@@ -172,12 +176,13 @@ fn a_follower_has_every_record_with_its_version_its_tags_and_its_expiry() {
             .unwrap();
         assert_ne!(step, FeedStep::Lost);
         feed.acknowledged(applied).unwrap();
+        source.release_to(feed.sent_position()).unwrap();
         for _ in 0..20 {
             change(&source, ns, number);
             number += 1;
         }
     }
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     assert_eq!(follower.state(), FollowState::Full);
     let receipt = source.receipt();
     assert!(source.is_replicated(receipt).unwrap());
@@ -212,9 +217,9 @@ fn only_the_follower_writes_until_the_promotion_and_no_version_is_given_twice() 
     let mut follower = copy.follow().unwrap();
     assert!(other.follow().unwrap_err().to_string().contains("another process follows"));
     let mut feed = start(&source, &mut follower, &copy);
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     source.delete(ns, b"gone").unwrap();
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     let mirrored = other.namespace("ue", &mixed()).unwrap();
     let refused = [
         other.put(mirrored, b"k", b"v").unwrap_err(),
@@ -264,7 +269,7 @@ fn only_the_follower_writes_until_the_promotion_and_no_version_is_given_twice() 
     copy.stream(mirrored, WhenFull::Refuse).unwrap();
     let mut follower = heir.follow().unwrap();
     let mut feed = start(&copy, &mut follower, &heir);
-    run(&mut feed, &mut follower);
+    run(&copy, &mut feed, &mut follower);
     let second = copy.put(mirrored, b"new", b"lost").unwrap();
     drop((feed, follower));
     heir.promote(false).unwrap();
@@ -306,7 +311,7 @@ fn a_follower_that_was_away_continues_or_joins_again() {
             follower = copy.follow().unwrap();
             feed = start(&source, &mut follower, &copy);
         }
-        run(&mut feed, &mut follower);
+        run(&source, &mut feed, &mut follower);
         assert_eq!(follower.state(), FollowState::Full, "{following:?}");
         drop((feed, follower));
         let ns_copy = copy.namespace("ue", &mirrored).unwrap();
@@ -328,9 +333,133 @@ fn a_follower_that_was_away_continues_or_joins_again() {
     let mut follower = copy.follow().unwrap();
     let mut feed = start(&source, &mut follower, &copy);
     assert!(feed.is_joining());
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     let ns_copy = copy.namespace("ue", &mirrored).unwrap();
     assert_eq!(contents(&copy, ns_copy), contents(&source, ns));
+    drop((feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// Writes that change no byte, but give the record a new version.
+#[test]
+fn a_write_that_changes_nothing_has_its_version_at_the_copy() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::LoseOldest).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    let many: Vec<[u8; 8]> = (0..700_u64).map(u64::to_le_bytes).collect();
+    let members: Vec<&[u8]> = many.iter().map(|member| &member[..]).collect();
+    let fields: Vec<(&[u8], &[u8])> = members.iter().map(|name| (*name, &b"v"[..])).collect();
+    let tags: &[(&str, &[u8])] = &[("amf", b"1")];
+    for _ in 0..3 {
+        let metadata = Metadata { tags, expires_ms: 0 };
+        source.transact(|txn| txn.set_fields(ns, b"hash", &[(b"f", b"v")])).unwrap();
+        source.transact(|txn| txn.put_members(ns, b"set", &members, metadata)).unwrap();
+        source.transact(|txn| txn.put_fields(ns, b"large", &fields, metadata)).unwrap();
+        source.transact(|txn| txn.set_metadata(ns, b"hash", metadata)).unwrap();
+        source.put(ns, b"value", b"v").unwrap();
+        run(&source, &mut feed, &mut follower);
+        let mirrored = copy.namespace("ue", &mixed()).unwrap();
+        assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+    }
+    drop((feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// What becomes of namespaces while the follower is away: declared with records and without any
+/// commit afterwards, removed, and created again under the same name.
+#[test]
+fn namespaces_that_came_and_went_while_the_follower_was_away() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let names = ["ue", "gone", "again"];
+    for name in names {
+        let ns = source.namespace(name, &mixed()).unwrap();
+        source.stream(ns, WhenFull::Refuse).unwrap();
+        source.put(ns, b"old", b"v").unwrap();
+    }
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    drop((feed, follower));
+    for name in ["gone", "again"] {
+        let ns = source.namespace(name, &mixed()).unwrap();
+        source.delete(ns, b"old").unwrap();
+        assert!(source.remove_namespace(ns).unwrap());
+    }
+    for name in ["again", "late"] {
+        let ns = source.namespace(name, &mixed()).unwrap();
+        source.put(ns, b"new", b"v").unwrap();
+        source.stream(ns, WhenFull::Refuse).unwrap();
+    }
+    for round in 0..3 {
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, &copy);
+        run(&source, &mut feed, &mut follower);
+        assert_eq!(follower.state(), FollowState::Full);
+        drop((feed, follower));
+        let mut found: Vec<String> =
+            copy.namespaces().unwrap().into_iter().map(|(name, _)| name).collect();
+        found.sort();
+        assert_eq!(found, ["again", "late", "ue"], "round {round}");
+        for name in &found {
+            let [one, other] =
+                [&source, &copy].map(|session| session.known_namespace(name).unwrap().unwrap());
+            assert_eq!(contents(&copy, other), contents(&source, one), "{name}");
+        }
+        if round == 1 {
+            let ns = source.known_namespace("late").unwrap().unwrap();
+            source.put(ns, b"newer", b"v").unwrap();
+        }
+    }
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// A source that says what no source says.
+#[test]
+fn impossible_changes_are_errors() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::LoseOldest).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let change = || StreamedChange::Put { value: b"v", meta: b"", is_set: false };
+    let record = |namespace, key, version| FollowedRecord {
+        namespace,
+        key,
+        version,
+        base_version: Some(0),
+        change: change(),
+    };
+    let early = follower.apply(&[record(0, b"k", 1)]).unwrap_err();
+    assert!(matches!(early, Error::Damaged { .. }), "{early}");
+    assert!(follower.complete(FollowPosition::default()).is_err(), "it follows nothing");
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    let number = ns.number();
+    let wrong: [&[FollowedRecord<'_>]; 6] = [
+        &[record(number, b"k", 0)],
+        &[record(number, b"k", u64::MAX)],
+        &[record(number, b"k", 1 << 58)],
+        &[record(number, b"k", (1 << 42) - 1)],
+        &[record(number, b"k", 1), record(number, b"k", 2)],
+        &[record(number + 1, b"k", 1)],
+    ];
+    for records in wrong {
+        let refused = follower.apply(records).unwrap_err();
+        assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
+    }
+    follower.apply(&[record(number, b"k", 7)]).unwrap();
+    assert!(feed.acknowledged(u64::MAX).unwrap_err().to_string().contains("not sent"));
     drop((feed, follower));
     drop((source, copy));
     host.check();
@@ -348,11 +477,11 @@ fn a_position_that_the_source_never_gave_is_a_fork() {
     }
     let mut follower = copy.follow().unwrap();
     let mut feed = start(&source, &mut follower, &copy);
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     for number in 0..10 {
         source.put(ns, &key(number), b"w").unwrap();
     }
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     let following = copy.following().unwrap().unwrap();
     let of = following.source;
     let ahead = FollowPosition { position: following.applied.position + 1, ..following.applied };
@@ -393,7 +522,7 @@ fn a_change_of_another_version_is_refused_and_a_namespace_with_own_records_too()
     copy.delete(own, b"own").unwrap();
     let mut follower = copy.follow().unwrap();
     let mut feed = start(&source, &mut follower, &copy);
-    run(&mut feed, &mut follower);
+    run(&source, &mut feed, &mut follower);
     // An item that is missing.
     source.put(ns, b"k", b"2").unwrap();
     let skipped = feed.step(true, &mut |_: FeedItem<'_>| Ok(())).unwrap();

@@ -190,3 +190,14 @@ fn a_writer_counts_its_frames() {
         assert_eq!(reader.next(), Ok(Some(Message::Removed { number })));
     }
 }
+
+#[test]
+fn the_reader_of_a_follower_refuses_values_at_their_first_header() {
+    for message in messages() {
+        let bytes = written(std::slice::from_ref(&message));
+        let mut reader = FrameReader::of_follower();
+        reader.push(&bytes[..HEADER]);
+        let is_refused = matches!(message, Message::Record(_) | Message::Entry(_));
+        assert_eq!(reader.next().is_err(), is_refused, "{message:?}");
+    }
+}
