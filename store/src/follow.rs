@@ -11,6 +11,8 @@
 //! A record is applied only if its version is higher than the present one, so what a killed
 //! follower has applied behind its position is applied again without an effect.
 
+mod change;
+
 use std::collections::BTreeMap;
 
 use nearstate_memory::layout::namespace_flags;
@@ -21,12 +23,9 @@ use nearstate_memory::{
 use nearstate_model::{Error, Result};
 
 use crate::feed::{FollowedNamespace, FollowedRecord};
+use crate::follow::change::{ChangedRecord, Decoded};
 use crate::index::schema::TagSchema;
 use crate::log::entry::StreamedChange;
-use crate::record::members::Members;
-use crate::record::meta::{Meta, split};
-use crate::record::{BlockChange, Form, Kind};
-use crate::session::buffers::Metadata;
 use crate::session::{Namespace, Schema, Session};
 use crate::txn::Txn;
 
@@ -494,127 +493,5 @@ impl Follower<'_> {
         self.session.member.set_follow_state(Some(FollowState::Full))?;
         self.state = FollowState::Full;
         Ok(())
-    }
-}
-
-/// Decoded metadata, which borrows the encoded bytes.
-#[derive(Debug, Default)]
-struct Decoded<'a> {
-    tags: Vec<(&'a str, &'a [u8])>,
-    expires_ms: u64,
-}
-
-impl<'a> Decoded<'a> {
-    fn of(meta: &'a [u8]) -> Result<Self> {
-        if meta.is_empty() {
-            return Ok(Self::default());
-        }
-        let (_, meta) = Meta::split(meta)?;
-        let tags = meta.tags().collect::<Result<Vec<_>, Corruption>>()?;
-        Ok(Self { tags, expires_ms: meta.expires_ms })
-    }
-
-    fn metadata(&self) -> Metadata<'_> {
-        Metadata { tags: &self.tags, expires_ms: self.expires_ms }
-    }
-}
-
-/// A name, and the bytes that it stands for; `None` removes it.
-type NamedChange<'a> = (&'a [u8], Option<&'a [u8]>);
-
-/// The changes that remove nothing.
-fn present<'a>(changes: &[NamedChange<'a>]) -> Vec<(&'a [u8], &'a [u8])> {
-    changes.iter().filter_map(|(name, value)| value.map(|value| (*name, value))).collect()
-}
-
-/// A record that a change is written to.
-#[derive(Clone, Copy)]
-struct ChangedRecord<'t, 's, 'k> {
-    txn: &'t Txn<'s>,
-    namespace: Namespace,
-    key: &'k [u8],
-}
-
-impl ChangedRecord<'_, '_, '_> {
-    /// Writes a change into the transaction.
-    fn write(self, change: &StreamedChange<'_>) -> Result<()> {
-        let Self { txn, namespace, key } = self;
-        match change {
-            StreamedChange::Put { value, meta, is_set: false } => {
-                let meta = Decoded::of(meta)?;
-                txn.put_with_metadata(namespace, key, value, meta.metadata())
-            }
-            StreamedChange::Put { value, meta, is_set: true } => {
-                let members: Vec<&[u8]> = Members::new(value)?.collect();
-                let meta = Decoded::of(meta)?;
-                txn.put_members(namespace, key, &members, meta.metadata())
-            }
-            StreamedChange::Patched { is_anew: true, blocks, meta } => {
-                self.put_fields(&present(blocks), meta.unwrap_or_default())
-            }
-            StreamedChange::Patched { is_anew: false, blocks, meta } => {
-                self.patch(blocks)?;
-                self.set_metadata(*meta)
-            }
-            StreamedChange::Elements { is_set: true, is_anew: true, elements, meta } => {
-                let members: Vec<&[u8]> = elements.iter().map(|(member, _)| *member).collect();
-                let meta = Decoded::of(meta.unwrap_or_default())?;
-                txn.put_members(namespace, key, &members, meta.metadata())
-            }
-            StreamedChange::Elements { is_set: false, is_anew: true, elements, meta } => {
-                self.put_fields(&present(elements), meta.unwrap_or_default())
-            }
-            StreamedChange::Elements { is_set, is_anew: false, elements, meta } => {
-                let form = if *is_set { Form::Set } else { Form::Blocks };
-                txn.change_elements(namespace, key, form, elements)?;
-                self.set_metadata(*meta)
-            }
-            StreamedChange::Deleted { .. } => txn.delete(namespace, key).map(drop),
-        }
-    }
-
-    /// Writes the record as it is.
-    fn write_unchanged(self, index: usize) -> Result<()> {
-        let meta = match self.txn.set.borrow_mut().read_again(index)? {
-            Some((cell, bytes)) => split(cell, bytes)?.1.to_vec(),
-            None => return Ok(()),
-        };
-        self.set_metadata(Some(&meta))
-    }
-
-    /// Puts a record of these blocks or fields, which may be none.
-    fn put_fields(self, pairs: &[(&[u8], &[u8])], meta: &[u8]) -> Result<()> {
-        let Self { txn, namespace, key } = self;
-        let meta = Decoded::of(meta)?;
-        if !pairs.is_empty() {
-            return txn.put_fields(namespace, key, pairs, meta.metadata());
-        }
-        txn.delete(namespace, key)?;
-        txn.patch(namespace, key, &[])?;
-        txn.set_metadata(namespace, key, meta.metadata()).map(drop)
-    }
-
-    fn patch(self, blocks: &[NamedChange<'_>]) -> Result<()> {
-        let Self { txn, namespace, key } = self;
-        if namespace.kind() == Kind::Mixed {
-            return txn.change_elements(namespace, key, Form::Blocks, blocks).map(drop);
-        }
-        let change = |(name, bytes): &NamedChange<'_>| -> Result<(String, Option<Vec<u8>>)> {
-            let name = str::from_utf8(name);
-            let name = name.map_err(|_| Corruption("a block's name is not UTF-8"))?;
-            Ok((name.to_owned(), bytes.map(<[u8]>::to_vec)))
-        };
-        let changes = blocks.iter().map(change).collect::<Result<Vec<_>>>()?;
-        let changes: Vec<BlockChange<'_>> = changes
-            .iter()
-            .map(|(name, bytes)| BlockChange { name, bytes: bytes.as_deref() })
-            .collect();
-        txn.patch(namespace, key, &changes)
-    }
-
-    fn set_metadata(self, meta: Option<&[u8]>) -> Result<()> {
-        let Some(meta) = meta else { return Ok(()) };
-        let meta = Decoded::of(meta)?;
-        self.txn.set_metadata(self.namespace, self.key, meta.metadata()).map(drop)
     }
 }
