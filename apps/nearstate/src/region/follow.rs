@@ -225,6 +225,7 @@ const fn state_word(following: Following) -> &'static str {
     match following.state {
         nearstate_store::FollowState::Joining => "joining",
         nearstate_store::FollowState::Full => "full",
+        nearstate_store::FollowState::Extending => "joining further namespaces",
         nearstate_store::FollowState::Promoting => "being promoted",
     }
 }

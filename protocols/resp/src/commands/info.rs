@@ -118,7 +118,7 @@ fn replication(ctx: &CommandContext<'_>, facts: &mut InfoText<'_>) {
     // A damaged follower's state is reported by the check, and by what serves it.
     if let Ok(Some(following)) = session.following() {
         facts.field("role", "slave");
-        let is_joining = following.state == FollowState::Joining;
+        let is_joining = matches!(following.state, FollowState::Joining | FollowState::Extending);
         facts.field("master_sync_in_progress", u8::from(is_joining));
         facts.field("slave_repl_offset", following.applied.position);
         facts.field("slave_read_only", 1);
