@@ -78,6 +78,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "a target of `nearstate bench run`, held to its promises by the tests",
     },
     Package {
+        name: "hwloc-nox",
+        probe: PackageProbe::Program("lstopo-no-graphics"),
+        why: "reads the topologies of the tests, which must agree with what we read",
+    },
+    Package {
         name: "strace",
         probe: PackageProbe::Program("strace"),
         why: "counts the system calls of a read in `nearstate bench code`",

@@ -12,6 +12,7 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("model", 0, "layer 0"),
     ("memory", 10, "layer 1"),
     ("wire", 10, "layer 1"),
+    ("numa", 10, "layer 1"),
     ("store", 20, "layer 2"),
     ("local-transport", 20, "layer 2"),
     ("resp-client", 20, "layer 2"),

@@ -1,0 +1,128 @@
+//! Properties of every plan on random machines.
+
+use std::collections::BTreeSet;
+
+use nearstate_numa::{Assignment, PlanOptions, Proximity, SlicePlan, SliceRequest, Topology, plan};
+use proptest::prelude::*;
+
+use crate::machines::{Model, ModelCpu, topology};
+
+/// A machine of a few nodes, cores and hyper-threads.
+fn machine() -> impl Strategy<Value = Topology> {
+    (1..4_u32, 1..6_u32, 1..4_u32, 1..3_u32).prop_map(|(nodes, cores, threads, per_l3)| {
+        let cpus = (0..nodes * cores * threads).map(|number| {
+            let core = number % (nodes * cores);
+            let node = core % nodes;
+            let l3 = node * 100 + core / nodes / per_l3;
+            ModelCpu { number, package: node, node, core_id: core, core, l2: core, l3 }
+        });
+        let row = |own| (0..nodes).map(|to| if to == own { 10 } else { 20 + own + to }).collect();
+        let nodes = (0..nodes).map(|own| (own, 1024, row(own))).collect();
+        topology(&Model { cpus: cpus.collect(), nodes, ..Model::default() })
+    })
+}
+
+fn requests() -> impl Strategy<Value = Vec<SliceRequest>> {
+    proptest::collection::vec((1..7_u32, 0..600_u32), 1..8).prop_map(|slices| {
+        let text = |(index, (cores, mbps))| format!("s{index}:{cores}:{mbps}");
+        slices.into_iter().enumerate().map(|one| text(one).parse().unwrap()).collect()
+    })
+}
+
+/// The processors of a machine that a plan leaves free, by node.
+fn free_by_node(machine: &Topology, plan: &SlicePlan, index: usize) -> Vec<usize> {
+    let taken: BTreeSet<u32> = plan
+        .assignments
+        .iter()
+        .filter(|one| one.machine == index)
+        .flat_map(Assignment::cpus_in_order)
+        .collect();
+    let free = |node: &nearstate_numa::NumaNode| {
+        node.cpus.iter().filter(|cpu| !taken.contains(cpu)).count()
+    };
+    machine.nodes().iter().map(free).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_processor_is_given_twice_and_every_request_is_answered(
+        machines in proptest::collection::vec(machine(), 1..3),
+        requests in requests(),
+        is_power_saving: bool,
+        reserved in proptest::collection::btree_set(0..12_u32, 0..4),
+    ) {
+        let reserved = reserved.into_iter().collect();
+        let options = PlanOptions { is_power_saving, reserved, ..PlanOptions::default() };
+        let made = plan(&machines, &requests, &[], &[], &options).unwrap();
+        let mut taken = BTreeSet::new();
+        for one in &made.assignments {
+            let request = requests.iter().find(|request| request.name == one.slice).unwrap();
+            prop_assert_eq!(one.cpus_in_order().len(), request.cores as usize);
+            for cpu in one.cpus_in_order() {
+                prop_assert!(taken.insert((one.machine, cpu)));
+                prop_assert!(machines[one.machine].cpu(cpu).is_some());
+                prop_assert!(!options.reserved.contains(cpu));
+            }
+            let pins = one.units.iter().filter(|unit| unit.cpus.len() == 1).count();
+            prop_assert_eq!(pins, request.cores as usize % 2);
+        }
+        prop_assert_eq!(made.assignments.len() + made.refused.len(), requests.len());
+        // A refused slice has more processors than any machine has left.
+        for no in &made.refused {
+            let request = requests.iter().find(|request| request.name == no.slice).unwrap();
+            for (index, machine) in machines.iter().enumerate() {
+                let own = made.assignments.iter().filter(|one| one.machine == index);
+                let used: usize = own.map(|one| one.cpus_in_order().len()).sum();
+                let usable = machine.allowed().difference(&options.reserved).len();
+                prop_assert!(usable - used < request.cores as usize, "{}", no.reason);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pair_is_on_two_nodes_only_if_no_node_has_two_free_processors(
+        machine in machine(), requests in requests()
+    ) {
+        let machines = std::slice::from_ref(&machine);
+        // One slice after the other, so that what was free is known.
+        let mut old = SlicePlan::default();
+        for count in 1..=requests.len() {
+            let free = free_by_node(&machine, &old, 0);
+            let made =
+                plan(machines, &requests[..count], &[], &old.assignments, &PlanOptions::default());
+            let made = made.unwrap();
+            let new = made.assignments.iter().find(|one| one.slice == requests[count - 1].name);
+            let pairs: usize = free.iter().map(|free| free / 2).sum();
+            let remote = new.map_or(0, |new| {
+                let is_remote = |near| matches!(near, Some(Proximity::Remote(_)));
+                new.units.iter().filter(|unit| is_remote(unit.proximity)).count()
+            });
+            let wanted = requests[count - 1].cores as usize / 2;
+            prop_assert_eq!(remote, if new.is_some() { wanted.saturating_sub(pairs) } else { 0 });
+            old = made;
+        }
+    }
+
+    #[test]
+    fn planning_again_moves_nothing_and_a_new_slice_moves_nothing(
+        machines in proptest::collection::vec(machine(), 1..3), requests in requests()
+    ) {
+        let options = PlanOptions::default();
+        let old = plan(&machines, &requests, &[], &[], &options).unwrap();
+        prop_assert!(old.moves.is_empty());
+        let placed: Vec<SliceRequest> = requests
+            .iter()
+            .filter(|request| old.assignments.iter().any(|one| one.slice == request.name))
+            .cloned()
+            .collect();
+        let again = plan(&machines, &placed, &[], &old.assignments, &options).unwrap();
+        prop_assert!(again.moves.is_empty());
+        prop_assert!(again.refused.is_empty());
+        let mut more = placed.clone();
+        more.push("new:1:high".parse().unwrap());
+        let grown = plan(&machines, &more, &[], &old.assignments, &options).unwrap();
+        prop_assert!(grown.moves.is_empty());
+    }
+}
