@@ -21,6 +21,8 @@ pub const NS_NUMA_DEFAULT: u32 = 0;
 pub const NS_NUMA_BIND: u32 = 1;
 /// Memory is interleaved over the given nodes, page by page.
 pub const NS_NUMA_INTERLEAVE: u32 = 2;
+/// On the nodes while they have free memory, then on others.
+pub const NS_NUMA_PREFERRED: u32 = 3;
 
 /// Asymmetric if the kernel supports `membarrier(2)`, otherwise fenced.
 pub const NS_PIN_AUTO: u32 = 0;
@@ -58,7 +60,7 @@ pub struct ns_create_options {
     pub page: u32,
     /// `NS_PIN_AUTO`, `NS_PIN_ASYMMETRIC` or `NS_PIN_FENCED`.
     pub pin: u32,
-    /// `NS_NUMA_DEFAULT`, `NS_NUMA_BIND` or `NS_NUMA_INTERLEAVE`.
+    /// `NS_NUMA_DEFAULT`, `NS_NUMA_BIND`, `NS_NUMA_INTERLEAVE` or `NS_NUMA_PREFERRED`.
     pub numa: u32,
     /// The file mode, as for `chmod`.
     pub mode: u32,
@@ -106,6 +108,7 @@ impl ns_create_options {
                 NS_NUMA_DEFAULT => NumaPolicy::Default,
                 NS_NUMA_BIND => NumaPolicy::Bind(nodes),
                 NS_NUMA_INTERLEAVE => NumaPolicy::Interleave(nodes),
+                NS_NUMA_PREFERRED => NumaPolicy::Preferred(nodes),
                 numa => {
                     return Err(invalid(format!(
                         "unknown NUMA policy {numa}: expected one of NS_NUMA_.."

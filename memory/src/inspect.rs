@@ -16,6 +16,7 @@ use crate::layout::{
 use crate::member::is_dead;
 use crate::member::pin::PinInterval;
 use crate::namespace::{self, NamespaceEntry};
+use crate::numa_policy::PagesByNode;
 use crate::region::file::Region;
 use crate::region::map::Map;
 use crate::region::member_table::{identity_of, member_slots_used, state};
@@ -117,6 +118,20 @@ impl Region {
         let map = &self.shared.map;
         let heap = map.populate(0, ChunkIndex(chunks_used(map)?).start())?;
         Ok(heap + map.populate(chunk_words_at(map.chunks()), map.len())?)
+    }
+
+    /// Where the region's memory is: its pages by NUMA node. Pages that were allocated and never
+    /// used are left out. Maps pages into this process, as [`Region::populate`] does, and adds
+    /// none.
+    ///
+    /// # Errors
+    /// `Damaged`. `System` if the kernel does not tell.
+    pub fn pages_by_node(&self) -> Result<PagesByNode> {
+        let map = &self.shared.map;
+        let mut pages = PagesByNode::default();
+        map.count_pages(0, ChunkIndex(chunks_used(map)?).start(), &mut pages)?;
+        map.count_pages(chunk_words_at(map.chunks()), map.len(), &mut pages)?;
+        Ok(pages)
     }
 
     /// Backs the allocated heap with 2 MiB pages (Linux 6.1 and later; tmpfs and memory files),

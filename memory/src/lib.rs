@@ -31,6 +31,7 @@ mod member;
 mod region;
 pub mod crash;
 mod thread_guard;
+mod numa_policy;
 mod system;
 mod clock;
 mod allocator;
@@ -64,11 +65,10 @@ pub use log::reader::{LogRead, LogReader, PositionState};
 pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
+pub use numa_policy::{NumaPolicy, PagesByNode};
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
 pub use region::catalog_use::{is_end_of_namespace, namespace_removed};
-pub use region::file::{
-    AttachOptions, CreateOptions, NumaPolicy, PageSize, PinMode, Region, RegionFiles,
-};
+pub use region::file::{AttachOptions, CreateOptions, PageSize, PinMode, Region, RegionFiles};
 pub use region::index_table::IndexTable;
 pub use region::map::{CellWriter, prefetch};
 pub use region::owner::{

@@ -356,35 +356,6 @@ fn membarrier(command: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Applies a NUMA policy to the mapping (`mbind`). On a machine with one node it has no effect.
-pub(crate) fn bind_memory(
-    base: NonNull<u8>,
-    bytes: u64,
-    interleave: bool,
-    nodes: &[u32],
-) -> Result<()> {
-    const MPOL_BIND: i32 = 2;
-    const MPOL_INTERLEAVE: i32 = 3;
-    let mut mask = [0_u64; 16];
-    for &node in nodes {
-        let word = mask.get_mut(node as usize / 64).ok_or_else(|| Error::BadArgument {
-            detail: format!("NUMA node {node}: nodes are numbered 0 to 1023"),
-        })?;
-        *word |= 1 << (node % 64);
-    }
-    let mode = if interleave { MPOL_INTERLEAVE } else { MPOL_BIND };
-    // SAFETY: the mask outlives the call and has 1024 bits; a policy changes no byte of the range.
-    let done = unsafe {
-        libc::syscall(libc::SYS_mbind, base.as_ptr(), bytes, mode, mask.as_ptr(), 1025_u64, 0)
-    };
-    if done != 0 {
-        return Err(failure(format!(
-            "cannot place the region on NUMA nodes {nodes:?}: `numactl --hardware` lists the nodes"
-        )));
-    }
-    Ok(())
-}
-
 /// Sleeps until another thread or process wakes the waiters of the word, for at most `bound`.
 /// Returns at once if the low half of the word is not `expected`. May return early.
 pub(crate) fn futex_wait(word: &AtomicU64, expected: u32, bound: Duration) -> Result<()> {

@@ -37,6 +37,8 @@ pub struct NodeConfig {
     pub cores: usize,
     /// Whether each core is pinned to a processor. Ignored if there are more cores than processors.
     pub is_pinned: bool,
+    /// The processors of the cores, in this order. Empty: all that the process may use, ascending.
+    pub processors: Vec<usize>,
     /// The addresses that clients connect to.
     pub endpoints: Vec<Endpoint>,
     /// Limits of connections.
@@ -56,6 +58,7 @@ impl Default for NodeConfig {
         Self {
             cores: 0,
             is_pinned: true,
+            processors: Vec::new(),
             endpoints: Vec::new(),
             limits: ConnectionLimits::default(),
             spin: None,
@@ -146,7 +149,7 @@ impl Node {
         protocols: &[Arc<dyn Protocol>],
     ) -> Result<Self> {
         let open_files_max = placement::raise_open_files();
-        let processors = placement::processors()?;
+        let processors = placement::chosen_processors(&config.processors)?;
         let count = core_count(config.cores, processors.len())?;
         let clock = Clock::new();
         let spin = match config.spin {

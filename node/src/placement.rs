@@ -20,6 +20,29 @@ pub(crate) fn processors() -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).collect())
 }
 
+/// The processors that the caller chose; all that this process may use if it chose none.
+pub(crate) fn chosen_processors(chosen: &[usize]) -> Result<Vec<usize>> {
+    let allowed = processors()?;
+    if chosen.is_empty() {
+        return Ok(allowed);
+    }
+    let is_repeated = |(index, number): (usize, &usize)| {
+        chosen.iter().take(index).any(|earlier| earlier == number)
+    };
+    let mut numbered = chosen.iter().enumerate();
+    let wrong =
+        numbered.find(|(index, number)| !allowed.contains(number) || is_repeated((*index, number)));
+    match wrong {
+        None => Ok(chosen.to_vec()),
+        Some((_, number)) => Err(Error::BadArgument {
+            detail: format!(
+                "processor {number} is given twice, or this process may not use it; it may use \
+                 {allowed:?}"
+            ),
+        }),
+    }
+}
+
 /// Pins the calling thread to a processor.
 pub(crate) fn pin(processor: usize) -> Result<()> {
     let mut set = CpuSet::new();
@@ -110,6 +133,18 @@ mod tests {
             (processors().unwrap(), current().name().map(str::to_owned))
         });
         assert_eq!(seen.unwrap().join().unwrap(), (vec![last], Some("pinned".to_owned())));
+    }
+
+    #[test]
+    fn chosen_processors_must_be_allowed_and_distinct() {
+        let allowed = processors().unwrap();
+        assert_eq!(chosen_processors(&[]).unwrap(), allowed);
+        let last = *allowed.last().unwrap();
+        assert_eq!(chosen_processors(&[last]).unwrap(), [last]);
+        for wrong in [vec![last, last], vec![1023]] {
+            let refused = chosen_processors(&wrong).unwrap_err().to_string();
+            assert!(refused.contains("it may use"), "{refused}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@
 
 #![forbid(unsafe_code)]
 
+mod tools;
+mod draw;
 mod plan;
 mod discover;
 mod sysfs;
@@ -27,8 +29,10 @@ mod cpu_set;
 pub use activity::Activity;
 pub use cpu_set::{CPUS_MAX, CpuSet};
 pub use discover::discover;
+pub use draw::{svg, text};
 pub use plan::{
     Assignment, Baseline, KubernetesPolicy, Move, PlanOptions, RefusedSlice, Scheme, SliceLoad,
     SlicePin, SlicePlan, SliceRequest, SliceUnit, Thresholds, TrafficLevel, baseline, plan,
 };
+pub use tools::{PlacementTool, for_tool};
 pub use topology::{Cache, CacheKind, Cpu, Nic, NumaNode, Proximity, Topology, TopologyParts};

@@ -17,10 +17,10 @@ use crate::storage::SyncStorage;
 ///   `create` and `any_owner` for a region that is made by this call: `create=1` (attach, and
 ///   create it first if there is none), `max=4GiB` (the most bytes of records and index; also
 ///   `KiB`, `MiB`, `TiB` or plain bytes; default 1 GiB), `page=2MiB` (default `4KiB`),
-///   `populate=1` (take all memory now), `numa=bind:0,1` or `numa=interleave:0,1`, `pin=auto`,
-///   `pin=asymmetric` or `pin=fenced`, `mode=0660` (octal, default `0600`), `any_owner=1` (also
-///   accept a file, a directory or a symbolic link that belongs to a user other than this one and
-///   root; without `create=1` too).
+///   `populate=1` (take all memory now), `numa=bind:0,1`, `numa=interleave:0,1` or
+///   `numa=preferred:0`, `pin=auto`, `pin=asymmetric` or `pin=fenced`, `mode=0660` (octal, default
+///   `0600`), `any_owner=1` (also accept a file, a directory or a symbolic link that belongs to a
+///   user other than this one and root; without `create=1` too).
 /// - `local:/path[?option=value&..]`: the Unix socket of a node on this host. The node grants its
 ///   region, which is then read and written directly, also while the node restarts. A client that
 ///   may not have the region gets a ring in shared memory, and reconnects by itself. If the node is

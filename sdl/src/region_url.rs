@@ -102,11 +102,12 @@ fn numa(value: &str) -> Result<NumaPolicy> {
         None if value == "default" => Some(NumaPolicy::Default),
         Some(("bind", text)) => nodes(text).map(NumaPolicy::Bind),
         Some(("interleave", text)) => nodes(text).map(NumaPolicy::Interleave),
+        Some(("preferred", text)) => nodes(text).map(NumaPolicy::Preferred),
         _ => None,
     };
     match policy {
         Some(policy) => Ok(policy),
-        None => refused("numa", value, "default, bind:0,1 or interleave:0,1"),
+        None => refused("numa", value, "default, bind:0,1, interleave:0,1 or preferred:0"),
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod copies;
 use std::cell::Cell;
 use std::path::Path;
 
+use nearstate_memory::PagesByNode;
 use nearstate_memory::{
     AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, RegionFiles,
     RemovedRegion,
@@ -118,6 +119,15 @@ impl Region {
     /// `Damaged`, `System`.
     pub fn populate(&self) -> Result<u64> {
         self.memory.populate()
+    }
+
+    /// Where the region's memory is: its pages by NUMA node. Pages that were allocated and never
+    /// used are left out.
+    ///
+    /// # Errors
+    /// `Damaged`. `System` if the kernel does not tell.
+    pub fn pages_by_node(&self) -> Result<PagesByNode> {
+        self.memory.pages_by_node()
     }
 
     /// Replaces the used pages with 2 MiB pages where the kernel allows it: fewer TLB misses.

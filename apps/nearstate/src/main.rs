@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod numa;
 mod top;
 mod serve;
 mod record_counts;
@@ -28,6 +29,9 @@ enum CliCommand {
     /// Run benchmarks: mobile-core workloads and single operations, compared with other stores
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Show the processors and memory nodes of a machine, plan slices on them, apply the plan
+    #[command(subcommand)]
+    Numa(numa::NumaCommand),
     /// Create, inspect, check and delete regions
     #[command(subcommand)]
     Region(region::RegionCommand),
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         CliCommand::Bench(command) => bench::run(command),
         CliCommand::Serve(args) => serve::run(&args),
         CliCommand::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+        CliCommand::Numa(command) => numa::run(command, &mut std::io::stdout().lock()),
         CliCommand::Top(args) => top::run(&args),
         CliCommand::Torture(args) => return torture::run(&args),
         CliCommand::TortureChild(child) => return torture::run_child(&child),

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 mod follow;
 mod limits;
+mod numa;
 
 pub(crate) use follow::host_name;
 use follow::{FollowArgs, PromoteArgs, following_json, following_text};
@@ -83,6 +84,9 @@ pub(crate) struct InspectArgs {
     /// object
     #[arg(long)]
     objects: bool,
+    /// Also show on which NUMA nodes the region's pages are
+    #[arg(long)]
+    nodes: bool,
 }
 
 /// What `create` creates.
@@ -107,6 +111,11 @@ pub(crate) struct CreateArgs {
     /// Interleave the memory over these NUMA nodes, page by page
     #[arg(long, value_name = "NODES", value_delimiter = ',')]
     numa_interleave: Vec<u32>,
+    /// NUMA nodes of the memory: bind:NODES, interleave:NODES, preferred:NODES, or auto: prefer the
+    /// node of the processors that this process may use
+    #[arg(long, value_name = "POLICY", value_parser = numa::parse_numa)]
+    #[arg(conflicts_with_all = ["numa_bind", "numa_interleave"])]
+    numa: Option<numa::NumaArg>,
     /// How readers publish their pins: with membarrier(2), with a fence per read, or auto:
     /// membarrier(2) if the kernel has it
     #[arg(long, value_enum, default_value_t = PinModeArg::Auto)]
@@ -141,14 +150,21 @@ enum PinModeArg {
 pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
     match command {
         RegionCommand::Create(args) => create(args, out),
-        RegionCommand::Inspect(InspectArgs { region: args, objects }) => {
+        RegionCommand::Inspect(InspectArgs { region: args, objects, nodes }) => {
             let region = args.attach()?;
             let seen = region.inspect()?;
             let objects = if objects { Some(region.objects()?) } else { None };
+            let pages = nodes.then(|| region.pages_by_node()).transpose()?;
             let text = if args.json {
-                inspection_json(&seen, objects).to_string()
+                let mut json = inspection_json(&seen, objects);
+                if let (Some(pages), Some(object)) = (&pages, json.as_object_mut()) {
+                    object.insert("pages_by_node".to_owned(), numa::pages_json(pages));
+                }
+                json.to_string()
             } else {
-                inspection_text(&seen, objects)
+                let nodes =
+                    pages.map(|pages| format!("\nmemory      {}", numa::pages_text(&pages)));
+                inspection_text(&seen, objects) + &nodes.unwrap_or_default()
             };
             print(out, &text)
         }
@@ -231,42 +247,54 @@ fn removal_json(args: &RegionArgs, removed: &RemovedRegion) -> String {
 
 fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
     let (path, mode, is_json) = (args.path.clone(), args.mode, args.json);
-    let seen = Region::create(&path, &args.into_options())?.inspect()?;
+    let options = args.into_options()?;
+    let is_placed = options.numa != NumaPolicy::Default;
+    let region = Region::create(&path, &options)?;
+    let seen = region.inspect()?;
+    let pages = is_placed.then(|| region.pages_by_node()).transpose()?;
+    if let Some(pages) = &pages {
+        numa::check(&options.numa, pages)?;
+    }
     let next = format!("nearstate serve --region {}", path.display());
     let text = if is_json {
         let json = json!({
             "path": path.display().to_string(), "bytes_on_disk": seen.bytes_on_disk,
             "bytes_max": seen.bytes_max, "page_bytes": seen.page_bytes,
             "mode": format!("{mode:o}"), "is_fenced": seen.is_fenced, "next": next,
+            "pages_by_node": pages.as_ref().map(numa::pages_json),
         });
         json.to_string()
     } else {
         format!(
             "created  {}\nsize     {} now, {} at most\npages    {} KiB, pins {}\n\
-             mode     {mode:o}\nnext     {next}",
+             mode     {mode:o}\n{}next     {next}",
             path.display(),
             mib(seen.bytes_on_disk),
             mib(seen.bytes_max),
             seen.page_bytes >> 10,
             pin_mode(&seen),
+            pages.as_ref().map_or(String::new(), |pages| {
+                format!("memory   {}\n", numa::pages_text(pages))
+            }),
         )
     };
     print(out, &text)
 }
 
 impl CreateArgs {
-    fn into_options(self) -> CreateOptions {
-        CreateOptions {
+    fn into_options(self) -> Result<CreateOptions> {
+        Ok(CreateOptions {
             bytes_max: self.max,
             page: match self.page {
                 PageSizeArg::Small => PageSize::Small,
                 PageSizeArg::Huge => PageSize::Huge2M,
             },
             populate: self.populate,
-            numa: match (self.numa_bind.is_empty(), self.numa_interleave.is_empty()) {
-                (false, _) => NumaPolicy::Bind(self.numa_bind),
-                (_, false) => NumaPolicy::Interleave(self.numa_interleave),
-                _ => NumaPolicy::Default,
+            numa: match (self.numa, self.numa_bind.is_empty(), self.numa_interleave.is_empty()) {
+                (Some(policy), _, _) => policy.resolve()?,
+                (_, false, _) => NumaPolicy::Bind(self.numa_bind),
+                (_, _, false) => NumaPolicy::Interleave(self.numa_interleave),
+                (None, true, true) => NumaPolicy::Default,
             },
             pin: match self.pin {
                 PinModeArg::Auto => PinMode::Auto,
@@ -276,7 +304,7 @@ impl CreateArgs {
             mode: self.mode,
             any_owner: self.any_owner,
             hash_seed: None,
-        }
+        })
     }
 }
 

@@ -6,6 +6,7 @@ mod region_lock;
 mod memory_budget;
 mod memory_limit;
 mod peers;
+mod place;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::settings::{LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, Se
 use memory_budget::{MemoryBudget, MemoryDemand};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
+use place::NodePlace;
 
 /// The options of `nearstate serve`.
 #[derive(Debug, Args)]
@@ -73,14 +75,15 @@ fn serve_until_signal(
     tls: Option<&Tls>,
     begin: Instant,
 ) -> Result<()> {
+    let place = place::find(settings)?;
     if !settings.region.path.exists() {
         // Limits that do not fit create no region.
-        memory_budget(settings, settings.region_max.0)?;
+        memory_budget(settings, &place, settings.region_max.0)?;
     }
-    let region = attach(settings)?;
+    let region = attach(settings, &place)?;
     let _lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
     set_limits(&region, &settings.namespace_limits)?;
-    let budget = memory_budget(settings, region.inspect()?.bytes_max)?;
+    let budget = memory_budget(settings, &place, region.inspect()?.bytes_max)?;
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
@@ -94,7 +97,7 @@ fn serve_until_signal(
         detail: "cannot wait for signals".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
     })?;
-    let config = config(settings, tls, budget.core_bytes_max);
+    let config = config(settings, &place, tls, budget.core_bytes_max);
     let node = Node::start(&config, &region, &protocols)?;
     metrics.begin(node.metrics());
     if let Some(port) = announced_port(&config, &node) {
@@ -197,11 +200,15 @@ fn memory_limit(settings: &Settings) -> Option<MemoryLimit> {
 }
 
 /// Divides the memory limit, if there is one, among the limits of the node.
-fn memory_budget(settings: &Settings, region_bytes: u64) -> Result<MemoryBudget> {
+fn memory_budget(
+    settings: &Settings,
+    place: &NodePlace,
+    region_bytes: u64,
+) -> Result<MemoryBudget> {
     let is_in_memory = memory_limit::is_in_memory(&settings.region.path);
     let demand = MemoryDemand {
         region: if is_in_memory { region_bytes } else { 0 },
-        cores: Node::core_count(settings.cores.0)? as u64,
+        cores: Node::core_count(place.cores(settings))? as u64,
         connections_max: settings.connections_max.0.into(),
         rings_max: settings.rings_max.0 as u64,
         output_bytes_max: settings.output_bytes_max.0,
@@ -278,12 +285,13 @@ fn wait_for_signal(signals: &mut Signals, settings: &Settings, tls: Option<&Tls>
     SIGTERM
 }
 
-fn attach(settings: &Settings) -> Result<Region> {
+fn attach(settings: &Settings, place: &NodePlace) -> Result<Region> {
     let begin = Instant::now();
     let options = CreateOptions {
         bytes_max: settings.region_max.0,
         mode: settings.region_mode.0,
         any_owner: settings.is_any_owner,
+        numa: place.numa_policy(),
         ..CreateOptions::default()
     };
     settings.region.prepare()?;
@@ -303,7 +311,12 @@ fn attach(settings: &Settings) -> Result<Region> {
     Ok(region)
 }
 
-fn config(settings: &Settings, tls: Option<&Tls>, core_bytes_max: u64) -> NodeConfig {
+fn config(
+    settings: &Settings,
+    place: &NodePlace,
+    tls: Option<&Tls>,
+    core_bytes_max: u64,
+) -> NodeConfig {
     let tcp = settings.listen.iter().map(|address| ListenAddress::Tcp(*address));
     let mode = settings.unix_mode.0;
     let paths = settings.unix_paths();
@@ -324,8 +337,9 @@ fn config(settings: &Settings, tls: Option<&Tls>, core_bytes_max: u64) -> NodeCo
     let over_tls_endpoints =
         over_tls_endpoints.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
     NodeConfig {
-        cores: settings.cores.0,
+        cores: place.cores(settings),
         is_pinned: settings.pin_cores,
+        processors: place.processors.clone(),
         endpoints: endpoints
             .chain(over_tls_endpoints)
             .chain(sentinel.map(endpoint(RespProtocol::SENTINEL)))

@@ -16,7 +16,9 @@ mod values;
 pub(crate) use layers::{SettingLayers, read as read_text};
 pub(crate) use print::print;
 pub(crate) use table::{SETTINGS, Settings};
-pub(crate) use values::{LogFormat, LogLevel, MemoryMax, NamespaceLimitLines, parse_time};
+pub(crate) use values::{
+    LogFormat, LogLevel, MemoryMax, NamespaceLimitLines, PlaceSetting, parse_time,
+};
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

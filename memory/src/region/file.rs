@@ -21,6 +21,7 @@ use crate::layout::{
     SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS, arena_at, chunk_words_at, member_at,
     region_bytes, seal,
 };
+use crate::numa_policy::NumaPolicy;
 use crate::region::catalog::NameTable;
 use crate::region::creation_lock::{self, CreationLock, CreationWait};
 use crate::region::index_table::IndexTable;
@@ -50,19 +51,6 @@ impl PageSize {
             Self::Huge2M => 2 << 20,
         }
     }
-}
-
-/// The NUMA nodes on which the region's memory is placed, by `mbind(2)`. It has no effect on a
-/// machine with one node, and none on a disk file system, where the kernel uses its page cache.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum NumaPolicy {
-    /// On the node of the thread that touches a page first.
-    #[default]
-    Default,
-    /// Only on these nodes.
-    Bind(Vec<u32>),
-    /// Page by page over these nodes.
-    Interleave(Vec<u32>),
 }
 
 /// How a reader's pin becomes visible (`spec/region.md`, section 6).
@@ -313,11 +301,7 @@ impl Region {
             PinMode::Asymmetric => return Err(no_barrier(path)),
         };
         let map = Map::new(file, path, length, page, chunks)?;
-        match &options.numa {
-            NumaPolicy::Default => {}
-            NumaPolicy::Bind(nodes) => map.bind_memory(false, nodes)?,
-            NumaPolicy::Interleave(nodes) => map.bind_memory(true, nodes)?,
-        }
+        map.set_numa_policy(&options.numa)?;
         map.commit(0, page.max(MEMBERS))?;
         fill_superblock(&map, page, is_fenced, options.hash_seed)?;
         if !map.try_commit(0, page)? {

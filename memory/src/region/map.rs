@@ -14,9 +14,13 @@ use crate::layout::{
     BITMAP_BYTES, CHUNK_BYTES, CHUNK_NEW_WITH_PAGES, Corruption, HEAP, LINE, bitmaps_at,
     chunk_words_at, ordinary_chunks, region_bytes,
 };
+use crate::numa_policy::{self, NumaPolicy, PagesByNode};
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
+
+/// Bytes of a base page.
+const PAGE_SMALL: u64 = 4096;
 
 const OUTSIDE: Corruption = Corruption("an offset points outside the region");
 const OVERFULL: Corruption = Corruption("the parts of a record are longer than its cell");
@@ -391,8 +395,23 @@ impl Map {
     }
 
     /// Applies a NUMA policy to the whole mapping.
-    pub(crate) fn bind_memory(&self, interleave: bool, nodes: &[u32]) -> Result<()> {
-        system::bind_memory(self.base, self.bytes, interleave, nodes)
+    pub(crate) fn set_numa_policy(&self, policy: &NumaPolicy) -> Result<()> {
+        numa_policy::apply(self.base, self.bytes, policy)
+    }
+
+    /// Counts the pages between two offsets that the file has by their NUMA node.
+    pub(crate) fn count_pages(&self, from: u64, to: u64, pages: &mut PagesByNode) -> Result<()> {
+        self.with_file(|file| {
+            let mut at = from;
+            while let Some((start, end)) = system::next_data(file.as_fd(), at)
+                && start < to
+            {
+                let range = (start & !(PAGE_SMALL - 1), end.min(to).min(self.bytes));
+                numa_policy::count_pages(self.base, range, pages)?;
+                at = end;
+            }
+            Ok(())
+        })
     }
 }
 

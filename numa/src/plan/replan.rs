@@ -61,12 +61,18 @@ pub(super) fn keep(
     let known: Vec<_> = known.collect();
     // First all, so that no slice grows into the place of another.
     for (index, _, _, old) in &known {
+        let mut units = old.units.clone();
         let machine = machines.get_mut(old.machine);
-        if machine.is_some_and(|machine| take(machine, &old.units)) {
-            let mut units = old.units.clone();
-            for unit in &mut units {
-                unit.reason = String::from("kept from the earlier plan");
+        let is_taken = machine.is_some_and(|machine| {
+            take(machine, &units) && {
+                let is_known = units.iter_mut().all(|unit| refresh(machine, unit));
+                if !is_known {
+                    release(machine, &old.units);
+                }
+                is_known
             }
+        });
+        if is_taken {
             let kept = Kept { machine: old.machine, units, reason: None };
             remains.kept.insert(*index, kept);
         } else {
@@ -90,6 +96,20 @@ pub(super) fn keep(
         remains.kept.insert(index, kept);
     }
     remains
+}
+
+/// Sets what follows from the processors of a unit, which may be from a file. False if it is no
+/// unit.
+fn refresh(machine: &MachineState, unit: &mut SliceUnit) -> bool {
+    unit.reason = String::from("kept from the earlier plan");
+    unit.proximity = match unit.cpus.as_slice() {
+        [_] => None,
+        [a, b] => {
+            machine.core_of(*a).zip(machine.core_of(*b)).map(|(a, b)| machine.proximity(a, b))
+        }
+        _ => return false,
+    };
+    true
 }
 
 /// Returns processors from the end: the pin first.

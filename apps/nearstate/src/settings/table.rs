@@ -11,8 +11,8 @@ use nearstate_resp::keyspace_events::KeyspaceEvents;
 
 use super::values::{
     AutoSize, ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, MemoryMax,
-    NamespaceLimitLines, PositiveCount, RegionPath, SettingValue, SpinSetting, TextLines, TimeSpan,
-    UnixPaths,
+    NamespaceLimitLines, PlaceSetting, PositiveCount, RegionPath, SettingValue, SpinSetting,
+    TextLines, TimeSpan, UnixPaths,
 };
 
 /// One setting of the table.
@@ -138,6 +138,10 @@ settings! {
     "cores" as cores: CountSetting = "0", --"cores";
     /// Pin each core to its own processor, if there are enough processors
     "pin_cores" as pin_cores: bool = "true", --"pin-cores";
+    /// The processors of the cores: `none` takes them in ascending order, `auto` takes processors
+    /// that are near each other and creates the region on their memory node, a list such as 2-5 is
+    /// taken as it is
+    "place" as place: PlaceSetting = "none", --"place";
     /// How long an idle core busy-polls before it sleeps: `adaptive` polls only while polling finds
     /// work, `never` sleeps at once, a time polls for that long
     "spin" as spin: SpinSetting = "adaptive", --"spin";

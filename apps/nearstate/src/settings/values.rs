@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nearstate_numa::CpuSet;
 use nearstate_store::{NamespaceLimits, create_user_directory, user_directory};
 
 /// How the items of a setting are separated where there is only one text (environment, flag).
@@ -128,6 +129,31 @@ fn namespace_limits(item: &str) -> Result<(String, NamespaceLimits), String> {
         return Err(format!("{item:?}: the soft limit is above the hard one"));
     }
     Ok((name.to_owned(), limits))
+}
+
+/// The processors of a node's cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceSetting {
+    /// In ascending order.
+    None,
+    /// By the topology of the machine.
+    Auto,
+    /// These.
+    Cpus(CpuSet),
+}
+
+impl SettingValue for PlaceSetting {
+    const WANTS: &'static str = "none|auto|CPUS";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        match only(items) {
+            "none" => Ok(Self::None),
+            "auto" => Ok(Self::Auto),
+            list => match list.parse::<CpuSet>() {
+                Ok(cpus) if !cpus.is_empty() => Ok(Self::Cpus(cpus)),
+                _ => Err(format!("{list:?} is not valid: expected none, auto or a list like 2-5")),
+            },
+        }
+    }
 }
 
 /// The path of the region's file.

@@ -16,5 +16,6 @@ mod conformance;
 mod fixture;
 mod follow;
 mod hostile;
+mod numa;
 mod serve;
 mod torture;

@@ -177,9 +177,11 @@ fn a_region_of_huge_pages_works_on_a_mount_of_them() {
 fn memory_is_bound_to_existing_nodes() {
     let folder = TestFolder::new();
     let with = |numa| CreateOptions { numa, ..small() };
-    for (name, numa) in
-        [("bound", NumaPolicy::Bind(vec![0])), ("interleaved", NumaPolicy::Interleave(vec![0]))]
-    {
+    for (name, numa) in [
+        ("bound", NumaPolicy::Bind(vec![0])),
+        ("interleaved", NumaPolicy::Interleave(vec![0])),
+        ("preferred", NumaPolicy::Preferred(vec![0])),
+    ] {
         let path = folder.dir().join(name);
         let region = match Region::create(&path, &with(numa)) {
             Ok(region) => region,
@@ -190,9 +192,16 @@ fn memory_is_bound_to_existing_nodes() {
         };
         let (session, ns) = open(&region);
         session.put(ns, b"k", b"v").unwrap();
+        // Read back: every page of the file is on the node.
+        let pages = region.pages_by_node().unwrap();
+        let on_disk = region.inspect().unwrap().bytes_on_disk / 4096;
+        assert_eq!(pages.nodes.keys().copied().collect::<Vec<_>>(), [0], "{name}");
+        assert!(pages.unknown == 0 && (1..=on_disk).contains(&pages.nodes[&0]), "{pages:?}");
         drop((session, region));
         clean(&path);
     }
+    let empty = with(NumaPolicy::Bind(Vec::new()));
+    refused(Region::create(&folder.path, &empty), &["names no node", "bind:0"]);
     let nowhere = with(NumaPolicy::Bind(vec![900]));
     refused(Region::create(&folder.path, &nowhere), &["900", "numactl --hardware"]);
     let beyond = with(NumaPolicy::Interleave(vec![5000]));

@@ -1,0 +1,129 @@
+//! A plan as JSON, and back. A file may be from anywhere: everything in it is checked.
+
+use std::path::Path;
+
+use nearstate_model::{Error, Result};
+use nearstate_numa::{Assignment, CpuSet, NumaNode, SlicePlan, SliceUnit, Topology};
+use serde_json::{Value, json};
+
+/// The version of the file's format.
+const FORMAT: u64 = 1;
+
+/// The largest file: 100,000 slices with explanations have 60 MB.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Processors by node, which a machine must have so that a plan for it can be applied.
+pub(super) fn nodes_of(topology: &Topology) -> Value {
+    let nodes = topology.nodes().iter();
+    let node = |node: &NumaNode| json!({"node": node.number, "cpus": node.cpus.to_string()});
+    nodes.map(node).collect()
+}
+
+/// The JSON of a plan.
+pub(super) fn to_json(plan: &SlicePlan, machines: &[Topology]) -> Value {
+    let machine =
+        |topology: &Topology| json!({"origin": topology.origin(), "nodes": nodes_of(topology)});
+    let unit = |unit: &SliceUnit| {
+        json!({
+            "cpus": unit.cpus, "proximity": unit.proximity.map(|near| near.to_string()),
+            "reason": unit.reason,
+        })
+    };
+    let slice = |one: &Assignment| {
+        json!({
+            "slice": one.slice, "machine": one.machine, "traffic": one.traffic.to_string(),
+            "cpus": one.cpus().to_string(), "nodes": one.nodes.to_string(),
+            "memory_node": one.memory_node, "units": one.units.iter().map(unit).collect::<Value>(),
+        })
+    };
+    let refused: Value =
+        plan.refused.iter().map(|no| json!({"slice": no.slice, "reason": no.reason})).collect();
+    let side =
+        |(machine, cpus): &(usize, CpuSet)| json!({"machine": machine, "cpus": cpus.to_string()});
+    let moves: Value = plan
+        .moves
+        .iter()
+        .map(|one| {
+            json!({
+                "slice": one.slice, "from": side(&one.from), "to": side(&one.to),
+                "reason": one.reason,
+            })
+        })
+        .collect();
+    json!({
+        "format": FORMAT, "machines": machines.iter().map(machine).collect::<Value>(),
+        "slices": plan.assignments.iter().map(slice).collect::<Value>(), "refused": refused,
+        "moves": moves,
+    })
+}
+
+/// A plan that was read from a file.
+#[derive(Debug)]
+pub(super) struct PlanFile {
+    /// The placed slices.
+    pub(super) assignments: Vec<Assignment>,
+    /// Origin and nodes of each machine.
+    pub(super) machines: Vec<(String, Value)>,
+}
+
+/// Reads a plan.
+///
+/// # Errors
+/// `System`: the file cannot be read. `BadArgument`: it is no plan, or one of another format.
+pub(super) fn read(path: &Path) -> Result<PlanFile> {
+    let bad = |why: &str| Error::BadArgument {
+        detail: format!(
+            "{} is no plan: {why}; write one with `nearstate numa plan --save FILE`",
+            path.display()
+        ),
+    };
+    let failed = |e: std::io::Error| Error::System {
+        detail: format!("cannot read {}", path.display()),
+        errno: e.raw_os_error().unwrap_or(0),
+    };
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if !found.is_file() || found.len() > FILE_BYTES_MAX {
+        return Err(bad("it is not a regular file, or too large"));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let json: Value = serde_json::from_str(&text).map_err(|e| bad(&e.to_string()))?;
+    match json.get("format").and_then(Value::as_u64) {
+        Some(FORMAT) => {}
+        Some(other) => return Err(bad(&format!("it has format {other}, not {FORMAT}"))),
+        None => return Err(bad("it has no format")),
+    }
+    let list = |name: &str| {
+        json.get(name).and_then(Value::as_array).ok_or_else(|| bad(&format!("it has no {name}")))
+    };
+    let machine = |one: &Value| {
+        let origin = one.get("origin")?.as_str()?.to_owned();
+        Some((origin, one.get("nodes")?.clone()))
+    };
+    let machines: Option<Vec<_>> = list("machines")?.iter().map(machine).collect();
+    let machines = machines.ok_or_else(|| bad("a machine has no origin or nodes"))?;
+    let slices = list("slices")?.iter().enumerate().map(|(index, one)| {
+        assignment(one).ok_or_else(|| bad(&format!("slice {index} is incomplete")))
+    });
+    Ok(PlanFile { assignments: slices.collect::<Result<_>>()?, machines })
+}
+
+/// The proximity of its units is left out; it follows from the machine.
+fn assignment(one: &Value) -> Option<Assignment> {
+    let text = |name: &str| one.get(name)?.as_str();
+    let unit = |unit: &Value| {
+        let cpus = unit.get("cpus")?.as_array()?;
+        let cpus = cpus.iter().map(|cpu| u32::try_from(cpu.as_u64()?).ok());
+        Some(SliceUnit { cpus: cpus.collect::<Option<_>>()?, ..SliceUnit::default() })
+    };
+    let number = one.get("memory_node")?;
+    let memory_node =
+        if number.is_null() { None } else { Some(u32::try_from(number.as_u64()?).ok()?) };
+    Some(Assignment {
+        slice: text("slice")?.to_owned(),
+        machine: usize::try_from(one.get("machine")?.as_u64()?).ok()?,
+        traffic: text("traffic")?.parse().ok()?,
+        units: one.get("units")?.as_array()?.iter().map(unit).collect::<Option<_>>()?,
+        nodes: text("nodes")?.parse().ok()?,
+        memory_node,
+    })
+}

@@ -1,0 +1,205 @@
+//! `nearstate numa`: this machine, another machine, plans that are saved, applied, and read back.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::fixture::NEARSTATE;
+
+/// Two sockets of two cores with two hyper-threads, as hwloc writes them.
+fn other_machine(folder: &TempDir) -> String {
+    let set = |first: u32, count: u32| format!("0x{:08x}", ((1_u32 << count) - 1) << first);
+    let core = |socket: u32, core: u32| {
+        let first = socket * 4 + core * 2;
+        format!(
+            "<object type=\"Core\" os_index=\"{core}\" cpuset=\"{}\">\
+             <object type=\"PU\" os_index=\"{first}\"/>\
+             <object type=\"PU\" os_index=\"{}\"/></object>",
+            set(first, 2),
+            first + 1
+        )
+    };
+    let socket = |number: u32| {
+        format!(
+            "<object type=\"Package\" os_index=\"{number}\" cpuset=\"{all}\">\
+             <object type=\"NUMANode\" os_index=\"{number}\" cpuset=\"{all}\" \
+             local_memory=\"1073741824\"/>{}{}</object>",
+            core(number, 0),
+            core(number, 1),
+            all = set(number * 4, 4)
+        )
+    };
+    let objects = socket(0) + &socket(1);
+    let text = format!(
+        "<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\"><topology version=\"2.0\">\
+         <object type=\"Machine\" cpuset=\"0x000000ff\">{objects}</object></topology>"
+    );
+    let path = folder.path().join("machine.xml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn numa(words: &[&str]) -> Output {
+    Command::new(NEARSTATE).arg("numa").args(words).output().unwrap()
+}
+
+fn done(words: &[&str]) -> String {
+    let output = numa(words);
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(words: &[&str], reason: &str) {
+    let output = numa(words);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains(reason), "{words:?}: {text}");
+}
+
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sleeping() -> Program {
+    Program(Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap())
+}
+
+fn allowed(program: &Program) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", program.0.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
+}
+
+/// A plan of one processor on this machine. Returns its file and the processor.
+fn plan_here(folder: &TempDir) -> (String, String) {
+    let path = folder.path().join("plan.json").to_str().unwrap().to_owned();
+    done(&["plan", "--slice", "upf:1:high", "--window", "0", "--save", &path]);
+    let plan: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    (path, plan["slices"][0]["cpus"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn this_and_another_machine_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let here: Value = serde_json::from_str(&done(&["show", "--json"])).unwrap();
+    assert!(!here["cpus"].as_array().unwrap().is_empty());
+    assert!(done(&["show", "--window", "100ms"]).contains("NUMA node P#0"));
+    let (other, svg) = (other_machine(&folder), folder.path().join("machine.svg"));
+    let text = done(&["show", "--from", &other, "--svg", svg.to_str().unwrap()]);
+    assert!(text.contains("8 processors, 4 cores, 2 sockets, 2 nodes"), "{text}");
+    assert!(text.contains("  HT P#             4    6\n  HT P#             5    7\n"), "{text}");
+    let image = fs::read_to_string(svg).unwrap();
+    assert!(image.starts_with("<svg ") && image.matches(">HT P#<").count() == 4);
+    refused(&["show", "--from", &other, "--window", "1s"], "leave it out with --from");
+    refused(&["show", "--from", "/none.xml"], "does not exist");
+}
+
+#[test]
+fn slices_are_planned_explained_and_printed_for_other_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = other_machine(&folder);
+    let path = folder.path().join("plan.json");
+    let path = path.to_str().unwrap();
+    let base = ["plan", "--from", &other, "--housekeeping", ""];
+    let with = |more: &[&str]| done(&[&base[..], more].concat());
+    let text = with(&["--slice", "a:2:high", "--slice", "b:3:low", "--explain", "--save", path]);
+    assert!(text.contains("processors 0,1 2  nodes 0  memory node 0"), "{text}");
+    assert!(text.contains("next best"), "{text}");
+    let print = |tool| done(&["apply", path, "--slice", "b", "--print", tool]);
+    for (tool, expected) in [
+        ("taskset", "taskset --cpu-list 0-2 PROGRAM"),
+        ("numactl", "numactl --physcpubind=0-2 --membind=0 PROGRAM"),
+        ("systemd", "AllowedCPUs=0-2\nAllowedMemoryNodes=0\nNUMAPolicy=bind\nNUMAMask=0\n"),
+        ("libvirt", "<vcpupin vcpu='2' cpuset='2'/>"),
+        ("kubernetes", "cpuset_cpus: \"0-2\"\ncpuset_mems: \"0\""),
+        ("dpdk", "--lcores=0@0,1@1,2@2 --socket-mem=1024"),
+    ] {
+        assert!(print(tool).contains(expected), "{}", print(tool));
+    }
+    // The same plan again moves nothing; a changed level moves one slice, and says why.
+    let again = with(&["--slice", "a:2:high", "--slice", "b:3:low", "--current", path]);
+    assert!(!again.contains("move"), "{again}");
+    let changed = with(&["--slice", "a:2:low", "--slice", "b:3:low", "--current", path]);
+    assert!(changed.contains("move a: from 4,6 of machine 0 to 4-5"), "{changed}");
+    assert!(changed.contains("its traffic changed from high to low"), "{changed}");
+    let packed = with(&["--slice", "a:2:high", "--baseline", "kubernetes"]);
+    assert!(packed.contains("processors 0,1 "), "{packed}");
+    refused(&["apply", path, "--slice", "b", "--pid", "1"], "is planned for");
+    refused(&["apply", path, "--slice", "x", "--print", "dpdk"], "it places a, b");
+    refused(&["plan", "--from", &other, "--slice", "a:9:low"], "1 of 1 slices do not fit");
+    refused(&["plan", "--from", &other], "no slice");
+    let pins = ["--slice", "a:2:low", "--pin", "x:1-2", "--pin", "y:2"];
+    refused(&[&base[..], &pins].concat(), "processor 2 of");
+}
+
+#[test]
+fn a_plan_is_applied_to_a_process_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, cpu) = plan_here(&folder);
+    let program = sleeping();
+    let pid = program.0.id().to_string();
+    let text = done(&["apply", &plan, "--slice", "upf", "--pid", &pid]);
+    assert!(
+        text.contains(&format!("1 threads of process {pid} run on processors {cpu}")),
+        "{text}"
+    );
+    assert_eq!(allowed(&program), cpu);
+    refused(&["apply", &plan, "--slice", "upf", "--pid", "99999999"], "has no threads to place");
+    refused(&["apply", &plan, "--slice", "upf", "--cgroup", "/tmp"], "must be a control group");
+}
+
+/// The folder of control groups with processors, if this process may create a group in it.
+fn groups() -> Option<&'static Path> {
+    ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].into_iter().map(Path::new).find(|folder| {
+        folder.join("cpuset.cpus").exists() || {
+            let enabled = fs::read_to_string(folder.join("cgroup.subtree_control"));
+            enabled.is_ok_and(|names| names.contains("cpuset"))
+        }
+    })
+}
+
+#[test]
+fn a_plan_is_applied_to_a_control_group_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, cpu) = plan_here(&folder);
+    let group = groups().map(|folder| folder.join(format!("nearstate-{}", std::process::id())));
+    let Some(group) = group.filter(|group| fs::create_dir(group).is_ok()) else {
+        eprintln!("skipped: no control group with processors can be created here");
+        return;
+    };
+    let program = sleeping();
+    let (path, pid) = (group.to_str().unwrap(), program.0.id().to_string());
+    let text = done(&["apply", &plan, "--slice", "upf", "--cgroup", path, "--pid", &pid]);
+    assert!(text.contains(&format!("has processors {cpu} and memory node 0")), "{text}");
+    assert_eq!(allowed(&program), cpu);
+    drop(program);
+    fs::remove_dir(&group).unwrap();
+}
+
+#[test]
+fn files_that_are_no_plans_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    for (text, reason) in [
+        ("", "is no plan"),
+        ("[]", "it has no format"),
+        ("{\"format\": 2}", "format 2, not 1"),
+        ("{\"format\": 1, \"machines\": [{}], \"slices\": []}", "no origin or nodes"),
+        (
+            "{\"format\": 1, \"machines\": [], \"slices\": [{\"slice\": 1}]}",
+            "slice 0 is incomplete",
+        ),
+    ] {
+        fs::write(&path, text).unwrap();
+        refused(&["apply", path.to_str().unwrap(), "--print", "taskset"], reason);
+    }
+    refused(&["apply", "/none", "--print", "taskset"], "cannot read /none");
+    refused(&["apply", "/dev/zero", "--print", "taskset"], "not a regular file");
+}
