@@ -284,6 +284,11 @@
 #define NS_NUMA_INTERLEAVE 2
 
 /**
+ * On the nodes while they have free memory, then on others.
+ */
+#define NS_NUMA_PREFERRED 3
+
+/**
  * Asymmetric if the kernel supports `membarrier(2)`, otherwise fenced.
  */
 #define NS_PIN_AUTO 0
@@ -1053,7 +1058,7 @@ typedef struct ns_create_options {
      */
     uint32_t pin;
     /**
-     * `NS_NUMA_DEFAULT`, `NS_NUMA_BIND` or `NS_NUMA_INTERLEAVE`.
+     * `NS_NUMA_DEFAULT`, `NS_NUMA_BIND`, `NS_NUMA_INTERLEAVE` or `NS_NUMA_PREFERRED`.
      */
     uint32_t numa;
     /**

@@ -15,6 +15,10 @@ use crate::topology::Topology;
 /// The most slices of a plan. It bounds the work for hostile input.
 const SLICES_MAX: usize = 100_000;
 
+/// The most moves of one slice that are tried to make room for another one. Smaller slices are tried
+/// first; it bounds the time when all machines are full.
+const SWAPS_MAX: usize = 256;
+
 /// Plans slices on machines.
 ///
 /// `pins` are placed first, as they are. Slices of `current`, an earlier plan, stay where they are
@@ -214,6 +218,7 @@ impl Packer<'_> {
             .filter(|(size, _)| *size < wanted)
             .collect();
         movable.sort_unstable();
+        let mut tried = 0;
         for (size, other) in movable {
             let (home, units) = {
                 let kept = self.remains.kept.get(&other)?;
@@ -224,6 +229,10 @@ impl Packer<'_> {
                 |(number, one): (usize, &MachineState)| number != home && one.free >= size;
             if !has_room || !self.machines.iter().enumerate().any(has_other_home) {
                 continue;
+            }
+            tried += 1;
+            if tried > SWAPS_MAX {
+                return None;
             }
             if let Some(placed) = self.swap(index, (other, home), &units) {
                 return Some(placed);

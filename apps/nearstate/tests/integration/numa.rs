@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::fixture::NEARSTATE;
+use crate::fixture::{Folder, NEARSTATE, rejected, serve, start};
 
 /// Two sockets of two cores with two hyper-threads, as hwloc writes them.
 fn other_machine(folder: &TempDir) -> String {
@@ -202,4 +202,58 @@ fn files_that_are_no_plans_are_refused() {
     }
     refused(&["apply", "/none", "--print", "taskset"], "cannot read /none");
     refused(&["apply", "/dev/zero", "--print", "taskset"], "not a regular file");
+}
+
+/// The allowed processors of the threads of a node's cores, by the number of the core.
+fn processors_of_cores(pid: u32) -> Vec<String> {
+    let mut cores = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let folder = entry.unwrap().path();
+        let name = fs::read_to_string(folder.join("comm")).unwrap();
+        let Some(core) = name.trim().strip_prefix("ns-core-") else { continue };
+        let status = fs::read_to_string(folder.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        cores.push((core.parse::<u32>().unwrap(), line.unwrap().trim().to_owned()));
+    }
+    cores.sort();
+    cores.into_iter().map(|(_, cpus)| cpus).collect()
+}
+
+#[test]
+fn a_node_runs_on_the_processors_of_its_place() {
+    let folder = Folder::new();
+    let with = |name: &str, more: &[&str]| {
+        let mut command = serve(&folder.path(name));
+        command.args(["--listen", "127.0.0.1:0", "--max", "64MiB"]).args(more);
+        command
+    };
+    let here: Value = serde_json::from_str(&done(&["show", "--json"])).unwrap();
+    let allowed = here["cpus"].as_array().unwrap().iter().filter(|cpu| cpu["is_allowed"] == true);
+    let last = allowed.last().unwrap()["number"].to_string();
+    let node = start(&mut with("list", &["--place", &last]));
+    assert!(node.log().contains("NS-1011"), "{}", node.log());
+    assert_eq!(processors_of_cores(node.pid()), [last.as_str()]);
+    assert_eq!(node.tcp().ask(&["SET", "k", "v"]), "+OK");
+    drop(node);
+    // Processor 0 is the last choice of a single core.
+    let node = start(&mut with("auto", &["--place", "auto", "--cores", "1"]));
+    let placed = processors_of_cores(node.pid());
+    let single: Value = serde_json::from_str(&done(&[
+        "plan",
+        "--slice",
+        "node:1:medium",
+        "--window",
+        "0",
+        "--json",
+    ]))
+    .unwrap();
+    assert_eq!(placed, [single["slices"][0]["cpus"].as_str().unwrap()]);
+    drop(node);
+    let refused = rejected(&mut with("none", &["--place", "9999"]));
+    assert!(refused.contains("processor 9999 does not exist"), "{refused}");
+    let refused = rejected(&mut with("many", &["--place", "auto", "--cores", "1000"]));
+    assert!(refused.contains("1000 cores do not fit"), "{refused}");
+    let refused = rejected(&mut with("free", &["--place", "auto", "--pin-cores=false"]));
+    assert!(refused.contains("unset one of them"), "{refused}");
+    assert!(!folder.path("none").exists() && !folder.path("many").exists());
 }
