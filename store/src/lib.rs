@@ -57,9 +57,9 @@ pub use log::entry::{StreamedChange, StreamedRecord};
 pub use log::receipt::{Receipt, ReceiptState};
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, FollowPosition, FollowState, Following, Inspection, LogIdentity,
-    MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, PageSize, PagesByNode, PinMode, RegionFiles,
-    RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path, crash,
-    create_eventfd, create_user_directory, now_ms, now_ms_coarse, prefetch,
+    MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, PageSize, PagesByNode, PinMode,
+    RegionFiles, RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path,
+    crash, create_eventfd, create_user_directory, now_ms, now_ms_coarse, prefetch,
     release_allocator_memory, since_boot, user_directory, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};

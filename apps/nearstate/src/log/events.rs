@@ -50,14 +50,13 @@ events! {
     MEMORY_LIMITED = "NS-1010" Info "memory is limited",
         "The limit of the control group, or `limits.memory_max`, and the limits that were derived \
          from it.";
-    PLACED = "NS-1013" Info "cores are placed",
-        "The processors of the cores in their order, and the memory node that a new region \
-         prefers. `place` decides.";
-
     FOLLOWER_CONNECTED = "NS-1011" Info "a follower is connected",
         "`joins=true`: it gets all records first.";
     FOLLOWER_JOINED = "NS-1012" Info "a follower has all records",
         "From here on it can be promoted if this host is lost.";
+    PLACED = "NS-1013" Info "cores are placed",
+        "The processors of the cores in their order, and the memory node that a new region \
+         prefers. `place` decides.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";

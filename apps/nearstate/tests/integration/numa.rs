@@ -231,7 +231,7 @@ fn a_node_runs_on_the_processors_of_its_place() {
     let allowed = here["cpus"].as_array().unwrap().iter().filter(|cpu| cpu["is_allowed"] == true);
     let last = allowed.last().unwrap()["number"].to_string();
     let node = start(&mut with("list", &["--place", &last]));
-    assert!(node.log().contains("NS-1011"), "{}", node.log());
+    assert!(node.log().contains("NS-1013"), "{}", node.log());
     assert_eq!(processors_of_cores(node.pid()), [last.as_str()]);
     assert_eq!(node.tcp().ask(&["SET", "k", "v"]), "+OK");
     drop(node);
