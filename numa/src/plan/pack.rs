@@ -15,8 +15,8 @@ use crate::topology::Topology;
 /// The most slices of a plan. It bounds the work for hostile input.
 const SLICES_MAX: usize = 100_000;
 
-/// The most moves of one slice that are tried to make room for another one. Smaller slices are tried
-/// first; it bounds the time when all machines are full.
+/// The most moves of one slice that are tried to make room for another one, small slices first. It
+/// bounds the time when all machines are full.
 const SWAPS_MAX: usize = 256;
 
 /// Plans slices on machines.
