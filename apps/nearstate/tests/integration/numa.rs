@@ -228,8 +228,9 @@ fn a_node_runs_on_the_processors_of_its_place() {
         command
     };
     let here: Value = serde_json::from_str(&done(&["show", "--json"])).unwrap();
-    let allowed = here["cpus"].as_array().unwrap().iter().filter(|cpu| cpu["is_allowed"] == true);
-    let last = allowed.last().unwrap()["number"].to_string();
+    let mut allowed =
+        here["cpus"].as_array().unwrap().iter().filter(|cpu| cpu["is_allowed"] == true);
+    let last = allowed.next_back().unwrap()["number"].to_string();
     let node = start(&mut with("list", &["--place", &last]));
     assert!(node.log().contains("NS-1013"), "{}", node.log());
     assert_eq!(processors_of_cores(node.pid()), [last.as_str()]);
