@@ -103,9 +103,21 @@ impl Tls {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the configuration by that of `other`. Existing connections are not affected.
+    /// The same certificates for an endpoint that offers protocols (ALPN), most preferred first.
+    /// Clients that name none are served as well; clients that name others only are refused.
+    #[must_use]
+    pub fn with_alpn(&self, protocols: &[&[u8]]) -> Self {
+        let mut config = ServerConfig::clone(&self.config());
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Self { config: Arc::new(RwLock::new(Arc::new(config))) }
+    }
+
+    /// Replaces the certificates by those of `other`; the protocols stay. Existing connections are
+    /// not affected.
     pub fn renew(&self, other: &Self) {
-        let config = other.config();
+        let mut config = ServerConfig::clone(&other.config());
+        config.alpn_protocols.clone_from(&self.config().alpn_protocols);
+        let config = Arc::new(config);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 

@@ -1,6 +1,7 @@
 //! `nearstate serve`: runs a node that serves a region.
 
 mod metrics;
+mod nudsf;
 mod access_control;
 mod region_lock;
 mod memory_budget;
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
+use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -29,6 +30,7 @@ use crate::settings::{LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, Se
 use memory_budget::{MemoryBudget, MemoryDemand};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
+use nudsf::ServerTls;
 use place::NodePlace;
 
 /// The options of `nearstate serve`.
@@ -52,7 +54,7 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
     log::start(settings.log_level, settings.log_format);
     let outcome = access_control::users(&settings, &layers).and_then(|users| {
         access_control::addresses(&settings, &users)?;
-        let tls = access_control::tls(&settings)?;
+        let tls = access_control::tls(&settings)?.map(ServerTls::new);
         if layers.is_plain_left_out() {
             log::emit(log::NO_PLAIN_TCP, &[]);
         }
@@ -72,7 +74,7 @@ fn show(text: &str) -> Result<()> {
 fn serve_until_signal(
     settings: &Settings,
     users: Users,
-    tls: Option<&Tls>,
+    tls: Option<&ServerTls>,
     begin: Instant,
 ) -> Result<()> {
     let place = place::find(settings)?;
@@ -87,11 +89,7 @@ fn serve_until_signal(
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
-    let protocols: [Arc<dyn Protocol>; 3] = [
-        Arc::new(RespProtocol::new(Arc::clone(&server))),
-        Arc::new(RespProtocol::sentinel(Arc::clone(&server))),
-        Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
-    ];
+    let protocols = protocols(settings, &server, &metrics)?;
     // Before the node starts, so that no signal is lost once clients can connect.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
@@ -112,7 +110,7 @@ fn serve_until_signal(
     report_open_files(&config, &node);
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
-    let peers = peers::start(settings, tls, (&region, &server))?;
+    let peers = peers::start(settings, tls.map(|tls| &tls.resp), (&region, &server))?;
     let signals_handle = signals.handle();
     let signal = wait_for_signal(&mut signals, settings, tls);
     log::emit(log::SHUTTING_DOWN, &[("signal", &signal)]);
@@ -138,6 +136,22 @@ fn serve_until_signal(
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
     }
     outcome
+}
+
+/// The protocols of all endpoints.
+fn protocols(
+    settings: &Settings,
+    server: &Arc<RespServer>,
+    metrics: &ServerMetrics,
+) -> Result<[Arc<dyn Protocol>; 5]> {
+    let [nudsf, nudsf_tls] = nudsf::protocols(settings, metrics.nudsf())?;
+    Ok([
+        Arc::new(RespProtocol::new(Arc::clone(server))),
+        Arc::new(RespProtocol::sentinel(Arc::clone(server))),
+        Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
+        nudsf,
+        nudsf_tls,
+    ])
 }
 
 /// Sets the limits of namespaces. A namespace that does not exist is created, as for RESP clients.
@@ -267,7 +281,7 @@ fn report_open_files(config: &NodeConfig, node: &Node) {
 }
 
 /// Waits for the signal that stops the node. SIGHUP reloads the certificates.
-fn wait_for_signal(signals: &mut Signals, settings: &Settings, tls: Option<&Tls>) -> i32 {
+fn wait_for_signal(signals: &mut Signals, settings: &Settings, tls: Option<&ServerTls>) -> i32 {
     for signal in signals.forever() {
         if signal != SIGHUP {
             return signal;
@@ -314,7 +328,7 @@ fn attach(settings: &Settings, place: &NodePlace) -> Result<Region> {
 fn config(
     settings: &Settings,
     place: &NodePlace,
-    tls: Option<&Tls>,
+    tls: Option<&ServerTls>,
     core_bytes_max: u64,
 ) -> NodeConfig {
     let tcp = settings.listen.iter().map(|address| ListenAddress::Tcp(*address));
@@ -334,8 +348,8 @@ fn config(
     let endpoints = tcp.chain(unix).map(endpoint(RespProtocol::NAME));
     let over_tls = settings.tls_listen.iter().map(|address| ListenAddress::Tcp(*address));
     let over_tls_endpoints = over_tls.map(endpoint(RespProtocol::NAME));
-    let over_tls_endpoints =
-        over_tls_endpoints.map(|endpoint| Endpoint { tls: tls.cloned(), ..endpoint });
+    let over_tls_endpoints = over_tls_endpoints
+        .map(|endpoint| Endpoint { tls: tls.map(|tls| tls.resp.clone()), ..endpoint });
     NodeConfig {
         cores: place.cores(settings),
         is_pinned: settings.pin_cores,
@@ -344,6 +358,7 @@ fn config(
             .chain(over_tls_endpoints)
             .chain(sentinel.map(endpoint(RespProtocol::SENTINEL)))
             .chain(observe.map(endpoint(ObserveProtocol::NAME)))
+            .chain(nudsf::endpoints(settings, tls))
             .collect(),
         limits: settings.limits(core_bytes_max),
         spin: settings.spin(),

@@ -56,23 +56,28 @@ pub(crate) fn users(settings: &Settings, layers: &SettingLayers) -> Result<Users
 /// `BadArgument`: missing or invalid files, or files that other users can write.
 pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
     let clients = settings.tls_client_ca.as_deref();
-    if settings.tls_listen.is_empty() && settings.peer_listen.is_empty() {
+    let is_unused = settings.tls_listen.is_empty()
+        && settings.peer_listen.is_empty()
+        && settings.nudsf_tls.is_empty();
+    if is_unused {
         // Certificates are configured, but no client would be asked for one.
         return match clients {
             None => Ok(None),
             Some(_) => Err(rejected(
-                "tls.client_ca is set but tls.listen is empty, so no client would present a \
-                 certificate: set tls.listen, or unset tls.client_ca"
+                "tls.client_ca is set but no address uses TLS, so no client would present a \
+                 certificate: set tls.listen, nudsf.tls_listen or peer.listen, or unset \
+                 tls.client_ca"
                     .to_owned(),
             )),
         };
     }
     let (Some(certificate), Some(key)) = (&settings.tls_certificate, &settings.tls_key) else {
-        if settings.tls_listen.is_empty() && clients.is_none() {
+        let is_required = !settings.tls_listen.is_empty() || !settings.nudsf_tls.is_empty();
+        if !is_required && clients.is_none() {
             return Ok(None);
         }
         return Err(rejected(
-            "tls.listen requires a certificate and its key: set tls.certificate and tls.key to \
+            "TLS addresses require a certificate and its key: set tls.certificate and tls.key to \
              PEM files"
                 .to_owned(),
         ));
@@ -86,7 +91,7 @@ pub(crate) fn tls(settings: &Settings) -> Result<Option<Tls>> {
 
 /// Checks the mode of a file. A user that can write the users file or the TLS files can impersonate
 /// any user.
-fn check_mode(path: &Path, is_secret: bool) -> Result<()> {
+pub(super) fn check_mode(path: &Path, is_secret: bool) -> Result<()> {
     let found = std::fs::metadata(path).map_err(|e| Error::System {
         detail: format!("cannot read the mode of {}", path.display()),
         errno: e.raw_os_error().unwrap_or(0),
@@ -143,6 +148,21 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
                  on 127.0.0.1 or a Unix socket, or set `--insecure` if the network restricts access"
             )));
         }
+    }
+    let nudsf = settings.nudsf.iter().map(|address| (address, false));
+    let nudsf = nudsf.chain(settings.nudsf_tls.iter().map(|address| (address, true)));
+    for (address, is_tls) in nudsf.filter(|(address, _)| is_wide(address)) {
+        if is_tls && (requires_certificate || settings.nudsf_token_keys.is_some()) {
+            continue;
+        }
+        if !settings.is_insecure {
+            return Err(rejected(format!(
+                "other hosts can reach {address}, and clients of Nudsf are not authenticated \
+                 over TLS: set nudsf.tls_listen, and tls.client_ca or nudsf.token_keys, or listen \
+                 on 127.0.0.1, or set `--insecure` if the network restricts access"
+            )));
+        }
+        log::emit(log::UNAUTHENTICATED, &[("address", address)]);
     }
     for address in settings.metrics.iter().filter(|address| is_wide(address)) {
         if !settings.is_metrics_insecure {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nearstate_node::executor::{ExecutorStats, TaskClass};
 use nearstate_node::{Core, CoreStats, NodeMetrics, NodeStats};
+use nearstate_nudsf::NudsfMetrics;
 use nearstate_observe::{MetricsReport, ObserveSource};
 use nearstate_resp::server::RespServer;
 use nearstate_store::{Region, Session};
@@ -31,6 +32,7 @@ pub(crate) struct ServerMetrics(Arc<MetricSources>);
 struct MetricSources {
     region: Region,
     server: Arc<RespServer>,
+    nudsf: Arc<NudsfMetrics>,
     /// Set when the node has started.
     node: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
@@ -41,8 +43,13 @@ struct MetricSources {
 impl ServerMetrics {
     pub(crate) fn new(region: Region, server: Arc<RespServer>) -> Self {
         let (node, is_ending) = (OnceLock::new(), AtomicBool::new(false));
-        let records = Mutex::default();
-        Self(Arc::new(MetricSources { region, server, node, is_ending, records }))
+        let (nudsf, records) = (Arc::default(), Mutex::default());
+        Self(Arc::new(MetricSources { region, server, nudsf, node, is_ending, records }))
+    }
+
+    /// The counters of the data repository.
+    pub(crate) fn nudsf(&self) -> &Arc<NudsfMetrics> {
+        &self.0.nudsf
     }
 
     /// Marks the node as started.
@@ -93,6 +100,7 @@ const PARTS: &[PagePart] = &[
     requests,
     commands,
     latencies,
+    repository,
 ];
 
 /// Maximum number of counting slices per page: two million records, some ten milliseconds. In
@@ -303,6 +311,14 @@ fn latencies(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Re
     let values = all.map(|(class, seen)| ([("class", class.name())], seen));
     let help = "Duration of requests, by class of command.";
     histograms(to, "resp_request_seconds", help, values)
+}
+
+fn repository(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let counts = metrics.0.nudsf.snapshot().into_iter();
+    let values =
+        counts.map(|(name, class, count)| ([("operation", name), ("status", class)], count));
+    let help = "Responses of the data repository, by operation and class of status.";
+    counters(to, "nudsf_responses", help, values)
 }
 
 #[cfg(test)]

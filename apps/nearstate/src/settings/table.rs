@@ -12,7 +12,7 @@ use nearstate_resp::keyspace_events::KeyspaceEvents;
 use super::values::{
     AutoSize, ByteSize, CountSetting, FileMode, ItemSeparator, LogFormat, LogLevel, MemoryMax,
     NamespaceLimitLines, PlaceSetting, PositiveCount, RegionPath, SettingValue, SpinSetting,
-    TextLines, TimeSpan, UnixPaths,
+    StorageList, TextLines, TimeSpan, UnixPaths,
 };
 
 /// One setting of the table.
@@ -193,6 +193,25 @@ settings! {
     "peer.followers_max" as peer_followers_max: PositiveCount = "4", --"peer-followers-max";
     /// Allow addresses for followers that other hosts can reach, without TLS
     "peer.insecure" as is_peer_insecure: bool = "false", --"peer-insecure";
+
+    /// Addresses of the 3GPP data repository (Nudsf) over HTTP/2 and HTTP/1.1. Requires
+    /// nudsf.storages
+    "nudsf.listen" as nudsf: Vec<SocketAddr> = "", --"nudsf";
+    /// The same over TLS. Requires tls.certificate and tls.key
+    "nudsf.tls_listen" as nudsf_tls: Vec<SocketAddr> = "", --"nudsf-tls";
+    /// Storages of the data repository, each `REALM/STORAGE=NAMESPACE`. The default namespace is
+    /// `REALM/STORAGE`
+    "nudsf.storages" as nudsf_storages: StorageList = "", --"nudsf-storages";
+    /// The apiRoot of URIs in responses, if clients reach the node through a proxy. The default is
+    /// the scheme and the authority of the request
+    "nudsf.api_root" as nudsf_api_root: Option<String> = "", --"nudsf-api-root";
+    /// File with the JSON web key set that access tokens are signed with. If set, every request of
+    /// Nudsf must have a token
+    "nudsf.token_keys" as nudsf_token_keys: Option<PathBuf> = "", --"nudsf-token-keys";
+    /// Audiences that access tokens may be for: the type of the network function, and the ids of
+    /// this instance. Without any, the audience is not checked
+    "nudsf.token_audiences" as nudsf_token_audiences: Vec<String> = "UDSF",
+        --"nudsf-token-audiences";
 
     /// HTTP addresses for Prometheus (/metrics) and probes (/health, /ready)
     "metrics.listen" as metrics: Vec<SocketAddr> = "", --"metrics-listen";

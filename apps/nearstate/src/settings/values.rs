@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nearstate_nudsf::StorageSpec;
 use nearstate_numa::CpuSet;
 use nearstate_store::{NamespaceLimits, create_user_directory, user_directory};
 
@@ -85,6 +86,20 @@ impl SettingValue for TextLines {
             Some(line) => Err(format!("{line:?} contains a line break: write one item per line")),
             None => Ok(Self(items.to_vec())),
         }
+    }
+}
+
+/// The storages of the data repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StorageList(pub(crate) Vec<StorageSpec>);
+
+impl SettingValue for StorageList {
+    const SEPARATOR: ItemSeparator = ItemSeparator::Comma;
+    const WANTS: &'static str = "REALM/STORAGE=NAMESPACE,..";
+    fn parse(items: &[String]) -> Result<Self, String> {
+        let parsed: nearstate_model::Result<Vec<_>> =
+            items.iter().map(|item| StorageSpec::parse(item)).collect();
+        parsed.map(Self).map_err(|error| error.to_string())
     }
 }
 

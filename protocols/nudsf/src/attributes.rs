@@ -1,0 +1,219 @@
+//! What a record has beyond the store's blocks, tags and expiry: content types and transfer
+//! encodings of blocks, the callback of its expiry, and times of modification.
+//!
+//! The attributes are one reserved block of a record of named blocks, or one reserved tag of a
+//! record with one unnamed block (`record.rs`). They are written in the same commit.
+//!
+//! ```text
+//! format u8 = 1 | modified u64 | meta modified u64 | digest of meta u128 | callback u16, bytes
+//! | count u16 | count x { id u16, bytes | content type u8, bytes | encoding u8, bytes
+//! |                       modified u64 | digest u128 }        (little-endian)
+//! ```
+//!
+//! Another interface may change the record and leave the attributes. A digest tells which of them
+//! still hold: a time of modification is reported only for what has not changed since.
+
+use xxhash_rust::xxh3::Xxh3;
+
+/// The version of the encoding.
+const FORMAT: u8 = 1;
+
+/// The content type of a block that has none: what RFC 9110 says of unknown content.
+pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
+
+/// The attributes of a block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BlockAttributes {
+    pub(crate) id: String,
+    /// Empty: not given.
+    pub(crate) content_type: String,
+    /// Empty: not given.
+    pub(crate) encoding: String,
+    pub(crate) modified_ms: u64,
+    pub(crate) digest: u128,
+}
+
+/// The attributes of a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) modified_ms: u64,
+    pub(crate) meta_modified_ms: u64,
+    pub(crate) meta_digest: u128,
+    /// Empty: none.
+    pub(crate) callback: String,
+    /// In the order in which the client wrote the blocks.
+    pub(crate) blocks: Vec<BlockAttributes>,
+}
+
+/// The digest of a block with its headers, which is also its entity tag.
+pub(crate) fn block_digest(content_type: &str, encoding: &str, bytes: &[u8]) -> u128 {
+    let mut digest = Xxh3::with_seed(1);
+    for text in [content_type, encoding] {
+        digest.update(&(text.len() as u64).to_le_bytes());
+        digest.update(text.as_bytes());
+    }
+    digest.update(bytes);
+    digest.digest128()
+}
+
+/// The digest of a meta as JSON text.
+pub(crate) fn meta_digest(text: &str) -> u128 {
+    let mut digest = Xxh3::with_seed(2);
+    digest.update(text.as_bytes());
+    digest.digest128()
+}
+
+impl Attributes {
+    /// The attributes of a block.
+    pub(crate) fn block(&self, id: &str) -> Option<&BlockAttributes> {
+        self.blocks.iter().find(|block| block.id == id)
+    }
+
+    /// Encodes the attributes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        out.extend_from_slice(&self.modified_ms.to_le_bytes());
+        out.extend_from_slice(&self.meta_modified_ms.to_le_bytes());
+        out.extend_from_slice(&self.meta_digest.to_le_bytes());
+        push_long(&self.callback, &mut out);
+        let count = u16::try_from(self.blocks.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&count.to_le_bytes());
+        for block in self.blocks.iter().take(usize::from(count)) {
+            push_long(&block.id, &mut out);
+            push_short(&block.content_type, &mut out);
+            push_short(&block.encoding, &mut out);
+            out.extend_from_slice(&block.modified_ms.to_le_bytes());
+            out.extend_from_slice(&block.digest.to_le_bytes());
+        }
+        out
+    }
+
+    /// Decodes attributes. `None`: the bytes are not of this format, and the record has none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        if reader.take::<1>()? != [FORMAT] {
+            return None;
+        }
+        let mut decoded = Self {
+            modified_ms: u64::from_le_bytes(reader.take()?),
+            meta_modified_ms: u64::from_le_bytes(reader.take()?),
+            meta_digest: u128::from_le_bytes(reader.take()?),
+            callback: reader.long()?,
+            blocks: Vec::new(),
+        };
+        for _ in 0..u16::from_le_bytes(reader.take()?) {
+            decoded.blocks.push(BlockAttributes {
+                id: reader.long()?,
+                content_type: reader.short()?,
+                encoding: reader.short()?,
+                modified_ms: u64::from_le_bytes(reader.take()?),
+                digest: u128::from_le_bytes(reader.take()?),
+            });
+        }
+        reader.0.is_empty().then_some(decoded)
+    }
+}
+
+/// A text of at most 64 KiB. Longer ones are refused before.
+fn push_long(text: &str, out: &mut Vec<u8>) {
+    let bytes = u16::try_from(text.len()).unwrap_or(0);
+    out.extend_from_slice(&bytes.to_le_bytes());
+    out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
+}
+
+/// A text of at most 255 bytes.
+fn push_short(text: &str, out: &mut Vec<u8>) {
+    let bytes = u8::try_from(text.len()).unwrap_or(0);
+    out.push(bytes);
+    out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    fn text(&mut self, bytes: usize) -> Option<String> {
+        let (text, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        let text = str::from_utf8(text).ok()?;
+        (!text.chars().any(char::is_control)).then(|| text.to_owned())
+    }
+
+    fn long(&mut self) -> Option<String> {
+        let bytes = u16::from_le_bytes(self.take()?);
+        self.text(usize::from(bytes))
+    }
+
+    fn short(&mut self) -> Option<String> {
+        let [bytes] = self.take()?;
+        self.text(usize::from(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> Attributes {
+        let block = BlockAttributes {
+            id: "block1".to_owned(),
+            content_type: "text/plain".to_owned(),
+            encoding: "binary".to_owned(),
+            modified_ms: 5,
+            digest: 6,
+        };
+        Attributes {
+            modified_ms: 1,
+            meta_modified_ms: 2,
+            meta_digest: 3,
+            callback: "http://nf.example".to_owned(),
+            blocks: vec![block, BlockAttributes { id: "b2".to_owned(), ..Default::default() }],
+        }
+    }
+
+    #[test]
+    fn attributes_survive_encoding_and_every_cut_is_none() {
+        let bytes = example().encode();
+        assert_eq!(Attributes::decode(&bytes), Some(example()));
+        for length in 0..bytes.len() {
+            assert_eq!(Attributes::decode(&bytes[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn digests_depend_on_every_part() {
+        let digest = block_digest("a", "b", b"c");
+        for other in [
+            block_digest("ab", "", b"c"),
+            block_digest("a", "", b"bc"),
+            block_digest("a", "b", b"d"),
+            meta_digest("abc"),
+        ] {
+            assert_ne!(digest, other);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(decoded) = Attributes::decode(&bytes) {
+                prop_assert_eq!(decoded.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_never_panics(at in 0_usize..100, to in any::<u8>()) {
+            let mut bytes = example().encode();
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = to;
+            }
+            let _ = Attributes::decode(&bytes);
+        }
+    }
+}

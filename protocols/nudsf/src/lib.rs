@@ -1,0 +1,34 @@
+//! Layer 4: the 3GPP data repository (Nudsf, TS 29.598) over HTTP/2 and HTTP/1.1. A storage is a
+//! namespace, and a record is a record of the store: what one interface writes, the others read.
+//! `docs/decisions/023-nudsf.md` has the mapping, `docs/nudsf.md` the operations.
+
+#![forbid(unsafe_code)]
+
+mod protocol;
+mod connection;
+mod pipe;
+mod service;
+mod operations;
+mod call;
+mod document;
+mod repository;
+mod record;
+mod attributes;
+mod reply;
+mod patch;
+mod filter;
+mod meta;
+mod conditions;
+mod multipart;
+mod settings;
+mod target;
+mod table;
+mod token;
+mod problem;
+mod times;
+pub mod limits;
+
+pub use protocol::NudsfProtocol;
+pub use settings::{NudsfMetrics, NudsfSettings, StorageSpec};
+pub use table::{OPERATIONS, OperationSpec};
+pub use token::TokenKeys;

@@ -1,0 +1,73 @@
+//! The limits of the protocol: each with its reason, and the behaviour when it is reached.
+
+use nearstate_model::limits::VALUE_BYTES_MAX;
+
+/// The longest body of a request, in bytes: the largest block, and 1 MiB for the rest of the
+/// record. A longer body is answered with 413.
+pub const BODY_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
+
+/// The longest JSON text (meta, patch, filter, subscription, schema), in bytes. A record has at
+/// most 64 tag values of 1 KiB. A longer text is answered with 413.
+pub const JSON_BYTES_MAX: usize = 1 << 20;
+
+/// The largest head of a request, in bytes: a filter of some hundred comparisons fits into the
+/// query. A larger one is answered with 431 (HTTP/1.1, where one that arrives at once may have
+/// twice this size), or its stream is reset (HTTP/2).
+pub const HEAD_BYTES_MAX: u32 = 64 << 10;
+
+/// The most header fields of a request or of a part. More are answered with 431 and 400.
+pub const HEADERS_MAX: usize = 64;
+
+/// The most requests in progress of one HTTP/2 connection. Further streams are refused, and the
+/// client sends them again.
+pub const STREAMS_MAX: u32 = 128;
+
+/// Streams that a client has reset and that are not cleaned up yet. A client that opens and resets
+/// streams faster is disconnected.
+pub const RESET_STREAMS_MAX: usize = 20;
+
+/// Bytes of a request body that a client may send on one HTTP/2 stream before the node has read
+/// them. Bodies are read at once, so that the window only bounds what is in flight.
+pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+
+/// The same for all streams of a connection.
+pub const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+
+/// Bytes of input that the connection hands to HTTP before it stops reading from the socket: four
+/// reads. A client that sends faster than its requests are answered waits.
+pub const INPUT_HIGH_WATER_BYTES: usize = 256 << 10;
+
+/// The most bytes that the request bodies of one connection hold. A request that exceeds it is
+/// answered with 503 and `Retry-After`.
+pub const CONNECTION_BODY_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+
+/// The longest content type, transfer encoding or id of a part, in bytes. A longer one is answered
+/// with 400.
+pub const PART_HEADER_BYTES_MAX: usize = 255;
+
+/// The most items of a patch. Each may copy the document. More are answered with 400.
+pub const PATCH_ITEMS_MAX: usize = 256;
+
+/// The longest callback URI, in bytes. A longer one is answered with 400.
+pub const URI_BYTES_MAX: usize = 2048;
+
+/// The most records that a search returns with their content if `limit-range` is absent. The others
+/// are listed as references.
+pub const RECORDS_RETURNED_MAX: usize = 10_000;
+
+/// The most bytes of records that a search returns, if `max-payload-size` allows more. The others
+/// are listed as references.
+pub const SEARCH_BYTES_MAX: usize = 64 << 20;
+
+/// The most references that a search returns. The count is not limited by it.
+pub const REFERENCES_MAX: usize = 100_000;
+
+/// The most records that one request deletes by a filter. The client repeats the request for the
+/// rest.
+pub const DELETED_MAX: usize = 100_000;
+
+/// Records that a search examines between two checks of the time.
+pub const SCAN_STEPS: u32 = 64;
+
+/// Attempts of a transaction that has conflicts, before 503 is answered.
+pub const TRIES_MAX: u32 = 1000;

@@ -1,0 +1,220 @@
+//! `RecordMeta` (TS 29.598): tags, `ttl`, `callbackReference`, `schemaId`; from JSON and back.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::limits::URI_BYTES_MAX;
+use crate::problem::Problem;
+use crate::times::{format_date_time, parse_date_time};
+
+/// The first byte of the names of tags and blocks that the protocol keeps for itself. Clients
+/// cannot use such names.
+pub(crate) const RESERVED: char = '\u{1}';
+
+/// The tag with the id of the schema of a record.
+pub(crate) const SCHEMA_TAG: &str = "\u{1}schema";
+
+/// The meta of a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RecordMeta {
+    /// The expiry time in milliseconds since 1970; 0: never.
+    pub(crate) expires_ms: u64,
+    pub(crate) callback: Option<String>,
+    pub(crate) schema_id: Option<String>,
+    /// Each tag with its values, ascending.
+    pub(crate) tags: BTreeMap<String, Vec<String>>,
+}
+
+/// True for a name that clients cannot use.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    name.starts_with(RESERVED)
+}
+
+impl RecordMeta {
+    /// Parses the text of a meta part. An empty text is an empty meta.
+    ///
+    /// # Errors
+    /// 400: no JSON, or an attribute of the wrong type.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Problem> {
+        if bytes.trim_ascii().is_empty() {
+            return Ok(Self::default());
+        }
+        let value = serde_json::from_slice(bytes)
+            .map_err(|error| Problem::message(format!("the meta part is no JSON: {error}")))?;
+        Self::from_json(&value, "")
+    }
+
+    /// Reads a JSON value. `pointer` is its place in the body. Unknown attributes are ignored, as
+    /// TS 29.501 requires.
+    ///
+    /// # Errors
+    /// 400 with the pointer of the invalid attribute.
+    pub(crate) fn from_json(value: &Value, pointer: &str) -> Result<Self, Problem> {
+        let Value::Object(object) = value else {
+            return Err(Problem::attribute(pointer, "meta must be an object"));
+        };
+        let mut meta = Self::default();
+        if let Some(ttl) = object.get("ttl") {
+            let parsed = ttl.as_str().and_then(parse_date_time).filter(|ms| *ms > 0);
+            let refused = || Problem::attribute(format!("{pointer}/ttl"), "must be a date-time");
+            meta.expires_ms = parsed.ok_or_else(refused)?;
+        }
+        meta.callback = uri(object, "callbackReference", pointer)?;
+        meta.schema_id = text(object, "schemaId", pointer)?;
+        if let Some(tags) = object.get("tags") {
+            meta.tags = tags_from_json(tags, &format!("{pointer}/tags"))?;
+        }
+        Ok(meta)
+    }
+
+    /// As JSON, always the same text for the same meta.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut object = Map::new();
+        if !self.tags.is_empty() {
+            object.insert("tags".to_owned(), json!(self.tags));
+        }
+        if self.expires_ms != 0 {
+            object.insert("ttl".to_owned(), json!(format_date_time(self.expires_ms)));
+        }
+        if let Some(callback) = &self.callback {
+            object.insert("callbackReference".to_owned(), json!(callback));
+        }
+        if let Some(schema) = &self.schema_id {
+            object.insert("schemaId".to_owned(), json!(schema));
+        }
+        Value::Object(object)
+    }
+
+    /// The (name, value) pairs that the store keeps, without reserved ones other than the schema.
+    pub(crate) fn pairs(&self) -> Vec<(&str, &[u8])> {
+        let mut pairs: Vec<(&str, &[u8])> = Vec::new();
+        for (name, values) in &self.tags {
+            pairs.extend(values.iter().map(|value| (name.as_str(), value.as_bytes())));
+        }
+        pairs.extend(self.schema_id.as_ref().map(|schema| (SCHEMA_TAG, schema.as_bytes())));
+        pairs
+    }
+}
+
+/// Reads tags: each name has one value or more, without duplicates.
+pub(crate) fn tags_from_json(
+    value: &Value,
+    pointer: &str,
+) -> Result<BTreeMap<String, Vec<String>>, Problem> {
+    let Value::Object(object) = value else {
+        return Err(Problem::attribute(pointer, "must be an object of tag names"));
+    };
+    let mut tags = BTreeMap::new();
+    for (name, values) in object {
+        let at = format!("{pointer}/{}", escape(name));
+        if name.is_empty() || is_reserved(name) {
+            let reason = "a tag name is not empty and does not begin with the byte 1";
+            return Err(Problem::attribute(at, reason));
+        }
+        let items = values.as_array().filter(|items| !items.is_empty());
+        let texts = items.map(|items| items.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+        let Some(Some(mut texts)) = texts else {
+            return Err(Problem::attribute(at, "must be an array of at least one string"));
+        };
+        let count = texts.len();
+        texts.sort_unstable();
+        texts.dedup();
+        if texts.len() < count {
+            return Err(Problem::attribute(at, "the values of a tag must be different"));
+        }
+        tags.insert(name.clone(), texts.into_iter().map(str::to_owned).collect());
+    }
+    Ok(tags)
+}
+
+/// A part of a JSON pointer (RFC 6901).
+pub(crate) fn escape(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// An optional attribute that is a text of at most 1,024 bytes, which is the limit of a tag value.
+pub(crate) fn text(
+    object: &Map<String, Value>,
+    name: &str,
+    pointer: &str,
+) -> Result<Option<String>, Problem> {
+    let Some(value) = object.get(name) else { return Ok(None) };
+    let max = nearstate_model::limits::TAG_VALUE_BYTES_MAX;
+    match value.as_str() {
+        Some(text) if !text.is_empty() && text.len() <= max => Ok(Some(text.to_owned())),
+        _ => {
+            let reason = format!("must be a string of 1 to {max} bytes");
+            Err(Problem::attribute(format!("{pointer}/{name}"), reason))
+        }
+    }
+}
+
+/// An optional attribute that is an absolute `http` or `https` URI.
+pub(crate) fn uri(
+    object: &Map<String, Value>,
+    name: &str,
+    pointer: &str,
+) -> Result<Option<String>, Problem> {
+    let Some(value) = object.get(name) else { return Ok(None) };
+    let is_valid = |text: &&str| {
+        text.len() <= URI_BYTES_MAX
+            && text.parse::<hyper::Uri>().is_ok_and(|uri| {
+                uri.host().is_some_and(|host| !host.is_empty())
+                    && matches!(uri.scheme_str(), Some("http" | "https"))
+            })
+    };
+    if let Some(text) = value.as_str().filter(is_valid) {
+        return Ok(Some(text.to_owned()));
+    }
+    let reason = format!("must be an absolute http or https URI of at most {URI_BYTES_MAX} bytes");
+    Err(Problem::attribute(format!("{pointer}/{name}"), reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_is_parsed_and_written_again() {
+        let text = r#"{"tags":{"ueId":["455346","455345"],"recordId":["1"]},
+            "ttl":"2030-01-01T01:00:00+01:00","callbackReference":"http://nf.example/x",
+            "schemaId":"s1","unknown":[1]}"#;
+        let meta = RecordMeta::parse(text.as_bytes()).unwrap();
+        let wanted = json!({
+            "tags": {"ueId": ["455345", "455346"], "recordId": ["1"]},
+            "ttl": "2030-01-01T00:00:00Z",
+            "callbackReference": "http://nf.example/x",
+            "schemaId": "s1",
+        });
+        assert_eq!(meta.to_json(), wanted);
+        assert_eq!(RecordMeta::from_json(&wanted, "").unwrap(), meta);
+        let pairs = meta.pairs();
+        assert!(pairs.contains(&("ueId", b"455346")) && pairs.contains(&(SCHEMA_TAG, b"s1")));
+        assert_eq!(RecordMeta::parse(b" \r\n").unwrap(), RecordMeta::default());
+    }
+
+    #[test]
+    fn an_invalid_attribute_is_named_by_its_pointer() {
+        for (text, pointer) in [
+            ("[]", ""),
+            (r#"{"tags":[]}"#, "/tags"),
+            (r#"{"tags":{"a/b":"x"}}"#, "/tags/a~1b"),
+            (r#"{"tags":{"a":[]}}"#, "/tags/a"),
+            (r#"{"tags":{"a":[1]}}"#, "/tags/a"),
+            (r#"{"tags":{"a":["x","x"]}}"#, "/tags/a"),
+            (r#"{"tags":{"":["x"]}}"#, "/tags/"),
+            ("{\"tags\":{\"\\u0001a\":[\"x\"]}}", "/tags/\u{1}a"),
+            (r#"{"ttl":5}"#, "/ttl"),
+            (r#"{"ttl":"soon"}"#, "/ttl"),
+            (r#"{"callbackReference":"nf"}"#, "/callbackReference"),
+            (r#"{"callbackReference":"file:///etc"}"#, "/callbackReference"),
+            (r#"{"schemaId":""}"#, "/schemaId"),
+        ] {
+            let problem = RecordMeta::parse(text.as_bytes()).unwrap_err();
+            assert_eq!(problem.status.as_u16(), 400, "{text}");
+            assert_eq!(problem.invalid[0].0, pointer, "{text}");
+        }
+        assert!(RecordMeta::parse(b"{").unwrap_err().detail.contains("JSON"));
+    }
+}

@@ -1,0 +1,364 @@
+//! `multipart` bodies (RFC 2046): parsing those of requests, writing those of responses.
+//!
+//! The parser is total: any bytes give parts or a reason. Parts are slices of the body, without a
+//! copy. Headers of parts other than `Content-Id`, `Content-Type` and
+//! `Content-Transfer-Encoding` are ignored, as RFC 2046 requires.
+
+use hyper::body::Bytes;
+use memchr::memmem;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::limits::{HEADERS_MAX, PART_HEADER_BYTES_MAX};
+
+/// The longest boundary (RFC 2046, 5.1.1).
+const BOUNDARY_BYTES_MAX: usize = 70;
+
+/// The most parts of a body: the blocks of a record, and meta.
+const PARTS_MAX: usize = nearstate_model::limits::BLOCKS_MAX + 2;
+
+/// A part of a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BodyPart {
+    pub(crate) id: Option<String>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) encoding: Option<String>,
+    pub(crate) bytes: Bytes,
+}
+
+/// The media type of a `Content-Type` value, in lower case, without parameters.
+pub(crate) fn media_type(value: &str) -> String {
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// The boundary of a `multipart` content type.
+fn boundary(content_type: &str) -> Option<String> {
+    let mut rest = content_type.split_once(';')?.1;
+    loop {
+        let (name, value) = rest.split_once('=')?;
+        let value = value.trim_start();
+        let (value, after) = match value.strip_prefix('"') {
+            Some(quoted) => unquote(quoted)?,
+            None => match value.split_once(';') {
+                Some((value, after)) => (value.trim().to_owned(), after),
+                None => (value.trim().to_owned(), ""),
+            },
+        };
+        if name.trim().eq_ignore_ascii_case("boundary") {
+            let is_valid = !value.is_empty()
+                && value.len() <= BOUNDARY_BYTES_MAX
+                && value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+                && !value.ends_with(' ');
+            return is_valid.then_some(value);
+        }
+        rest = after.trim_start().trim_start_matches(';');
+    }
+}
+
+/// The text of a quoted string, without its first quote, and what follows it.
+fn unquote(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, found)) = chars.next() {
+        match found {
+            '"' => return Some((value, text.get(at + 1..)?)),
+            '\\' => value.push(chars.next()?.1),
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+/// Parses a body with this content type.
+///
+/// # Errors
+/// The reason why it is no `multipart` body.
+pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, String> {
+    let Some(boundary) = boundary(content_type) else {
+        return Err("the content type has no valid boundary".to_owned());
+    };
+    let delimiter = format!("\r\n--{boundary}");
+    let first = delimiter.as_bytes().get(2..).unwrap_or_default();
+    // The first delimiter may be at the very beginning.
+    let mut at = if body.starts_with(first) {
+        first.len()
+    } else {
+        let found = memmem::find(body, delimiter.as_bytes());
+        found.ok_or("the body has no part")? + delimiter.len()
+    };
+    let finder = memmem::Finder::new(delimiter.as_bytes());
+    let mut parts = Vec::new();
+    loop {
+        let rest = body.get(at..).unwrap_or_default();
+        if rest.starts_with(b"--") {
+            return Ok(parts);
+        }
+        let padding = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let line = rest.get(padding..).unwrap_or_default();
+        if !line.starts_with(b"\r\n") {
+            return Err(format!("the boundary before part {} has no line end", parts.len() + 1));
+        }
+        if parts.len() == PARTS_MAX {
+            return Err(format!("more than {PARTS_MAX} parts: write the record in several steps"));
+        }
+        // The line end stays: a part without headers and body is the line end of its delimiter.
+        let begin = at + padding;
+        let end = finder.find(body.get(begin..).unwrap_or_default());
+        let end = begin + end.ok_or("the last part has no boundary after it")?;
+        parts.push(part(body, begin + 2, end, parts.len() + 1)?);
+        at = end + delimiter.len();
+    }
+}
+
+/// Parses a part: its headers, and the bytes after the empty line.
+fn part(body: &Bytes, begin: usize, end: usize, number: usize) -> Result<BodyPart, String> {
+    let whole = body.get(begin..end).unwrap_or_default();
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let (head_bytes, headers): (usize, &[httparse::Header<'_>]) = if whole.is_empty() {
+        (0, &[])
+    } else {
+        // A part without a body may end at the line end of its last header.
+        match httparse::parse_headers(whole, &mut headers) {
+            Ok(httparse::Status::Complete((bytes, headers))) => (bytes, headers),
+            Ok(httparse::Status::Partial) => {
+                return Err(format!("the headers of part {number} do not end with an empty line"));
+            }
+            Err(error) => return Err(format!("the headers of part {number} are invalid: {error}")),
+        }
+    };
+    let mut parsed = BodyPart {
+        bytes: body.slice(begin + head_bytes..end.max(begin + head_bytes)),
+        ..BodyPart::default()
+    };
+    for header in headers {
+        let field = if header.name.eq_ignore_ascii_case("content-id") {
+            &mut parsed.id
+        } else if header.name.eq_ignore_ascii_case("content-type") {
+            &mut parsed.content_type
+        } else if header.name.eq_ignore_ascii_case("content-transfer-encoding") {
+            &mut parsed.encoding
+        } else {
+            continue;
+        };
+        let value = str::from_utf8(header.value)
+            .map_err(|_| format!("{} of part {number} is not UTF-8", header.name))?;
+        if value.len() > PART_HEADER_BYTES_MAX || value.chars().any(char::is_control) {
+            return Err(format!(
+                "{} of part {number} is longer than {PART_HEADER_BYTES_MAX} bytes or has control \
+                 characters",
+                header.name
+            ));
+        }
+        *field = Some(value.to_owned());
+    }
+    Ok(parsed)
+}
+
+/// Writes a body. The boundary is chosen at the end, so that no part contains it.
+#[derive(Debug, Default)]
+pub(crate) struct MultipartWriter {
+    /// The parts, each with a place for the delimiter before it.
+    bytes: Vec<u8>,
+    /// Where the text of the boundary goes.
+    delimiters: Vec<usize>,
+}
+
+/// The bytes of a boundary: 16 digits after a fixed text.
+const BOUNDARY_PREFIX: &str = "nearstate-";
+const BOUNDARY_BYTES: usize = BOUNDARY_PREFIX.len() + 16;
+
+impl MultipartWriter {
+    /// A writer with room for this many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), delimiters: Vec::new() }
+    }
+
+    /// Adds a part.
+    pub(crate) fn part(
+        &mut self,
+        id: &str,
+        content_type: &str,
+        encoding: Option<&str>,
+        bytes: &[u8],
+    ) {
+        self.delimiter();
+        let out = &mut self.bytes;
+        out.extend_from_slice(b"\r\nContent-Id: ");
+        push_header_value(id, out);
+        out.extend_from_slice(b"\r\nContent-Type: ");
+        push_header_value(content_type, out);
+        if let Some(encoding) = encoding {
+            out.extend_from_slice(b"\r\nContent-Transfer-Encoding: ");
+            push_header_value(encoding, out);
+        }
+        out.extend_from_slice(b"\r\n\r\n");
+        out.extend_from_slice(bytes);
+    }
+
+    fn delimiter(&mut self) {
+        if !self.delimiters.is_empty() {
+            self.bytes.extend_from_slice(b"\r\n");
+        }
+        self.bytes.extend_from_slice(b"--");
+        self.delimiters.push(self.bytes.len());
+        self.bytes.extend_from_slice(&[b'_'; BOUNDARY_BYTES]);
+    }
+
+    /// Adds the parts of another body.
+    pub(crate) fn append(&mut self, other: &Self) {
+        if other.delimiters.is_empty() {
+            return;
+        }
+        if !self.delimiters.is_empty() {
+            self.bytes.extend_from_slice(b"\r\n");
+        }
+        let base = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.delimiters.extend(other.delimiters.iter().map(|at| base + at));
+    }
+
+    /// The bytes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Ends the body. Returns its boundary and its bytes.
+    pub(crate) fn finish(mut self, seed: u64) -> (String, Vec<u8>) {
+        self.delimiter();
+        self.bytes.extend_from_slice(b"--\r\n");
+        let boundary = (0..=u64::MAX)
+            .map(|attempt| {
+                let digits = xxh3_64_with_seed(&attempt.to_le_bytes(), seed);
+                format!("{BOUNDARY_PREFIX}{digits:016x}")
+            })
+            .find(|boundary| memmem::find(&self.bytes, boundary.as_bytes()).is_none())
+            .unwrap_or_else(|| unreachable!("a body has fewer than 2^64 places"));
+        for at in &self.delimiters {
+            if let Some(place) = self.bytes.get_mut(*at..at + BOUNDARY_BYTES) {
+                place.copy_from_slice(boundary.as_bytes());
+            }
+        }
+        (boundary, self.bytes)
+    }
+}
+
+/// Appends a header value. Control characters, which only another interface can have written, are
+/// percent-encoded.
+fn push_header_value(value: &str, out: &mut Vec<u8>) {
+    for byte in value.bytes() {
+        if byte < 0x20 || byte == 0x7f {
+            out.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        } else {
+            out.push(byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TYPE: &str = "multipart/mixed; boundary=partboundary";
+
+    fn parse_text(text: &str) -> Result<Vec<BodyPart>, String> {
+        parse(TYPE, &Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn the_example_of_annex_c_is_parsed() {
+        let parts = parse_text(
+            "--partboundary\r\nContent-Id: meta\r\nContent-Type: application/json\r\n\r\n\
+             {\"tags\":{}}\r\n--partboundary\r\nContent-id: block1\r\n\
+             Content-Disposition: attachment\r\nContent-Type: application/json\r\n\
+             Content-Transfer-Encoding: binary\r\n\r\n{\"firstName\":\"John\"}\r\n--partboundary--",
+        )
+        .unwrap();
+        assert_eq!(parts.len(), 2);
+        assert_eq!(parts[0].id.as_deref(), Some("meta"));
+        assert_eq!(parts[1].id.as_deref(), Some("block1"));
+        assert_eq!(parts[1].encoding.as_deref(), Some("binary"));
+        assert_eq!(parts[1].bytes, "{\"firstName\":\"John\"}");
+    }
+
+    #[test]
+    fn parts_may_be_empty_and_a_preamble_and_an_epilogue_are_ignored() {
+        let parts = parse_text(
+            "preamble\r\n--partboundary \r\nContent-Id: meta\r\n\r\n\r\n--partboundary\r\n\r\n\
+             \r\n--partboundary--\r\nepilogue",
+        )
+        .unwrap();
+        assert_eq!(parts.len(), 2);
+        assert!(parts.iter().all(|part| part.bytes.is_empty()));
+    }
+
+    #[test]
+    fn invalid_bodies_have_a_reason() {
+        for text in [
+            "",
+            "--partboundary",
+            "--partboundaryX\r\n\r\n",
+            "--partboundary\r\nContent-Id: meta\r\n\r\n{}",
+            "--partboundary\r\nContent-Id\r\n\r\n{}\r\n--partboundary--",
+            "--partboundary\r\nContent-Id: a\r\n--partboundary--",
+        ] {
+            assert!(parse_text(text).is_err(), "{text:?}");
+        }
+        let long = format!(
+            "--partboundary\r\nContent-Id: {}\r\n\r\n\r\n--partboundary--",
+            "x".repeat(300)
+        );
+        assert!(parse_text(&long).is_err());
+        let many = "--partboundary\r\n\r\n\r\n".repeat(PARTS_MAX + 1) + "--partboundary--";
+        assert!(
+            parse_text(&many).unwrap_err().contains("more than"),
+            "the number of parts is limited"
+        );
+        for content_type in ["multipart/mixed", "multipart/mixed; boundary=", "x; boundary=\"a"] {
+            assert!(parse(content_type, &Bytes::from_static(b"--a--")).is_err(), "{content_type}");
+        }
+    }
+
+    #[test]
+    fn boundaries_may_be_quoted_and_follow_other_parameters() {
+        for content_type in [
+            "multipart/mixed; boundary=\"a b\"",
+            "multipart/mixed;type=\"x;boundary=z\"; Boundary=\"a \\b\"",
+        ] {
+            assert_eq!(boundary(content_type).as_deref(), Some("a b"), "{content_type}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_parsed(blocks in prop::collection::vec(
+            ("[a-z]{1,8}", prop::collection::vec(any::<u8>(), 0..200)), 1..5,
+        )) {
+            let mut writer = MultipartWriter::default();
+            for (id, bytes) in &blocks {
+                writer.part(id, "application/octet-stream", Some("binary"), bytes);
+            }
+            let (boundary, body) = writer.finish(7);
+            let content_type = format!("multipart/mixed; boundary={boundary}");
+            let parts = parse(&content_type, &Bytes::from(body)).unwrap();
+            prop_assert_eq!(parts.len(), blocks.len());
+            for (part, (id, bytes)) in parts.iter().zip(&blocks) {
+                prop_assert_eq!(part.id.as_deref(), Some(id.as_str()));
+                prop_assert_eq!(&part.bytes[..], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn any_bytes_give_parts_or_a_reason(
+            pieces in prop::collection::vec(prop_oneof![
+                Just(b"--b".to_vec()), Just(b"\r\n".to_vec()), Just(b"--".to_vec()),
+                Just(b"Content-Id: a".to_vec()), prop::collection::vec(any::<u8>(), 0..9),
+            ], 0..40),
+        ) {
+            let body = Bytes::from(pieces.concat());
+            if let Ok(parts) = parse("multipart/mixed; boundary=b", &body) {
+                let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
+                prop_assert!(bytes <= body.len());
+            }
+        }
+    }
+}

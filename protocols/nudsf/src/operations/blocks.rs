@@ -1,0 +1,145 @@
+//! Operations on the blocks of a record.
+
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderName};
+use nearstate_store::Txn;
+
+use super::records::check_block_id;
+use crate::call::Call;
+use crate::conditions::Validators;
+use crate::limits::PART_HEADER_BYTES_MAX;
+use crate::multipart::MultipartWriter;
+use crate::problem::Problem;
+use crate::record::{
+    BlockDraft, RecordPlace, StoredBlock, StoredRecord, write_block, write_one_block,
+};
+use crate::reply::Reply;
+use crate::repository::{CallRefusal, for_write, no_record, require_exact};
+use crate::target::encode_segment;
+
+fn no_block(id: &str) -> Problem {
+    Problem::not_found("BLOCK_NOT_FOUND", format!("the record has no block {id:?}"))
+}
+
+fn with_block(status: StatusCode, block: &StoredBlock<'_>) -> Reply {
+    let body = hyper::body::Bytes::copy_from_slice(block.bytes);
+    Reply::with_body(status, block.media(), body)
+}
+
+/// `GetBlockList`.
+pub(super) fn list(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+    let record = view.as_ref().and_then(StoredRecord::of);
+    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let validators = record.validators();
+    let blocks = record.blocks();
+    if blocks.is_empty() {
+        return Ok(Reply::empty(StatusCode::NO_CONTENT));
+    }
+    let bytes: usize = blocks.iter().map(|block| block.bytes.len() + 256).sum();
+    let mut writer = MultipartWriter::with_capacity(bytes);
+    for block in &blocks {
+        write_block(&mut writer, block.id, block);
+    }
+    let (boundary, body) = writer.finish(record.version());
+    let media = format!("multipart/parallel; boundary={boundary}");
+    Ok(Reply::with_body(StatusCode::OK, &media, body).validated(&validators))
+}
+
+/// `GetBlock`.
+pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+    let record = view.as_ref().and_then(StoredRecord::of);
+    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let block = record.block(&call.target.block);
+    let block = block.ok_or_else(|| no_block(&call.target.block))?;
+    let validators = block.validators();
+    if let Some(reply) = call.read_refusal(&validators) {
+        return Ok(reply);
+    }
+    Ok(with_block(StatusCode::OK, &block).validated(&validators))
+}
+
+fn place<'c>(call: &'c Call<'_>) -> RecordPlace<'c> {
+    RecordPlace { namespace: call.storage.records, key: call.key(), now_ms: call.now_ms }
+}
+
+/// A header of the request that is kept with the block.
+fn kept_header(call: &Call<'_>, name: &HeaderName) -> Result<String, Problem> {
+    let Some(value) = call.headers.get(name) else { return Ok(String::new()) };
+    match value.to_str() {
+        Ok(text) if text.len() <= PART_HEADER_BYTES_MAX => Ok(text.to_owned()),
+        _ => {
+            let reason = format!("must have at most {PART_HEADER_BYTES_MAX} visible characters");
+            Err(Problem::parameter("INVALID_MSG_FORMAT", format!("header {name}"), reason))
+        }
+    }
+}
+
+/// `CreateOrModifyBlock`.
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
+    let id = call.target.block.as_str();
+    check_block_id(id)?;
+    let encoding = HeaderName::from_static("content-transfer-encoding");
+    let draft = BlockDraft {
+        id: id.to_owned(),
+        content_type: kept_header(call, &CONTENT_TYPE)?,
+        encoding: kept_header(call, &encoding)?,
+        bytes: call.body.clone(),
+    };
+    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
+        let view = txn.get(call.storage.records, call.key())?;
+        let Some(record) = for_write(view.as_ref())? else {
+            return Err(no_record(&call.target.id).into());
+        };
+        let old = record.block(id);
+        let validators = old.as_ref().map(StoredBlock::validators);
+        call.check_write(validators.as_ref(), |status| Some(with_block(status, old.as_ref()?)))?;
+        let previous = old.as_ref().filter(|_| call.gets_previous);
+        let previous = previous.map(|old| with_block(StatusCode::OK, old));
+        if record.is_unnamed() {
+            require_exact(&record)?;
+        }
+        write_one_block(txn, place(call), &record, (id, Some(&draft)))?;
+        Ok(old.is_some().then_some(previous))
+    };
+    let (previous, _) = call.repository.transact(call.key(), body).await?;
+    let validators = Validators { etag: draft.etag(), modified_ms: Some(call.now_ms) };
+    let reply = match previous {
+        Some(Some(previous)) => previous,
+        Some(None) => Reply::empty(StatusCode::NO_CONTENT),
+        None => {
+            let record = call.record_uri(&call.target.id);
+            let uri = format!("{record}/blocks/{}", encode_segment(id));
+            Reply::empty(StatusCode::CREATED).located(uri)
+        }
+    };
+    Ok(reply.validated(&validators))
+}
+
+/// `DeleteBlock`.
+pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+    let id = call.target.block.as_str();
+    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
+        let view = txn.get(call.storage.records, call.key())?;
+        let Some(record) = for_write(view.as_ref())? else {
+            return Err(no_record(&call.target.id).into());
+        };
+        let Some(old) = record.block(id) else { return Err(no_block(id).into()) };
+        let validators = old.validators();
+        call.check_write(Some(&validators), |status| Some(with_block(status, &old)))?;
+        let reply = if call.gets_previous {
+            with_block(StatusCode::OK, &old)
+        } else {
+            Reply::empty(StatusCode::NO_CONTENT)
+        };
+        if record.is_unnamed() {
+            require_exact(&record)?;
+        }
+        write_one_block(txn, place(call), &record, (id, None))?;
+        Ok(reply.validated(&validators))
+    };
+    Ok(call.repository.transact(call.key(), body).await?.0)
+}

@@ -1,0 +1,385 @@
+//! Operations on one record: GET, PUT, PATCH, DELETE, and its meta.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hyper::StatusCode;
+use nearstate_model::limits::BLOCK_NAME_BYTES_MAX;
+use nearstate_store::Txn;
+use serde_json::{Value, json};
+
+use super::schemas::check_schema;
+use crate::call::{Call, parse_json};
+use crate::conditions::Validators;
+use crate::meta::{RecordMeta, is_reserved};
+use crate::multipart::{self, BodyPart};
+use crate::patch::{self, PatchItem};
+use crate::problem::Problem;
+use crate::record::{
+    BlockDraft, RecordDraft, RecordPlace, StoredRecord, version_etag, write_meta, write_record,
+};
+use crate::reply::Reply;
+use crate::repository::{CallRefusal, for_write, no_record, require_exact};
+
+/// The media type of a record.
+const MIXED: &str = "multipart/mixed";
+
+/// Checks the id of a block that a client writes.
+pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
+    let is_valid = !id.is_empty()
+        && id.len() <= BLOCK_NAME_BYTES_MAX
+        && !id.chars().any(char::is_control)
+        && !is_reserved(id);
+    if is_valid {
+        return Ok(());
+    }
+    let reason = format!("must have 1 to {BLOCK_NAME_BYTES_MAX} bytes and no control characters");
+    Err(Problem::parameter("MANDATORY_IE_INCORRECT", "{blockId}", reason))
+}
+
+/// The expiry time of a meta that a client writes must be in the future.
+fn check_ttl(call: &Call<'_>, meta: &RecordMeta, pointer: &str) -> Result<(), Problem> {
+    if meta.expires_ms != 0 && meta.expires_ms <= call.now_ms {
+        return Err(Problem::attribute(format!("{pointer}/ttl"), "must be in the future"));
+    }
+    Ok(())
+}
+
+/// The blocks of a body after its first part.
+fn block_drafts(parts: Vec<BodyPart>) -> Result<Vec<BlockDraft>, Problem> {
+    let mut seen = BTreeSet::new();
+    let mut blocks = Vec::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let Some(id) = part.id else {
+            let detail = format!("part {} has no Content-Id", index + 2);
+            return Err(Problem::message(detail));
+        };
+        check_block_id(&id)?;
+        if !seen.insert(id.clone()) {
+            return Err(Problem::message(format!("two parts have the Content-Id {id:?}")));
+        }
+        blocks.push(BlockDraft {
+            id,
+            content_type: part.content_type.unwrap_or_default(),
+            encoding: part.encoding.unwrap_or_default(),
+            bytes: part.bytes,
+        });
+    }
+    Ok(blocks)
+}
+
+/// The first part of a body, and the others.
+fn split_parts(call: &Call<'_>, first: &str) -> Result<(BodyPart, Vec<BodyPart>), Problem> {
+    let content_type = call.require_media(MIXED)?;
+    let mut parts = multipart::parse(content_type, &call.body).map_err(Problem::message)?;
+    if parts.is_empty() {
+        return Err(Problem::message(format!("the first part must be the {first}")));
+    }
+    let head = parts.remove(0);
+    Ok((head, parts))
+}
+
+fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
+    let (head, parts) = split_parts(call, "meta")?;
+    if head.id.as_deref().is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
+        return Err(Problem::message("the first part must have the Content-Id meta"));
+    }
+    let media = head.content_type.as_deref().map(multipart::media_type);
+    if media.is_some_and(|media| media != "application/json") {
+        return Err(Problem::message("the content type of the meta part must be application/json"));
+    }
+    let meta = RecordMeta::parse(&head.bytes)?;
+    check_ttl(call, &meta, "")?;
+    Ok(RecordDraft { meta, blocks: block_drafts(parts)? })
+}
+
+/// A response with a whole record.
+fn with_record(status: StatusCode, record: &StoredRecord<'_>) -> Reply {
+    let (media, body) = record.to_multipart();
+    Reply::with_body(status, &media, body)
+}
+
+fn place<'c>(call: &'c Call<'_>) -> RecordPlace<'c> {
+    RecordPlace { namespace: call.storage.records, key: call.key(), now_ms: call.now_ms }
+}
+
+/// `GetRecord`.
+pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+    let record = view.as_ref().and_then(StoredRecord::of);
+    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let validators = record.validators();
+    if let Some(reply) = call.read_refusal(&validators) {
+        return Ok(reply);
+    }
+    Ok(with_record(StatusCode::OK, &record).validated(&validators))
+}
+
+/// The validators of a record after a commit that wrote it.
+fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
+    let version = version.unwrap_or_default();
+    Validators { etag: version_etag(version), modified_ms: Some(call.now_ms) }
+}
+
+/// `CreateOrModifyRecord`.
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
+    let draft = record_draft(call)?;
+    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
+        let view = txn.get(call.storage.records, call.key())?;
+        let old = for_write(view.as_ref())?;
+        let validators = old.as_ref().map(StoredRecord::validators);
+        call.check_write(validators.as_ref(), |status| Some(with_record(status, old.as_ref()?)))?;
+        check_schema(txn, call, &draft.meta)?;
+        let previous = old.as_ref().filter(|_| call.gets_previous);
+        let previous = previous.map(|old| with_record(StatusCode::OK, old));
+        write_record(txn, place(call), &draft, old.as_ref())?;
+        Ok(old.is_some().then_some(previous))
+    };
+    let (previous, version) = call.repository.transact(call.key(), body).await?;
+    let validators = written(call, version);
+    let reply = match previous {
+        Some(Some(previous)) => previous,
+        Some(None) => Reply::empty(StatusCode::NO_CONTENT),
+        None => {
+            let (media, body) = draft.to_multipart(version.unwrap_or_default());
+            Reply::with_body(StatusCode::CREATED, &media, body)
+                .located(call.record_uri(&call.target.id))
+        }
+    };
+    Ok(reply.validated(&validators))
+}
+
+/// `DeleteRecord`.
+pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
+        let view = txn.get(call.storage.records, call.key())?;
+        let Some(old) = for_write(view.as_ref())? else {
+            return Err(no_record(&call.target.id).into());
+        };
+        let validators = old.validators();
+        call.check_write(Some(&validators), |status| Some(with_record(status, &old)))?;
+        txn.delete(call.storage.records, call.key())?;
+        let reply = if call.gets_previous {
+            with_record(StatusCode::OK, &old)
+        } else {
+            Reply::empty(StatusCode::NO_CONTENT)
+        };
+        Ok(reply.validated(&validators))
+    };
+    Ok(call.repository.transact(call.key(), body).await?.0)
+}
+
+/// `GetMeta`.
+pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
+    let record = view.as_ref().and_then(StoredRecord::of);
+    let record = record.ok_or_else(|| no_record(&call.target.id))?;
+    let text = record.meta().to_json().to_string();
+    let validators = record.meta_validators(&text);
+    if let Some(reply) = call.read_refusal(&validators) {
+        return Ok(reply);
+    }
+    let reply = Reply::with_body(StatusCode::OK, "application/json", text);
+    Ok(reply.validated(&validators))
+}
+
+/// `UpdateMeta`. Items that fail are discarded and reported with 200; a `test` that fails discards
+/// the whole patch.
+pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
+    let items = patch::parse(&call.json(patch::MEDIA)?)?;
+    let body = |txn: &Txn<'_>| -> Result<(Validators, Vec<patch::FailedItem>), CallRefusal> {
+        let view = txn.get(call.storage.records, call.key())?;
+        let Some(old) = for_write(view.as_ref())? else {
+            return Err(no_record(&call.target.id).into());
+        };
+        require_exact(&old)?;
+        let old_meta = old.meta();
+        let mut document = old_meta.to_json();
+        let validators = old.meta_validators(&document.to_string());
+        call.check_write(Some(&validators), |_| None)?;
+        let validate = |document: &Value| meta_of(call, document, &old_meta).map(drop);
+        let failed = patch::apply(&mut document, &items, validate);
+        refuse_failed_test(&failed)?;
+        let meta = meta_of(call, &document, &old_meta)?;
+        if meta == old_meta {
+            return Ok((validators, failed));
+        }
+        check_schema(txn, call, &meta)?;
+        write_meta(txn, place(call), &old, &meta)?;
+        let text = meta.to_json().to_string();
+        let etag = old.meta_validators(&text).etag;
+        Ok((Validators { etag, modified_ms: Some(call.now_ms) }, failed))
+    };
+    let ((validators, failed), _) = call.repository.transact(call.key(), body).await?;
+    Ok(patched(&failed).validated(&validators))
+}
+
+/// The response to a patch whose failed items were discarded.
+pub(super) fn patched(failed: &[patch::FailedItem]) -> Reply {
+    match failed {
+        [] => Reply::empty(StatusCode::NO_CONTENT),
+        _ => Reply::json(StatusCode::OK, &patch::result(failed)),
+    }
+}
+
+/// 409 if a `test` has failed.
+pub(super) fn refuse_failed_test(failed: &[patch::FailedItem]) -> Result<(), Problem> {
+    match failed.iter().find(|item| item.is_test) {
+        None => Ok(()),
+        Some(item) => {
+            let detail = format!("test {}: {}", item.path, item.reason);
+            Err(Problem::conflict("MODIFICATION_NOT_ALLOWED", detail))
+        }
+    }
+}
+
+/// The meta of a patched document. Tags that lost their last value are gone.
+fn meta_of(call: &Call<'_>, document: &Value, old: &RecordMeta) -> Result<RecordMeta, Problem> {
+    let meta = RecordMeta::from_json(document, "")?;
+    if meta.expires_ms != old.expires_ms {
+        check_ttl(call, &meta, "")?;
+    }
+    Ok(meta)
+}
+
+/// `PatchRecord`: all items or none.
+pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
+    let (head, parts) = split_parts(call, "patch")?;
+    let media = head.content_type.as_deref().map(multipart::media_type).unwrap_or_default();
+    if media != patch::MEDIA {
+        let detail = format!("the content type of the first part must be {}", patch::MEDIA);
+        return Err(Problem::message(detail).into());
+    }
+    let document = parse_json(&head.bytes)?;
+    let parts = block_drafts(parts)?;
+    let items = patch::parse(&refer_to_parts(document, &parts))?;
+    let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
+        let view = txn.get(call.storage.records, call.key())?;
+        let Some(old) = for_write(view.as_ref())? else {
+            return Err(no_record(&call.target.id).into());
+        };
+        call.check_write(Some(&old.validators()), |_| None)?;
+        require_exact(&old)?;
+        let draft = patched_draft(call, &old, (&items, &parts))?;
+        check_schema(txn, call, &draft.meta)?;
+        write_record(txn, place(call), &draft, Some(&old))?;
+        Ok(())
+    };
+    let ((), version) = call.repository.transact(call.key(), body).await?;
+    Ok(Reply::empty(StatusCode::NO_CONTENT).validated(&written(call, version)))
+}
+
+/// The document of a patch has an object in the place of each block: `{"stored": index}` for one of
+/// the record, `{"part": index}` for one of the request. Values of items that name a part become
+/// such objects, so that no value of a client is taken for one.
+fn refer_to_parts(mut document: Value, parts: &[BlockDraft]) -> Value {
+    let refer = |value: &mut Value| {
+        let index = parts.iter().position(|part| Some(part.id.as_str()) == value.as_str());
+        *value = match index {
+            Some(index) => json!({"part": index}),
+            None => json!({"missing": value.as_str().unwrap_or_default()}),
+        };
+    };
+    for item in document.as_array_mut().into_iter().flatten() {
+        let path = item.get("path").and_then(Value::as_str).unwrap_or_default();
+        let (is_all, is_one) = (path == "/blocks", path.starts_with("/blocks/"));
+        let Some(value) = item.get_mut("value") else { continue };
+        match value.as_object_mut() {
+            Some(blocks) if is_all => blocks.values_mut().for_each(refer),
+            _ if is_one => refer(value),
+            _ => {}
+        }
+    }
+    document
+}
+
+/// Items of paths that are neither in meta nor those of blocks: the whole record, or a place inside
+/// a block, whose content no patch sees.
+fn foreign_paths(items: &[PatchItem]) -> Vec<patch::FailedItem> {
+    let is_foreign = |path: &str| {
+        let is_inside = |id: &str| id.is_empty() || id.contains('/');
+        path.is_empty() || path.strip_prefix("/blocks/").is_some_and(is_inside)
+    };
+    let mut failed = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        if is_foreign(&item.path) || item.from.as_deref().is_some_and(is_foreign) {
+            let reason = format!(
+                "a path is in /meta or is /blocks/{{blockId}} (failed operation index= {index})"
+            );
+            failed.push(patch::FailedItem { path: item.path.clone(), reason, is_test: false });
+        }
+    }
+    failed
+}
+
+fn patched_draft(
+    call: &Call<'_>,
+    old: &StoredRecord<'_>,
+    (items, parts): (&[PatchItem], &[BlockDraft]),
+) -> Result<RecordDraft, CallRefusal> {
+    let stored = old.to_draft();
+    let blocks = stored.blocks.iter().enumerate();
+    let blocks: serde_json::Map<String, Value> =
+        blocks.map(|(index, block)| (block.id.clone(), json!({"stored": index}))).collect();
+    let mut document = json!({"meta": stored.meta.to_json(), "blocks": blocks});
+    let known: BTreeMap<&str, usize> =
+        stored.blocks.iter().enumerate().map(|(index, block)| (block.id.as_str(), index)).collect();
+    let build = |document: &Value| -> Result<RecordDraft, Problem> {
+        let meta = match document.get("meta") {
+            None => RecordMeta::default(),
+            Some(meta) => meta_of(call, meta, &stored.meta)?,
+        };
+        let extra = document
+            .as_object()
+            .is_none_or(|object| object.keys().any(|name| name != "meta" && name != "blocks"));
+        if extra {
+            return Err(Problem::message("a record has only /meta and /blocks/{blockId}"));
+        }
+        let mut blocks = Vec::new();
+        let none = serde_json::Map::new();
+        let object = match document.get("blocks") {
+            None => &none,
+            Some(blocks) => {
+                let refused = || Problem::message("a patch names blocks as /blocks/{blockId}");
+                blocks.as_object().ok_or_else(refused)?
+            }
+        };
+        for (id, reference) in object {
+            check_block_id(id)?;
+            let block = referred(reference, &stored.blocks, parts)?;
+            blocks.push(BlockDraft { id: id.clone(), ..block.clone() });
+        }
+        // The order of the record, then that of the ids.
+        blocks.sort_by_key(|block| known.get(block.id.as_str()).copied().unwrap_or(usize::MAX));
+        Ok(RecordDraft { meta, blocks })
+    };
+    let mut failed = foreign_paths(items);
+    if failed.is_empty() {
+        failed = patch::apply(&mut document, items, |document| build(document).map(drop));
+    }
+    if failed.is_empty() {
+        return Ok(build(&document)?);
+    }
+    let status = StatusCode::UNPROCESSABLE_ENTITY;
+    Err(Reply::json(status, &patch::result(&failed)).into())
+}
+
+/// The block that a reference of the document names.
+fn referred<'b>(
+    reference: &Value,
+    stored: &'b [BlockDraft],
+    parts: &'b [BlockDraft],
+) -> Result<&'b BlockDraft, Problem> {
+    let object = reference.as_object().filter(|object| object.len() == 1);
+    let (name, value) = object.and_then(|object| object.iter().next()).unzip();
+    let index = value.and_then(Value::as_u64).and_then(|index| usize::try_from(index).ok());
+    let found = match (name.map(String::as_str), index) {
+        (Some("stored"), Some(index)) => stored.get(index),
+        (Some("part"), Some(index)) => parts.get(index),
+        _ => None,
+    };
+    found.ok_or_else(|| {
+        Problem::message("the value of a block must be the Content-Id of a part of the request")
+    })
+}

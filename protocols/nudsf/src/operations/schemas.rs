@@ -1,0 +1,272 @@
+//! Meta schemas: GET, PUT, DELETE, and what they require of records.
+//!
+//! A schema applies to the records whose meta names it (`schemaId`). `presence` requires a tag,
+//! `UNIQUE_KEY` makes its values unique among the records of the schema. Both are checked in the
+//! transaction that writes a record. A new requirement is accepted only while no record names the
+//! schema, so that every record that names a schema satisfies it.
+
+use std::collections::BTreeSet;
+
+use hyper::StatusCode;
+use nearstate_model::limits::TAG_NAME_BYTES_MAX;
+use nearstate_node::executor::yield_now;
+use nearstate_store::{RetryPolicy, TagSchema, Txn, Values};
+use serde_json::{Map, Value};
+
+use crate::call::Call;
+use crate::conditions::Validators;
+use crate::document::{Document, write_document};
+use crate::meta::{RecordMeta, SCHEMA_TAG, escape, is_reserved, text};
+use crate::problem::Problem;
+use crate::record::version_etag;
+use crate::reply::Reply;
+use crate::repository::CallRefusal;
+use crate::target::encode_segment;
+
+/// Buckets of an index that a part of a declaration of tags examines: some tens of microseconds.
+const DECLARED_BUCKETS: u64 = 16;
+
+/// The most tags of a schema. The store indexes 32 tags of a namespace, one of them by schema.
+const SCHEMA_TAGS_MAX: usize = 31;
+
+/// A tag of a schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SchemaTag {
+    name: String,
+    is_unique: bool,
+    is_required: bool,
+    /// The index that searches need, if the key type has one.
+    index: Option<TagSchema>,
+}
+
+fn no_schema(id: &str) -> Problem {
+    Problem::not_found("SCHEMA_NOT_FOUND", format!("the meta schema {id:?} does not exist"))
+}
+
+/// Reads the tags of a `MetaSchema`.
+fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
+    let items = value.get("metaTags").and_then(Value::as_array);
+    let refused = |reason: &str| Problem::attribute("/metaTags", reason);
+    let items = items.ok_or_else(|| refused("must be an array"))?;
+    if items.len() > SCHEMA_TAGS_MAX {
+        return Err(refused(&format!("must have at most {SCHEMA_TAGS_MAX} tags")));
+    }
+    let mut names = BTreeSet::new();
+    let mut tags = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let at = |name: &str| format!("/metaTags/{index}/{name}");
+        let name = item.get("tagName").and_then(Value::as_str).unwrap_or_default();
+        let is_valid = !name.is_empty() && name.len() <= TAG_NAME_BYTES_MAX && !is_reserved(name);
+        if !is_valid || name.contains('\0') {
+            let reason = format!("must be a string of 1 to {TAG_NAME_BYTES_MAX} bytes");
+            return Err(Problem::attribute(at("tagName"), reason));
+        }
+        if !names.insert(name) {
+            return Err(Problem::attribute(at("tagName"), "occurs twice"));
+        }
+        let flag = |name: &str| match item.get(name) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(Problem::attribute(at(name), "must be true or false")),
+        };
+        let key_type = item.get("keyType").and_then(Value::as_str);
+        let Some(key_type) = key_type else {
+            return Err(Problem::attribute(at("keyType"), "must be a string"));
+        };
+        let is_unique = key_type == "UNIQUE_KEY";
+        let is_ordered = flag("sort")?;
+        // Other types, also those of later releases, need no index.
+        let is_indexed =
+            is_unique || matches!(key_type, "SEARCH_KEY" | "COUNT_KEY" | "SEARCH_AND_COUNT_KEY");
+        let index = TagSchema { name: name.to_owned(), is_ordered, ..TagSchema::default() };
+        tags.push(SchemaTag {
+            name: name.to_owned(),
+            is_unique,
+            is_required: flag("presence")?,
+            index: is_indexed.then_some(index),
+        });
+    }
+    Ok(tags)
+}
+
+/// Checks the meta of a record against its schema, in the transaction that writes the record.
+///
+/// # Errors
+/// 400: the schema does not exist, or requires a tag that is missing; 409: a value of a unique key
+/// belongs to another record.
+pub(super) fn check_schema(
+    txn: &Txn<'_>,
+    call: &Call<'_>,
+    meta: &RecordMeta,
+) -> Result<(), CallRefusal> {
+    let Some(id) = &meta.schema_id else { return Ok(()) };
+    let Some(view) = txn.get(call.storage.schemas, id.as_bytes())? else {
+        let reason = format!("the meta schema {id:?} does not exist");
+        return Err(Problem::attribute("/schemaId", reason).into());
+    };
+    for tag in schema_tags(&Document::of(&view)?.value)? {
+        let values = meta.tags.get(&tag.name);
+        if tag.is_required && values.is_none() {
+            let pointer = format!("/tags/{}", escape(&tag.name));
+            let reason = format!("the schema {id:?} requires this tag");
+            return Err(Problem::parameter("MANDATORY_IE_MISSING", pointer, reason).into());
+        }
+        for value in values.into_iter().flatten().filter(|_| tag.is_unique) {
+            if let Some(holder) = holder_of(txn, call, (&tag.name, value), id)? {
+                let detail = format!(
+                    "the unique tag {:?} has the value {value:?} in record {holder:?} of schema \
+                     {id:?}",
+                    tag.name
+                );
+                return Err(Problem::conflict("UNIQUE_KEY_TAKEN", detail).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Another record of a schema that has a value of a tag.
+fn holder_of(
+    txn: &Txn<'_>,
+    call: &Call<'_>,
+    (tag, value): (&str, &str),
+    schema: &str,
+) -> Result<Option<String>, CallRefusal> {
+    let namespace = call.storage.records;
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    txn.find_all(namespace, tag, Values::Equal(value.as_bytes()), |key| {
+        if key != call.key() {
+            keys.push(key.to_vec());
+        }
+        true
+    })?;
+    for key in keys {
+        let view = txn.get(namespace, &key)?;
+        let is_of_schema = view.is_some_and(|view| {
+            view.tags().any(|(name, value)| name == SCHEMA_TAG && value == schema.as_bytes())
+        });
+        if is_of_schema {
+            return Ok(Some(String::from_utf8_lossy(&key).into_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// `GetMetaSchema`.
+pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.schemas, call.key()).map_err(Problem::from)?;
+    let view = view.ok_or_else(|| no_schema(&call.target.id))?;
+    let document = Document::of(&view)?;
+    let validators = document.validators();
+    if let Some(reply) = call.read_refusal(&validators) {
+        return Ok(reply);
+    }
+    Ok(document.reply(StatusCode::OK).validated(&validators))
+}
+
+/// Declares the indexes of a schema, in parts between which other requests are served. A tag that
+/// is declared already keeps its form, which affects the duration of searches only.
+async fn declare(call: &Call<'_>, tags: &[SchemaTag]) -> Result<(), Problem> {
+    let (session, namespace) = (&call.repository.session, call.storage.records);
+    let known = session.tags(namespace)?;
+    let wanted: Vec<TagSchema> = tags
+        .iter()
+        .filter_map(|tag| tag.index.clone())
+        .filter(|index| known.iter().all(|known| known.name != index.name))
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut declaring =
+        session.begin_tag_declaration(namespace, &wanted, RetryPolicy::default())?;
+    while session.continue_tag_declaration(&mut declaring, DECLARED_BUCKETS)? {
+        yield_now().await;
+    }
+    Ok(())
+}
+
+/// True if a schema requires something of records that an older one did not.
+fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
+    new.iter().any(|tag| {
+        let before = old.iter().find(|before| before.name == tag.name);
+        (tag.is_unique && before.is_none_or(|before| !before.is_unique))
+            || (tag.is_required && before.is_none_or(|before| !before.is_required))
+    })
+}
+
+/// `CreateOrModifyMetaSchema`.
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
+    let value = call.json("application/json")?;
+    let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")?;
+    if id.as_deref() != Some(call.target.id.as_str()) {
+        return Err(Problem::attribute("/schemaId", "must be the id in the path").into());
+    }
+    let tags = schema_tags(&value)?;
+    declare(call, &tags).await?;
+    let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
+        let view = txn.get(call.storage.schemas, call.key())?;
+        let old = view.as_ref().map(Document::of).transpose()?;
+        let validators = old.as_ref().map(Document::validators);
+        call.check_write(validators.as_ref(), |status| Some(old.as_ref()?.reply(status)))?;
+        let old_tags = old.as_ref().map(|old| schema_tags(&old.value)).transpose()?;
+        if adds_requirements(&tags, &old_tags.unwrap_or_default()) {
+            refuse_if_used(txn, call)?;
+        }
+        let previous = old.as_ref().filter(|_| call.gets_previous);
+        let previous = previous.map(|old| old.reply(StatusCode::OK));
+        write_document(txn, (call.storage.schemas, call.key()), &value, (call.now_ms, 0))?;
+        Ok(old.is_some().then_some(previous))
+    };
+    let (previous, version) = call.repository.transact(call.key(), body).await?;
+    let etag = version_etag(version.unwrap_or_default());
+    let reply = match previous {
+        Some(Some(previous)) => previous,
+        Some(None) => Reply::empty(StatusCode::NO_CONTENT),
+        None => {
+            let uri = format!("{}/meta-schemas/{}", call.uri, encode_segment(&call.target.id));
+            Reply::json(StatusCode::CREATED, &value).located(uri)
+        }
+    };
+    Ok(reply.validated(&Validators { etag, modified_ms: Some(call.now_ms) }))
+}
+
+/// 409 if a record names the schema. The transaction reads the index, so that no record can name
+/// the schema before the commit.
+fn refuse_if_used(txn: &Txn<'_>, call: &Call<'_>) -> Result<(), CallRefusal> {
+    let mut holder = None;
+    txn.find_all(call.storage.records, SCHEMA_TAG, Values::Equal(call.key()), |key| {
+        holder = Some(String::from_utf8_lossy(key).into_owned());
+        false
+    })?;
+    match holder {
+        None => Ok(()),
+        Some(record) => {
+            let detail = format!(
+                "the record {record:?} names this schema and was not checked against the new \
+                 requirements: delete such records, or create another schema"
+            );
+            Err(Problem::conflict("SCHEMA_IN_USE", detail).into())
+        }
+    }
+}
+
+/// `DeleteMetaSchema`.
+pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
+        let Some(view) = txn.get(call.storage.schemas, call.key())? else {
+            return Err(no_schema(&call.target.id).into());
+        };
+        let old = Document::of(&view)?;
+        let validators = old.validators();
+        call.check_write(Some(&validators), |status| Some(old.reply(status)))?;
+        txn.delete(call.storage.schemas, call.key())?;
+        let reply = if call.gets_previous {
+            old.reply(StatusCode::OK)
+        } else {
+            Reply::empty(StatusCode::NO_CONTENT)
+        };
+        Ok(reply.validated(&validators))
+    };
+    Ok(call.repository.transact(call.key(), body).await?.0)
+}

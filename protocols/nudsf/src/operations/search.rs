@@ -1,0 +1,286 @@
+//! Operations on the records of a storage: search with counts and contents, deletion by a filter.
+
+use hyper::StatusCode;
+use nearstate_node::executor::yield_if_due;
+use nearstate_store::search::{Op, Search};
+use nearstate_store::{Namespace, View};
+use serde_json::{Map, Value};
+
+use crate::call::Call;
+use crate::filter::{TagCounter, parse_counts, parse_text};
+use crate::limits::{
+    DELETED_MAX, RECORDS_RETURNED_MAX, REFERENCES_MAX, SCAN_STEPS, SEARCH_BYTES_MAX,
+};
+use crate::multipart::MultipartWriter;
+use crate::problem::Problem;
+use crate::record::{StoredRecord, write_block};
+use crate::reply::Reply;
+use crate::repository::CallRefusal;
+use crate::target::encode_segment;
+
+/// Bytes of the values of all counts of a search. A tag with more different values is refused.
+const COUNTED_BYTES_MAX: usize = 64 << 20;
+
+/// What a search returns beside references.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Retrieve {
+    Meta,
+    MetaAndBlocks,
+}
+
+/// The parameters of a search.
+struct SearchQuery {
+    filter: Option<Search>,
+    limit: Option<usize>,
+    counts_all: bool,
+    retrieve: Option<Retrieve>,
+    bytes_max: usize,
+    counters: Vec<TagCounter>,
+}
+
+fn search_query(call: &Call<'_>) -> Result<SearchQuery, Problem> {
+    let query = &call.target.query;
+    let filter = query.get("filter").map(|text| parse_text(text, "filter")).transpose()?;
+    let limit = query.number("limit-range")?;
+    let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let retrieve = match query.get("retrieve-records") {
+        None => None,
+        Some("ONLY_META") => Some(Retrieve::Meta),
+        Some("META_AND_BLOCKS") => Some(Retrieve::MetaAndBlocks),
+        Some(_) => {
+            return Err(Problem::query("retrieve-records", "must be ONLY_META or META_AND_BLOCKS"));
+        }
+    };
+    let kilo = query.number("max-payload-size")?;
+    let bytes_max = kilo.and_then(|kilo| usize::try_from(kilo.saturating_mul(1024)).ok());
+    let counters = query.get("tag-count-filter").map(parse_counts).transpose()?;
+    Ok(SearchQuery {
+        filter,
+        limit,
+        counts_all: query.flag("count-indicator")?,
+        retrieve,
+        bytes_max: bytes_max.unwrap_or(usize::MAX).min(SEARCH_BYTES_MAX),
+        counters: counters.unwrap_or_default(),
+    })
+}
+
+/// True if an index gives the candidates of a search, so that not every record is read.
+fn is_indexed(call: &Call<'_>, search: &Search) -> Result<bool, Problem> {
+    Ok(match search {
+        Search::Records(_) => true,
+        Search::And(units) => {
+            for unit in units {
+                if is_indexed(call, unit)? {
+                    return Ok(true);
+                }
+            }
+            false
+        }
+        Search::Or(units) => {
+            for unit in units {
+                if !is_indexed(call, unit)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        Search::Not(_) | Search::Compare { op: Op::Neq, .. } => false,
+        Search::Compare { op, tag, .. } => {
+            let tags = call.repository.session.tags(call.storage.records)?;
+            let known = tags.iter().find(|known| known.name == *tag);
+            known.is_some_and(|known| *op == Op::Eq || known.is_ordered)
+        }
+    })
+}
+
+/// Calls `visit` with each matching record until it returns false. Yields to other requests.
+async fn for_each_match(
+    call: &Call<'_>,
+    filter: Option<&Search>,
+    mut visit: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, Problem>,
+) -> Result<(), Problem> {
+    let session = &call.repository.session;
+    let namespace: Namespace = call.storage.records;
+    let mut matching = |view: &View<'_>| -> Result<bool, Problem> {
+        let tags: Vec<(&str, &[u8])> = view.tags().collect();
+        if filter.is_some_and(|filter| !filter.matches(view.key(), &tags)) {
+            return Ok(true);
+        }
+        visit(view, &tags)
+    };
+    if let Some(search) = filter
+        && is_indexed(call, search)?
+    {
+        let mut keys = Vec::new();
+        session.search(namespace, search, u64::MAX, |key| {
+            keys.push(key.to_vec());
+            true
+        })?;
+        for (index, key) in keys.iter().enumerate() {
+            if let Some(view) = session.get_whole(namespace, key)?
+                && !matching(&view)?
+            {
+                return Ok(());
+            }
+            if index % SCAN_STEPS as usize == 0 {
+                yield_if_due().await;
+            }
+        }
+        return Ok(());
+    }
+    let mut scan = session.scan(namespace)?;
+    let mut steps = 0_u32;
+    while scan.step()? {
+        if let Some(view) = scan.view()?
+            && !matching(&view)?
+        {
+            return Ok(());
+        }
+        steps += 1;
+        if steps.is_multiple_of(SCAN_STEPS) {
+            yield_if_due().await;
+        }
+    }
+    Ok(())
+}
+
+/// The records that a search has found.
+#[derive(Default)]
+struct Found {
+    count: u64,
+    references: Vec<Value>,
+    writer: MultipartWriter,
+    records: usize,
+}
+
+/// `SearchRecord`.
+pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
+    let SearchQuery { filter, limit, counts_all, retrieve, bytes_max, mut counters } =
+        search_query(call)?;
+    let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
+    let visits_all = counts_all || !counters.is_empty() || limit.is_none();
+    let mut found = Found::default();
+    for_each_match(call, filter.as_ref(), |view, tags| {
+        let Some(record) = StoredRecord::of(view) else { return Ok(true) };
+        let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
+        found.count += 1;
+        for counter in &mut counters {
+            counter.add(view.key(), tags);
+        }
+        if counters.iter().map(TagCounter::buffered_bytes).sum::<usize>() > COUNTED_BYTES_MAX {
+            let reason = "a tag has too many different values: filter the records";
+            return Err(Problem::query("tag-count-filter", reason));
+        }
+        if found.references.len() < references_max {
+            found.references.push(Value::from(call.record_uri(id)));
+            if let Some(retrieve) = retrieve
+                && found.records < RECORDS_RETURNED_MAX
+                && found.writer.len() < bytes_max
+            {
+                found.records +=
+                    usize::from(add_record(&mut found.writer, (id, &record), retrieve, bytes_max));
+            }
+        }
+        Ok(visits_all || found.references.len() < references_max)
+    })
+    .await?;
+    if found.count == 0 {
+        return Ok(Reply::empty(StatusCode::NO_CONTENT));
+    }
+    let count = if visits_all { found.count } else { found.references.len() as u64 };
+    let mut descriptor = Map::new();
+    descriptor.insert("count".to_owned(), Value::from(count));
+    if !found.references.is_empty() {
+        descriptor.insert("references".to_owned(), Value::Array(found.references));
+    }
+    if call.target.query.get("supported-features").is_some() {
+        descriptor.insert("supportedFeatures".to_owned(), Value::from("0"));
+    }
+    if !counters.is_empty() {
+        let counts: Map<String, Value> = counters.iter().map(TagCounter::result).collect();
+        descriptor.insert("tagCountResult".to_owned(), Value::Object(counts));
+    }
+    let descriptor = Value::Object(descriptor);
+    if retrieve.is_none() {
+        return Ok(Reply::json(StatusCode::OK, &descriptor));
+    }
+    let mut writer = MultipartWriter::with_capacity(found.writer.len() + 1024);
+    writer.part("descriptor", "application/json", None, descriptor.to_string().as_bytes());
+    writer.append(&found.writer);
+    let (boundary, body) = writer.finish(call.now_ms);
+    Ok(Reply::with_body(StatusCode::OK, &format!("multipart/mixed; boundary={boundary}"), body))
+}
+
+/// Adds the parts of a record: its meta with the record's id, its blocks with `recordId/blockId`.
+/// False if it would exceed the limit: it is only a reference then.
+fn add_record(
+    writer: &mut MultipartWriter,
+    (id, record): (&str, &StoredRecord<'_>),
+    retrieve: Retrieve,
+    bytes_max: usize,
+) -> bool {
+    let meta = record.meta().to_json().to_string();
+    let blocks = match retrieve {
+        Retrieve::Meta => Vec::new(),
+        Retrieve::MetaAndBlocks => record.blocks(),
+    };
+    let part_bytes = |bytes: usize| bytes + id.len() * 3 + 1024;
+    let bytes: usize = blocks.iter().map(|block| part_bytes(block.bytes.len())).sum();
+    if writer.len() + bytes + part_bytes(meta.len()) > bytes_max {
+        return false;
+    }
+    let id = encode_segment(id);
+    writer.part(&id, "application/json", None, meta.as_bytes());
+    for block in &blocks {
+        write_block(writer, &format!("{id}/{}", encode_segment(block.id)), block);
+    }
+    true
+}
+
+/// `BulkDeleteRecords`. Each record is deleted in a transaction of its own, if it still matches.
+pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+    let Some(text) = call.target.query.get("filter") else {
+        let cause = "MANDATORY_QUERY_PARAM_MISSING";
+        return Err(Problem::parameter(cause, "query filter", "is required").into());
+    };
+    let filter = parse_text(text, "filter")?;
+    let mut keys = Vec::new();
+    for_each_match(call, Some(&filter), |view, _| {
+        if StoredRecord::of(view).is_some() && str::from_utf8(view.key()).is_ok() {
+            keys.push(view.key().to_vec());
+        }
+        Ok(keys.len() < DELETED_MAX)
+    })
+    .await?;
+    let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
+    for key in keys {
+        let id = Value::from(String::from_utf8_lossy(&key).into_owned());
+        let done = call.repository.transact(&key, |txn| {
+            let Some(view) = txn.get(call.storage.records, &key)? else { return Ok(false) };
+            let tags: Vec<(&str, &[u8])> = view.tags().collect();
+            if !filter.matches(&key, &tags) || StoredRecord::of(&view).is_none() {
+                return Ok(false);
+            }
+            txn.delete(call.storage.records, &key).map_err(CallRefusal::from)
+        });
+        match done.await {
+            Ok((true, _)) => deleted.push(id),
+            Ok((false, _)) => {}
+            Err(reply) => {
+                failed.push(id);
+                failure = Some(reply);
+            }
+        }
+        yield_if_due().await;
+    }
+    if deleted.is_empty() {
+        // The list of deleted records must not be empty.
+        return Ok(failure.unwrap_or_else(|| Reply::empty(StatusCode::NO_CONTENT)));
+    }
+    let mut body = Map::new();
+    body.insert("recordIdList".to_owned(), Value::Array(deleted));
+    if !failed.is_empty() {
+        body.insert("failedRecordIdList".to_owned(), Value::Array(failed));
+    }
+    Ok(Reply::json(StatusCode::OK, &Value::Object(body)))
+}

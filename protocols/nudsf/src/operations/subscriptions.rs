@@ -1,0 +1,272 @@
+//! Subscriptions to notifications: GET, PUT, PATCH, DELETE. They are stored and expire.
+
+use hyper::StatusCode;
+use nearstate_node::executor::yield_if_due;
+use nearstate_store::Txn;
+use serde_json::{Map, Value};
+
+use super::records::{patched, refuse_failed_test};
+use crate::call::Call;
+use crate::conditions::Validators;
+use crate::document::{Document, write_document};
+use crate::limits::{REFERENCES_MAX, SCAN_STEPS};
+use crate::meta::{text, uri};
+use crate::patch;
+use crate::problem::Problem;
+use crate::record::version_etag;
+use crate::reply::Reply;
+use crate::repository::CallRefusal;
+use crate::target::{API, encode_segment};
+use crate::times::parse_date_time;
+
+/// The operations that a filter may name.
+const OPERATIONS: [&str; 3] = ["CREATED", "UPDATED", "DELETED"];
+
+/// The most resources of a filter.
+const MONITORED_MAX: usize = 1024;
+
+fn no_subscription(id: &str) -> Problem {
+    let detail = format!("the subscription {id:?} does not exist");
+    Problem::not_found("SUBSCRIPTION_NOT_FOUND", detail)
+}
+
+/// The identity of a network function: `nfId`, `nfSetId`, or both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ClientId {
+    instance: Option<String>,
+    set: Option<String>,
+}
+
+impl ClientId {
+    fn parse(value: Option<&Value>, pointer: &str) -> Result<Self, Problem> {
+        let none = Map::new();
+        let object = value.and_then(Value::as_object).unwrap_or(&none);
+        let instance = text(object, "nfId", pointer)?;
+        if instance.as_deref().is_some_and(|id| !is_uuid(id)) {
+            return Err(Problem::attribute(format!("{pointer}/nfId"), "must be a UUID"));
+        }
+        let set = text(object, "nfSetId", pointer)?;
+        if instance.is_none() && set.is_none() {
+            let cause = "MANDATORY_IE_MISSING";
+            return Err(Problem::parameter(cause, pointer, "must have nfId or nfSetId"));
+        }
+        Ok(Self { instance, set })
+    }
+
+    /// True if the two are one instance, or instances of one set.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.instance.is_some() && self.instance == other.instance)
+            || (self.set.is_some() && self.set == other.set)
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let groups: Vec<&str> = text.split('-').collect();
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// What the node needs of a subscription.
+struct Checked {
+    client: ClientId,
+    /// 0: never.
+    expires_ms: u64,
+}
+
+/// Checks a `NotificationSubscription`.
+fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
+    let Some(object) = value.as_object() else {
+        return Err(Problem::message("a subscription must be an object"));
+    };
+    let client = ClientId::parse(object.get("clientId"), "/clientId")?;
+    if uri(object, "callbackReference", "")?.is_none() {
+        let cause = "MANDATORY_IE_MISSING";
+        return Err(Problem::parameter(cause, "/callbackReference", "is required"));
+    }
+    uri(object, "expiryCallbackReference", "")?;
+    let expires_ms = match object.get("expiry") {
+        None => 0,
+        Some(expiry) => {
+            let parsed = expiry.as_str().and_then(parse_date_time);
+            let refused = || Problem::attribute("/expiry", "must be a date-time in the future");
+            parsed.filter(|ms| *ms > call.now_ms).ok_or_else(refused)?
+        }
+    };
+    if object.get("expiryNotification").is_some_and(|seconds| !seconds.is_u64()) {
+        return Err(Problem::attribute("/expiryNotification", "must be a number of seconds"));
+    }
+    if let Some(filter) = object.get("subFilter") {
+        check_filter(call, filter)?;
+    }
+    let features = object.get("supportedFeatures");
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if features.is_some_and(|value| !value.as_str().is_some_and(is_hex)) {
+        return Err(Problem::attribute("/supportedFeatures", "must be hexadecimal digits"));
+    }
+    Ok(Checked { client, expires_ms })
+}
+
+/// Checks a `SubscriptionFilter`: resources of this storage, and operations.
+fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
+    let Some(object) = filter.as_object() else {
+        return Err(Problem::attribute("/subFilter", "must be an object"));
+    };
+    if let Some(resources) = object.get("monitoredResourceUris") {
+        let pointer = "/subFilter/monitoredResourceUris";
+        let items = resources.as_array().filter(|items| (1..=MONITORED_MAX).contains(&items.len()));
+        let Some(items) = items else {
+            let reason = format!("must be an array of 1 to {MONITORED_MAX} URIs");
+            return Err(Problem::attribute(pointer, reason));
+        };
+        // The host may have another name for the client than for the node.
+        let path = call.uri.find(API).and_then(|at| call.uri.get(at..)).unwrap_or_default();
+        let root = format!("{path}/records");
+        let is_here = |text: &str| {
+            let at = text.find(API).and_then(|at| text.get(at..)).unwrap_or(text);
+            at == root || at.strip_prefix(&root).is_some_and(|rest| rest.starts_with('/'))
+        };
+        for (index, item) in items.iter().enumerate() {
+            if !item.as_str().is_some_and(is_here) {
+                let reason = format!("must be the URI of {root} or of a resource below it");
+                return Err(Problem::attribute(format!("{pointer}/{index}"), reason));
+            }
+        }
+    }
+    if let Some(operations) = object.get("operations") {
+        let items = operations.as_array().filter(|items| items.len() <= OPERATIONS.len());
+        let is_known = |item: &Value| item.as_str().is_some_and(|name| OPERATIONS.contains(&name));
+        if !items.is_some_and(|items| items.iter().all(is_known)) {
+            let reason = "must be an array of CREATED, UPDATED and DELETED";
+            return Err(Problem::attribute("/subFilter/operations", reason));
+        }
+    }
+    Ok(())
+}
+
+fn not_owner() -> Problem {
+    let detail = "the subscription belongs to another network function";
+    Problem::new(StatusCode::FORBIDDEN, "MODIFICATION_NOT_ALLOWED", detail)
+}
+
+/// `GetNotificationSubscriptions`.
+pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
+    let limit = call.target.query.number("limit-range")?;
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(REFERENCES_MAX);
+    let session = &call.repository.session;
+    let mut scan = session.scan(call.storage.subscriptions).map_err(Problem::from)?;
+    let mut found = Vec::new();
+    let mut steps = 0_u32;
+    while found.len() < limit.min(REFERENCES_MAX) && scan.step().map_err(Problem::from)? {
+        if let Some(view) = scan.view().map_err(Problem::from)? {
+            found.push(Document::of(&view)?.value);
+        }
+        steps += 1;
+        if steps.is_multiple_of(SCAN_STEPS) {
+            yield_if_due().await;
+        }
+    }
+    Ok(Reply::json(StatusCode::OK, &Value::Array(found)))
+}
+
+/// `GetNotificationSubscription`.
+pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.subscriptions, call.key()).map_err(Problem::from)?;
+    let view = view.ok_or_else(|| no_subscription(&call.target.id))?;
+    let document = Document::of(&view)?;
+    let validators = document.validators();
+    if let Some(reply) = call.read_refusal(&validators) {
+        return Ok(reply);
+    }
+    Ok(document.reply(StatusCode::OK).validated(&validators))
+}
+
+fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
+    let etag = version_etag(version.unwrap_or_default());
+    Validators { etag, modified_ms: Some(call.now_ms) }
+}
+
+/// `CreateAndUpdateNotificationSubscription`.
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
+    let value = call.json("application/json")?;
+    let checked = check(call, &value)?;
+    let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
+        let view = txn.get(call.storage.subscriptions, call.key())?;
+        let old = view.as_ref().map(Document::of).transpose()?;
+        if let Some(old) = &old {
+            let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
+            if !owner.is_same(&checked.client) {
+                return Err(not_owner().into());
+            }
+        }
+        call.check_write(old.as_ref().map(Document::validators).as_ref(), |_| None)?;
+        let times = (call.now_ms, checked.expires_ms);
+        write_document(txn, (call.storage.subscriptions, call.key()), &value, times)?;
+        Ok(old.is_some())
+    };
+    let (existed, version) = call.repository.transact(call.key(), body).await?;
+    let reply = if existed {
+        Reply::json(StatusCode::OK, &value)
+    } else {
+        let uri = format!("{}/subs-to-notify/{}", call.uri, encode_segment(&call.target.id));
+        Reply::json(StatusCode::CREATED, &value).located(uri)
+    };
+    Ok(reply.validated(&written(call, version)))
+}
+
+/// `UpdateNotificationSubscription`. Items that fail are discarded and reported, as for meta.
+pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
+    let items = patch::parse(&call.json(patch::MEDIA)?)?;
+    let body =
+        |txn: &Txn<'_>| -> Result<(Vec<patch::FailedItem>, Option<Validators>), CallRefusal> {
+            let Some(view) = txn.get(call.storage.subscriptions, call.key())? else {
+                return Err(no_subscription(&call.target.id).into());
+            };
+            let old = Document::of(&view)?;
+            call.check_write(Some(&old.validators()), |_| None)?;
+            let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
+            let mut value = old.value.clone();
+            let failed = patch::apply(&mut value, &items, |value| {
+                let checked = check(call, value)?;
+                if checked.client == owner { Ok(()) } else { Err(not_owner()) }
+            });
+            refuse_failed_test(&failed)?;
+            if value == old.value {
+                return Ok((failed, Some(old.validators())));
+            }
+            let times = (call.now_ms, check(call, &value)?.expires_ms);
+            write_document(txn, (call.storage.subscriptions, call.key()), &value, times)?;
+            Ok((failed, None))
+        };
+    let ((failed, unchanged), version) = call.repository.transact(call.key(), body).await?;
+    let validators = unchanged.unwrap_or_else(|| written(call, version));
+    Ok(patched(&failed).validated(&validators))
+}
+
+/// `DeleteNotificationSubscription`.
+pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+    let Some(client) = call.target.query.get("client-id") else {
+        let cause = "MANDATORY_QUERY_PARAM_MISSING";
+        return Err(Problem::parameter(cause, "query client-id", "is required").into());
+    };
+    let client: Value = serde_json::from_str(client)
+        .map_err(|error| Problem::query("client-id", format!("must be JSON: {error}")))?;
+    let client = ClientId::parse(Some(&client), "query client-id")?;
+    let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
+        let Some(view) = txn.get(call.storage.subscriptions, call.key())? else {
+            return Err(no_subscription(&call.target.id).into());
+        };
+        let old = Document::of(&view)?;
+        if !ClientId::parse(old.value.get("clientId"), "/clientId")?.is_same(&client) {
+            return Err(not_owner().into());
+        }
+        call.check_write(Some(&old.validators()), |status| Some(old.reply(status)))?;
+        txn.delete(call.storage.subscriptions, call.key())?;
+        Ok(if call.gets_previous {
+            Reply::json(StatusCode::OK, &Value::Array(vec![old.value]))
+        } else {
+            Reply::empty(StatusCode::NO_CONTENT)
+        })
+    };
+    Ok(call.repository.transact(call.key(), body).await?.0)
+}

@@ -1,0 +1,187 @@
+//! JSON patches (RFC 6902, `PatchItem`) of documents, with a report of the items that fail.
+
+use json_patch::{PatchOperation, patch};
+use serde_json::{Value, json};
+
+use crate::limits::PATCH_ITEMS_MAX;
+use crate::problem::Problem;
+
+/// The media type of a patch.
+pub(crate) const MEDIA: &str = "application/json-patch+json";
+
+/// The largest document that a patch may produce, as JSON text in bytes. `copy` could double it
+/// with each item.
+const DOCUMENT_BYTES_MAX: usize = 2 << 20;
+
+/// The deepest nesting of a document, as of JSON texts that are parsed. `copy` could double it with
+/// each item, and comparing, writing and dropping a document is recursive.
+const DOCUMENT_DEPTH_MAX: usize = 128;
+
+/// An item of a patch.
+#[derive(Clone, Debug)]
+pub(crate) struct PatchItem {
+    pub(crate) path: String,
+    /// The source of `copy` and `move`.
+    pub(crate) from: Option<String>,
+    pub(crate) operation: PatchOperation,
+}
+
+/// Reads the items of a patch.
+///
+/// # Errors
+/// 400: no array, empty, too long, or an item that is no operation.
+pub(crate) fn parse(value: &Value) -> Result<Vec<PatchItem>, Problem> {
+    let items = value.as_array().filter(|items| !items.is_empty());
+    let Some(items) = items.filter(|items| items.len() <= PATCH_ITEMS_MAX) else {
+        let detail = format!("a patch must be an array of 1 to {PATCH_ITEMS_MAX} items");
+        return Err(Problem::message(detail));
+    };
+    let item = |(index, item): (usize, &Value)| {
+        let operation = serde_json::from_value(item.clone()).map_err(|error| {
+            Problem::attribute(format!("/{index}"), format!("must be a patch item: {error}"))
+        })?;
+        let text = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
+        Ok(PatchItem { path: text("path").unwrap_or_default(), from: text("from"), operation })
+    };
+    items.iter().enumerate().map(item).collect()
+}
+
+/// A failed item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedItem {
+    pub(crate) path: String,
+    pub(crate) reason: String,
+    /// The item was a `test`, which guards the whole patch.
+    pub(crate) is_test: bool,
+}
+
+/// Applies the items one by one. An item that fails, or leaves a document that `validate` refuses,
+/// changes nothing and is reported.
+pub(crate) fn apply(
+    document: &mut Value,
+    items: &[PatchItem],
+    validate: impl Fn(&Value) -> Result<(), Problem>,
+) -> Vec<FailedItem> {
+    let mut failed = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let mut changed = document.clone();
+        let is_test = matches!(item.operation, PatchOperation::Test(_));
+        let applied = patch(&mut changed, std::slice::from_ref(&item.operation))
+            .map_err(|error| error.to_string())
+            .and_then(|()| check_size(&changed))
+            .and_then(|()| validate(&changed).map_err(|problem| problem.detail));
+        match applied {
+            Ok(()) => *document = changed,
+            Err(reason) => {
+                let reason = format!("{reason} (failed operation index= {index})");
+                failed.push(FailedItem { path: item.path.clone(), reason, is_test });
+            }
+        }
+    }
+    failed
+}
+
+fn check_size(document: &Value) -> Result<(), String> {
+    let mut open = vec![(document, 1)];
+    while let Some((value, depth)) = open.pop() {
+        if depth > DOCUMENT_DEPTH_MAX {
+            return Err(format!("the document would be nested deeper than {DOCUMENT_DEPTH_MAX}"));
+        }
+        match value {
+            Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+            Value::Object(fields) => open.extend(fields.values().map(|item| (item, depth + 1))),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    // An item adds at most the size of the document, so the text is bounded by twice the limit.
+    if document.to_string().len() > DOCUMENT_BYTES_MAX {
+        return Err(format!("the document would exceed {DOCUMENT_BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+/// A `PatchResult`.
+pub(crate) fn result(failed: &[FailedItem]) -> Value {
+    let item = |item: &FailedItem| json!({"path": item.path, "reason": item.reason});
+    json!({"report": failed.iter().map(item).collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn items_that_fail_change_nothing_and_are_reported() {
+        let items = json!([
+            {"op": "replace", "path": "/a", "value": 2},
+            {"op": "remove", "path": "/missing"},
+            {"op": "test", "path": "/a", "value": 9},
+            {"op": "add", "path": "/forbidden", "value": 1},
+            {"op": "copy", "from": "/a", "path": "/b"},
+            {"op": "move", "from": "/b", "path": "/c"},
+        ]);
+        let mut document = json!({"a": 1});
+        let refuse = |value: &Value| match value.get("forbidden") {
+            Some(_) => Err(Problem::message("refused")),
+            None => Ok(()),
+        };
+        let failed = apply(&mut document, &parse(&items).unwrap(), refuse);
+        assert_eq!(document, json!({"a": 2, "c": 2}));
+        let paths: Vec<_> = failed.iter().map(|item| (item.path.as_str(), item.is_test)).collect();
+        assert_eq!(paths, [("/missing", false), ("/a", true), ("/forbidden", false)]);
+        assert!(failed[2].reason.contains("index= 3"), "{}", failed[2].reason);
+        assert_eq!(result(&failed)["report"][0]["path"], "/missing");
+    }
+
+    #[test]
+    fn what_is_no_patch_is_refused() {
+        for value in [
+            json!({}),
+            json!([]),
+            json!([1]),
+            json!([{"op": "add", "path": "/a"}]),
+            json!([{"op": "grow", "path": "/a", "value": 1}]),
+            json!([{"op": "remove", "path": "a"}]),
+            Value::Array(vec![json!({"op": "remove", "path": "/a"}); PATCH_ITEMS_MAX + 1]),
+        ] {
+            assert_eq!(parse(&value).unwrap_err().status.as_u16(), 400, "{value}");
+        }
+    }
+
+    #[test]
+    fn copies_cannot_grow_the_document_without_limit() {
+        let copy = |index| json!({"op": "copy", "from": "", "path": format!("/k{index}")});
+        let items = Value::Array((0..60).map(copy).collect());
+        let mut document = json!({"a": "x".repeat(1000)});
+        let failed = apply(&mut document, &parse(&items).unwrap(), |_| Ok(()));
+        assert!(failed.iter().any(|item| item.reason.contains("bytes")), "{failed:?}");
+        assert!(document.to_string().len() <= DOCUMENT_BYTES_MAX);
+        let copy = |power: u32| {
+            let path = "/a".repeat(2_usize.pow(power));
+            json!({"op": "copy", "from": "", "path": path})
+        };
+        let items = Value::Array((0..16).map(copy).collect());
+        let mut document = json!({"a": {}});
+        let failed = apply(&mut document, &parse(&items).unwrap(), |_| Ok(()));
+        assert!(failed.iter().any(|item| item.reason.contains("deeper")), "{failed:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_items_are_applied_or_reported(
+            items in prop::collection::vec((
+                prop::sample::select(vec!["add", "remove", "replace", "copy", "move", "test"]),
+                "(/[abc0-9~-]{0,2}){0,3}", "(/[abc0-9~-]{0,2}){0,3}",
+            ), 1..9),
+        ) {
+            let items: Vec<Value> = items.iter().map(|(op, path, from)| {
+                json!({"op": op, "path": path, "from": from, "value": [1]})
+            }).collect();
+            let mut document = json!({"a": {"b": [1, 2]}, "c": "x"});
+            if let Ok(items) = parse(&Value::Array(items)) {
+                apply(&mut document, &items, |_| Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! A record of the data repository in the store.
+//!
+//! | record | in the store |
+//! |---|---|
+//! | `recordId` | key |
+//! | no block, or one with the id `value` | the unnamed block (RESP string, SDL) |
+//! | other blocks | named blocks (RESP hash), and the reserved block [`ATTRIBUTES_BLOCK`] |
+//! | `meta.tags` | tags |
+//! | `meta.ttl` | expiry time |
+//! | `meta.schemaId` | the tag [`SCHEMA_TAG`] |
+//! | `meta.callbackReference`, headers of blocks, times | attributes (`attributes.rs`) |
+//! | `ETag` of the record | version |
+//! | `ETag` of meta, of a block | digest of the representation |
+
+use std::collections::BTreeMap;
+
+use hyper::body::Bytes;
+use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
+use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
+
+use crate::attributes::{Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, meta_digest};
+use crate::conditions::Validators;
+use crate::meta::{RecordMeta, SCHEMA_TAG, is_reserved};
+use crate::multipart::MultipartWriter;
+
+/// The id of the one block of a record with an unnamed block.
+pub(crate) const VALUE_BLOCK: &str = "value";
+
+/// The block with the attributes of a record of named blocks.
+pub(crate) const ATTRIBUTES_BLOCK: &str = "\u{1}nudsf";
+
+/// The tag with the attributes of a record with one unnamed block.
+pub(crate) const ATTRIBUTES_TAG: &str = "\u{1}nudsf";
+
+/// A block as a client writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BlockDraft {
+    pub(crate) id: String,
+    pub(crate) content_type: String,
+    pub(crate) encoding: String,
+    pub(crate) bytes: Bytes,
+}
+
+/// A record as a client writes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RecordDraft {
+    pub(crate) meta: RecordMeta,
+    pub(crate) blocks: Vec<BlockDraft>,
+}
+
+impl BlockDraft {
+    /// The entity tag of the block.
+    pub(crate) fn etag(&self) -> String {
+        format!("\"{:032x}\"", block_digest(&self.content_type, &self.encoding, &self.bytes))
+    }
+
+    fn as_stored(&self) -> StoredBlock<'_> {
+        StoredBlock {
+            id: &self.id,
+            content_type: &self.content_type,
+            encoding: &self.encoding,
+            bytes: &self.bytes,
+            attributes: None,
+        }
+    }
+}
+
+impl RecordDraft {
+    /// The record as a `multipart/mixed` body: its content type and its bytes.
+    pub(crate) fn to_multipart(&self, seed: u64) -> (String, Vec<u8>) {
+        let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
+        multipart_of(&self.meta, &blocks, seed)
+    }
+}
+
+fn multipart_of(meta: &RecordMeta, blocks: &[StoredBlock<'_>], seed: u64) -> (String, Vec<u8>) {
+    let bytes: usize = blocks.iter().map(|block| block.bytes.len() + 256).sum();
+    let mut writer = MultipartWriter::with_capacity(bytes + 1024);
+    let meta = meta.to_json().to_string();
+    writer.part("meta", "application/json", None, meta.as_bytes());
+    for block in blocks {
+        write_block(&mut writer, block.id, block);
+    }
+    let (boundary, body) = writer.finish(seed);
+    (format!("multipart/mixed; boundary={boundary}"), body)
+}
+
+/// A block of a stored record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredBlock<'v> {
+    pub(crate) id: &'v str,
+    pub(crate) content_type: &'v str,
+    pub(crate) encoding: &'v str,
+    pub(crate) bytes: &'v [u8],
+    attributes: Option<&'v BlockAttributes>,
+}
+
+impl StoredBlock<'_> {
+    fn digest(&self) -> u128 {
+        block_digest(self.content_type, self.encoding, self.bytes)
+    }
+
+    /// The content type for a response.
+    pub(crate) fn media(&self) -> &str {
+        if self.content_type.is_empty() { DEFAULT_TYPE } else { self.content_type }
+    }
+
+    /// The validators of the block.
+    pub(crate) fn validators(&self) -> Validators {
+        let digest = self.digest();
+        let known = self.attributes.filter(|attributes| attributes.digest == digest);
+        Validators {
+            etag: format!("\"{digest:032x}\""),
+            modified_ms: known.map(|attributes| attributes.modified_ms),
+        }
+    }
+
+    /// The block as a draft.
+    pub(crate) fn to_draft(self) -> BlockDraft {
+        BlockDraft {
+            id: self.id.to_owned(),
+            content_type: self.content_type.to_owned(),
+            encoding: self.encoding.to_owned(),
+            bytes: Bytes::copy_from_slice(self.bytes),
+        }
+    }
+}
+
+/// A record as it was read.
+#[derive(Debug)]
+pub(crate) struct StoredRecord<'v> {
+    view: &'v View<'v>,
+    attributes: Option<Attributes>,
+}
+
+/// The entity tag of a version of a record.
+pub(crate) fn version_etag(version: u64) -> String {
+    format!("\"{version:x}\"")
+}
+
+impl<'v> StoredRecord<'v> {
+    /// The record of a view; `None` for a set, which is no record of the data repository.
+    pub(crate) fn of(view: &'v View<'v>) -> Option<Self> {
+        let encoded = match view.form() {
+            Form::Set => return None,
+            Form::Blocks => view.block(ATTRIBUTES_BLOCK),
+            Form::Value => {
+                view.tags().find(|(name, _)| *name == ATTRIBUTES_TAG).map(|(_, value)| value)
+            }
+        };
+        Some(Self { view, attributes: encoded.and_then(Attributes::decode) })
+    }
+
+    /// The version of the record.
+    pub(crate) fn version(&self) -> u64 {
+        self.view.version()
+    }
+
+    /// The meta of the record.
+    pub(crate) fn meta(&self) -> RecordMeta {
+        let mut tags: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut schema_id = None;
+        for (name, value) in self.view.tags() {
+            let text = String::from_utf8_lossy(value).into_owned();
+            if name == SCHEMA_TAG {
+                schema_id = Some(text);
+            } else if !is_reserved(name) {
+                tags.entry(name.to_owned()).or_default().push(text);
+            }
+        }
+        let callback = self.attributes.as_ref().map(|attributes| attributes.callback.clone());
+        let callback = callback.filter(|callback| !callback.is_empty());
+        RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
+    }
+
+    /// A block.
+    pub(crate) fn block(&self, id: &str) -> Option<StoredBlock<'_>> {
+        if is_reserved(id) {
+            return None;
+        }
+        self.blocks().into_iter().find(|block| block.id == id)
+    }
+
+    /// All blocks: first those with attributes, in the order of the client, then others.
+    pub(crate) fn blocks(&self) -> Vec<StoredBlock<'_>> {
+        let known: &[BlockAttributes] =
+            self.attributes.as_ref().map_or(&[], |attributes| &attributes.blocks);
+        let mut blocks: Vec<StoredBlock<'_>> = Vec::new();
+        match self.view.form() {
+            Form::Set => {}
+            Form::Value => {
+                let bytes = self.view.bytes();
+                let attributes = known.iter().find(|block| block.id == VALUE_BLOCK);
+                if attributes.is_some() || self.attributes.is_none() || !bytes.is_empty() {
+                    blocks.push(stored_block(VALUE_BLOCK, bytes, attributes));
+                }
+            }
+            Form::Blocks => {
+                let order: BTreeMap<&str, usize> = known
+                    .iter()
+                    .enumerate()
+                    .map(|(index, block)| (block.id.as_str(), index))
+                    .collect();
+                let found = self.view.blocks().filter(|(id, _)| !is_reserved(id));
+                let mut ordered: Vec<(usize, StoredBlock<'_>)> = found
+                    .map(|(id, bytes)| {
+                        let index = order.get(id).copied().unwrap_or(usize::MAX);
+                        (index, stored_block(id, bytes, known.get(index)))
+                    })
+                    .collect();
+                ordered.sort_by_key(|(index, _)| *index);
+                blocks.extend(ordered.into_iter().map(|(_, block)| block));
+            }
+        }
+        blocks
+    }
+
+    /// Why the record cannot be written again from its meta and blocks: another interface has given
+    /// it what they cannot express, and a write would lose it. `None` if it can.
+    pub(crate) fn inexact(&self) -> Option<&'static str> {
+        let is_known = |name: &str| [SCHEMA_TAG, ATTRIBUTES_TAG].contains(&name);
+        let mut tags = self.view.tags();
+        if tags.any(|(name, value)| {
+            str::from_utf8(value).is_err() && name != ATTRIBUTES_TAG
+                || is_reserved(name) && !is_known(name)
+        }) {
+            return Some("a tag of the record has a value that is no text");
+        }
+        let own = usize::from(self.view.block(ATTRIBUTES_BLOCK).is_some());
+        let is_hash = self.view.form() == Form::Blocks;
+        (is_hash && self.view.fields().len() != self.blocks().len() + own)
+            .then_some("the record has a field whose name no block can have")
+    }
+
+    /// True for a record with one unnamed block, which is written as a whole.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.view.form() == Form::Value
+    }
+
+    /// The validators of the record. The time of modification is known if no other interface has
+    /// changed the record since.
+    pub(crate) fn validators(&self) -> Validators {
+        let etag = version_etag(self.version());
+        Validators { etag, modified_ms: self.modified_ms() }
+    }
+
+    fn modified_ms(&self) -> Option<u64> {
+        let attributes = self.attributes.as_ref()?;
+        let blocks = self.blocks();
+        let is_same = blocks.len() == attributes.blocks.len()
+            && blocks.iter().all(|block| {
+                block.attributes.is_some_and(|attributes| attributes.digest == block.digest())
+            })
+            && meta_digest(&self.meta().to_json().to_string()) == attributes.meta_digest;
+        is_same.then_some(attributes.modified_ms)
+    }
+
+    /// The validators of the meta with this JSON text.
+    pub(crate) fn meta_validators(&self, text: &str) -> Validators {
+        let digest = meta_digest(text);
+        let attributes = self.attributes.as_ref();
+        let known = attributes.filter(|attributes| attributes.meta_digest == digest);
+        Validators {
+            etag: format!("\"{digest:032x}\""),
+            modified_ms: known.map(|attributes| attributes.meta_modified_ms),
+        }
+    }
+
+    /// The record as a draft, which copies its blocks.
+    pub(crate) fn to_draft(&self) -> RecordDraft {
+        let blocks = self.blocks().into_iter().map(StoredBlock::to_draft).collect();
+        RecordDraft { meta: self.meta(), blocks }
+    }
+
+    /// The record as a `multipart/mixed` body: its content type and its bytes.
+    pub(crate) fn to_multipart(&self) -> (String, Vec<u8>) {
+        multipart_of(&self.meta(), &self.blocks(), self.version())
+    }
+}
+
+/// Writes a block as a part with this id.
+pub(crate) fn write_block(writer: &mut MultipartWriter, id: &str, block: &StoredBlock<'_>) {
+    let encoding = if block.encoding.is_empty() { "binary" } else { block.encoding };
+    writer.part(id, block.media(), Some(encoding), block.bytes);
+}
+
+fn stored_block<'v>(
+    id: &'v str,
+    bytes: &'v [u8],
+    attributes: Option<&'v BlockAttributes>,
+) -> StoredBlock<'v> {
+    let text = |field: fn(&BlockAttributes) -> &str| attributes.map_or("", field);
+    StoredBlock {
+        id,
+        content_type: text(|block| &block.content_type),
+        encoding: text(|block| &block.encoding),
+        bytes,
+        attributes,
+    }
+}
+
+/// Where a record is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordPlace<'k> {
+    pub(crate) namespace: Namespace,
+    pub(crate) key: &'k [u8],
+    /// The time of the change in milliseconds.
+    pub(crate) now_ms: u64,
+}
+
+/// The attributes of a draft that replaces a record. Times of what does not change are kept.
+fn attributes_of(draft: &RecordDraft, old: Option<&Attributes>, now_ms: u64) -> Attributes {
+    let digest = meta_digest(&draft.meta.to_json().to_string());
+    let old_meta = old.filter(|old| old.meta_digest == digest);
+    let blocks = draft.blocks.iter().map(|block| {
+        let digest = block_digest(&block.content_type, &block.encoding, &block.bytes);
+        let same = old.and_then(|old| old.block(&block.id)).filter(|old| old.digest == digest);
+        BlockAttributes {
+            id: block.id.clone(),
+            content_type: block.content_type.clone(),
+            encoding: block.encoding.clone(),
+            modified_ms: same.map_or(now_ms, |same| same.modified_ms),
+            digest,
+        }
+    });
+    Attributes {
+        modified_ms: now_ms,
+        meta_modified_ms: old_meta.map_or(now_ms, |old| old.meta_modified_ms),
+        meta_digest: digest,
+        callback: draft.meta.callback.clone().unwrap_or_default(),
+        blocks: blocks.collect(),
+    }
+}
+
+/// Writes a whole record in a transaction.
+///
+/// # Errors
+/// As [`Txn::put_with_metadata`].
+pub(crate) fn write_record(
+    txn: &Txn<'_>,
+    place: RecordPlace<'_>,
+    draft: &RecordDraft,
+    old: Option<&StoredRecord<'_>>,
+) -> nearstate_model::Result<()> {
+    let old = old.and_then(|old| old.attributes.as_ref());
+    let encoded = attributes_of(draft, old, place.now_ms).encode();
+    let RecordPlace { namespace, key, .. } = place;
+    let mut tags = draft.meta.pairs();
+    let expires_ms = draft.meta.expires_ms;
+    let is_unnamed = match draft.blocks.as_slice() {
+        [] => true,
+        [block] => block.id == VALUE_BLOCK,
+        _ => false,
+    };
+    if is_unnamed && namespace.kind() == Kind::Mixed && encoded.len() <= TAG_VALUE_BYTES_MAX {
+        tags.push((ATTRIBUTES_TAG, &encoded));
+        let value = draft.blocks.first().map_or(&[][..], |block| &block.bytes);
+        return txn.put_with_metadata(namespace, key, value, Metadata { tags: &tags, expires_ms });
+    }
+    let mut fields: Vec<(&[u8], &[u8])> = vec![(ATTRIBUTES_BLOCK.as_bytes(), &encoded)];
+    fields.extend(draft.blocks.iter().map(|block| (block.id.as_bytes(), &block.bytes[..])));
+    txn.put_fields(namespace, key, &fields, Metadata { tags: &tags, expires_ms })
+}
+
+/// Puts or deletes one block of a record. The other blocks are not copied.
+///
+/// # Errors
+/// As [`Txn::set_fields`].
+pub(crate) fn write_one_block(
+    txn: &Txn<'_>,
+    place: RecordPlace<'_>,
+    old: &StoredRecord<'_>,
+    (id, block): (&str, Option<&BlockDraft>),
+) -> nearstate_model::Result<()> {
+    let mut attributes = match old.view.form() {
+        Form::Blocks => old.attributes.clone().unwrap_or_default(),
+        // The form of the record may change, so it is written as a whole.
+        Form::Value | Form::Set => {
+            let mut draft = old.to_draft();
+            let known = draft.blocks.iter().position(|known| known.id == id);
+            match (known, block) {
+                (Some(index), Some(block)) => {
+                    if let Some(known) = draft.blocks.get_mut(index) {
+                        known.clone_from(block);
+                    }
+                }
+                (Some(index), None) => drop(draft.blocks.remove(index)),
+                (None, Some(block)) => draft.blocks.push(block.clone()),
+                (None, None) => {}
+            }
+            return write_record(txn, place, &draft, Some(old));
+        }
+    };
+    attributes.modified_ms = place.now_ms;
+    let known = attributes.blocks.iter().position(|known| known.id == id);
+    if let Some(block) = block {
+        let new = BlockAttributes {
+            id: block.id.clone(),
+            content_type: block.content_type.clone(),
+            encoding: block.encoding.clone(),
+            modified_ms: place.now_ms,
+            digest: block_digest(&block.content_type, &block.encoding, &block.bytes),
+        };
+        match known.and_then(|index| attributes.blocks.get_mut(index)) {
+            Some(known) => *known = new,
+            None => attributes.blocks.push(new),
+        }
+    } else if let Some(index) = known {
+        attributes.blocks.remove(index);
+    }
+    let encoded = attributes.encode();
+    let mut fields: Vec<(&[u8], &[u8])> = vec![(ATTRIBUTES_BLOCK.as_bytes(), &encoded)];
+    fields.extend(block.map(|block| (block.id.as_bytes(), &block.bytes[..])));
+    txn.set_fields(place.namespace, place.key, &fields)?;
+    if block.is_none() {
+        txn.remove_fields(place.namespace, place.key, &[id.as_bytes()])?;
+    }
+    Ok(())
+}
+
+/// Replaces the meta of a record.
+///
+/// # Errors
+/// As [`Txn::set_metadata`].
+pub(crate) fn write_meta(
+    txn: &Txn<'_>,
+    place: RecordPlace<'_>,
+    old: &StoredRecord<'_>,
+    meta: &RecordMeta,
+) -> nearstate_model::Result<()> {
+    let attributes = match old.view.form() {
+        Form::Blocks => old.attributes.clone().unwrap_or_default(),
+        Form::Value | Form::Set => {
+            let draft = RecordDraft { meta: meta.clone(), ..old.to_draft() };
+            return write_record(txn, place, &draft, Some(old));
+        }
+    };
+    let encoded = Attributes {
+        modified_ms: place.now_ms,
+        meta_modified_ms: place.now_ms,
+        meta_digest: meta_digest(&meta.to_json().to_string()),
+        callback: meta.callback.clone().unwrap_or_default(),
+        ..attributes
+    }
+    .encode();
+    txn.set_fields(place.namespace, place.key, &[(ATTRIBUTES_BLOCK.as_bytes(), &encoded)])?;
+    let metadata = Metadata { tags: &meta.pairs(), expires_ms: meta.expires_ms };
+    txn.set_metadata(place.namespace, place.key, metadata).map(drop)
+}

@@ -1,0 +1,142 @@
+//! Responses: status, headers, body.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
+    LOCATION,
+};
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+
+use crate::conditions::Validators;
+use crate::multipart::media_type;
+use crate::problem::Problem;
+use crate::times::format_http_date;
+
+/// A response.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    headers: Vec<(HeaderName, String)>,
+    body: Bytes,
+}
+
+impl Reply {
+    /// A response without a body.
+    pub(crate) fn empty(status: StatusCode) -> Self {
+        Self { status, headers: Vec::new(), body: Bytes::new() }
+    }
+
+    /// A response with a body of this content type.
+    pub(crate) fn with_body(status: StatusCode, media: &str, body: impl Into<Bytes>) -> Self {
+        let headers = vec![(CONTENT_TYPE, media.to_owned())];
+        Self { status, headers, body: body.into() }
+    }
+
+    /// A response with a JSON body.
+    pub(crate) fn json(status: StatusCode, value: &Value) -> Self {
+        Self::with_body(status, "application/json", value.to_string())
+    }
+
+    /// An error response.
+    pub(crate) fn problem(problem: &Problem) -> Self {
+        let body = problem.to_json().to_string();
+        let mut reply = Self::with_body(problem.status, "application/problem+json", body);
+        reply.headers.extend(problem.header.as_deref().cloned());
+        reply
+    }
+
+    /// Adds `ETag`, and `Last-Modified` if it is known. `no-cache` lets caches keep the response
+    /// and asks them to validate it each time: another client may change the resource at any time.
+    pub(crate) fn validated(mut self, validators: &Validators) -> Self {
+        self.headers.push((ETAG, validators.etag.clone()));
+        if let Some(modified) = validators.modified_ms {
+            self.headers.push((LAST_MODIFIED, format_http_date(modified)));
+        }
+        self.headers.push((CACHE_CONTROL, "no-cache".to_owned()));
+        self
+    }
+
+    /// Adds `Location`.
+    pub(crate) fn located(mut self, uri: String) -> Self {
+        self.headers.push((LOCATION, uri));
+        self
+    }
+
+    /// 406 if the client accepts no such body. Errors are sent whatever the client accepts.
+    pub(crate) fn checked_for(self, headers: &HeaderMap) -> Self {
+        let media = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
+        let Some((_, media)) = media.filter(|_| self.status.is_success()) else { return self };
+        if accepts(headers, &media_type(media)) {
+            return self;
+        }
+        let detail = format!("the response is {media}, which Accept excludes");
+        let cause = "UNSUPPORTED_MEDIA_TYPE";
+        Self::problem(&Problem::new(StatusCode::NOT_ACCEPTABLE, cause, detail))
+    }
+
+    /// The response of hyper.
+    pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::new(self.body));
+        *response.status_mut() = self.status;
+        for (name, value) in self.headers {
+            // Values with other bytes come from another interface. They are left out.
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        response
+    }
+}
+
+impl From<Problem> for Reply {
+    fn from(problem: Problem) -> Self {
+        Self::problem(&problem)
+    }
+}
+
+/// True if `Accept` is absent or allows a media type.
+pub(crate) fn accepts(headers: &HeaderMap, media: &str) -> bool {
+    let mut is_present = false;
+    let kind = media.split('/').next().unwrap_or_default();
+    for value in headers.get_all(ACCEPT) {
+        let Ok(value) = value.to_str() else { continue };
+        for item in value.split(',').filter(|item| !item.trim().is_empty()) {
+            is_present = true;
+            let range = media_type(item);
+            let is_named = range == "*/*"
+                || range == media
+                || range.strip_suffix("/*").is_some_and(|range| range == kind);
+            let mut quality = item.split(';').skip(1).map(str::trim);
+            let quality = quality.find_map(|parameter| parameter.strip_prefix("q="));
+            let is_zero = quality.is_some_and(|q| q.parse::<f32>().is_ok_and(|q| q <= 0.0));
+            if is_named && !is_zero {
+                return true;
+            }
+        }
+    }
+    !is_present
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_is_a_list_of_ranges() {
+        for (value, wanted) in [
+            ("", true),
+            ("*/*", true),
+            ("application/json", false),
+            ("application/json, multipart/*;q=0.5", true),
+            ("Multipart/Mixed; boundary=x", true),
+            ("multipart/mixed;q=0", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(ACCEPT, HeaderValue::from_str(value).unwrap());
+            assert_eq!(accepts(&headers, "multipart/mixed"), wanted, "{value}");
+        }
+        assert!(accepts(&HeaderMap::new(), "text/plain"));
+    }
+}

@@ -1,0 +1,231 @@
+//! The storages of a core, and transactions on them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use hyper::header::ETAG;
+use nearstate_model::{Error, Result};
+use nearstate_node::executor::yield_now;
+use nearstate_store::{Kind, Namespace, Schema, Session, TagSchema, Txn, View};
+
+use crate::limits::TRIES_MAX;
+use crate::meta::SCHEMA_TAG;
+use crate::problem::Problem;
+use crate::record::StoredRecord;
+use crate::reply::Reply;
+use crate::settings::{NudsfMetrics, NudsfSettings, StorageSpec};
+use crate::target::{API, encode_segment};
+
+/// Attempts of a transaction that finds the region full: each begins by moving records together.
+const FULL_TRIES_MAX: u32 = 4;
+
+/// The namespaces of a storage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StorageNamespaces {
+    pub(crate) records: Namespace,
+    pub(crate) subscriptions: Namespace,
+    pub(crate) schemas: Namespace,
+}
+
+/// A storage on a core.
+#[derive(Debug)]
+struct Storage {
+    spec: StorageSpec,
+    namespaces: Cell<StorageNamespaces>,
+}
+
+/// The data repository on a core.
+#[derive(Debug)]
+pub(crate) struct Repository {
+    pub(crate) session: Rc<Session>,
+    storages: Vec<Storage>,
+    pub(crate) settings: Arc<NudsfSettings>,
+    pub(crate) metrics: Arc<NudsfMetrics>,
+}
+
+/// Why the body of a transaction ends without a commit.
+#[derive(Debug)]
+pub(crate) enum CallRefusal {
+    Store(Error),
+    Problem(Box<Problem>),
+    /// A response that needs no commit: 304, or 412 with the current representation.
+    Reply(Box<Reply>),
+}
+
+impl From<Error> for CallRefusal {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Problem> for CallRefusal {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(Box::new(problem))
+    }
+}
+
+impl From<Reply> for CallRefusal {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(Box::new(reply))
+    }
+}
+
+/// Opens the namespaces of a storage and creates those that do not exist.
+fn open(session: &Session, spec: &StorageSpec) -> Result<StorageNamespaces> {
+    let tags = vec![TagSchema { name: SCHEMA_TAG.to_owned(), ..TagSchema::default() }];
+    let records = match session.known_namespace(&spec.namespace)? {
+        // One that an application has created with named blocks only.
+        Some(known) if known.kind() == Kind::Blocks => {
+            session.add_tags(known, &tags)?;
+            known
+        }
+        _ => session.namespace(&spec.namespace, &Schema { kind: Kind::Mixed, tags })?,
+    };
+    let documents =
+        |what: &str| session.namespace(&format!("{}:{what}", spec.namespace), &Schema::default());
+    let (subscriptions, schemas) = (documents("subscriptions")?, documents("schemas")?);
+    Ok(StorageNamespaces { records, subscriptions, schemas })
+}
+
+impl Repository {
+    /// Opens all storages.
+    ///
+    /// # Errors
+    /// `WrongKind`: a namespace has another kind; and as [`Session::namespace`].
+    pub(crate) fn open(
+        session: Rc<Session>,
+        settings: Arc<NudsfSettings>,
+        metrics: Arc<NudsfMetrics>,
+    ) -> Result<Self> {
+        let mut storages = Vec::new();
+        for spec in &settings.storages {
+            let namespaces = Cell::new(open(&session, spec)?);
+            storages.push(Storage { spec: spec.clone(), namespaces });
+        }
+        Ok(Self { session, storages, settings, metrics })
+    }
+
+    /// The namespaces of a storage. One that another client has removed is created again.
+    ///
+    /// # Errors
+    /// 404: the realm or the storage is not configured.
+    pub(crate) fn storage(&self, realm: &str, storage: &str) -> Result<StorageNamespaces, Problem> {
+        let mut of_realm =
+            self.storages.iter().filter(|known| known.spec.realm == realm).peekable();
+        if of_realm.peek().is_none() {
+            let detail = format!("the realm {realm:?} is not configured");
+            return Err(Problem::not_found("REALM_NOT_FOUND", detail));
+        }
+        let Some(found) = of_realm.find(|known| known.spec.storage == storage) else {
+            let detail = format!("the realm {realm:?} has no storage {storage:?}");
+            return Err(Problem::not_found("STORAGE_NOT_FOUND", detail));
+        };
+        let namespaces = found.namespaces.get();
+        let StorageNamespaces { records, subscriptions, schemas } = namespaces;
+        if [records, subscriptions, schemas].iter().all(|one| self.session.has_namespace(*one)) {
+            return Ok(namespaces);
+        }
+        let opened = open(&self.session, &found.spec)?;
+        found.namespaces.set(opened);
+        Ok(opened)
+    }
+
+    /// The absolute URI of a storage. `origin` is the scheme and the authority of the request.
+    pub(crate) fn storage_uri(&self, origin: &str, realm: &str, storage: &str) -> String {
+        let root = self.settings.api_root.as_deref().unwrap_or(origin).trim_end_matches('/');
+        format!("{root}{API}/{}/{}", encode_segment(realm), encode_segment(storage))
+    }
+
+    /// Runs `body` in a transaction and commits it. After a conflict it runs again. Returns the
+    /// result and the version of the record with this key after the commit; `None` if it was
+    /// deleted or not written.
+    ///
+    /// # Errors
+    /// The response to send instead.
+    pub(crate) async fn transact<T>(
+        &self,
+        key: &[u8],
+        mut body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+    ) -> Result<(T, Option<u64>), Reply> {
+        let mut full_tries = 0;
+        for _ in 0..TRIES_MAX {
+            match self.attempt(key, &mut body) {
+                Ok(done) => return Ok(done),
+                Err(CallRefusal::Reply(reply)) => return Err(*reply),
+                Err(CallRefusal::Problem(problem)) => return Err(Reply::problem(&problem)),
+                Err(CallRefusal::Store(Error::Conflict { .. })) => {}
+                Err(CallRefusal::Store(Error::Full { .. })) if full_tries < FULL_TRIES_MAX => {
+                    full_tries += 1;
+                }
+                Err(CallRefusal::Store(error)) => {
+                    return Err(Reply::problem(&Problem::from(error)));
+                }
+            }
+            yield_now().await;
+        }
+        Err(Reply::problem(&Problem::from(Error::Deadline { tries: TRIES_MAX })))
+    }
+
+    fn attempt<T>(
+        &self,
+        key: &[u8],
+        body: &mut impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+    ) -> Result<(T, Option<u64>), CallRefusal> {
+        let txn = self.session.begin()?;
+        let done = body(&txn)?;
+        let mut version = None;
+        txn.commit_with_versions(|written, after| {
+            if written == key {
+                version = after;
+            }
+        })?;
+        Ok((done, version))
+    }
+}
+
+/// The record of a view, if it is one of the data repository.
+///
+/// # Errors
+/// 409: a set, which a write must not replace.
+pub(crate) fn for_write<'v>(
+    view: Option<&'v View<'v>>,
+) -> std::result::Result<Option<StoredRecord<'v>>, Problem> {
+    let Some(view) = view else { return Ok(None) };
+    let refused = || {
+        let detail = "the key has a set of another interface: delete it there, or use another id";
+        Problem::conflict("RECORD_OF_ANOTHER_KIND", detail)
+    };
+    StoredRecord::of(view).map(Some).ok_or_else(refused)
+}
+
+/// 409 if a write of the whole record would lose what another interface has given it.
+pub(crate) fn require_exact(record: &StoredRecord<'_>) -> Result<(), Problem> {
+    match record.inexact() {
+        None => Ok(()),
+        Some(why) => {
+            let detail = format!("{why}, and would be lost: change it there, or put the record");
+            Err(Problem::conflict("RECORD_OF_ANOTHER_KIND", detail))
+        }
+    }
+}
+
+/// 404 for a record.
+pub(crate) fn no_record(id: &str) -> Problem {
+    Problem::not_found("RECORD_NOT_FOUND", format!("the record {id:?} does not exist"))
+}
+
+/// 412 without a representation, but with the current entity tag.
+pub(crate) fn precondition_failed(etag: Option<&str>) -> Problem {
+    let detail = match etag {
+        Some(etag) => format!("the current entity tag is {etag}: read the resource again"),
+        None => "the resource does not exist".to_owned(),
+    };
+    let (status, cause) = (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED");
+    let problem = Problem::new(status, cause, detail);
+    match etag {
+        Some(etag) => problem.with_header(ETAG, etag),
+        None => problem,
+    }
+}

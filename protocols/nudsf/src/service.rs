@@ -1,0 +1,219 @@
+//! One request: head, body, operation, response.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use nearstate_node::executor::{Sleep, sleep};
+use nearstate_node::{ConnectionLimits, Core};
+use nearstate_store::now_ms;
+
+use crate::call::Call;
+use crate::limits::{BODY_BYTES_MAX, CONNECTION_BODY_BYTES_MAX};
+use crate::operations::execute;
+use crate::problem::Problem;
+use crate::reply::Reply;
+use crate::repository::Repository;
+use crate::target;
+use crate::token::Grant;
+
+/// The state that a connection shares with its requests.
+#[derive(Debug, Default)]
+pub(crate) struct HttpConnectionState {
+    /// Requests that were started, ascending.
+    pub(crate) started: Cell<u64>,
+    /// Requests in progress.
+    pub(crate) in_progress: Cell<usize>,
+    /// Bytes of request bodies in memory.
+    pub(crate) body_bytes: Cell<usize>,
+}
+
+/// What a connection needs to serve requests.
+pub(crate) struct RequestContext {
+    pub(crate) repository: Rc<Repository>,
+    pub(crate) core: Core,
+    pub(crate) state: Rc<HttpConnectionState>,
+    /// `http` or `https`.
+    pub(crate) scheme: &'static str,
+    /// The last valid token of the connection: clients send one many times.
+    pub(crate) grant: RefCell<Option<(HeaderValue, Grant)>>,
+}
+
+impl RequestContext {
+    /// Checks the access token of a request, if tokens are required.
+    fn authorize(&self, headers: &HeaderMap, scope: &str) -> Result<(), Problem> {
+        let Some(keys) = &self.repository.settings.tokens else { return Ok(()) };
+        let (given, now_ms) = (headers.get(AUTHORIZATION), now_ms());
+        if let Some((known, grant)) = &*self.grant.borrow()
+            && Some(known) == given
+            && grant.is_current(now_ms)
+        {
+            return grant.check(scope);
+        }
+        let grant = keys.verify(headers, now_ms)?;
+        let checked = grant.check(scope);
+        *self.grant.borrow_mut() = given.map(|given| (given.clone(), grant));
+        checked
+    }
+}
+
+/// Counts a request and its body until it ends, in whatever way.
+struct RequestGuard {
+    state: Rc<HttpConnectionState>,
+    bytes: usize,
+}
+
+impl RequestGuard {
+    fn new(state: &Rc<HttpConnectionState>) -> Self {
+        state.started.set(state.started.get() + 1);
+        state.in_progress.set(state.in_progress.get() + 1);
+        Self { state: Rc::clone(state), bytes: 0 }
+    }
+
+    /// Adds bytes of the body. False: the connection has too many.
+    fn add(&mut self, bytes: usize) -> bool {
+        let total = self.state.body_bytes.get() + bytes;
+        if total > CONNECTION_BODY_BYTES_MAX {
+            return false;
+        }
+        self.bytes += bytes;
+        self.state.body_bytes.set(total);
+        true
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.state.in_progress.set(self.state.in_progress.get().saturating_sub(1));
+        self.state.body_bytes.set(self.state.body_bytes.get().saturating_sub(self.bytes));
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn respond(
+    context: Rc<RequestContext>,
+    request: Request<Incoming>,
+) -> Response<Full<Bytes>> {
+    let mut guard = RequestGuard::new(&context.state);
+    context.core.metrics().requests.add(1);
+    let mut operation = None;
+    let reply = match serve(&context, request, &mut guard, &mut operation).await {
+        Ok(reply) => reply,
+        Err(problem) => Reply::problem(&problem),
+    };
+    context.repository.metrics.count(operation, reply.status.as_u16());
+    reply.into_response()
+}
+
+async fn serve(
+    context: &RequestContext,
+    request: Request<Incoming>,
+    guard: &mut RequestGuard,
+    operation: &mut Option<usize>,
+) -> Result<Reply, Problem> {
+    let (head, body) = request.into_parts();
+    let target = target::parse(&head.method, &head.uri)?;
+    *operation = Some(target.spec.operation as usize);
+    context.authorize(&head.headers, target.spec.scope)?;
+    let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
+    let host = head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
+    let authority = authority.or(host).unwrap_or("localhost");
+    let origin = format!("{}://{authority}", context.scheme);
+    // A body of another request is read and ignored by HTTP itself.
+    let has_body = head.method == Method::PUT || head.method == Method::PATCH;
+    let limits = context.core.limits();
+    let body = if has_body { collect(body, guard, limits).await? } else { Bytes::new() };
+    let call = Call::new(&context.repository, &target, (&head.headers, &origin), body)?;
+    Ok(execute(&call).await.checked_for(&head.headers))
+}
+
+/// Reads a body into memory, within the limits of size and of time.
+async fn collect(
+    body: Incoming,
+    guard: &mut RequestGuard,
+    limits: &ConnectionLimits,
+) -> Result<Bytes, Problem> {
+    let announced = body.size_hint().lower();
+    if announced > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut body = pin!(body);
+    let mut whole: Vec<u8> = Vec::new();
+    let mut first: Option<Bytes> = None;
+    let mut progress = BodyProgress::new(limits);
+    loop {
+        let frame = std::future::poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+            Poll::Ready(frame) => Poll::Ready(Ok(frame)),
+            Poll::Pending => progress.poll(cx).map(Err),
+        });
+        let Some(frame) = frame.await? else { break };
+        let frame =
+            frame.map_err(|error| Problem::message(format!("the body broke off: {error}")))?;
+        let Ok(bytes) = frame.into_data() else { continue };
+        if guard.bytes + bytes.len() > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        if !guard.add(bytes.len()) {
+            let detail = "the connection has too many large requests in progress";
+            return Err(Problem::busy(detail));
+        }
+        progress.arrived += bytes.len();
+        // A body of one frame, which most are, is not copied.
+        match (first.take(), whole.is_empty()) {
+            (None, true) => first = Some(bytes),
+            (before, _) => {
+                whole.extend_from_slice(&before.unwrap_or_default());
+                whole.extend_from_slice(&bytes);
+            }
+        }
+    }
+    Ok(first.unwrap_or_else(|| Bytes::from(whole)))
+}
+
+fn too_large() -> Problem {
+    let detail = format!("the body exceeds {BODY_BYTES_MAX} bytes: write the record in parts");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail)
+}
+
+/// The time limit of a body: each period must bring some bytes.
+struct BodyProgress {
+    timer: Sleep,
+    period: Duration,
+    bytes_min: usize,
+    arrived: usize,
+    arrived_before: usize,
+}
+
+impl BodyProgress {
+    fn new(limits: &ConnectionLimits) -> Self {
+        let period = limits.request_timeout;
+        let per_second = limits.request_bytes_per_second_min;
+        let seconds = usize::try_from(period.as_secs()).unwrap_or(usize::MAX).max(1);
+        let bytes_min = per_second.saturating_mul(seconds);
+        Self { timer: sleep(period), period, bytes_min, arrived: 0, arrived_before: 0 }
+    }
+
+    /// `Ready`: too few bytes arrived in a period.
+    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Problem> {
+        while pin!(&mut self.timer).poll(cx).is_ready() {
+            if self.arrived - self.arrived_before < self.bytes_min {
+                let detail = "the body did not arrive in time: send it faster, or raise \
+                              limits.request_timeout";
+                return Poll::Ready(Problem::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "REQUEST_TIMEOUT",
+                    detail,
+                ));
+            }
+            self.arrived_before = self.arrived;
+            self.timer = sleep(self.period);
+        }
+        Poll::Pending
+    }
+}

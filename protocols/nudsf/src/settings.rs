@@ -1,0 +1,178 @@
+//! The settings of the protocol, and its counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
+use nearstate_model::{Error, Result};
+
+use crate::table::{OPERATION_COUNT, OPERATIONS};
+use crate::token::TokenKeys;
+
+/// The longest name of a namespace that a storage has: names of its subscriptions and schemas are
+/// formed from it.
+const STORAGE_NAMESPACE_BYTES_MAX: usize = NAMESPACE_NAME_BYTES_MAX - 16;
+
+/// A storage of a realm, and the namespace that has its records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageSpec {
+    /// The id of the realm.
+    pub realm: String,
+    /// The id of the storage.
+    pub storage: String,
+    /// The name of the namespace.
+    pub namespace: String,
+}
+
+impl StorageSpec {
+    /// Parses `REALM/STORAGE` or `REALM/STORAGE=NAMESPACE`. The default namespace is
+    /// `REALM/STORAGE`.
+    ///
+    /// # Errors
+    /// `BadArgument`: what is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self> {
+        let refused = |why: &str| Error::BadArgument { detail: format!("storage {text:?}: {why}") };
+        let (path, namespace) = text.split_once('=').unwrap_or((text, text));
+        let (realm, storage) = path
+            .split_once('/')
+            .ok_or_else(|| refused("write REALM/STORAGE or REALM/STORAGE=NAMESPACE"))?;
+        if realm.is_empty() || storage.is_empty() || storage.contains('/') {
+            return Err(refused("a realm and a storage are not empty and have no slash"));
+        }
+        if namespace.is_empty()
+            || namespace.len() > STORAGE_NAMESPACE_BYTES_MAX
+            || namespace.chars().any(char::is_control)
+        {
+            return Err(refused(&format!(
+                "a namespace has 1 to {STORAGE_NAMESPACE_BYTES_MAX} bytes, none of them a control \
+                 character"
+            )));
+        }
+        let [realm, storage, namespace] = [realm, storage, namespace].map(str::to_owned);
+        Ok(Self { realm, storage, namespace })
+    }
+}
+
+/// The settings of the protocol.
+#[derive(Clone, Debug, Default)]
+pub struct NudsfSettings {
+    /// The storages. No request creates one.
+    pub storages: Vec<StorageSpec>,
+    /// The `apiRoot` in URIs of responses. `None`: `http://` or `https://` and the authority of the
+    /// request.
+    pub api_root: Option<String>,
+    /// The keys of access tokens. `None`: requests need no token.
+    pub tokens: Option<Arc<TokenKeys>>,
+}
+
+impl NudsfSettings {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// `BadArgument`: a storage that occurs twice, or two storages of one namespace.
+    pub fn validate(&self) -> Result<()> {
+        for (index, spec) in self.storages.iter().enumerate() {
+            let mut before = self.storages.iter().take(index);
+            let is_twice = |other: &StorageSpec| {
+                other.namespace == spec.namespace
+                    || (&other.realm, &other.storage) == (&spec.realm, &spec.storage)
+            };
+            if let Some(other) = before.find(|other| is_twice(other)) {
+                return Err(Error::BadArgument {
+                    detail: format!(
+                        "the storages {}/{} and {}/{} are one storage or have one namespace: give \
+                         each its own",
+                        other.realm, other.storage, spec.realm, spec.storage
+                    ),
+                });
+            }
+        }
+        if let Some(root) = &self.api_root
+            && !(root.starts_with("http://") || root.starts_with("https://"))
+        {
+            let detail = format!("apiRoot {root:?} must begin with http:// or https://");
+            return Err(Error::BadArgument { detail });
+        }
+        Ok(())
+    }
+}
+
+/// The classes of status codes that are counted.
+const CLASSES: usize = 6;
+
+/// Counts responses by operation and class of status. All cores share it.
+#[derive(Debug)]
+pub struct NudsfMetrics {
+    counts: [[AtomicU64; CLASSES]; OPERATION_COUNT + 1],
+}
+
+impl Default for NudsfMetrics {
+    fn default() -> Self {
+        Self { counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))) }
+    }
+}
+
+impl NudsfMetrics {
+    /// Counts a response. `None`: the request named no operation.
+    pub(crate) fn count(&self, operation: Option<usize>, status: u16) {
+        let row = operation.unwrap_or(OPERATION_COUNT);
+        let class = usize::from(status / 100);
+        if let Some(count) = self.counts.get(row).and_then(|row| row.get(class)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All counts: the operation (`none` for requests that named none), the class (`2xx`), and the
+    /// number of responses.
+    pub fn snapshot(&self) -> Vec<(&'static str, &'static str, u64)> {
+        const NAMES: [&str; CLASSES] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
+        let mut all = Vec::new();
+        let names = OPERATIONS.iter().map(|spec| spec.id).chain(["none"]);
+        for (name, row) in names.zip(&self.counts) {
+            for (class, count) in NAMES.iter().zip(row).skip(2) {
+                all.push((name, *class, count.load(Ordering::Relaxed)));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storages_are_parsed_and_invalid_ones_refused() {
+        let parsed = StorageSpec::parse("Realm01/Storage01=ue").unwrap();
+        assert_eq!((parsed.realm.as_str(), parsed.namespace.as_str()), ("Realm01", "ue"));
+        assert_eq!(StorageSpec::parse("r/s").unwrap().namespace, "r/s");
+        for text in [
+            "",
+            "r",
+            "/s",
+            "r/",
+            "r/s/t",
+            "r/s=",
+            "r/s=\u{1}x",
+            &format!("r/s={}", "n".repeat(240)),
+        ] {
+            assert!(StorageSpec::parse(text).is_err(), "{text:?}");
+        }
+        let storages: Vec<_> =
+            ["r/s=a", "r/t=a"].map(|text| StorageSpec::parse(text).unwrap()).into();
+        assert!(NudsfSettings { storages, ..NudsfSettings::default() }.validate().is_err());
+        let api_root = Some("ftp://x".to_owned());
+        assert!(NudsfSettings { api_root, ..NudsfSettings::default() }.validate().is_err());
+    }
+
+    #[test]
+    fn responses_are_counted_by_operation_and_class() {
+        let metrics = NudsfMetrics::default();
+        metrics.count(Some(0), 204);
+        metrics.count(Some(0), 200);
+        metrics.count(None, 404);
+        metrics.count(Some(99), 200);
+        let counted: Vec<_> = metrics.snapshot().into_iter().filter(|row| row.2 > 0).collect();
+        assert_eq!(counted, [("SearchRecord", "2xx", 2), ("none", "4xx", 1)]);
+    }
+}

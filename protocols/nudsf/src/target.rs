@@ -1,0 +1,242 @@
+//! The target of a request: its path and its query, decoded and checked.
+
+use hyper::header::ALLOW;
+use hyper::{Method, StatusCode, Uri};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+use crate::problem::Problem;
+use crate::table::{OperationSpec, Resource, find, methods};
+
+/// The root of the data repository below `apiRoot`.
+pub(crate) const API: &str = "/nudsf-dr/v1";
+
+/// The characters of a path segment that are percent-encoded: all but `unreserved`, `sub-delims`,
+/// `:` and `@` (RFC 3986).
+const SEGMENT: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'/')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// A parsed target.
+#[derive(Clone, Debug)]
+pub(crate) struct NudsfTarget {
+    pub(crate) spec: &'static OperationSpec,
+    pub(crate) realm: String,
+    pub(crate) storage: String,
+    /// The id of the record, subscription or schema; empty for collections.
+    pub(crate) id: String,
+    /// The id of the block.
+    pub(crate) block: String,
+    pub(crate) query: Query,
+}
+
+/// Encodes a path segment.
+pub(crate) fn encode_segment(segment: &str) -> String {
+    utf8_percent_encode(segment, SEGMENT).to_string()
+}
+
+/// Parses the target of a request.
+///
+/// # Errors
+/// 400 (another API, invalid encoding), 404 (no such resource), 405.
+pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> {
+    let path = uri.path();
+    let below = path.find(API).and_then(|at| path.get(at + API.len()..));
+    let Some(below) = below.filter(|below| below.starts_with('/')) else {
+        let detail = format!("the path must begin with {API}/{{realmId}}/{{storageId}}");
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "INVALID_API", detail));
+    };
+    let segments: Vec<&str> = below.split('/').skip(1).collect();
+    let no_structure = || {
+        let detail = "no resource of the data repository has this path";
+        Problem::not_found("RESOURCE_URI_STRUCTURE_NOT_FOUND", detail)
+    };
+    let (realm, storage, id, block, resource) = match segments.as_slice() {
+        [realm, storage, "records"] => (realm, storage, "", "", Resource::Records),
+        [realm, storage, "records", id] => (realm, storage, *id, "", Resource::Record),
+        [realm, storage, "records", id, "meta"] => (realm, storage, *id, "", Resource::Meta),
+        [realm, storage, "records", id, "blocks"] => (realm, storage, *id, "", Resource::Blocks),
+        [realm, storage, "records", id, "blocks", block] if !block.is_empty() => {
+            (realm, storage, *id, *block, Resource::Block)
+        }
+        [realm, storage, "subs-to-notify"] => (realm, storage, "", "", Resource::Subscriptions),
+        [realm, storage, "subs-to-notify", id] => (realm, storage, *id, "", Resource::Subscription),
+        [realm, storage, "meta-schemas", id] => (realm, storage, *id, "", Resource::Schema),
+        _ => return Err(no_structure()),
+    };
+    let is_collection = matches!(resource, Resource::Records | Resource::Subscriptions);
+    if id.is_empty() != is_collection {
+        return Err(no_structure());
+    }
+    let Some(spec) = find(method, resource) else {
+        let allow = methods(resource);
+        let detail = format!("{method} is not defined for this resource; use {allow}");
+        let (status, cause) = (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED");
+        return Err(Problem::new(status, cause, detail).with_header(ALLOW, allow));
+    };
+    Ok(NudsfTarget {
+        spec,
+        realm: decode("{realmId}", realm)?,
+        storage: decode("{storageId}", storage)?,
+        id: decode("{id}", id)?,
+        block: decode("{blockId}", block)?,
+        query: Query::parse(uri.query().unwrap_or_default())?,
+    })
+}
+
+fn decode(name: &str, segment: &str) -> Result<String, Problem> {
+    let decoded = percent_decode_str(segment).decode_utf8();
+    let decoded = decoded.map(std::borrow::Cow::into_owned);
+    decoded.map_err(|_| {
+        Problem::parameter("MANDATORY_IE_INCORRECT", name, "must be UTF-8, percent-encoded")
+    })
+}
+
+/// The query of a request: names and values. Unknown parameters are ignored.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn parse(text: &str) -> Result<Self, Problem> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // `+` is a space in forms, and clients encode the JSON of a filter so.
+            let decode = |text: &str| {
+                let spaced = text.replace('+', " ");
+                percent_decode_str(&spaced).decode_utf8().map(std::borrow::Cow::into_owned)
+            };
+            let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
+                return Err(Problem::message("the query must be UTF-8, percent-encoded"));
+            };
+            if all.iter().any(|(known, _)| *known == name) {
+                return Err(Problem::query(&name, "occurs twice"));
+            }
+            all.push((name, value));
+        }
+        Ok(Self(all))
+    }
+
+    /// The value of a parameter.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A flag; false if it is absent.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::query(name, "must be true or false")),
+        }
+    }
+
+    /// A number, if it is present.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let parsed = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok());
+        parsed.flatten().map(Some).ok_or_else(|| Problem::query(name, "must be a number from 0"))
+    }
+
+    /// Checks `supported-features`.
+    pub(crate) fn check_features(&self) -> Result<(), Problem> {
+        const NAME: &str = "supported-features";
+        let text = self.get(NAME).unwrap_or_default();
+        if text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(());
+        }
+        Err(Problem::query(NAME, "must be hexadecimal digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn target(method: &Method, text: &str) -> Result<NudsfTarget, Problem> {
+        parse(method, &text.parse().unwrap())
+    }
+
+    #[test]
+    fn paths_name_resources_and_ids_are_decoded() {
+        let found = target(
+            &Method::GET,
+            "/nudsf-dr/v1/R%201/S/records/a%2Fb/blocks/x?filter=%7B%22a%22:+1%7D&get-previous=true",
+        )
+        .unwrap();
+        assert_eq!(found.spec.id, "GetBlock");
+        assert_eq!(
+            (found.realm.as_str(), found.id.as_str(), found.block.as_str()),
+            ("R 1", "a/b", "x")
+        );
+        assert_eq!(found.query.get("filter"), Some("{\"a\": 1}"));
+        assert_eq!(found.query.flag("get-previous"), Ok(true));
+        let prefixed = target(&Method::PUT, "/udsf/nudsf-dr/v1/R/S/meta-schemas/m").unwrap();
+        assert_eq!(prefixed.spec.id, "CreateOrModifyMetaSchema");
+        assert_eq!(encode_segment("a/b c%é"), "a%2Fb%20c%25%C3%A9");
+    }
+
+    #[test]
+    fn other_targets_have_a_status_and_a_cause() {
+        for (method, text, status, cause) in [
+            (Method::GET, "/", 400, "INVALID_API"),
+            (Method::GET, "/nudsf-dr/v2/R/S/records", 400, "INVALID_API"),
+            (Method::GET, "/nudsf-dr/v1", 400, "INVALID_API"),
+            (Method::GET, "/nudsf-dr/v1/R/S", 404, "RESOURCE_URI_STRUCTURE_NOT_FOUND"),
+            (Method::GET, "/nudsf-dr/v1/R/S/records/", 404, "RESOURCE_URI_STRUCTURE_NOT_FOUND"),
+            (Method::GET, "/nudsf-dr/v1/R/S/records/a/b", 404, "RESOURCE_URI_STRUCTURE_NOT_FOUND"),
+            (Method::POST, "/nudsf-dr/v1/R/S/records", 405, "METHOD_NOT_ALLOWED"),
+            (Method::GET, "/nudsf-dr/v1/R/S/records/%ff", 400, "MANDATORY_IE_INCORRECT"),
+            (
+                Method::GET,
+                "/nudsf-dr/v1/R/S/records?a=1&a=2",
+                400,
+                "OPTIONAL_QUERY_PARAM_INCORRECT",
+            ),
+            (Method::GET, "/nudsf-dr/v1/R/S/records?a=%ff", 400, "INVALID_MSG_FORMAT"),
+        ] {
+            let problem = target(&method, text).unwrap_err();
+            assert_eq!(
+                (problem.status.as_u16(), problem.cause),
+                (status, cause),
+                "{method} {text}"
+            );
+        }
+        let problem = target(&Method::POST, "/nudsf-dr/v1/R/S/records").unwrap_err();
+        assert_eq!(problem.header.as_deref(), Some(&(ALLOW, "GET, DELETE".to_owned())));
+    }
+
+    #[test]
+    fn flags_numbers_and_features_are_checked() {
+        let query = Query::parse("a=true&b=1&c=+1&d=maybe&supported-features=0F&e").unwrap();
+        assert_eq!(query.flag("b").unwrap_err().status.as_u16(), 400);
+        assert_eq!(query.flag("none"), Ok(false));
+        assert_eq!(query.number("b"), Ok(Some(1)));
+        assert!(query.number("c").is_err() && query.number("e").is_err());
+        assert!(query.check_features().is_ok());
+        assert!(Query::parse("supported-features=xyz").unwrap().check_features().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_a_target_or_a_problem(text in "/nudsf-dr/v1(/[a-z%0-9?&=-]{0,6}){0,6}") {
+            if let Ok(uri) = text.parse::<Uri>() {
+                let _ = parse(&Method::GET, &uri);
+            }
+        }
+    }
+}

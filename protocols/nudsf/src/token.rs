@@ -1,0 +1,462 @@
+//! Access tokens (RFC 6749, 7515, 7519; TS 29.510, `AccessTokenClaims`): JSON web tokens whose
+//! signature is checked with the keys of a JSON web key set (RFC 7517).
+//!
+//! The key determines the algorithm. A token that names another algorithm, or `none`, is refused.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hyper::StatusCode;
+use hyper::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
+use nearstate_model::Error;
+use ring::hmac;
+use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// The service, which every token must have in its scope.
+const SERVICE: &str = "nudsf-dr";
+
+/// The longest token, in bytes. A longer one is refused before it is decoded.
+const TOKEN_BYTES_MAX: usize = 8 << 10;
+
+/// The most keys of a set.
+const KEYS_MAX: usize = 64;
+
+/// The shortest secret of a MAC, in bytes: the output of its hash (RFC 7518, 3.2).
+const SECRET_BYTES_MIN: usize = 32;
+
+/// A key that verifies signatures of one algorithm.
+enum VerificationKey {
+    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+    Ed25519(Vec<u8>),
+    Mac(hmac::Key),
+}
+
+struct NamedKey {
+    id: Option<String>,
+    key: VerificationKey,
+}
+
+/// The keys that tokens may be signed with, and the audiences that tokens may be for.
+pub struct TokenKeys {
+    keys: Vec<NamedKey>,
+    audiences: Vec<String>,
+}
+
+impl std::fmt::Debug for TokenKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenKeys").field("audiences", &self.audiences).finish_non_exhaustive()
+    }
+}
+
+/// What a valid token allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// When it ends, in seconds since 1970.
+    expires: u64,
+    scopes: BTreeSet<String>,
+}
+
+impl TokenKeys {
+    /// Reads a file with a JSON web key set.
+    ///
+    /// # Errors
+    /// `BadArgument`: a file that cannot be read or has no valid keys.
+    pub fn read(path: &Path, audiences: Vec<String>) -> nearstate_model::Result<Self> {
+        let refused =
+            |why: String| Error::BadArgument { detail: format!("{}: {why}", path.display()) };
+        let text =
+            std::fs::read(path).map_err(|error| refused(format!("cannot be read: {error}")))?;
+        Self::parse(&text, audiences).map_err(refused)
+    }
+
+    /// Parses a key set. Audiences are the type of the network function (`UDSF`) and the ids of its
+    /// instance; without any, the audience of tokens is not checked.
+    ///
+    /// # Errors
+    /// Why it is no key set.
+    pub fn parse(text: &[u8], audiences: Vec<String>) -> Result<Self, String> {
+        let set: Value = serde_json::from_slice(text)
+            .map_err(|error| format!("wanted is a JSON web key set: {error}"))?;
+        let items = set.get("keys").and_then(Value::as_array);
+        let items = items.filter(|items| (1..=KEYS_MAX).contains(&items.len()));
+        let items =
+            items.ok_or_else(|| format!("`keys` must be an array of 1 to {KEYS_MAX} keys"))?;
+        let named = |(index, item): (usize, &Value)| {
+            let id = item.get("kid").and_then(Value::as_str).map(str::to_owned);
+            let key = key_of(item).map_err(|why| format!("key {index}: {why}"))?;
+            Ok(NamedKey { id, key })
+        };
+        let keys = items.iter().enumerate().map(named).collect::<Result<_, String>>()?;
+        Ok(Self { keys, audiences })
+    }
+
+    /// Verifies the token of a request.
+    ///
+    /// # Errors
+    /// 401 with `WWW-Authenticate`.
+    pub(crate) fn verify(&self, headers: &HeaderMap, now_ms: u64) -> Result<Grant, Problem> {
+        let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let Some((scheme, token)) = value.and_then(|value| value.trim().split_once(' ')) else {
+            let detail = "the request has no access token: get one from the NRF";
+            return Err(unauthorized(detail, "Bearer"));
+        };
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(unauthorized("the access token must be of type Bearer", "Bearer"));
+        }
+        let grant = self.decode(token.trim(), now_ms / 1000);
+        grant.map_err(|why| {
+            let detail = format!("the access token is invalid: {why}");
+            unauthorized(detail, "Bearer error=\"invalid_token\"")
+        })
+    }
+
+    fn decode(&self, token: &str, now: u64) -> Result<Grant, &'static str> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err("it is too long");
+        }
+        let (signed, signature) = token.rsplit_once('.').ok_or("it has no signature")?;
+        let (header, claims) = signed.split_once('.').ok_or("it has no claims")?;
+        let header = decode_json(header).ok_or("its header is no JSON")?;
+        let signature =
+            URL_SAFE_NO_PAD.decode(signature).map_err(|_| "its signature is no base64url")?;
+        if header.get("crit").is_some() {
+            return Err("it requires an extension");
+        }
+        let algorithm = header.get("alg").and_then(Value::as_str).unwrap_or_default();
+        let id = header.get("kid").and_then(Value::as_str);
+        let mut keys = self.keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id);
+        if !keys.any(|key| key.key.verifies(algorithm, signed.as_bytes(), &signature)) {
+            return Err("no key verifies its signature");
+        }
+        let claims = decode_json(claims).ok_or("its claims are no JSON")?;
+        self.grant(&claims, now)
+    }
+
+    fn grant(&self, claims: &Value, now: u64) -> Result<Grant, &'static str> {
+        let time = |name: &str| claims.get(name).map(Value::as_u64);
+        let Some(Some(expires)) = time("exp") else { return Err("it has no time of expiry") };
+        if expires <= now {
+            return Err("it has expired");
+        }
+        if time("nbf").is_some_and(|begin| begin.is_none_or(|begin| begin > now)) {
+            return Err("it is not valid yet");
+        }
+        let is_ours = |value: &Value| {
+            value.as_str().is_some_and(|name| self.audiences.iter().any(|known| known == name))
+        };
+        let is_for_us = match claims.get("aud") {
+            _ if self.audiences.is_empty() => true,
+            Some(Value::Array(all)) => all.iter().any(is_ours),
+            Some(one) => is_ours(one),
+            None => false,
+        };
+        if !is_for_us {
+            return Err("it is for another audience");
+        }
+        let scopes = claims.get("scope").and_then(Value::as_str).unwrap_or_default();
+        let scopes = scopes.split(' ').filter(|scope| !scope.is_empty()).map(str::to_owned);
+        Ok(Grant { expires, scopes: scopes.collect() })
+    }
+}
+
+impl Grant {
+    /// True until the token expires.
+    pub(crate) fn is_current(&self, now_ms: u64) -> bool {
+        now_ms / 1000 < self.expires
+    }
+
+    /// Checks an operation. The service must be in the scope; if scopes of its operations are there
+    /// as well, they restrict the token to these.
+    ///
+    /// # Errors
+    /// 403 with `WWW-Authenticate`.
+    pub(crate) fn check(&self, scope: &str) -> Result<(), Problem> {
+        let mut narrow = self
+            .scopes
+            .iter()
+            .filter(|known| known.strip_prefix(SERVICE).is_some_and(|rest| rest.starts_with(':')));
+        let is_narrow = narrow.next().is_some();
+        if self.scopes.contains(SERVICE) && (!is_narrow || self.scopes.contains(scope)) {
+            return Ok(());
+        }
+        let detail = format!("the scope of the access token does not contain {SERVICE} {scope}");
+        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{SERVICE} {scope}\"");
+        Err(Problem::new(StatusCode::FORBIDDEN, "INSUFFICIENT_SCOPE", detail)
+            .with_header(WWW_AUTHENTICATE, challenge))
+    }
+}
+
+fn unauthorized(detail: impl Into<String>, challenge: &str) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "ACCESS_TOKEN_INVALID", detail)
+        .with_header(WWW_AUTHENTICATE, challenge)
+}
+
+fn decode_json(part: &str) -> Option<Value> {
+    let bytes = URL_SAFE_NO_PAD.decode(part).ok()?;
+    serde_json::from_slice(&bytes).ok().filter(Value::is_object)
+}
+
+/// Reads a JSON web key.
+fn key_of(item: &Value) -> Result<VerificationKey, String> {
+    let text = |name: &str| item.get(name).and_then(Value::as_str);
+    let field = |name: &str| {
+        let bytes = text(name).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+        bytes.ok_or_else(|| format!("`{name}` must be base64url"))
+    };
+    let point = |bytes: usize| {
+        let (x, y) = (field("x")?, field("y")?);
+        if x.len() != bytes || y.len() != bytes {
+            return Err(format!("`x` and `y` must have {bytes} bytes"));
+        }
+        Ok([vec![4], x, y].concat())
+    };
+    match (text("kty"), text("crv")) {
+        (Some("RSA"), _) => {
+            let modulus = field("n")?;
+            if modulus.len() < 256 {
+                return Err("an RSA key must have at least 2048 bits".to_owned());
+            }
+            Ok(VerificationKey::Rsa { modulus, exponent: field("e")? })
+        }
+        (Some("EC"), Some("P-256")) => Ok(VerificationKey::P256(point(32)?)),
+        (Some("EC"), Some("P-384")) => Ok(VerificationKey::P384(point(48)?)),
+        (Some("OKP"), Some("Ed25519")) => Ok(VerificationKey::Ed25519(field("x")?)),
+        (Some("oct"), _) => {
+            let secret = field("k")?;
+            if secret.len() < SECRET_BYTES_MIN {
+                return Err(format!("a secret must have at least {SECRET_BYTES_MIN} bytes"));
+            }
+            Ok(VerificationKey::Mac(hmac::Key::new(hmac::HMAC_SHA256, &secret)))
+        }
+        _ => Err("`kty` must be RSA, EC (P-256, P-384), OKP (Ed25519) or oct".to_owned()),
+    }
+}
+
+impl VerificationKey {
+    fn verifies(&self, algorithm: &str, signed: &[u8], signature: &[u8]) -> bool {
+        let with = |known: &'static dyn signature::VerificationAlgorithm, key: &[u8]| {
+            UnparsedPublicKey::new(known, key).verify(signed, signature).is_ok()
+        };
+        match (self, algorithm) {
+            (Self::Rsa { modulus, exponent }, "RS256" | "RS384" | "RS512") => {
+                let known = match algorithm {
+                    "RS256" => &signature::RSA_PKCS1_2048_8192_SHA256,
+                    "RS384" => &signature::RSA_PKCS1_2048_8192_SHA384,
+                    _ => &signature::RSA_PKCS1_2048_8192_SHA512,
+                };
+                let key = RsaPublicKeyComponents { n: modulus, e: exponent };
+                key.verify(known, signed, signature).is_ok()
+            }
+            (Self::P256(key), "ES256") => with(&signature::ECDSA_P256_SHA256_FIXED, key),
+            (Self::P384(key), "ES384") => with(&signature::ECDSA_P384_SHA384_FIXED, key),
+            (Self::Ed25519(key), "EdDSA") => with(&signature::ED25519, key),
+            (Self::Mac(key), "HS256") => hmac::verify(key, signed, signature).is_ok(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use ring::rand::SystemRandom;
+    use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+    use serde_json::json;
+
+    const NOW_MS: u64 = 1_000_000;
+    const SECRET: &[u8; 32] = b"0123456789abcdef0123456789abcdef";
+
+    fn encode(bytes: impl AsRef<[u8]>) -> String {
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    fn secret_keys() -> Value {
+        json!({"keys": [{"kty": "oct", "kid": "1", "k": encode(SECRET)}]})
+    }
+
+    fn keys(set: &Value) -> TokenKeys {
+        TokenKeys::parse(set.to_string().as_bytes(), vec!["UDSF".to_owned()]).unwrap()
+    }
+
+    fn claims() -> Value {
+        json!({"exp": 2000, "aud": "UDSF", "scope": "nudsf-dr other"})
+    }
+
+    fn signed(header: &Value, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
+        let signed = format!("{}.{}", encode(header.to_string()), encode(claims.to_string()));
+        format!("{signed}.{}", encode(sign(signed.as_bytes())))
+    }
+
+    fn mac(bytes: &[u8]) -> Vec<u8> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET);
+        hmac::sign(&key, bytes).as_ref().to_vec()
+    }
+
+    fn verify(keys: &TokenKeys, token: &str) -> Result<Grant, Problem> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        keys.verify(&headers, NOW_MS)
+    }
+
+    #[test]
+    fn tokens_of_each_kind_of_key_are_verified_with_its_algorithm_only() {
+        let random = SystemRandom::new();
+        let pkcs8 =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
+        let ec =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref(), &random)
+                .unwrap();
+        let ed =
+            Ed25519KeyPair::from_pkcs8(Ed25519KeyPair::generate_pkcs8(&random).unwrap().as_ref())
+                .unwrap();
+        let point = ec.public_key().as_ref();
+        let keys = keys(&json!({"keys": [
+            {"kty": "EC", "crv": "P-256", "x": encode(&point[1..33]), "y": encode(&point[33..])},
+            {"kty": "OKP", "crv": "Ed25519", "x": encode(ed.public_key().as_ref())},
+            secret_keys()["keys"][0],
+        ]}));
+        let sign_ec = |bytes: &[u8]| ec.sign(&random, bytes).unwrap().as_ref().to_vec();
+        let edwards = |bytes: &[u8]| ed.sign(bytes).as_ref().to_vec();
+        let header = |algorithm: &str| json!({"alg": algorithm});
+        for token in [
+            signed(&header("ES256"), &claims(), sign_ec),
+            signed(&header("EdDSA"), &claims(), edwards),
+            signed(&header("HS256"), &claims(), mac),
+        ] {
+            assert!(verify(&keys, &token).is_ok(), "{token}");
+        }
+        for token in [
+            signed(&header("EdDSA"), &claims(), sign_ec),
+            signed(&header("none"), &claims(), |_| Vec::new()),
+            signed(&header("HS256"), &claims(), |_| Vec::new()),
+            // The public key as the secret of a MAC.
+            signed(&header("HS256"), &claims(), |bytes| {
+                hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, point), bytes).as_ref().to_vec()
+            }),
+            signed(&json!({"alg": "HS256", "kid": "2"}), &claims(), mac),
+            signed(&json!({"alg": "HS256", "crit": ["x"]}), &claims(), mac),
+            signed(&header("HS256"), &claims(), mac).replacen('.', ".e30", 1),
+        ] {
+            let problem = verify(&keys, &token).unwrap_err();
+            assert_eq!(problem.status.as_u16(), 401, "{token}");
+            assert!(problem.header.unwrap().1.contains("invalid_token"));
+        }
+    }
+
+    /// A token that OpenSSL has signed with this RSA key of 2048 bits.
+    const RSA_MODULUS: &str = "\
+        88M6FokGceO8tQ46y2rhZ2ML-1VbhA1a96pMgC4qNIvZ3zrJ1n6OUfGw11QGcJNd0k508GhuGbhh-fm4Pyfd\
+        N8TcHjCXefTBkS-DSEttbL6PG5U_FGdxQtvBdphmWom2gPNFM27pH-EDc8_X6KZ4iuQ4HKxv4jUq8fcRdzj5\
+        0Vh_ujXRrhgl-I5Am7jFzC5GHJyp2wVlbQiAUCyTgPFzvbXWLycennB-6PfM2yJeL_7bhg0f2l85f4v4l4m2\
+        xEEMo4PkF487wlN7bey5M5hHgRtK_HetLw3Jn-acCcT73q5Mqyc6WTnprIRrZwBCVTUsbE0GlAB8AX78KoQD\
+        UIbZrw";
+    const RSA_TOKEN: &str = "\
+        eyJhbGciOiJSUzI1NiIsImtpZCI6InJzYSJ9.eyJleHAiOjIwMDAsImF1ZCI6IlVEU0YiLCJzY29wZSI6Im5\
+        1ZHNmLWRyIn0.boZ2-7d6cNd0a92Ole-8jKSGM16XtNDrg4gqnv4Zyv_Ug6aH4tHsdHzizuXx28TWfsZvoSC\
+        gd-GYTLuSjzRb-vFujGZBuJKzDNvBzrQuyPeukdr7GjhR4Aq4pITRfSakPXm3m8WSNG1zFkPX4U8GmlksYaN\
+        II989jDPdSwxETXxaGgebiDQjhlVivyam-8fepogHIlQUdw1vNNXyXgrf-j6FsmokelT37Al3giONPpR-fYl\
+        IPLE0bGZfU9Q6hjKV6kCZxpnKWm1Sw9kMphzf0qzpNwoFHo9FikAuZQXGGGPRDf5GTua1B9y0tysmAGGC-Cd\
+        bHu1pH4aKy3qGcGsEHA";
+
+    #[test]
+    fn a_token_of_another_implementation_is_verified_with_its_rsa_key() {
+        let key = json!({"kty": "RSA", "kid": "rsa", "n": RSA_MODULUS, "e": "AQAB"});
+        let keys = keys(&json!({"keys": [key]}));
+        assert!(verify(&keys, RSA_TOKEN).is_ok());
+        let (signed, _) = RSA_TOKEN.rsplit_once('.').unwrap();
+        assert!(verify(&keys, &format!("{signed}.{}", encode([1; 256]))).is_err());
+    }
+
+    #[test]
+    fn claims_limit_time_audience_and_operations() {
+        let keys = keys(&secret_keys());
+        let with = |name: &str, value: Value| {
+            let mut changed = claims();
+            changed[name] = value;
+            verify(&keys, &signed(&json!({"alg": "HS256"}), &changed, mac))
+        };
+        for (name, value) in [
+            ("exp", json!(1000)),
+            ("exp", json!("2000")),
+            ("exp", Value::Null),
+            ("nbf", json!(1001)),
+            ("nbf", json!("x")),
+            ("aud", json!("AMF")),
+            ("aud", json!(["AMF"])),
+            ("aud", Value::Null),
+        ] {
+            assert!(with(name, value.clone()).is_err(), "{name} {value}");
+        }
+        assert!(with("aud", json!(["AMF", "UDSF"])).is_ok());
+        let grant = with("nbf", json!(1000)).unwrap();
+        assert!(grant.is_current(1_999_999) && !grant.is_current(2_000_000));
+        for (scope, read, modify) in [
+            ("nudsf-dr", true, true),
+            ("nudsf-dr nudsf-dr:record:read", true, false),
+            ("nudsf-dr:record:read", false, false),
+            ("nudsf-drx", false, false),
+            ("", false, false),
+        ] {
+            let grant = with("scope", json!(scope)).unwrap();
+            assert_eq!(grant.check("nudsf-dr:record:read").is_ok(), read, "{scope}");
+            assert_eq!(grant.check("nudsf-dr:record:modify").is_ok(), modify, "{scope}");
+        }
+        let problem = with("scope", json!("")).unwrap().check("nudsf-dr:block:read").unwrap_err();
+        assert_eq!(problem.status.as_u16(), 403);
+    }
+
+    #[test]
+    fn a_request_without_a_bearer_token_gets_a_challenge() {
+        let keys = keys(&secret_keys());
+        for value in ["", "Basic abc", "Bearer", "x"] {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+            let problem = keys.verify(&headers, NOW_MS).unwrap_err();
+            assert_eq!(problem.status.as_u16(), 401, "{value}");
+            assert_eq!(*problem.header.unwrap(), (WWW_AUTHENTICATE, "Bearer".to_owned()));
+        }
+    }
+
+    #[test]
+    fn invalid_key_sets_are_refused_with_the_reason() {
+        for (set, why) in [
+            ("", "JSON"),
+            ("{}", "keys"),
+            (r#"{"keys":[]}"#, "keys"),
+            (r#"{"keys":[{"kty":"X"}]}"#, "kty"),
+            (r#"{"keys":[{"kty":"oct","k":"YQ"}]}"#, "at least"),
+            (r#"{"keys":[{"kty":"RSA","n":"YQ","e":"AQAB"}]}"#, "2048"),
+            (r#"{"keys":[{"kty":"EC","crv":"P-256","x":"YQ","y":"YQ"}]}"#, "32 bytes"),
+        ] {
+            let error = TokenKeys::parse(set.as_bytes(), Vec::new()).unwrap_err();
+            assert!(error.contains(why), "{set}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_token_is_valid(token in "[A-Za-z0-9_.-]{0,80}") {
+            prop_assert!(verify(&keys(&secret_keys()), &token).is_err());
+        }
+
+        #[test]
+        fn a_changed_character_makes_a_token_invalid(at in 0_usize..120, to in "[A-Za-z0-9_-]") {
+            let token = signed(&json!({"alg": "HS256"}), &claims(), mac);
+            let mut changed = token.clone();
+            let at = at % token.len();
+            changed.replace_range(at..=at, &to);
+            // The last character has bits that no byte has.
+            if changed != token && at + 1 < token.len() {
+                prop_assert!(verify(&keys(&secret_keys()), &changed).is_err(), "{changed}");
+            }
+        }
+    }
+}

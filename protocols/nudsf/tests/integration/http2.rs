@@ -1,0 +1,101 @@
+//! An HTTP/2 client of hyper over plain TCP and over TLS.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::fixture::TestNode;
+
+pub(crate) type Http2Client = hyper::client::conn::http2::SendRequest<String>;
+
+/// Runs `body` with a client that has connected with prior knowledge.
+pub(crate) fn with_http2<T>(node: &TestNode, body: impl AsyncFnOnce(Http2Client) -> T) -> T {
+    run(async {
+        let stream = tokio::net::TcpStream::connect(node.address).await.unwrap();
+        body(connect(stream).await).await
+    })
+}
+
+/// Runs `body` with a client over TLS, and the protocol that was negotiated.
+pub(crate) fn with_tls<T>(
+    node: &TestNode,
+    config: ClientConfig,
+    body: impl AsyncFnOnce(Http2Client, Option<Vec<u8>>) -> T,
+) -> T {
+    run(async {
+        let stream = tokio::net::TcpStream::connect(node.address).await.unwrap();
+        let name = ServerName::try_from("udsf.example").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(name, stream).await.unwrap();
+        let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+        body(connect(stream).await, protocol).await
+    })
+}
+
+fn run<T>(body: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, body)
+}
+
+async fn connect<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S) -> Http2Client {
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor, TokioIo(stream));
+    let (client, connection) = handshake.await.unwrap();
+    tokio::task::spawn_local(async move {
+        let _ = connection.await;
+    });
+    client
+}
+
+#[derive(Clone)]
+struct TokioExecutor;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for TokioExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async move {
+            future.await;
+        });
+    }
+}
+
+/// A stream of tokio as one of hyper.
+struct TokioIo<S>(S);
+
+impl<S: AsyncRead + Unpin> hyper::rt::Read for TokioIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut into: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut bytes = [0; 16 << 10];
+        let size = into.remaining().min(bytes.len());
+        let mut buffer = ReadBuf::new(bytes.get_mut(..size).unwrap_or_default());
+        ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
+        into.put_slice(buffer.filled());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> hyper::rt::Write for TokioIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,16 @@
+//! Integration tests of the data repository: a node, sockets, and the store beside it. Tests are
+//! named after the operation that they prove (`dr01` to `dr20`, as in the table of operations) or
+//! the requirement (`req`).
+
+mod fixture;
+mod http2;
+mod http;
+mod security;
+mod records;
+mod meta;
+mod blocks;
+mod search;
+mod subscriptions;
+mod schemas;
+mod interfaces;
+mod openapi;

@@ -1,0 +1,241 @@
+//! Operations on one record (`dr03` to `dr06`).
+
+use serde_json::json;
+
+use crate::fixture::{JSON, MIXED, PATCH, node, patch_body, record_body};
+
+const META: &str = r#"{"tags":{"ueId":["455345"],"supi":["imsi-999559807001001"]}}"#;
+
+#[test]
+fn dr04_put_creates_a_record_and_get_returns_meta_and_blocks_in_their_order() {
+    let node = node();
+    let mut client = node.client();
+    let created =
+        client.put_record("r1", META, &[("zz", "first"), ("aa", "second"), ("empty", "")]);
+    created.is(201, "");
+    assert_eq!(
+        created.header("location"),
+        Some("http://udsf.example/nudsf-dr/v1/Realm01/Storage01/records/r1")
+    );
+    assert!(created.header("last-modified").unwrap().ends_with("GMT"));
+    assert_eq!(created.header("cache-control"), Some("no-cache"));
+    let read = client.get("/records/r1");
+    read.is(200, "");
+    assert_eq!(read.etag(), created.etag());
+    assert_eq!(read.header("last-modified"), created.header("last-modified"));
+    let parts = read.parts();
+    assert_eq!(parts, created.parts());
+    assert_eq!(parts[0][..2], ["meta".to_owned(), "application/json".to_owned()]);
+    let meta: serde_json::Value = serde_json::from_str(&parts[0][3]).unwrap();
+    assert_eq!(meta, serde_json::from_str::<serde_json::Value>(META).unwrap());
+    let block = |id: &str, text: &str| [id, "text/plain", "binary", text].map(str::to_owned);
+    assert_eq!(parts[1..], [block("zz", "first"), block("aa", "second"), block("empty", "")]);
+}
+
+#[test]
+fn dr04_put_replaces_a_record_and_returns_the_previous_one_on_request() {
+    let node = node();
+    let mut client = node.client();
+    let created = client.put_record("r1", META, &[("a", "1"), ("b", "2")]);
+    let replaced = client.put_record("r1", "{}", &[("b", "3")]);
+    replaced.is(204, "");
+    assert_ne!(replaced.etag(), created.etag());
+    assert_eq!(client.get("/records/r1").parts().len(), 2);
+    let body = record_body(META, &[]);
+    let previous = client.send("PUT", "/records/r1?get-previous=true", &[MIXED], body);
+    previous.is(200, "");
+    assert_eq!(previous.parts()[1][3], "3");
+    assert_eq!(previous.etag(), client.get("/records/r1").etag());
+    assert_eq!(client.get("/records/r1").parts().len(), 1, "no block is left");
+}
+
+#[test]
+fn dr04_conditional_puts_change_nothing_when_they_fail() {
+    let node = node();
+    let mut client = node.client();
+    let body = record_body(META, &[("a", "new")]);
+    let mut put =
+        |path: &str, header: (&str, &str)| client.send("PUT", path, &[MIXED, header], &body);
+    put("/records/r1", ("If-Match", "*")).is(412, "PRECONDITION_FAILED");
+    let created = put("/records/r1", ("If-None-Match", "*"));
+    created.is(201, "");
+    let etag = created.etag().to_owned();
+    let failed = put("/records/r1", ("If-None-Match", "*"));
+    assert_eq!(failed.is(412, "PRECONDITION_FAILED").etag(), etag);
+    put("/records/r1", ("If-Match", "\"other\"")).is(412, "PRECONDITION_FAILED");
+    put("/records/r1", ("If-Match", "other")).is(400, "INVALID_MSG_FORMAT");
+    let with_record = put("/records/r1?get-previous=true", ("If-Match", "\"other\""));
+    assert_eq!(with_record.is(412, "").parts()[1][3], "new");
+    assert_eq!(with_record.etag(), etag);
+    put("/records/r1", ("If-Match", &etag)).is(204, "");
+    put("/records/r1", ("If-Match", &etag)).is(412, "PRECONDITION_FAILED");
+}
+
+#[test]
+fn dr04_what_is_no_record_is_refused_and_nothing_is_created() {
+    let node = node();
+    let mut client = node.client();
+    let long = "x".repeat(300);
+    let reserved = record_body("{}", &[("\u{1}nudsf", "x")]);
+    for (headers, body, status, cause) in [
+        (JSON, META.to_owned(), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (("Content-Type", "multipart/mixed"), record_body("{}", &[]), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, String::new(), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, "--b--".to_owned(), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, patch_body("[]", &[]), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, record_body("{", &[]), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, record_body("[]", &[]), 400, "MANDATORY_IE_INCORRECT"),
+        (MIXED, record_body(r#"{"tags":{"a":"b"}}"#, &[]), 400, "MANDATORY_IE_INCORRECT"),
+        (
+            MIXED,
+            record_body(r#"{"ttl":"2020-01-01T00:00:00Z"}"#, &[]),
+            400,
+            "MANDATORY_IE_INCORRECT",
+        ),
+        (MIXED, record_body(r#"{"schemaId":"none"}"#, &[]), 400, "MANDATORY_IE_INCORRECT"),
+        (MIXED, record_body("{}", &[("a", "1"), ("a", "2")]), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, record_body("{}", &[(&long, "1")]), 400, "INVALID_MSG_FORMAT"),
+        (MIXED, reserved, 400, "INVALID_MSG_FORMAT"),
+        (MIXED, "--b\r\n\r\n{}\r\n--b\r\n\r\nx\r\n--b--".to_owned(), 400, "INVALID_MSG_FORMAT"),
+    ] {
+        client.send("PUT", "/records/r1", &[headers], &body).is(status, cause);
+    }
+    let key = "k".repeat(5000);
+    client.put_record(&key, "{}", &[]).is(400, "MANDATORY_IE_INCORRECT");
+    client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+    let session = node.session();
+    let namespace = session.known_namespace("ue").unwrap().unwrap();
+    assert_eq!(session.count(namespace).unwrap(), 0);
+}
+
+#[test]
+fn dr03_get_is_conditional_and_negotiated() {
+    let node = node();
+    let mut client = node.client();
+    client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+    let created = client.put_record("r1", META, &[("a", "1")]);
+    let mut get = |header: (&str, &str)| client.send("GET", "/records/r1", &[header], "");
+    let unchanged = get(("If-None-Match", created.etag()));
+    assert_eq!((unchanged.status, unchanged.etag()), (304, created.etag()));
+    assert_eq!(get(("If-None-Match", "*")).status, 304);
+    assert_eq!(get(("If-None-Match", "\"x\"")).status, 200);
+    assert_eq!(get(("If-Modified-Since", created.header("last-modified").unwrap())).status, 304);
+    assert_eq!(get(("If-Modified-Since", "Sun, 06 Nov 1994 08:49:37 GMT")).status, 200);
+    get(("If-Match", "\"x\"")).is(412, "PRECONDITION_FAILED");
+    get(("Accept", "application/json")).is(406, "UNSUPPORTED_MEDIA_TYPE");
+    assert_eq!(get(("Accept", "multipart/*")).status, 200);
+    get(("If-None-Match", "x")).is(400, "INVALID_MSG_FORMAT");
+}
+
+#[test]
+fn dr06_delete_returns_the_previous_record_on_request() {
+    let node = node();
+    let mut client = node.client();
+    client.send("DELETE", "/records/r1", &[], "").is(404, "RECORD_NOT_FOUND");
+    let created = client.put_record("r1", META, &[("a", "1")]);
+    client
+        .send("DELETE", "/records/r1", &[("If-Match", "\"x\"")], "")
+        .is(412, "PRECONDITION_FAILED");
+    let failed =
+        client.send("DELETE", "/records/r1?get-previous=true", &[("If-Match", "\"x\"")], "");
+    assert_eq!(failed.is(412, "").parts()[1][3], "1");
+    let previous = client.send("DELETE", "/records/r1?get-previous=true", &[], "");
+    assert_eq!(previous.is(200, "").parts()[1][3], "1");
+    client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+    let again = client.put_record("r1", META, &[("a", "1")]);
+    assert_ne!(again.etag(), created.etag(), "entity tags of a record never repeat");
+    let deleted = client.send("DELETE", "/records/r1", &[("If-Match", again.etag())], "");
+    assert_eq!(deleted.is(204, "").etag(), again.etag());
+}
+
+#[test]
+fn dr05_patch_changes_meta_and_blocks_in_one_step() {
+    let node = node();
+    let mut client = node.client();
+    let created = client.put_record("r1", META, &[("a", "1"), ("b", "2"), ("c", "3")]);
+    let patch = json!([
+        {"op": "add", "path": "/meta/callbackReference", "value": "https://example.com"},
+        {"op": "replace", "path": "/meta/tags/ueId", "value": ["7"]},
+        {"op": "remove", "path": "/meta/tags/supi"},
+        {"op": "copy", "from": "/blocks/a", "path": "/blocks/copied"},
+        {"op": "add", "path": "/blocks/a", "value": "new-a"},
+        {"op": "add", "path": "/blocks/d~1e", "value": "new-d"},
+        {"op": "remove", "path": "/blocks/b"},
+        {"op": "move", "from": "/blocks/c", "path": "/blocks/moved"},
+    ])
+    .to_string();
+    let body = patch_body(&patch, &[("new-a", "one"), ("new-d", "four")]);
+    let patched =
+        client.send("PATCH", "/records/r1", &[MIXED, ("If-Match", created.etag())], &body);
+    patched.is(204, "");
+    let read = client.get("/records/r1");
+    assert_eq!(read.etag(), patched.etag());
+    let parts = read.parts();
+    let meta: serde_json::Value = serde_json::from_str(&parts[0][3]).unwrap();
+    assert_eq!(meta, json!({"tags": {"ueId": ["7"]}, "callbackReference": "https://example.com"}));
+    let blocks: Vec<(&str, &str)> =
+        parts[1..].iter().map(|p| (p[0].as_str(), p[3].as_str())).collect();
+    assert_eq!(blocks, [("a", "one"), ("copied", "1"), ("d/e", "four"), ("moved", "3")]);
+    client
+        .send("PATCH", "/records/r1", &[MIXED, ("If-Match", created.etag())], &body)
+        .is(412, "PRECONDITION_FAILED");
+    client.send("PATCH", "/records/none", &[MIXED], &body).is(404, "RECORD_NOT_FOUND");
+    client.send("PATCH", "/records/r1", &[PATCH], &patch).is(415, "UNSUPPORTED_MEDIA_TYPE");
+}
+
+#[test]
+fn dr05_a_patch_with_one_failing_item_changes_nothing() {
+    let node = node();
+    let mut client = node.client();
+    let created = client.put_record("r1", META, &[("a", "1")]);
+    for (item, path) in [
+        (json!({"op": "remove", "path": "/blocks/none"}), "/blocks/none"),
+        (json!({"op": "add", "path": "/blocks/x", "value": "no-such-part"}), "/blocks/x"),
+        (json!({"op": "add", "path": "/blocks/x", "value": {"stored": 0}}), "/blocks/x"),
+        (json!({"op": "add", "path": "/blocks/x", "value": {"part": 0}}), "/blocks/x"),
+        (json!({"op": "add", "path": "/blocks/\u{1}nudsf", "value": "part"}), "/blocks/\u{1}nudsf"),
+        (json!({"op": "replace", "path": "/meta/tags/ueId", "value": "text"}), "/meta/tags/ueId"),
+        (json!({"op": "replace", "path": "/meta/ttl", "value": "soon"}), "/meta/ttl"),
+        (json!({"op": "test", "path": "/meta/tags/ueId", "value": ["x"]}), "/meta/tags/ueId"),
+        (json!({"op": "add", "path": "/other", "value": 1}), "/other"),
+        (json!({"op": "replace", "path": "", "value": 1}), ""),
+        (json!({"op": "replace", "path": "/blocks", "value": {"x": {"stored": 0}}}), "/blocks"),
+        (json!({"op": "replace", "path": "/blocks/a/stored", "value": 0}), "/blocks/a/stored"),
+        (json!({"op": "copy", "from": "/meta", "path": "/blocks/a"}), "/blocks/a"),
+    ] {
+        let patch = json!([{"op": "add", "path": "/blocks/ok", "value": "part"}, item]).to_string();
+        let failed =
+            client.send("PATCH", "/records/r1", &[MIXED], patch_body(&patch, &[("part", "p")]));
+        failed.is(422, "");
+        let report = failed.json();
+        assert_eq!(report["report"][0]["path"], path, "{report}");
+        assert!(report["report"][0]["reason"].as_str().unwrap().contains("index= 1"), "{report}");
+    }
+    let read = client.get("/records/r1");
+    assert_eq!((read.etag(), read.parts().len()), (created.etag(), 2));
+    for patch in ["[]", "{}", r#"[{"op":"x","path":"/meta"}]"#, "["] {
+        client.send("PATCH", "/records/r1", &[MIXED], patch_body(patch, &[])).is(
+            400,
+            if patch.starts_with("[{") { "MANDATORY_IE_INCORRECT" } else { "INVALID_MSG_FORMAT" },
+        );
+    }
+}
+
+#[test]
+fn req08_an_expired_record_does_not_exist() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    client.put_record("r1", r#"{"ttl":"2999-01-01T00:00:00Z"}"#, &[("a", "1")]).is(201, "");
+    let namespace = session.known_namespace("ue").unwrap().unwrap();
+    let expires = session.get(namespace, b"r1").unwrap().unwrap().expires_ms();
+    assert_eq!(expires, 32_472_144_000_000);
+    let meta = client.get("/records/r1/meta").json();
+    assert_eq!(meta, json!({"ttl": "2999-01-01T00:00:00Z"}));
+    let past = nearstate_store::Metadata { tags: &[], expires_ms: 1 };
+    session.transact(|txn| txn.set_metadata(namespace, b"r1", past)).unwrap();
+    client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+    client.get("/records").is(204, "");
+    let created = client.put_record("r1", "{}", &[]);
+    created.is(201, "");
+}

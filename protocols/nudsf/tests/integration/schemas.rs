@@ -1,0 +1,155 @@
+//! Meta schemas (`dr18` to `dr20`), and what they require of records.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{JSON, MIXED, PATCH, encode, node, patch_body};
+
+fn schema() -> Value {
+    json!({"schemaId": "s", "metaTags": [
+        {"tagName": "supi", "keyType": "UNIQUE_KEY", "presence": true},
+        {"tagName": "amf", "keyType": "SEARCH_KEY", "sort": true},
+        {"tagName": "other", "keyType": "OTHER_TAG"},
+    ]})
+}
+
+fn meta(supi: &str) -> String {
+    json!({"schemaId": "s", "tags": {"supi": [supi], "amf": ["a1"]}}).to_string()
+}
+
+#[test]
+fn dr19_put_creates_replaces_and_validates_a_schema() {
+    let node = node();
+    let mut client = node.client();
+    let text = schema().to_string();
+    let created = client.send("PUT", "/meta-schemas/s", &[JSON], &text);
+    assert_eq!(created.is(201, "").json(), schema());
+    let location = "http://udsf.example/nudsf-dr/v1/Realm01/Storage01/meta-schemas/s";
+    assert_eq!(created.header("location"), Some(location));
+    let put = |client: &mut crate::fixture::TestClient, rest: &str, header: (&str, &str)| {
+        client.send("PUT", &format!("/meta-schemas/s{rest}"), &[JSON, header], &text)
+    };
+    put(&mut client, "", ("If-None-Match", "*")).is(412, "PRECONDITION_FAILED");
+    let failed = put(&mut client, "?get-previous=true", ("If-Match", "\"x\""));
+    assert_eq!(failed.is(412, "").json(), schema());
+    put(&mut client, "", ("If-Match", created.etag())).is(204, "");
+    assert_eq!(
+        put(&mut client, "?get-previous=true", ("If-Match", "*")).is(200, "").json(),
+        schema()
+    );
+    for (body, param) in [
+        (json!({"schemaId": "t", "metaTags": []}), "/schemaId"),
+        (json!({"metaTags": []}), "/schemaId"),
+        (json!({"schemaId": "s"}), "/metaTags"),
+        (json!({"schemaId": "s", "metaTags": [{"keyType": "OTHER_TAG"}]}), "/metaTags/0/tagName"),
+        (json!({"schemaId": "s", "metaTags": [{"tagName": "a"}]}), "/metaTags/0/keyType"),
+        (
+            json!({"schemaId": "s", "metaTags": [{"tagName": "a", "keyType": "X", "sort": 1}]}),
+            "/metaTags/0/sort",
+        ),
+        (
+            json!({"schemaId": "s", "metaTags": vec![json!({"tagName": "a", "keyType": "X"}); 2]}),
+            "/metaTags/1/tagName",
+        ),
+    ] {
+        let reply = client.send("PUT", "/meta-schemas/s", &[JSON], body.to_string());
+        assert_eq!(
+            reply.is(400, "MANDATORY_IE_INCORRECT").json()["invalidParams"][0]["param"],
+            param
+        );
+    }
+    client.send("PUT", "/meta-schemas/s", &[JSON], "x").is(400, "INVALID_MSG_FORMAT");
+}
+
+#[test]
+fn req07_unique_keys_and_presence_hold_for_every_way_to_write_a_record() {
+    let node = node();
+    let mut client = node.client();
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
+    client.put_record("r1", &meta("1"), &[]).is(201, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+    client.put_record("r2", r#"{"schemaId":"s"}"#, &[]).is(400, "MANDATORY_IE_MISSING");
+    client.put_record("r1", &meta("1"), &[]).is(204, "");
+    client.put_record("r2", &meta("2"), &[]).is(201, "");
+    let change = r#"[{"op":"replace","path":"/tags/supi","value":["1"]}]"#;
+    client.send("PATCH", "/records/r2/meta", &[PATCH], change).is(409, "UNIQUE_KEY_TAKEN");
+    let body = patch_body(&change.replace("/tags", "/meta/tags"), &[]);
+    client.send("PATCH", "/records/r2", &[MIXED], &body).is(409, "UNIQUE_KEY_TAKEN");
+    let remove = r#"[{"op":"remove","path":"/tags/supi"}]"#;
+    client.send("PATCH", "/records/r2/meta", &[PATCH], remove).is(400, "MANDATORY_IE_MISSING");
+    assert_eq!(client.get("/records/r2/meta").json()["tags"]["supi"], json!(["2"]));
+    client.put_record("r3", r#"{"tags":{"supi":["1"]}}"#, &[]).is(201, "");
+    client.send("DELETE", "/records/r1", &[], "").is(204, "");
+    client.put_record("r4", &meta("1"), &[]).is(201, "");
+}
+
+#[test]
+fn req07_two_writers_of_one_unique_value_never_both_succeed() {
+    let node = node();
+    let mut client = node.client();
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
+    for round in 0..20 {
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let write = |index: usize| {
+                let mut client = node.client();
+                scope.spawn(move || {
+                    client
+                        .put_record(&format!("r{round}-{index}"), &meta(&format!("u{round}")), &[])
+                        .status
+                })
+            };
+            let writers = [write(0), write(1), write(2)];
+            writers.map(|writer| writer.join().unwrap()).into()
+        });
+        let created = statuses.iter().filter(|status| **status == 201).count();
+        let refused = statuses.iter().filter(|status| **status == 409).count();
+        assert_eq!((created, refused), (1, 2), "{statuses:?}");
+    }
+}
+
+#[test]
+fn req07_a_schema_in_use_does_not_become_stricter() {
+    let node = node();
+    let mut client = node.client();
+    let loose =
+        json!({"schemaId": "s", "metaTags": [{"tagName": "supi", "keyType": "SEARCH_KEY"}]});
+    client.send("PUT", "/meta-schemas/s", &[JSON], loose.to_string()).is(201, "");
+    client.put_record("r1", r#"{"schemaId":"s"}"#, &[]).is(201, "");
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(409, "SCHEMA_IN_USE");
+    assert_eq!(client.get("/meta-schemas/s").json(), loose);
+    client.send("DELETE", "/records/r1", &[], "").is(204, "");
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(204, "");
+    client.put_record("r1", &meta("1"), &[]).is(201, "");
+    client.send("PUT", "/meta-schemas/s", &[JSON], loose.to_string()).is(204, "");
+    let unit = json!({"op": "EQ", "tag": "supi", "value": "1"});
+    let filter = json!({"cond": "AND", "schemaId": "s", "units": [unit]});
+    let found = client.get(&format!("/records?filter={}", encode(&filter.to_string())));
+    assert_eq!(found.is(200, "").json()["count"], 1);
+}
+
+#[test]
+fn dr18_get_of_a_schema_is_conditional() {
+    let node = node();
+    let mut client = node.client();
+    client.get("/meta-schemas/s").is(404, "SCHEMA_NOT_FOUND");
+    let created = client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string());
+    let read = client.get("/meta-schemas/s");
+    assert_eq!((read.is(200, "").json(), read.etag()), (schema(), created.etag()));
+    let same = client.send("GET", "/meta-schemas/s", &[("If-None-Match", created.etag())], "");
+    assert_eq!(same.status, 304);
+}
+
+#[test]
+fn dr20_delete_of_a_schema_returns_the_previous_one_on_request() {
+    let node = node();
+    let mut client = node.client();
+    client.send("DELETE", "/meta-schemas/s", &[], "").is(404, "SCHEMA_NOT_FOUND");
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
+    client
+        .send("DELETE", "/meta-schemas/s", &[("If-Match", "\"x\"")], "")
+        .is(412, "PRECONDITION_FAILED");
+    let previous = client.send("DELETE", "/meta-schemas/s?get-previous=true", &[], "");
+    assert_eq!(previous.is(200, "").json(), schema());
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
+    client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
+    client.put_record("r1", &meta("1"), &[]).is(400, "MANDATORY_IE_INCORRECT");
+}

@@ -1,0 +1,81 @@
+//! TLS with ALPN, and access tokens.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use nearstate_node::{ConnectionLimits, Tls};
+use nearstate_nudsf::TokenKeys;
+use ring::hmac;
+use serde_json::json;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::fixture::{MIXED, STORAGE, TestNodeOptions, node_of, record_body};
+use crate::http2::with_tls;
+
+const SECRET: &[u8; 32] = b"0123456789abcdef0123456789abcdef";
+
+#[test]
+fn req01_tls_negotiates_http_2_by_alpn() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["udsf.example".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let [chain, secret] = ["chain", "key"].map(|name| folder.path().join(name));
+    std::fs::write(&chain, certificate.pem()).unwrap();
+    std::fs::write(&secret, key.serialize_pem()).unwrap();
+    let tls = Tls::read(&chain, &secret, None).unwrap();
+    let node = node_of(TestNodeOptions { tls: Some(tls), ..TestNodeOptions::default() });
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.der().clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
+    with_tls(&node, config, async |mut client, protocol| {
+        assert_eq!(protocol.as_deref(), Some(&b"h2"[..]));
+        let request = hyper::Request::put(format!("https://udsf.example{STORAGE}/records/r1"))
+            .header(MIXED.0, MIXED.1)
+            .body(record_body("{}", &[("a", "1")]))
+            .unwrap();
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), 201);
+        let location = response.headers().get("location").unwrap().to_str().unwrap();
+        assert_eq!(location, format!("https://udsf.example{STORAGE}/records/r1"));
+    });
+}
+
+fn token(scope: &str, expires_s: u64) -> String {
+    let claims = json!({"exp": expires_s, "aud": "UDSF", "scope": scope}).to_string();
+    let header = json!({"alg": "HS256"}).to_string();
+    let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, SECRET), signed.as_bytes());
+    format!("Bearer {signed}.{}", URL_SAFE_NO_PAD.encode(tag))
+}
+
+#[test]
+fn req12_requests_need_a_token_whose_scope_allows_the_operation() {
+    let set = json!({"keys": [{"kty": "oct", "k": URL_SAFE_NO_PAD.encode(SECRET)}]}).to_string();
+    let keys = TokenKeys::parse(set.as_bytes(), vec!["UDSF".to_owned()]).unwrap();
+    let limits = ConnectionLimits::default();
+    let node = node_of(TestNodeOptions { tokens: Some(Arc::new(keys)), limits, tls: None });
+    let mut client = node.client();
+    let refused = client.get("/records/r1");
+    assert_eq!(refused.is(401, "ACCESS_TOKEN_INVALID").header("www-authenticate"), Some("Bearer"));
+    client.put_record("r1", "{}", &[]).is(401, "ACCESS_TOKEN_INVALID");
+    // HTTP/1.1 ends the connection of a refused request whose body has not arrived.
+    let mut client = node.client();
+    let (far, past) = (32_472_144_000, 1_000);
+    let mut get = |token: &str| client.send("GET", "/records/r1", &[("Authorization", token)], "");
+    for _ in 0..2 {
+        get(&token("nudsf-dr", far)).is(404, "RECORD_NOT_FOUND");
+        get(&token("nudsf-dr", past)).is(401, "ACCESS_TOKEN_INVALID");
+        get(&token("nudsf-dr nudsf-dr:record:read", far)).is(404, "RECORD_NOT_FOUND");
+        let narrow = get(&token("nudsf-dr nudsf-dr:record:modify", far));
+        narrow.is(403, "INSUFFICIENT_SCOPE");
+        assert!(narrow.header("www-authenticate").unwrap().contains("insufficient_scope"));
+        get(&token("nudsf-timer", far)).is(403, "INSUFFICIENT_SCOPE");
+        get("Bearer x.y.z").is(401, "ACCESS_TOKEN_INVALID");
+    }
+}

@@ -1,0 +1,154 @@
+//! Subscriptions (`dr13` to `dr17`).
+
+use serde_json::{Value, json};
+
+use crate::fixture::{JSON, PATCH, encode, node};
+
+const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
+const OTHER: &str = "00000000-f61b-4bc1-b9da-47c9c5d14b64";
+
+const RESOURCE: &str = "http://udsf.example/nudsf-dr/v1/Realm01/Storage01/records/r1";
+
+fn subscription() -> Value {
+    json!({
+        "clientId": {"nfId": NF},
+        "callbackReference": "http://nf.example/notify",
+        "expiry": "2999-01-01T00:00:00Z",
+        "subFilter": {
+            "monitoredResourceUris": [RESOURCE],
+            "operations": ["CREATED", "DELETED"],
+        },
+    })
+}
+
+#[test]
+fn dr15_put_creates_and_replaces_a_subscription_of_its_client() {
+    let node = node();
+    let mut client = node.client();
+    let text = subscription().to_string();
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], &text);
+    assert_eq!(created.is(201, "").json(), subscription());
+    let location = "http://udsf.example/nudsf-dr/v1/Realm01/Storage01/subs-to-notify/s1";
+    assert_eq!(created.header("location"), Some(location));
+    client
+        .send("PUT", "/subs-to-notify/s1", &[JSON, ("If-None-Match", "*")], &text)
+        .is(412, "PRECONDITION_FAILED");
+    let replaced =
+        client.send("PUT", "/subs-to-notify/s1", &[JSON, ("If-Match", created.etag())], &text);
+    replaced.is(200, "");
+    assert_ne!(replaced.etag(), created.etag());
+    let mut foreign = subscription();
+    foreign["clientId"]["nfId"] = json!(OTHER);
+    client
+        .send("PUT", "/subs-to-notify/s1", &[JSON], foreign.to_string())
+        .is(403, "MODIFICATION_NOT_ALLOWED");
+    assert_eq!(client.get("/subs-to-notify/s1").json(), subscription());
+}
+
+#[test]
+fn dr15_invalid_subscriptions_are_refused_with_the_attribute() {
+    let node = node();
+    let mut client = node.client();
+    for (pointer, value, param) in [
+        ("/clientId", json!({}), "/clientId"),
+        ("/clientId/nfId", json!("x"), "/clientId/nfId"),
+        ("/callbackReference", json!("nf"), "/callbackReference"),
+        ("/expiry", json!("2020-01-01T00:00:00Z"), "/expiry"),
+        ("/expiry", json!(5), "/expiry"),
+        ("/subFilter", json!([]), "/subFilter"),
+        ("/subFilter/operations", json!(["READ"]), "/subFilter/operations"),
+        ("/subFilter/monitoredResourceUris", json!([]), "/subFilter/monitoredResourceUris"),
+        (
+            "/subFilter/monitoredResourceUris",
+            json!(["http://x/nudsf-dr/v1/Realm01/Other/records/r1"]),
+            "/subFilter/monitoredResourceUris/0",
+        ),
+    ] {
+        let mut body = subscription();
+        *body.pointer_mut(pointer).unwrap() = value;
+        let reply = client.send("PUT", "/subs-to-notify/s1", &[JSON], body.to_string());
+        assert_eq!(reply.status, 400, "{pointer} {}", reply.text());
+        assert_eq!(reply.json()["invalidParams"][0]["param"], param);
+    }
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], "[]").is(400, "INVALID_MSG_FORMAT");
+    client.send("PUT", "/subs-to-notify/s1", &[], "{}").is(415, "UNSUPPORTED_MEDIA_TYPE");
+    client.get("/subs-to-notify/s1").is(404, "SUBSCRIPTION_NOT_FOUND");
+}
+
+#[test]
+fn dr13_all_subscriptions_of_the_storage_are_listed() {
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.get("/subs-to-notify").is(200, "").json(), json!([]));
+    for index in 0..5 {
+        let path = format!("/subs-to-notify/s{index}");
+        client.send("PUT", &path, &[JSON], subscription().to_string()).is(201, "");
+    }
+    assert_eq!(client.get("/subs-to-notify").json(), Value::Array(vec![subscription(); 5]));
+    assert_eq!(client.get("/subs-to-notify?limit-range=2").json().as_array().unwrap().len(), 2);
+    client.get("/subs-to-notify?limit-range=x").is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
+    let other = client.get("/nudsf-dr/v1/Realm01/Other/subs-to-notify");
+    assert_eq!(other.json(), json!([]), "another storage has its own");
+}
+
+#[test]
+fn dr14_get_of_a_subscription_is_conditional() {
+    let node = node();
+    let mut client = node.client();
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string());
+    let read = client.get("/subs-to-notify/s1");
+    assert_eq!((read.status, read.etag()), (200, created.etag()));
+    let same = client.send("GET", "/subs-to-notify/s1", &[("If-None-Match", created.etag())], "");
+    assert_eq!(same.status, 304);
+}
+
+#[test]
+fn dr16_patch_changes_a_subscription_but_not_its_client() {
+    let node = node();
+    let mut client = node.client();
+    let patch = json!([
+        {"op": "replace", "path": "/callbackReference", "value": "http://nf.example/other"},
+        {"op": "replace", "path": "/clientId/nfId", "value": OTHER},
+    ])
+    .to_string();
+    client.send("PATCH", "/subs-to-notify/s1", &[PATCH], &patch).is(404, "SUBSCRIPTION_NOT_FOUND");
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string());
+    let patched = client.send("PATCH", "/subs-to-notify/s1", &[PATCH], &patch);
+    assert_eq!(patched.is(200, "").json()["report"][0]["path"], "/clientId/nfId");
+    let read = client.get("/subs-to-notify/s1");
+    assert_eq!(read.etag(), patched.etag());
+    assert_eq!(read.json()["callbackReference"], "http://nf.example/other");
+    assert_eq!(read.json()["clientId"]["nfId"], NF);
+    client
+        .send("PATCH", "/subs-to-notify/s1", &[PATCH, ("If-Match", created.etag())], &patch)
+        .is(412, "PRECONDITION_FAILED");
+    let later = json!([{"op": "remove", "path": "/expiry"}]).to_string();
+    client.send("PATCH", "/subs-to-notify/s1", &[PATCH], &later).is(204, "");
+}
+
+#[test]
+fn dr17_only_its_client_deletes_a_subscription() {
+    let node = node();
+    let mut client = node.client();
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string());
+    let path = |id: &str, rest: &str| {
+        format!("/subs-to-notify/s1?client-id={}{rest}", encode(&json!({"nfId": id}).to_string()))
+    };
+    client.send("DELETE", "/subs-to-notify/s1", &[], "").is(400, "MANDATORY_QUERY_PARAM_MISSING");
+    client
+        .send("DELETE", "/subs-to-notify/s1?client-id=x", &[], "")
+        .is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
+    client.send("DELETE", &path(OTHER, ""), &[], "").is(403, "MODIFICATION_NOT_ALLOWED");
+    client
+        .send("DELETE", &path(NF, ""), &[("If-Match", "\"x\"")], "")
+        .is(412, "PRECONDITION_FAILED");
+    let failed =
+        client.send("DELETE", &path(NF, "&get-previous=true"), &[("If-Match", "\"x\"")], "");
+    assert_eq!(failed.is(412, "").json(), subscription());
+    assert_eq!(failed.etag(), created.etag());
+    let deleted = client.send("DELETE", &path(NF, "&get-previous=true"), &[], "");
+    assert_eq!(deleted.is(200, "").json(), json!([subscription()]));
+    client.send("DELETE", &path(NF, ""), &[], "").is(404, "SUBSCRIPTION_NOT_FOUND");
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string()).is(201, "");
+    client.send("DELETE", &path(NF, ""), &[], "").is(204, "");
+}
