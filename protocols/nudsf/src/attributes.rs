@@ -90,7 +90,7 @@ impl Attributes {
 
     /// Decodes attributes. `None`: the bytes are not of this format, and the record has none.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
+        let mut reader = AttributeReader(bytes);
         if reader.take::<1>()? != [FORMAT] {
             return None;
         }
@@ -128,9 +128,9 @@ fn push_short(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.get(..usize::from(bytes)).unwrap_or_default().as_bytes());
 }
 
-struct Reader<'a>(&'a [u8]);
+struct AttributeReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl AttributeReader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
