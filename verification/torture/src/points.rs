@@ -13,8 +13,8 @@ use crate::oracle::Oracle;
 use crate::removals::RemovalCase;
 use crate::repairs;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
-use crate::spawn::EnvSetting;
 use crate::spawn::ChildCommand;
+use crate::spawn::EnvSetting;
 use crate::verify::check_clean;
 
 #[derive(Clone, Debug, Default)]
@@ -241,7 +241,8 @@ fn two_deaths(
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
-    let killed = test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
+    let killed =
+        test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
     let Some(mut oracle) = killed else { return Ok(()) };
     reached.count(first);
     let CrashTest { folder, starter, .. } = *test;
@@ -296,7 +297,8 @@ fn adopt(
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, adopted until {second}: {e}", scenario.name);
-    let killed = test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
+    let killed =
+        test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
     let Some(mut oracle) = killed else { return Ok(()) };
     let CrashTest { folder, starter, .. } = *test;
     let no_slot = ("NEARSTATE_PLANT", "no-new-slot");
