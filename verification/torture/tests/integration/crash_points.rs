@@ -11,8 +11,14 @@ use nearstate_torture::tags;
 
 use crate::fixture::{folder, starter};
 
-const fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> {
-    CrashTest { folder, starter, occurrences: 3, stride: 9 }
+/// Of the pairs of a crash point and a point of its recovery, one in this many is tested.
+/// `cargo xtask soak` tests all.
+const STRIDE: usize = 9;
+
+fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> {
+    let stride = std::env::var("NEARSTATE_CRASH_STRIDE").ok();
+    let stride = stride.and_then(|stride| stride.parse().ok()).unwrap_or(STRIDE);
+    CrashTest { folder, starter, occurrences: 3, stride }
 }
 
 /// Also covers tags, expiry, watchers, the commit stream, counters, objects and the removal of
