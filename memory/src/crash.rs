@@ -276,7 +276,8 @@ fn trace(name: &str) {
     use std::fs::{File, OpenOptions};
     use std::io::Write as _;
     use std::sync::{Mutex, OnceLock, PoisonError};
-    static TRACE: OnceLock<Option<Mutex<(File, BTreeMap<String, u32>)>>> = OnceLock::new();
+    type Passed = (File, BTreeMap<String, u32>);
+    static TRACE: OnceLock<Option<Mutex<Passed>>> = OnceLock::new();
     let trace = TRACE.get_or_init(|| {
         let path = std::env::var_os("NEARSTATE_CRASH_TRACE")?;
         let file = OpenOptions::new().create(true).append(true).open(path).ok()?;

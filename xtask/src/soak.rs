@@ -77,7 +77,7 @@ const PARTS: &[Part] = &[
             "integration",
             "crash_points",
         ],
-        environment: &[("NEARSTATE_CRASH_STRIDE", 1)],
+        environment: &[("NEARSTATE_CRASH_PAIRS", 9)],
         last: LastArg::Absent,
     },
     Part {
