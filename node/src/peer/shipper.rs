@@ -43,6 +43,13 @@ pub(super) struct PeerShared {
 /// Counts a connection until it has said hello, or has ended.
 struct Ungreeted<'s>(&'s PeerShared);
 
+impl<'s> Ungreeted<'s> {
+    fn new(shared: &'s PeerShared) -> Self {
+        shared.ungreeted.fetch_add(1, Ordering::AcqRel);
+        Self(shared)
+    }
+}
+
 impl Drop for Ungreeted<'_> {
     fn drop(&mut self) {
         self.0.ungreeted.fetch_sub(1, Ordering::AcqRel);
@@ -201,7 +208,7 @@ impl SourceConnection<'_> {
 
     fn run(&mut self) -> std::result::Result<(), Ended> {
         let hello = {
-            let _counted = Ungreeted(self.shared);
+            let _counted = Ungreeted::new(self.shared);
             self.hello()?
         };
         let region = &self.shared.region;
