@@ -269,7 +269,7 @@ pub(crate) fn pass(name: &str) {
 pub const TRACED_MAX: u32 = 4;
 
 /// Appends the name of the point to the file that `NEARSTATE_CRASH_TRACE` names, the first
-/// [`TRACED_MAX`] times. So a test learns which points a workload passes without killing it at each.
+/// [`TRACED_MAX`] times. So a test learns which points a workload passes, without a kill at each.
 #[cfg(feature = "crash-points")]
 fn trace(name: &str) {
     use std::collections::BTreeMap;
