@@ -120,7 +120,7 @@ impl ContentStamp {
         out.resize(len, 0);
         let (words, end) = out.as_chunks_mut();
         let mut words = words.iter_mut();
-        for (place, word) in words.by_ref().zip(self.head()) {
+        for (word, place) in self.head().into_iter().zip(words.by_ref()) {
             *place = word.to_le_bytes();
         }
         let mut word = self.seed();
