@@ -13,7 +13,7 @@ The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask
                                    takes two minutes after the build
   cargo xtask test [SUITE ..]      installs missing packages, runs all suites or the named ones;
                                    ends with `N passed, N failed`
-  cargo xtask soak [SCALE]         runs the same proofs for longer: about two hours at scale 1
+  cargo xtask soak [SCALE]         runs the same proofs for longer: about three hours at scale 1
   cargo xtask soak clients         uses a node with ten clients at pinned versions, and kills it
                                    during each run; `--only NAME` runs one client
   cargo xtask soak tcl             runs units of Redis' own tests (from Debian's source package)

@@ -65,6 +65,22 @@ const PARTS: &[Part] = &[
         last: LastArg::Count(10_000),
     },
     Part {
+        what: "kills at every named point, and at every point of the recovery from each",
+        minutes: 20,
+        args: &[
+            "test",
+            "-p",
+            "nearstate-torture",
+            "--features",
+            "nearstate-torture/crash-points",
+            "--test",
+            "integration",
+            "crash_points",
+        ],
+        environment: &[("NEARSTATE_CRASH_PAIRS", 9)],
+        last: LastArg::Absent,
+    },
+    Part {
         what: "kills of repairs",
         minutes: 10,
         args: &["torture", "--repair-kills"],
