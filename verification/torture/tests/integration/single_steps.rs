@@ -4,8 +4,8 @@ use nearstate_torture::step::{OPERATIONS, StepStride, SweepError, sweep, table};
 
 use crate::fixture::{folder, starter};
 
-/// Instructions of each operation after which it is killed. `nearstate torture --step 1` kills after
-/// every one.
+/// Instructions of each operation after which it is killed. `nearstate torture --step 1` kills
+/// after every one.
 const PLACES: u64 = 12;
 
 #[test]
