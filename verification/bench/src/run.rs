@@ -364,8 +364,8 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
     Drive {
         clients: usize::try_from(options.clients).unwrap_or(1),
         depth: usize::try_from(options.depth).unwrap_or(1),
-        ops: options.ops,
-        warm_up: options.warm_up.unwrap_or(options.ops / 10),
+        ops: options.client_ops(),
+        warm_up: options.warm_up.unwrap_or(options.client_ops() / 10),
         rounds: usize::try_from(options.rounds).unwrap_or(1),
         rate: options.rate,
         arrivals: options.arrivals,
