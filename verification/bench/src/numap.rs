@@ -75,7 +75,7 @@ pub fn check_options(words: &[String]) -> Result<()> {
 /// `BadArgument`: an unknown pairing. `System`: no namespaces, or no network in them.
 pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> Result<NumapRun> {
     let topology = nearstate_numa::discover(None)?;
-    let (all, mut missing) = pairing::all(&topology);
+    let (all, mut missing) = pairing::pairings_of(&topology);
     let chosen = pairing::chosen(&all, &options.targets, &missing)?;
     let probes = options.ops.unwrap_or(PROBES).min(PROBES_MAX);
     let host_cpus = pairing::host_cpus(&topology, &all);
@@ -95,9 +95,9 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
             for (one, result) in chosen.iter().zip(&mut pairings) {
                 let trial = Trial { network: &network, pairing: one, host_cpus: &host_cpus };
                 let title = format!("{}, {mbps} Mbit/s, round {}", one.name, round + 1);
-                let step = display.begin(title, probes);
-                let Some(measured) = trial.run(mbps, probes, &step, stop)? else { break };
-                step.finish_run(&outcome(&measured));
+                let progress = display.begin(title, probes);
+                let Some(measured) = trial.run(mbps, probes, &progress, stop)? else { break };
+                progress.finish_run(&outcome(&measured));
                 if let Some(point) = result.points.get_mut(level) {
                     point.rounds.push(measured);
                 }

@@ -44,41 +44,39 @@ same "memory node of a control group" "$(allowed $pid Mems)" "1"
 kill $pid
 
 before=$(shmem 1)
-nearstate region create /dev/shm/bound --max 64MiB --populate --numa bind:1
+taskset 1 nearstate region create /dev/shm/bound --max 64MiB --populate --numa bind:1
 same "the kernel has the region on node 1" $(($(shmem 1) - before >= 65536)) 1
 has "the region's pages are on node 1" "$(nearstate region inspect /dev/shm/bound --nodes)" "pages on node 1"
 case "$(nearstate region inspect /dev/shm/bound --nodes)" in
 *"on node 0"*) echo "guest: FAIL a page of the region is on node 0" ;;
 *) echo "guest: ok no page of the region is on node 0" ;;
 esac
+rm /dev/shm/bound
 zero=$(shmem 0)
 one=$(shmem 1)
 nearstate region create /dev/shm/both --max 64MiB --populate --numa interleave:0,1
-zero=$(($(shmem 0) - zero))
-one=$(($(shmem 1) - one))
-same "interleaved pages are halved" $((zero >= 32000 && one >= 32000)) 1
-zero=$(shmem 0)
-nearstate region create /dev/shm/near --max 32MiB --populate --numa preferred:0
-same "preferred pages are on node 0" $(($(shmem 0) - zero >= 32768)) 1
-zero=$(shmem 0)
-taskset 1 nearstate region create /dev/shm/auto --max 32MiB --populate --numa auto
-same "auto is the node of the processors" $(($(shmem 0) - zero >= 32768)) 1
-nearstate region create /dev/shm/none --max 32MiB --numa bind:7 2> /tmp/refused
+same "interleaved pages are halved" $(($(shmem 0) - zero >= 65536 && $(shmem 1) - one >= 65536)) 1
+rm /dev/shm/both
+one=$(shmem 1)
+taskset 1 nearstate region create /dev/shm/near --max 64MiB --populate --numa preferred:1
+same "preferred pages are on node 1" $(($(shmem 1) - one >= 131072)) 1
+rm /dev/shm/near
+nearstate region create /dev/shm/none --max 64MiB --numa bind:7 2> /tmp/refused
 same "a node that does not exist is refused" $? 1
 
-nearstate serve --region /dev/shm/served --max 32MiB --listen 127.0.0.1:7000 --place auto --cores 2 \
-    --numa auto > /tmp/serve.txt 2>&1 &
+nearstate serve --region /dev/shm/served --max 64MiB --listen 127.0.0.1:7000 --place auto --cores 2 \
+    > /tmp/serve.txt 2>&1 &
 node=$!
-until grep -q ready /tmp/serve.txt || ! kill -0 $node 2> /dev/null; do sleep 0.2; done
+until grep -q NS-1003 /tmp/serve.txt || ! kill -0 $node 2> /dev/null; do sleep 0.2; done
 cores=""
 for task in /proc/$node/task/*; do
     case "$(cat "$task/comm")" in ns-core-*) cores="$cores $(allowed "$node/task/${task##*/}" Cpus)" ;; esac
 done
 set -- $cores
-same "a node's cores are bound" $# 2
-first=$(readlink -f /sys/devices/system/cpu/cpu$1/node* | head -1)
-same "a node's cores are on one node" "${1:-x} $(ls -d /sys/devices/system/cpu/cpu$1/node*|sed 's/.*node//')" \
-    "${1:-y} $(ls -d /sys/devices/system/cpu/cpu$2/node*|sed 's/.*node//')"
+has "each core of a node has its processor" " 0 1 2 3 4 5 6 7 " " ${1:-none} "
+same "two cores of a node are two processors of one memory node" "$(($1 / 4)) $(($1 != $2))" \
+    "$(($2 / 4)) 1"
+cat /tmp/serve.txt
 kill $node
 
 echo 0 > /sys/devices/system/cpu/cpu5/online

@@ -43,7 +43,7 @@ fn is_of(name: &str, scheme: &str) -> bool {
 /// The pairings of a machine, from the nearest, after the run without pinning; and the schemes of
 /// the paper that it does not have, with the reason. Pairs avoid the core of processor 0, which
 /// does the kernel's work, if another pair is as near.
-pub(super) fn all(topology: &Topology) -> (Vec<Pairing>, Vec<String>) {
+pub(super) fn pairings_of(topology: &Topology) -> (Vec<Pairing>, Vec<String>) {
     let cpus: Vec<_> = topology.cpus().iter().filter(|cpu| cpu.is_allowed).collect();
     let housekeeping = topology.cpu(0).map(|cpu| cpu.core);
     let mut pairs = BTreeMap::new();
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_server_has_a_pairing_for_each_kind_of_pair_and_its_hosts_have_other_cores() {
         let topology = server();
-        let (all, missing) = super::all(&topology);
+        let (all, missing) = pairings_of(&topology);
         let shown: Vec<_> = all.iter().map(|one| (one.name.as_str(), one.cpus.clone())).collect();
         let expected = [
             ("none", vec![]),
@@ -196,7 +196,7 @@ mod tests {
         let cpus = topology.cpus().iter().filter(|cpu| [0, 2].contains(&cpu.number)).cloned();
         let parts = nearstate_numa::TopologyParts { cpus: cpus.collect(), ..Default::default() };
         let topology = Topology::new(parts).unwrap();
-        let (all, missing) = super::all(&topology);
+        let (all, missing) = pairings_of(&topology);
         assert_eq!(all.len(), 2, "{all:?}");
         assert!(missing[0].starts_with("hyper-thread: ") && missing.len() == 2, "{missing:?}");
         assert_eq!(host_cpus(&topology, &all), [0, 2], "nothing else is left");

@@ -18,10 +18,10 @@ const CURVES: &str = "Mean round-trip time against the cross traffic that arrive
 pub fn text(run: &NumapRun) -> String {
     let mut out = format!("{TITLE}\n{}.\n", lead(run));
     for (title, lines) in alarms(run) {
-        out.push_str(&format!("\n{title}\n"));
+        out.extend(["\n", &title, "\n"]);
         list(&mut out, &lines);
     }
-    out.push_str(&format!("\n{}\n{}", run.topology, points(run).text()));
+    out.extend(["\n", &run.topology, "\n", &points(run).text()]);
     out.push_str("\nPairings\n");
     list(&mut out, &pairings(run));
     out.push_str("\nThe plan of `numa plan`, against what was measured\n\n");

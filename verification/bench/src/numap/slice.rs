@@ -25,6 +25,9 @@ const BURST: usize = 32;
 /// How often a thread without packets checks whether the trial has ended.
 const IDLE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
+/// What wakes a thread.
+const WAKE: [u8; 8] = [1; 8];
+
 #[derive(Clone, Copy)]
 struct Packet {
     length: usize,
@@ -44,16 +47,17 @@ impl PacketQueue {
         Ok(Self { packets: Mutex::new(VecDeque::with_capacity(QUEUE_MAX)), wake })
     }
 
-    fn push(&self, packet: Packet) {
+    fn push(&self, packet: &Packet) {
         let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = packets.is_empty();
         if packets.len() < QUEUE_MAX {
-            packets.push_back(packet);
+            packets.push_back(*packet);
         }
         drop(packets);
         if was_empty {
-            // It fails only if the receiver has 2^64 - 1 wake-ups to read.
-            let _ = write(&self.wake, &1_u64.to_ne_bytes());
+            // Any number above 0, the same in both byte orders. It fails if the receiver has not
+            // read 254 of them, and then it will.
+            let _ = write(&self.wake, &WAKE);
         }
     }
 
@@ -124,7 +128,7 @@ fn forward(
             && let Ok((length, _)) = socket.recv_from(&mut packet.bytes)
         {
             packet.length = length;
-            to_other.push(packet);
+            to_other.push(&packet);
             received += 1;
         }
         if received == BURST {
@@ -148,12 +152,12 @@ mod tests {
     fn a_full_queue_drops_packets_and_keeps_their_order() {
         let queue = PacketQueue::new().unwrap();
         for number in 0..QUEUE_MAX + 5 {
-            queue.push(Packet { length: number, bytes: [0; PACKET_BYTES] });
+            queue.push(&Packet { length: number, bytes: [0; PACKET_BYTES] });
         }
         let lengths: Vec<usize> = std::iter::from_fn(|| queue.pop()).map(|p| p.length).collect();
         assert_eq!(lengths, (0..QUEUE_MAX).collect::<Vec<_>>());
         let mut count = [0; 8];
         read(&queue.wake, &mut count).unwrap();
-        assert_eq!(u64::from_ne_bytes(count), 1, "only a packet in an empty queue wakes");
+        assert_eq!(count, WAKE, "only a packet in an empty queue wakes");
     }
 }

@@ -118,7 +118,7 @@ pub(super) fn probe(
     socket: &UdpSocket,
     count: u64,
     traffic: &Traffic,
-    (step, stop): (&ProgressStep<'_>, &AtomicBool),
+    (progress, stop): (&ProgressStep<'_>, &AtomicBool),
 ) -> Result<Option<PointRound>> {
     set_wait(socket, REPLY_WAIT)?;
     let (mut latencies, mut lost) = (Latencies::new(), 0);
@@ -134,7 +134,7 @@ pub(super) fn probe(
             Some(ns) => latencies.record(ns, 1),
             None => lost += 1,
         }
-        step.done(1);
+        progress.done(1);
         let left_ns = PROBE_INTERVAL_NS.saturating_sub(monotonic_ns() - begin_ns);
         std::thread::sleep(Duration::from_nanos(left_ns));
     }

@@ -48,7 +48,7 @@ impl Trial<'_> {
         &self,
         mbps: u32,
         probes: u64,
-        step: &ProgressStep<'_>,
+        progress: &ProgressStep<'_>,
         stop: &AtomicBool,
     ) -> Result<Option<PointRound>> {
         let Self { network, pairing, host_cpus } = self;
@@ -83,10 +83,10 @@ impl Trial<'_> {
             }
             let measure = || {
                 std::thread::sleep(WARM_UP);
-                probe(&own, probes, traffic, (step, stop))
+                probe(&own, probes, traffic, (progress, stop))
             };
-            let prober = scope.spawn(move || bound(host_cpus, measure));
-            let measured = joined(prober);
+            let first_host = scope.spawn(move || bound(host_cpus, measure));
+            let measured = joined(first_host);
             drop(guard);
             threads.into_iter().try_for_each(joined)?;
             measured
