@@ -26,8 +26,8 @@ const GROWTH_MAX: f64 = 0.02;
 /// The same for a compiler other than that of the table.
 const GROWTH_MAX_OTHER_COMPILER: f64 = 0.10;
 
-/// The check of the gate: the operations on a region, and a plan of slices. The program of the requests takes a minute to
-/// build.
+/// The check of the gate: the operations on a region, and a plan of slices. The program of the
+/// requests takes a minute to build.
 pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     compare(root, &[REGION, NUMA])
 }

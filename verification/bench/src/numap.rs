@@ -12,8 +12,8 @@
 
 mod report;
 mod trial;
-mod traffic;
 mod slice;
+mod traffic;
 mod network;
 mod pairing;
 pub mod result;
@@ -38,9 +38,9 @@ use trial::Trial;
 pub const NAME: &str = "numap";
 
 /// Its entry in the list of workloads.
-pub const ABOUT: &str = "numap: latency of a two-thread slice under cross traffic, for each pairing \
-    of cores (paper 5, Figure 11); needs network namespaces; options: --targets (pairings), --ops \
-    (probes of a point), --rounds, --save, --report, --json";
+pub const ABOUT: &str = "numap: latency of a two-thread slice under cross traffic, for each \
+    pairing of cores (paper 5, Figure 11); needs network namespaces; options: --targets \
+    (pairings), --ops (probes of a point), --rounds, --save, --report, --json";
 
 /// Cross traffic of both flows together, in Mbit/s: the levels of Figure 11.
 const LEVELS_MBPS: [u32; 6] = [0, 100, 200, 300, 400, 500];

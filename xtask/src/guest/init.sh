@@ -28,8 +28,10 @@ has "distances" "$(nearstate numa show)" "distances 10 21"
 nearstate numa plan --window 0 --housekeeping '' --slice low:2:low --slice high:2:high \
     --save /tmp/plan.json > /tmp/plan.txt
 cat /tmp/plan.txt
-has "low traffic gets hyper-threads" "$(grep low /tmp/plan.txt)" "processors 4,5  nodes 1  memory node 1"
-has "high traffic gets two cores" "$(grep high /tmp/plan.txt)" "processors 0,2  nodes 0  memory node 0"
+has "low traffic gets hyper-threads" "$(grep low /tmp/plan.txt)" \
+    "processors 4,5  nodes 1  memory node 1"
+has "high traffic gets two cores" "$(grep high /tmp/plan.txt)" \
+    "processors 0,2  nodes 0  memory node 0"
 
 sleep 1000 &
 pid=$!
@@ -46,8 +48,9 @@ kill $pid
 before=$(shmem 1)
 taskset 1 nearstate region create /dev/shm/bound --max 64MiB --populate --numa bind:1
 same "the kernel has the region on node 1" $(($(shmem 1) - before >= 65536)) 1
-has "the region's pages are on node 1" "$(nearstate region inspect /dev/shm/bound --nodes)" "pages on node 1"
-case "$(nearstate region inspect /dev/shm/bound --nodes)" in
+pages=$(nearstate region inspect /dev/shm/bound --nodes)
+has "the region's pages are on node 1" "$pages" "pages on node 1"
+case "$pages" in
 *"on node 0"*) echo "guest: FAIL a page of the region is on node 0" ;;
 *) echo "guest: ok no page of the region is on node 0" ;;
 esac
@@ -64,13 +67,15 @@ rm /dev/shm/near
 nearstate region create /dev/shm/none --max 64MiB --numa bind:7 2> /tmp/refused
 same "a node that does not exist is refused" $? 1
 
-nearstate serve --region /dev/shm/served --max 64MiB --listen 127.0.0.1:7000 --place auto --cores 2 \
-    > /tmp/serve.txt 2>&1 &
+nearstate serve --region /dev/shm/served --max 64MiB --listen 127.0.0.1:7000 \
+    --place auto --cores 2 > /tmp/serve.txt 2>&1 &
 node=$!
 until grep -q NS-1003 /tmp/serve.txt || ! kill -0 $node 2> /dev/null; do sleep 0.2; done
 cores=""
 for task in /proc/$node/task/*; do
-    case "$(cat "$task/comm")" in ns-core-*) cores="$cores $(allowed "$node/task/${task##*/}" Cpus)" ;; esac
+    case "$(cat "$task/comm")" in
+    ns-core-*) cores="$cores $(allowed "$node/task/${task##*/}" Cpus)" ;;
+    esac
 done
 set -- $cores
 has "each core of a node has its processor" " 0 1 2 3 4 5 6 7 " " ${1:-none} "

@@ -109,8 +109,8 @@ fn check_machine(file: &PlanFile, one: &Assignment) -> Result<()> {
     match file.machines.get(one.machine) {
         Some(PlannedMachine { origin, architecture: Some(other), .. }) if other != kind => {
             let detail = format!(
-                "slice {} is planned for {origin}, whose architecture is {other}; this machine is {kind}; \
-                 plan for this machine, or print the plan with --print",
+                "slice {} is planned for {origin}, whose architecture is {other}; this machine is \
+                 {kind}; plan for this machine, or print the plan with --print",
                 one.slice
             );
             Err(Error::BadArgument { detail })

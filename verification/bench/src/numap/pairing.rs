@@ -149,9 +149,8 @@ mod tests {
     /// Two sockets of two cores with two hyper-threads, each core with a second-level cache.
     fn server() -> Topology {
         let object = |kind: &str, number: u32, set: u32, inside: &str| {
-            format!(
-                "<object type=\"{kind}\" os_index=\"{number}\" cpuset=\"{set:#x}\">{inside}</object>"
-            )
+            let head = format!("<object type=\"{kind}\" os_index=\"{number}\"");
+            format!("{head} cpuset=\"{set:#x}\">{inside}</object>")
         };
         let unit = |number: u32| object("PU", number, 1 << number, "");
         let core = |n: u32| object("Core", n, 0b11 << (2 * n), &(unit(2 * n) + &unit(2 * n + 1)));

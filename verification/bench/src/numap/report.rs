@@ -10,9 +10,9 @@ use crate::table::{ReportTable, latency_text, wrapped};
 
 const TITLE: &str = "numap: latency of a slice by the pairing of its cores";
 
-const CURVES: &str = "Mean round-trip time against the cross traffic that arrived behind the slice, \
-    as in paper 5, Figure 11. Vertical lines are the demanded levels: a marker left of its line is \
-    a sign of congestion.";
+const CURVES: &str = "Mean round-trip time against the cross traffic that arrived behind the \
+    slice, as in paper 5, Figure 11. Vertical lines are the demanded levels: a marker left of its \
+    line is a sign of congestion.";
 
 /// The tables for a terminal.
 pub fn text(run: &NumapRun) -> String {
