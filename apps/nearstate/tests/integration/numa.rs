@@ -316,8 +316,8 @@ fn the_latency_of_each_pairing_is_measured_saved_and_shown() {
         arrived[usize::from(point["offered_mbps"] != 0)] +=
             round["achieved_mbps"].as_f64().unwrap();
     }
-    assert!(arrived[0] == 0.0 && arrived[1] > 0.0, "{arrived:?}");
-    let html = fs::read_to_string(page).unwrap();
+    assert!(arrived[0] < 0.1 && arrived[1] > 0.0, "{arrived:?}");
+    let html = fs::read_to_string(&page).unwrap();
     for part in ["Latency curves", "NUMA node P#0", "<polyline", "numa plan"] {
         assert!(html.contains(part), "{part}");
     }
