@@ -83,6 +83,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "reads the topologies of the tests, which must agree with what we read",
     },
     Package {
+        name: "iproute2",
+        probe: PackageProbe::Program("ip"),
+        why: "connects the network namespaces of `nearstate bench run numap`",
+    },
+    Package {
         name: "strace",
         probe: PackageProbe::Program("strace"),
         why: "counts the system calls of a read in `nearstate bench code`",
@@ -131,6 +136,21 @@ pub(crate) const CLIENTS: &[Package] = &[
         probe: PackageProbe::File("/usr/include/hiredis/hiredis.h"),
         why: "sends the requests of O-RAN's C++ SDL, which uses it",
     },
+];
+
+/// What the long test in a guest needs in addition.
+pub(crate) const GUEST: &[Package] = &[
+    Package {
+        name: "qemu-system-x86",
+        probe: PackageProbe::Program("qemu-system-x86_64"),
+        why: "emulates a machine with two NUMA nodes",
+    },
+    Package {
+        name: "busybox-static",
+        probe: PackageProbe::Program("busybox"),
+        why: "the programs of the guest",
+    },
+    Package { name: "cpio", probe: PackageProbe::Program("cpio"), why: "packs its files" },
 ];
 
 /// What the long test with Redis' Tcl units needs in addition.

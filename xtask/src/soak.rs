@@ -2,10 +2,10 @@
 //! single steps, more histories, more random commands and more random input.
 //!
 //! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
-//! kills after every single instruction. `soak clients` and `soak tcl` are runs of their own, of
-//! some minutes: they need registries and source packages.
+//! kills after every single instruction. `soak clients`, `soak tcl` and `soak numa` are runs of
+//! their own, of some minutes: they need registries, source packages, or an emulator.
 
-use crate::{packages, run};
+use crate::{guest, packages, run};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -110,11 +110,15 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs `clients` or `tcl`, or all parts of the usual run.
+/// Runs `clients`, `tcl` or `numa`, or all parts of the usual run.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
         Some("clients") => with_clients(root, packages::CLIENTS, args),
         Some("tcl") => with_clients(root, packages::TCL, args),
+        Some("numa") if args.len() == 1 => {
+            build(root, &[])?;
+            guest::run(root, &crate::suites::program(root))
+        }
         _ => all(root, args),
     }
 }

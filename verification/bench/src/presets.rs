@@ -158,6 +158,7 @@ fn without_preset(words: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::options::RunCommand;
+    use crate::targets::region::on_node;
     use crate::{targets, workloads};
     use clap::Parser as _;
     use std::collections::BTreeSet;
@@ -192,7 +193,7 @@ mod tests {
                 if let Some(variant) = &options.variant {
                     assert!(variants.iter().any(|(name, _)| name == variant), "{line:?}");
                 }
-                for target in &options.targets {
+                for target in &on_node::expanded(&options.targets).unwrap() {
                     assert!(targets::named(target).is_ok(), "{line:?}");
                 }
                 for goal in case.goals {

@@ -21,6 +21,7 @@ mod wire;
 use crate::access::{StoreConnection, StoreSchema};
 use crate::reaper::Reaper;
 use nearstate_model::{Error, Result};
+use region::on_node::NodeRegionTarget;
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -106,7 +107,7 @@ impl Capabilities {
 /// A store that can be measured.
 pub trait Target: fmt::Debug {
     /// The word of the command line.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     fn version(&self) -> Result<String>;
 
@@ -261,10 +262,13 @@ pub fn all() -> Vec<Box<dyn Target>> {
 
 /// The target of this name.
 pub fn named(name: &str) -> Result<Box<dyn Target>> {
+    if let Some(target) = NodeRegionTarget::named(name) {
+        return Ok(Box::new(target));
+    }
     let all = all();
     let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
-        detail: format!("no target is called {name:?}: give one of {names}"),
+        detail: format!("no target is called {name:?}: give one of {names}, region@NODE"),
     })
 }
 

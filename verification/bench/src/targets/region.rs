@@ -1,5 +1,6 @@
 //! Our region, in the client's process: a file in memory that every client attaches.
 
+pub mod on_node;
 mod loops;
 mod transaction;
 
@@ -15,8 +16,8 @@ use crate::reaper::Reaper;
 use nearstate_model::Result;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome,
-    RecordForUpdate, Region, Session, TagSchema, Values, View,
+    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, NumaPolicy,
+    Outcome, RecordForUpdate, Region, Session, TagSchema, Values, View,
 };
 use std::ops::Bound;
 use std::path::Path;
@@ -60,24 +61,30 @@ impl Target for RegionTarget {
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
-        let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
-        let options = CreateOptions {
-            bytes_max: room.saturating_mul(2).max(REGION_BYTES_MIN),
-            ..CreateOptions::default()
-        };
-        let region = Region::create(&reaper.folder().join("region"), &options)?;
-        let session = region.session()?;
-        for table in need.schema.tables {
-            session.namespace(table.name, &schema_of(table))?;
-        }
-        drop(session);
-        Ok(Box::new(FileDatabase { reaper, file: "region", is_collapsed: true }))
+        Ok(Box::new(create(need, NumaPolicy::Default)?))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         Ok(Box::new(RegionConnection::open(address, schema)?))
     }
+}
+
+/// An empty region with the workload's namespaces, and its memory on these nodes.
+fn create(need: &Need, numa: NumaPolicy) -> Result<FileDatabase> {
+    let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
+    let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
+    let options = CreateOptions {
+        bytes_max: room.saturating_mul(2).max(REGION_BYTES_MIN),
+        numa,
+        ..CreateOptions::default()
+    };
+    let region = Region::create(&reaper.folder().join("region"), &options)?;
+    let session = region.session()?;
+    for table in need.schema.tables {
+        session.namespace(table.name, &schema_of(table))?;
+    }
+    drop(session);
+    Ok(FileDatabase { reaper, file: "region", is_collapsed: true })
 }
 
 /// The used bytes of a region's file: much less than its maximum size.
