@@ -101,6 +101,16 @@ pub enum Command {
         /// The host that becomes the owner.
         host: HostId,
     },
+    /// An operator begins the partition anew with the region of a host: an empty one, or an ordinary
+    /// region that belonged to no cluster. What other copies hold is discarded.
+    ForceNew {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view that the exclusion began.
+        view: ViewNumber,
+        /// The host that becomes the owner.
+        host: HostId,
+    },
     /// An operator adds a host to the group. It is not full.
     AddMember {
         /// Of which partition.
@@ -147,6 +157,7 @@ impl Command {
             | Self::Full { partition, .. }
             | Self::Evict { partition, .. }
             | Self::AcceptLoss { partition, .. }
+            | Self::ForceNew { partition, .. }
             | Self::AddMember { partition, .. }
             | Self::RemoveMember { partition, .. } => partition,
         }
@@ -164,6 +175,7 @@ impl Command {
             Self::Full { revision, host, .. } => (6, revision.0, host.0, None),
             Self::Evict { revision, host, .. } => (7, revision.0, host.0, None),
             Self::AcceptLoss { view, host, .. } => (8, view.0, host.0, None),
+            Self::ForceNew { view, host, .. } => (12, view.0, host.0, None),
             Self::AddMember { revision, host, .. } => (9, revision.0, host.0, None),
             Self::RemoveMember { revision, host, .. } => (10, revision.0, host.0, None),
         };
@@ -216,6 +228,7 @@ impl Command {
                 let process = u64::from_le_bytes(*process);
                 (Self::Create { partition, revision, process }, rest)
             }
+            12 => (Self::ForceNew { partition, view, host }, rest),
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {

@@ -4,6 +4,7 @@
 //! ```text
 //! Suspect, quorum(Serving => Sealing)      Report, quorum(Sealing => Serving)
 //! Exclude(Serving => Sealing)              AcceptLoss(Sealing => Serving)
+//!                                          ForceNew(Sealing => Serving)
 //!                                          Return(Sealing => Serving)
 //! ```
 //!
@@ -41,9 +42,9 @@ pub struct AcceptedLoss {
     /// The view in which it was accepted.
     pub view: ViewNumber,
     /// The longest copy that is known to have existed.
-    pub longest: LogPosition,
-    /// Where the partition continues.
-    pub sealed: LogPosition,
+    pub longest: Option<LogPosition>,
+    /// Where the partition continues. `None`: it began anew.
+    pub sealed: Option<LogPosition>,
 }
 
 /// The replicated state of one partition.
@@ -87,6 +88,8 @@ pub enum Applied {
     Evicted(HostId),
     /// There is a new owner by the decision of an operator.
     LossAccepted(HostId, LogPosition),
+    /// The partition begins anew at this host by the decision of an operator.
+    ForcedNew(HostId),
     /// The host belongs to the group.
     MemberAdded(HostId),
     /// The host does not belong to the group any more.
@@ -251,6 +254,7 @@ impl GroupState {
             Command::Full { revision, host, .. } => self.add_full(revision, host),
             Command::Evict { revision, host, .. } => self.evict(revision, host),
             Command::AcceptLoss { view, host, .. } => self.accept_loss(view, host),
+            Command::ForceNew { view, host, .. } => self.force_new(view, host),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
         }
@@ -329,7 +333,7 @@ impl GroupState {
             .filter(|(_, held)| counts_shorter || equal(held))
             .map(|&(host, _)| host)
             .collect();
-        self.begin_serving(winner, sealed);
+        self.begin_serving(winner, Some(sealed));
         Ok(Applied::Sealed(winner, sealed))
     }
 
@@ -341,12 +345,12 @@ impl GroupState {
         members.filter_map(|host| Some((*host, *reports.get(host)?))).collect()
     }
 
-    fn begin_serving(&mut self, owner: HostId, sealed: LogPosition) {
+    fn begin_serving(&mut self, owner: HostId, sealed: Option<LogPosition>) {
         invariant!(self.full.contains(&owner), "the owner's copy counts");
         self.owner = owner;
         self.revision = self.revision.next();
         self.origin = self.view;
-        self.seal = Some(sealed);
+        self.seal = sealed;
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
     }
 
@@ -394,13 +398,30 @@ impl GroupState {
         self.require_view(view)?;
         let GroupPhase::Sealing { reports } = &self.phase else { return Err(No::NotSealing) };
         let Some(&sealed) = reports.get(&host) else { return Err(No::NotReported) };
-        let known = reports.values().chain(&self.seal);
-        let longest =
-            known.fold(sealed, |best, next| if next.compare(&best).is_gt() { *next } else { best });
-        self.loss = Some(AcceptedLoss { view, longest, sealed });
+        self.loss = Some(AcceptedLoss { view, longest: self.longest(), sealed: Some(sealed) });
         self.full = BTreeSet::from([host]);
-        self.begin_serving(host, sealed);
+        self.begin_serving(host, Some(sealed));
         Ok(Applied::LossAccepted(host, sealed))
+    }
+
+    /// The partition begins anew with whatever the host's region has.
+    fn force_new(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+        self.require_view(view)?;
+        let GroupPhase::Sealing { .. } = self.phase else { return Err(No::NotSealing) };
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
+        }
+        self.loss = Some(AcceptedLoss { view, longest: self.longest(), sealed: None });
+        self.full = BTreeSet::from([host]);
+        self.created_by = None;
+        self.begin_serving(host, None);
+        Ok(Applied::ForcedNew(host))
+    }
+
+    /// The longest copy that is known from reports and the last seal.
+    fn longest(&self) -> Option<LogPosition> {
+        let GroupPhase::Sealing { reports } = &self.phase else { return self.seal };
+        reports.values().chain(&self.seal).copied().max_by(LogPosition::compare)
     }
 
     fn add_member(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {

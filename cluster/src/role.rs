@@ -68,7 +68,9 @@ fn owner_role(process: u64, group: &GroupState, copy: CopyState) -> Role {
     let is_created = group.created_by() == Some(process);
     match copy {
         CopyState::Owner { origin } if origin == group.origin() => Role::Serving,
-        CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty if is_first => {
+        CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty | CopyState::Joining
+            if is_first =>
+        {
             if is_created {
                 Role::Promoting
             } else {

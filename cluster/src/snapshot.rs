@@ -4,7 +4,7 @@
 //! the order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
 //! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
-//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest, sealed; created u8 (0, 1), and if 1: process u64. Sets are in
+//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal; created u8 (0, 1), and if 1: process u64. Sets are in
 //! ascending order, so a state has exactly one encoding.
 
 use crate::config::Lease;
@@ -83,19 +83,23 @@ fn encode_group(group: &GroupState, bytes: &mut Vec<u8>) {
         }
     }
     bytes.extend(group.origin.0.to_le_bytes());
-    bytes.push(u8::from(group.seal.is_some()));
-    if let Some(seal) = &group.seal {
-        seal.encode(bytes);
-    }
+    encode_position(group.seal.as_ref(), bytes);
     bytes.push(u8::from(group.loss.is_some()));
     if let Some(loss) = &group.loss {
         bytes.extend(loss.view.0.to_le_bytes());
-        loss.longest.encode(bytes);
-        loss.sealed.encode(bytes);
+        encode_position(loss.longest.as_ref(), bytes);
+        encode_position(loss.sealed.as_ref(), bytes);
     }
     bytes.push(u8::from(group.created_by.is_some()));
     if let Some(process) = group.created_by {
         bytes.extend(process.to_le_bytes());
+    }
+}
+
+fn encode_position(position: Option<&LogPosition>, bytes: &mut Vec<u8>) {
+    bytes.push(u8::from(position.is_some()));
+    if let Some(position) = position {
+        position.encode(bytes);
     }
 }
 
@@ -161,6 +165,10 @@ impl<'a> Input<'a> {
         Some(position)
     }
 
+    fn optional_position(&mut self) -> Option<Option<LogPosition>> {
+        if self.flag()? { self.position().map(Some) } else { Some(None) }
+    }
+
     fn flag(&mut self) -> Option<bool> {
         self.u8().filter(|flag| *flag <= 1).map(|flag| flag == 1)
     }
@@ -195,9 +203,10 @@ fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
     let full = input.host_set()?;
     let phase = decode_phase(input)?;
     let origin = input.view()?;
-    let seal = if input.flag()? { Some(input.position()?) } else { None };
+    let seal = input.optional_position()?;
     let loss = if input.flag()? {
-        let (view, longest, sealed) = (input.view()?, input.position()?, input.position()?);
+        let (view, longest, sealed) =
+            (input.view()?, input.optional_position()?, input.optional_position()?);
         Some(AcceptedLoss { view, longest, sealed })
     } else {
         None
