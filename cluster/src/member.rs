@@ -87,11 +87,8 @@ impl Member {
 
     pub(crate) fn region(&mut self, read: RegionFacts) {
         let facts = self.merged(read);
-        let was_complete = matches!(
-            self.facts,
-            Some(RegionFacts { copy: CopyState::Follower(_) | CopyState::Owner { .. }, .. })
-        );
-        if was_complete && matches!(facts.copy, CopyState::Empty) {
+        let was_there = self.facts.is_some_and(|known| known.copy != CopyState::Empty);
+        if was_there && facts.copy == CopyState::Empty {
             // The region is lost, or was discarded: whatever ran on it has ended.
             self.frozen = None;
             self.floor = 0;

@@ -8,7 +8,7 @@ use nearstate_sim::{Faults, Options, run};
 use std::process::ExitCode;
 
 /// Lines of the log of a failed run.
-const LOG_LINES: usize = 5_000;
+const LOG_LINES: usize = 50_000;
 
 /// Seeds between two lines of progress.
 const LINE: u64 = 1_000;
