@@ -267,7 +267,10 @@ impl World {
         self.check_gone(host, true);
         self.node_mut(host).region = Region::new();
         if let Some(process) = &mut self.node_mut(host).process {
-            (process.follow, process.serve) = (None, None);
+            process.serve = None;
+            if let Some(follow) = &mut process.follow {
+                (follow.connection, follow.is_connected) = (0, false);
+            }
             self.tell_facts(host);
         }
     }

@@ -16,6 +16,7 @@
     reason = "the simulator's own indices; a panic is a failed run"
 )]
 
+pub use nearstate_cluster::Switch;
 pub use options::{Faults, Options};
 pub use world::{RunReport, run};
 
