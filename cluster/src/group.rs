@@ -61,15 +61,15 @@ pub struct GroupState {
     pub(crate) origin: ViewNumber,
     pub(crate) seal: Option<LogPosition>,
     pub(crate) loss: Option<AcceptedLoss>,
-    pub(crate) created_by: Option<u64>,
+    pub(crate) registered: BTreeMap<HostId, u64>,
     pub(crate) switches: Switches,
 }
 
 /// What the application of a command did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Applied {
-    /// The partition's first copy may be made.
-    Created(HostId),
+    /// A process of the host is known.
+    Registered(HostId),
     /// A member suspects the owner, too few to exclude it.
     Suspected(HostId),
     /// A member has withdrawn its suspicion.
@@ -109,8 +109,6 @@ pub enum CommandRefusal {
     OtherView,
     /// The command names another revision.
     OtherRevision,
-    /// The partition has had replicated content.
-    Created,
     /// The partition is sealing.
     Sealing,
     /// The partition is not sealing.
@@ -153,7 +151,7 @@ impl GroupState {
             origin: ViewNumber::FIRST,
             seal: None,
             loss: None,
-            created_by: None,
+            registered: BTreeMap::new(),
             switches: Switches::default(),
         }
     }
@@ -220,9 +218,9 @@ impl GroupState {
         self.seal
     }
 
-    /// The process of the first owner that made the first copy.
-    pub fn created_by(&self) -> Option<u64> {
-        self.created_by
+    /// The last process of each host that has begun with a new region.
+    pub fn registered(&self) -> &BTreeMap<HostId, u64> {
+        &self.registered
     }
 
     /// The last loss that an operator accepted.
@@ -245,7 +243,7 @@ impl GroupState {
 
     fn try_apply(&mut self, command: &Command) -> Result<Applied, No> {
         match *command {
-            Command::Create { revision, process, .. } => self.create(revision, process),
+            Command::Register { host, process, .. } => self.register(host, process),
             Command::Suspect { view, host, .. } => self.suspect(view, host),
             Command::Trust { view, host, .. } => self.trust(view, host),
             Command::Exclude { view, .. } => self.exclude(view),
@@ -260,16 +258,12 @@ impl GroupState {
         }
     }
 
-    /// While the owner alone is full, nothing was ever replicated, so its region may be made anew.
-    fn create(&mut self, revision: Revision, process: u64) -> Result<Applied, No> {
-        self.require_revision(revision)?;
-        self.require_serving()?;
-        if self.seal.is_some() || self.full.len() > 1 {
-            return Err(No::Created);
+    fn register(&mut self, host: HostId, process: u64) -> Result<Applied, No> {
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
         }
-        self.created_by = Some(process);
-        self.revision = self.revision.next();
-        Ok(Applied::Created(self.owner))
+        self.registered.insert(host, process);
+        Ok(Applied::Registered(host))
     }
 
     fn suspect(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
@@ -413,7 +407,6 @@ impl GroupState {
         }
         self.loss = Some(AcceptedLoss { view, longest: self.longest(), sealed: None });
         self.full = BTreeSet::from([host]);
-        self.created_by = None;
         self.begin_serving(host, None);
         Ok(Applied::ForcedNew(host))
     }
@@ -452,6 +445,7 @@ impl GroupState {
             return Err(No::TooFewFull);
         }
         self.group.retain(|member| *member != host);
+        self.registered.remove(&host);
         match &mut self.phase {
             GroupPhase::Serving { suspects } => {
                 suspects.remove(&host);

@@ -79,7 +79,7 @@ impl World {
                 self.ledger.released = (0, 0);
                 self.ledger.losses = 0;
             }
-            Applied::Created(_)
+            Applied::Registered(_)
             | Applied::Suspected(_)
             | Applied::Trusted(_)
             | Applied::Excluded(_)

@@ -94,3 +94,20 @@ fn each_rule_is_needed() {
     }
     let _ = (durable, lease, stuck, expect_found as fn(S, Options, &[&str]));
 }
+
+#[test]
+#[ignore = "for a look at one seed"]
+fn look() {
+    let seed = std::env::var("SEED").unwrap().parse().unwrap();
+    let options = match std::env::var("OFF").unwrap_or_default().as_str() {
+        "deaf" => Options::all().without(Switch::SuspectDeafOwner),
+        "view" => Options::all().without(Switch::StoredView),
+        "lease" => Options::all().without(Switch::EvictLease),
+        _ => Options::all(),
+    };
+    let report = run(seed, &options.with_log());
+    for line in &report.log {
+        println!("{line}");
+    }
+    println!("{:?}", report.violation);
+}
