@@ -301,6 +301,10 @@ impl World {
                 }
             }
         };
+        // After a decision the hosts have as much time again.
+        if !matches!(command, Command::Exclude { .. }) {
+            self.progress_at = self.now;
+        }
         self.append(command);
     }
 

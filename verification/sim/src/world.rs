@@ -22,7 +22,7 @@ const LEASE_MS: u32 = 300;
 
 /// Without faults, before and after them: to join, and to become whole again.
 const QUIET_MS: u64 = 2_000;
-const HEAL_MS: u64 = 40_000;
+const HEAL_MS: u64 = 120_000;
 
 /// What a run was like.
 #[derive(Debug, Clone, PartialEq, Eq)]
