@@ -13,6 +13,8 @@ pub enum Faults {
     All,
     /// The host of the first owner is lost for ever, once everything is replicated.
     OwnerLost,
+    /// Nothing reaches the first owner any more but the commands of consensus.
+    OwnerDeaf,
 }
 
 /// What a run simulates.

@@ -2,9 +2,12 @@
 
 use nearstate_sim::{Faults, Options, RunReport, Switch, run};
 
-/// The first seed of these that gives a violation.
-fn find(options: &Options, seeds: u64) -> Option<(u64, String)> {
-    (0..seeds).find_map(|seed| Some((seed, run(seed, options).violation?)))
+/// The first seed from this one on that gives a violation of safety.
+fn find(options: &Options, first: u64) -> Option<(u64, String)> {
+    (first..first + 20_000).find_map(|seed| {
+        let violation = run(seed, options).violation?;
+        (!violation.starts_with("NoStuck")).then_some((seed, violation))
+    })
 }
 
 fn expect_none(options: &Options, seeds: u64) -> Vec<RunReport> {
@@ -13,18 +16,6 @@ fn expect_none(options: &Options, seeds: u64) -> Vec<RunReport> {
         assert_eq!(report.violation, None, "seed {seed} of {options:?}");
     }
     reports
-}
-
-/// Switching the rule off gives one of these violations.
-fn expect_found(switch: Switch, options: Options, violations: &[&str]) {
-    let options = options.without(switch);
-    let found = find(&options, 20_000);
-    let (seed, violation) = found.unwrap_or_else(|| panic!("{switch:?} is not needed"));
-    println!("{switch:?}: seed {seed}: {violation}");
-    assert!(
-        violations.iter().any(|expected| violation.starts_with(expected)),
-        "{switch:?}, seed {seed}: {violation}"
-    );
 }
 
 #[test]
@@ -59,53 +50,63 @@ fn a_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn each_rule_is_needed() {
-    use Switch as S;
-    let all = Options::all;
-    let (durable, lease, stuck) = ("Durable", "LeaseRule", "NoStuck");
-    for switch in [
-        S::AcknowledgementOfView,
-        S::CountFull,
-        S::EnoughAcknowledgements,
-        S::Promise,
-        S::PromiseAtStart,
-        S::LeaseFromSend,
-        S::LeaseMargin,
-        S::FreezeFirst,
-        S::StoredView,
-        S::ShorterIsNotFull,
-        S::ReportQuorum,
-        S::PromoteFirst,
-        S::DiscardOutdated,
-        S::Fence,
-        S::Revision,
-        S::EvictingIsStored,
-        S::EvictHolders,
-        S::EvictLease,
-        S::StoredRevision,
-        S::SuspectDeafOwner,
-    ] {
-        let started = 0;
-        let _ = started;
-        match find(&all().without(switch), 20_000) {
-            Some((seed, violation)) => println!("{switch:?}: seed {seed}: {violation}"),
-            None => println!("{switch:?}: NOT FOUND"),
-        }
+fn a_group_survives_an_owner_that_does_not_hear() {
+    for (copies, acknowledgements) in [(3, 2), (4, 2), (4, 3), (5, 3)] {
+        let options = Options::all().with_faults(Faults::OwnerDeaf);
+        expect_none(&options.with_group(copies, acknowledgements), 4);
     }
-    let _ = (durable, lease, stuck, expect_found as fn(S, Options, &[&str]));
+}
+
+/// Each rule, and a seed near which its absence shows. The search goes on behind it, so another
+/// order of random choices makes the test slower, not weaker.
+const NEEDED: &[(Switch, u64)] = &[
+    (Switch::AcknowledgementOfView, 0),
+    (Switch::CountFull, 0),
+    (Switch::EnoughAcknowledgements, 0),
+    (Switch::Promise, 0),
+    (Switch::PromiseAtStart, 0),
+    (Switch::LeaseFromSend, 0),
+    (Switch::LeaseMargin, 0),
+    (Switch::FreezeFirst, 0),
+    (Switch::StoredView, 0),
+    (Switch::ShorterIsNotFull, 0),
+    (Switch::ReportQuorum, 0),
+    (Switch::PromoteFirst, 0),
+    (Switch::DiscardOutdated, 0),
+    (Switch::RegisterFirst, 0),
+    (Switch::Fence, 0),
+    (Switch::Revision, 0),
+    (Switch::EvictingIsStored, 0),
+    (Switch::EvictHolders, 0),
+    (Switch::EvictLease, 0),
+    (Switch::StoredRevision, 0),
+];
+
+#[test]
+fn each_rule_is_needed() {
+    for &(switch, first) in NEEDED {
+        let options = Options::all().without(switch);
+        let Some((seed, violation)) = find(&options, first) else {
+            panic!("{switch:?} is not needed");
+        };
+        println!("{switch:?}: seed {seed}: {violation}");
+    }
 }
 
 #[test]
-#[ignore = "for a look at one seed"]
+fn an_owner_that_does_not_hear_must_be_suspected() {
+    let options = Options::all().with_faults(Faults::OwnerDeaf).with_group(3, 2);
+    let report = run(0, &options.without(Switch::SuspectDeafOwner));
+    let violation = report.violation.expect("the owner stays for ever");
+    assert!(violation.starts_with("NoStuck"), "{violation}");
+}
+
+/// What happened with one seed: `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints the log of one seed, to look for a cause"]
 fn look() {
     let seed = std::env::var("SEED").unwrap().parse().unwrap();
-    let options = match std::env::var("OFF").unwrap_or_default().as_str() {
-        "deaf" => Options::all().without(Switch::SuspectDeafOwner),
-        "view" => Options::all().without(Switch::StoredView),
-        "lease" => Options::all().without(Switch::EvictLease),
-        _ => Options::all(),
-    };
-    let report = run(seed, &options.with_log());
+    let report = run(seed, &Options::all().with_log());
     for line in &report.log {
         println!("{line}");
     }
