@@ -9,13 +9,14 @@ use crate::switches::{Switch, Switches};
 
 /// The part of a host in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum MemberRole {
     /// The applied state is older than what this host has already acted on, or does not concern it.
     Waiting,
     /// The owner is excluded: this host freezes its copy and reports.
     Sealing,
-    /// The region is new, so this host does not know what it has acted on before. It waits until the
-    /// applied state shows a command of this very process: then the state is no older than that.
+    /// The region is new, so this host does not know what it has acted on before. It waits until
+    /// the applied state shows a command of this very process: then the state is no older than
+    /// that.
     Registering,
     /// This host is the owner, and its region is not promoted yet.
     Promoting,
@@ -49,19 +50,19 @@ pub(crate) fn role_of(
     group: &GroupState,
     facts: &RegionFacts,
     switches: Switches,
-) -> Role {
+) -> MemberRole {
     let is_older = group.view() < facts.record.view && !switches.is_off(Switch::StoredView)
         || group.revision() < facts.record.revision && !switches.is_off(Switch::StoredRevision);
     if is_older || !group.group().contains(&me) {
-        return Role::Waiting;
+        return MemberRole::Waiting;
     }
     let is_registered = group.registered().get(&me) == Some(&process);
     let is_known = facts.record.view > ViewNumber::NONE || switches.is_off(Switch::RegisterFirst);
     if !is_known && !is_registered {
-        return Role::Registering;
+        return MemberRole::Registering;
     }
     match group.phase() {
-        GroupPhase::Sealing { .. } => Role::Sealing,
+        GroupPhase::Sealing { .. } => MemberRole::Sealing,
         GroupPhase::Serving { .. } if group.owner() == Some(me) => {
             owner_role(is_registered, group, facts.copy)
         }
@@ -69,31 +70,32 @@ pub(crate) fn role_of(
     }
 }
 
-fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Role {
+fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> MemberRole {
     // Nothing was ever replicated.
     let is_first = group.seal().is_none() && group.full().len() == 1;
     match copy {
-        CopyState::Owner { origin } if origin == group.origin() => Role::Serving,
+        CopyState::Owner { origin } if origin == group.origin() => MemberRole::Serving,
         CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty | CopyState::Joining
             if is_first =>
         {
             if is_registered {
-                Role::Promoting
+                MemberRole::Promoting
             } else {
-                Role::Registering
+                MemberRole::Registering
             }
         }
-        // Only `AcceptLoss` gives a partition to an old owner. Its own log may go on behind the seal.
+        // Only `AcceptLoss` gives a partition to an old owner. Its own log may go on behind the
+        // seal.
         CopyState::Owner { origin } if group.seal().is_some_and(|seal| origin == seal.origin) => {
-            Role::Promoting
+            MemberRole::Promoting
         }
         CopyState::Follower(held) if group.seal().is_some_and(|seal| is_at(&held, &seal)) => {
-            Role::Promoting
+            MemberRole::Promoting
         }
         CopyState::Empty
         | CopyState::Joining
         | CopyState::Follower(_)
-        | CopyState::Owner { .. } => Role::Lost,
+        | CopyState::Owner { .. } => MemberRole::Lost,
     }
 }
 
@@ -101,21 +103,21 @@ fn is_at(held: &LogPosition, seal: &LogPosition) -> bool {
     held.compare(seal).is_eq() && !held.is_fork_of(seal)
 }
 
-fn follower_role(group: &GroupState, copy: CopyState, switches: Switches) -> Role {
+fn follower_role(group: &GroupState, copy: CopyState, switches: Switches) -> MemberRole {
     let is_within = |held: &LogPosition| {
         group.seal().is_some_and(|seal| {
             held.origin == seal.origin && held.compare(&seal).is_le() && !held.is_fork_of(&seal)
         })
     };
     match copy {
-        CopyState::Empty | CopyState::Joining => Role::Following(FollowStart::Discard),
+        CopyState::Empty | CopyState::Joining => MemberRole::Following(FollowStart::Discard),
         CopyState::Follower(held)
             if held.origin == group.origin()
                 || is_within(&held)
                 || switches.is_off(Switch::DiscardOutdated) =>
         {
-            Role::Following(FollowStart::Continue)
+            MemberRole::Following(FollowStart::Continue)
         }
-        CopyState::Follower(_) | CopyState::Owner { .. } => Role::Outdated,
+        CopyState::Follower(_) | CopyState::Owner { .. } => MemberRole::Outdated,
     }
 }

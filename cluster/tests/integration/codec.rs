@@ -85,7 +85,9 @@ fn a_state_survives_its_snapshot_in_every_phase() {
 
 proptest! {
     #[test]
-    fn any_bytes_give_a_command_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn any_bytes_give_a_command_or_an_error(
+        bytes in proptest::collection::vec(any::<u8>(), 0..80),
+    ) {
         if let Ok(command) = Command::decode(&bytes) {
             prop_assert_eq!(command.encode(), bytes);
         }

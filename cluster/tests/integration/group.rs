@@ -5,6 +5,7 @@ use nearstate_cluster::{
     Applied, ClusterState, Command, CommandRefusal, GroupState, HostId, ViewNumber,
 };
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 fn group(state: &ClusterState) -> &GroupState {
     state.group(PARTITION).unwrap()
@@ -18,15 +19,16 @@ fn full(state: &ClusterState) -> Vec<u16> {
 fn trace(state: &mut ClusterState, commands: &[Command]) -> String {
     let mut text = String::new();
     for command in commands {
-        let applied = match state.apply(command) {
-            Applied::Sealed(host, at) => format!("sealed: host {host} at {}", at.position),
-            Applied::LossAccepted(host, at) => format!("loss: host {host} at {}", at.position),
-            applied => format!("{applied:?}"),
+        let applied = state.apply(command);
+        let applied = if let Applied::Sealed(host, at) = applied {
+            format!("sealed: host {host} at {}", at.position)
+        } else {
+            format!("{applied:?}")
         };
         let group = group(state);
         let phase = group.owner().map_or("sealing".to_owned(), |host| format!("owner {host}"));
         let full: Vec<u16> = group.full().iter().map(|host| host.0).collect();
-        text += &format!("{applied} | view {} {phase} full {full:?}\n", group.view());
+        let _ = writeln!(text, "{applied} | view {} {phase} full {full:?}", group.view());
     }
     text
 }

@@ -1,6 +1,6 @@
 //! What fails, and when.
 
-use crate::event::Event;
+use crate::event::SimulatedEvent;
 use crate::options::Faults;
 use crate::world::{MS, World};
 use nearstate_cluster::HostId;
@@ -17,7 +17,7 @@ impl World {
             Faults::NoLoss | Faults::All => {
                 self.random_fault();
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
-                self.queue.add(next, Event::Fault);
+                self.queue.add(next, SimulatedEvent::Fault);
             }
         }
     }

@@ -19,7 +19,7 @@ pub enum Faults {
 
 /// What a run simulates.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SimulationOptions {
     /// Copies (RF). `None`: 2 to 5, by the seed.
     pub copies: Option<u8>,
     /// Acknowledgements (n). `None`: 2 to RF, by the seed.
@@ -34,7 +34,7 @@ pub struct Options {
     pub keeps_log: bool,
 }
 
-impl Options {
+impl SimulationOptions {
     /// All faults, any group, all rules.
     pub fn all() -> Self {
         Self {

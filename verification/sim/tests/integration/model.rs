@@ -2,9 +2,9 @@
 //! abstract: a lease and a promise end at any time, but a lease ends while n - 1 of the promises
 //! on which it rests still hold. What hosts do is written anew here, in the terms of decision 026.
 
-use crate::fixture::{PARTITION, whole};
 use nearstate_cluster::{
-    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, LogPosition, Switch, ViewNumber,
+    Applied, ClusterConfig, ClusterState, Command, GroupPhase, GroupState, HostConfig, HostId,
+    LogPosition, PartitionConfig, PartitionId, Switch, ViewNumber,
 };
 use stateright::{Checker, Model, Property};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const NEEDED: usize = 2;
 const DEPTH: usize = 12;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Copy {
+enum ModelCopy {
     Empty,
     Follower,
     Owner,
@@ -24,8 +24,8 @@ enum Copy {
 
 /// A host: its region, and what its process knows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Node {
-    copy: Copy,
+struct ModelHost {
+    copy: ModelCopy,
     origin: u64,
     position: u64,
     replicated: u64,
@@ -39,14 +39,14 @@ struct Node {
     promises: bool,
     acknowledged: [Option<u64>; HOSTS],
     answered: [bool; HOSTS],
-    /// An acknowledgement on its way: view, position.
-    sent: Option<(u64, u64)>,
+    /// An acknowledgement on its way: view, position, and whether its promise still holds.
+    sent: Option<(u64, u64, bool)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct World {
+struct ModelState {
     states: Vec<ClusterState>,
-    nodes: [Node; HOSTS],
+    nodes: [ModelHost; HOSTS],
     /// Proposals that may be ordered at any time, and again.
     pending: BTreeSet<Vec<u8>>,
     released: (u64, u64),
@@ -56,7 +56,7 @@ struct World {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Action {
+enum ModelAction {
     Apply(usize),
     Write(usize),
     Ship(usize, usize),
@@ -73,7 +73,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone)]
-struct Group {
+struct ModelGroup {
     off: Vec<Switch>,
     writes: u64,
     views: u64,
@@ -81,6 +81,39 @@ struct Group {
     restarts: u8,
     /// How many changes of the membership.
     changes: u64,
+}
+
+const PARTITION: PartitionId = PartitionId(1);
+
+fn log_position(origin: u64, position: u64) -> LogPosition {
+    let [low, ..] = origin.to_le_bytes();
+    let origin = ViewNumber(origin);
+    LogPosition { origin, log: [low; 16], incarnation: 1, position, check: position }
+}
+
+/// The state in which all hosts are full.
+fn whole() -> ClusterState {
+    let hosts = 1..=3_u16;
+    let config = ClusterConfig {
+        hosts: hosts
+            .clone()
+            .map(|id| HostConfig { id: HostId(id), name: id.to_string() })
+            .collect(),
+        partitions: vec![PartitionConfig {
+            id: PARTITION,
+            name: "p".to_owned(),
+            group: hosts.map(HostId).collect(),
+        }],
+        copies: 3,
+        acknowledgements: 2,
+        lease_ms: 300,
+    };
+    let mut state = ClusterState::new(&config).unwrap();
+    for host in [HostId(2), HostId(3)] {
+        let revision = state.group(PARTITION).unwrap().revision();
+        state.apply(&Command::Full { partition: PARTITION, revision, host });
+    }
+    state
 }
 
 fn host(node: usize) -> HostId {
@@ -91,7 +124,7 @@ fn index(host: HostId) -> usize {
     usize::from(host.0) - 1
 }
 
-impl World {
+impl ModelState {
     fn latest(&self) -> &GroupState {
         self.states.last().unwrap().group(PARTITION).unwrap()
     }
@@ -120,28 +153,28 @@ impl World {
     }
 }
 
-impl Group {
+impl ModelGroup {
     fn is_off(&self, switch: Switch) -> bool {
         self.off.contains(&switch)
     }
 
     /// May the host act on its applied state?
-    fn acts(&self, world: &World, node: usize) -> bool {
+    fn acts(&self, world: &ModelState, node: usize) -> bool {
         let (known, this) = (world.known(node), &world.nodes[node]);
         (known.view().0 >= this.record.0 || self.is_off(Switch::StoredView))
             && (known.revision().0 >= this.record.1 || self.is_off(Switch::StoredRevision))
             && (this.applied >= this.needs || self.is_off(Switch::RegisterFirst))
     }
 
-    fn serves(&self, world: &World, node: usize) -> bool {
+    fn serves(&self, world: &ModelState, node: usize) -> bool {
         let (known, this) = (world.known(node), &world.nodes[node]);
         self.acts(world, node)
             && known.owner() == Some(host(node))
-            && this.copy == Copy::Owner
+            && this.copy == ModelCopy::Owner
             && this.origin == known.origin().0
     }
 
-    fn counted(&self, world: &World, owner: usize) -> Vec<usize> {
+    fn counted(&self, world: &ModelState, owner: usize) -> Vec<usize> {
         let (known, this) = (world.known(owner), &world.nodes[owner]);
         let evicting = |node: usize| {
             this.record.2 == Some(node)
@@ -156,13 +189,13 @@ impl Group {
         (0..HOSTS).filter(counts).collect()
     }
 
-    fn order(&self, world: &mut World, command: &Command) -> bool {
+    fn order(&self, world: &mut ModelState, command: &Command) -> bool {
         let mut state = world.states.last().unwrap().clone();
         let is_applied = !matches!(state.apply(command), Applied::Refused(_));
         let old = world.latest().origin();
         if is_applied {
             world.states.push(state);
-            let leased = |node: &Node| node.lease.is_some() && node.copy == Copy::Owner;
+            let leased = |node: &ModelHost| node.lease.is_some() && node.copy == ModelCopy::Owner;
             world.is_broken |= world.latest().origin() > old
                 && world
                     .nodes
@@ -173,7 +206,7 @@ impl Group {
     }
 
     /// The host has applied a command: it freezes, promotes or discards its copy.
-    fn follow_state(&self, world: &mut World, node: usize) {
+    fn follow_state(&self, world: &mut ModelState, node: usize) {
         if !self.acts(world, node) {
             return;
         }
@@ -191,39 +224,40 @@ impl Group {
         let is_within = seal.is_some_and(|seal| seal.0 == this.origin && seal.1 >= this.position);
         if owner == host(node) {
             this.record.1 = known.revision().0.max(this.record.1);
-            if this.copy == Copy::Follower && is_at {
-                (this.copy, this.origin, this.position) = (Copy::Owner, known.origin().0, 0);
+            if this.copy == ModelCopy::Follower && is_at {
+                (this.copy, this.origin, this.position) = (ModelCopy::Owner, known.origin().0, 0);
                 (this.replicated, this.lease) = (0, None);
             }
             return;
         }
-        let is_part = this.copy == Copy::Follower && (this.origin == known.origin().0 || is_within);
+        let is_part =
+            this.copy == ModelCopy::Follower && (this.origin == known.origin().0 || is_within);
         let is_settled = known.full().len() >= NEEDED;
-        if this.copy != Copy::Empty && !is_part && is_settled {
-            (this.copy, this.position, this.lease) = (Copy::Empty, 0, None);
+        if this.copy != ModelCopy::Empty && !is_part && is_settled {
+            (this.copy, this.position, this.lease) = (ModelCopy::Empty, 0, None);
         }
     }
 
     /// The owner sends, the member applies, promises and answers.
-    fn ship(&self, world: &mut World, owner: usize, member: usize) {
+    fn ship(&self, world: &mut ModelState, owner: usize, member: usize) {
         let source = world.nodes[owner].clone();
         let view = world.known(owner).view().0;
         let base = world.base(source.origin).map(|seal| (seal.origin.0, seal.position));
         let this = &mut world.nodes[member];
-        if this.copy == Copy::Empty {
+        if this.copy == ModelCopy::Empty {
             (this.origin, this.position) = (source.origin, source.position);
         } else if this.origin == source.origin {
             this.position = (this.position + 1).min(source.position);
         } else if base.is_some_and(|base| base >= (this.origin, this.position)) {
             (this.origin, this.position) = (source.origin, 0);
         }
-        this.copy = Copy::Follower;
+        this.copy = ModelCopy::Follower;
         this.promises = true;
-        this.sent = Some((view, this.position));
+        this.sent = Some((view, this.position, true));
     }
 
-    fn acknowledge(&self, world: &mut World, member: usize) {
-        let Some((view, position)) = world.nodes[member].sent.take() else { return };
+    fn acknowledge(&self, world: &mut ModelState, member: usize) {
+        let Some((view, position, is_fresh)) = world.nodes[member].sent.take() else { return };
         let is_of = |node: &usize| {
             self.serves(world, *node)
                 && (world.known(*node).view().0 == view
@@ -232,7 +266,8 @@ impl Group {
         let Some(owner) = (0..HOSTS).find(is_of) else { return };
         let known = &mut world.nodes[owner].acknowledged[member];
         *known = (*known).max(Some(position));
-        world.nodes[owner].answered[member] = true;
+        // The lease begins when the message was sent: a late answer does not lengthen it.
+        world.nodes[owner].answered[member] |= is_fresh || self.is_off(Switch::LeaseFromSend);
         let counted = self.counted(world, owner);
         let this = &world.nodes[owner];
         let granters: Vec<usize> =
@@ -259,7 +294,7 @@ impl Group {
     }
 
     /// Do the others hold everything that was replicated, and have they granted the lease?
-    fn may_evict(&self, world: &World, owner: usize, member: usize) -> bool {
+    fn may_evict(&self, world: &ModelState, owner: usize, member: usize) -> bool {
         let this = &world.nodes[owner];
         let rest: Vec<usize> =
             self.counted(world, owner).into_iter().filter(|node| *node != member).collect();
@@ -272,7 +307,50 @@ impl Group {
         is_held && is_granted
     }
 
-    fn owner_actions(&self, world: &World, owner: usize, actions: &mut Vec<Action>) {
+    fn end_promise(&self, world: &mut ModelState, node: usize) {
+        world.nodes[node].promises = false;
+        if let Some(sent) = &mut world.nodes[node].sent {
+            sent.2 = false;
+        }
+        if !self.is_off(Switch::LeaseFromSend) {
+            for owner in &mut world.nodes {
+                owner.answered[node] = false;
+                if let Some(lease) = &mut owner.lease {
+                    lease[node] = false;
+                }
+            }
+        }
+    }
+
+    fn propose(&self, world: &mut ModelState, command: &Command) -> Option<()> {
+        if let Command::Evict { revision, host, .. } = command {
+            let is_owner = |node: &usize| {
+                self.serves(world, *node) && world.known(*node).revision() == *revision
+            };
+            let owner = (0..HOSTS).find(is_owner)?;
+            let record = &mut world.nodes[owner].record;
+            (record.1, record.2) = (revision.0, Some(index(*host)));
+        }
+        world.pending.insert(command.encode());
+        Some(())
+    }
+
+    fn report(&self, world: &mut ModelState, node: usize) {
+        let (partition, view) = (PARTITION, world.known(node).view());
+        let (origin, position) = world.held(node);
+        let owner = world.known(node).excluded().map(index);
+        let (held, host) = (log_position(origin, position), host(node));
+        self.order(world, &Command::Report { partition, view, host, held });
+        // Without the rule it goes on to apply what the excluded owner has sent.
+        if let Some(owner) = owner.filter(|_| self.is_off(Switch::FreezeFirst))
+            && self.serves(world, owner)
+            && world.nodes[owner].origin == origin
+        {
+            self.ship(world, owner, node);
+        }
+    }
+
+    fn owner_actions(&self, world: &ModelState, owner: usize, actions: &mut Vec<ModelAction>) {
         let known = world.known(owner);
         let (partition, revision) = (PARTITION, known.revision());
         for member in (0..HOSTS).filter(|member| *member != owner) {
@@ -280,45 +358,47 @@ impl Group {
             let this = &world.nodes[owner];
             let is_complete = this.acknowledged[member] >= Some(this.replicated);
             let host = host(member);
-            let is_rest = world.nodes[member].copy == Copy::Owner;
+            let is_owner_copy = world.nodes[member].copy == ModelCopy::Owner;
             if self.acts(world, member)
                 && world.known(member).view() == known.view()
                 && world.known(member).owner() == known.owner()
-                && !is_rest
+                && !is_owner_copy
                 && world.nodes[member].sent.is_none()
             {
-                actions.push(Action::Ship(owner, member));
+                actions.push(ModelAction::Ship(owner, member));
             }
             if world.latest().revision().0 >= 4 + self.changes {
                 continue;
             }
             if !is_full && is_complete && this.acknowledged[member].is_some() {
-                actions.push(Action::Propose(Command::Full { partition, revision, host }));
+                actions.push(ModelAction::Propose(Command::Full { partition, revision, host }));
             }
             let is_free = this.record.1 != revision.0 || this.record.2.is_none();
             if is_full && is_free && known.full().len() > NEEDED {
-                if self.may_evict(world, owner, member) {
-                    actions.push(Action::Propose(Command::Evict { partition, revision, host }));
-                }
+                actions.extend(
+                    self.may_evict(world, owner, member).then_some(ModelAction::Propose(
+                        Command::Evict { partition, revision, host },
+                    )),
+                );
             }
         }
         if world.nodes[owner].position < self.writes {
-            actions.push(Action::Write(owner));
+            actions.push(ModelAction::Write(owner));
         }
     }
 
-    fn node_actions(&self, world: &World, node: usize, actions: &mut Vec<Action>) {
+    fn node_actions(&self, world: &ModelState, node: usize, actions: &mut Vec<ModelAction>) {
         let (this, known) = (&world.nodes[node], world.known(node));
         if this.applied + 1 < world.states.len() {
-            actions.push(Action::Apply(node));
+            actions.push(ModelAction::Apply(node));
         }
         if this.sent.is_some() {
-            actions.push(Action::Acknowledge(node));
+            actions.push(ModelAction::Acknowledge(node));
         }
         if this.lease.is_some() {
-            actions.push(Action::EndLease(node));
+            actions.push(ModelAction::EndLease(node));
         }
-        let outlives = |owner: &Node| {
+        let outlives = |owner: &ModelHost| {
             owner.lease.is_none_or(|lease| {
                 let rest =
                     |other: &usize| lease[*other] && *other != node && world.nodes[*other].promises;
@@ -326,36 +406,56 @@ impl Group {
             })
         };
         if this.promises && world.nodes.iter().all(outlives) {
-            actions.push(Action::EndPromise(node));
+            actions.push(ModelAction::EndPromise(node));
         }
         let is_sealing = matches!(known.phase(), GroupPhase::Sealing { .. });
         if is_sealing && self.acts(world, node) {
             let may = !this.promises || self.is_off(Switch::Promise);
-            if this.copy == Copy::Follower && may {
-                actions.push(Action::Report(node));
+            if this.copy == ModelCopy::Follower && may {
+                actions.push(ModelAction::Report(node));
             }
-            if this.copy == Copy::Owner && known.excluded() == Some(host(node)) {
-                actions.push(Action::Return(node));
+            if this.copy == ModelCopy::Owner && known.excluded() == Some(host(node)) {
+                actions.push(ModelAction::Return(node));
             }
         }
         if world.restarts < self.restarts {
-            actions.push(Action::Restart(node));
+            actions.push(ModelAction::Restart(node));
         }
-        if world.losses < self.losses && this.copy != Copy::Empty {
-            actions.push(Action::Lose(node));
+        if world.losses < self.losses && this.copy != ModelCopy::Empty {
+            actions.push(ModelAction::Lose(node));
         }
     }
 }
 
-impl Model for Group {
-    type State = World;
-    type Action = Action;
+/// The region of a host is lost. Its next process knows nothing that is older.
+fn lose(world: &mut ModelState, node: usize) {
+    world.losses += 1;
+    let (needs, applied) = (world.states.len() - 1, world.nodes[node].applied);
+    world.nodes[node] = ModelHost {
+        copy: ModelCopy::Empty,
+        origin: 0,
+        position: 0,
+        replicated: 0,
+        record: (0, 0, None),
+        lease: None,
+        applied,
+        needs,
+        promises: true,
+        acknowledged: [None; HOSTS],
+        answered: [false; HOSTS],
+        sent: world.nodes[node].sent,
+    };
+}
 
-    fn init_states(&self) -> Vec<World> {
-        let mut state = whole(3, 2);
+impl Model for ModelGroup {
+    type State = ModelState;
+    type Action = ModelAction;
+
+    fn init_states(&self) -> Vec<ModelState> {
+        let mut state = whole();
         state.switch_off(&self.off);
-        let node = |node: usize| Node {
-            copy: if node == 0 { Copy::Owner } else { Copy::Follower },
+        let node = |node: usize| ModelHost {
+            copy: if node == 0 { ModelCopy::Owner } else { ModelCopy::Follower },
             origin: 1,
             position: 0,
             replicated: 0,
@@ -368,7 +468,7 @@ impl Model for Group {
             answered: [false; HOSTS],
             sent: None,
         };
-        vec![World {
+        vec![ModelState {
             states: vec![state],
             nodes: std::array::from_fn(node),
             pending: BTreeSet::new(),
@@ -379,7 +479,7 @@ impl Model for Group {
         }]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+    fn actions(&self, world: &ModelState, actions: &mut Vec<ModelAction>) {
         for node in 0..HOSTS {
             self.node_actions(world, node, actions);
             if self.serves(world, node) {
@@ -387,66 +487,44 @@ impl Model for Group {
             }
         }
         if world.latest().owner().is_some() && world.latest().view().0 < self.views {
-            actions.push(Action::Exclude);
+            actions.push(ModelAction::Exclude);
         }
-        actions.extend(world.pending.iter().cloned().map(Action::Order));
+        actions.extend(world.pending.iter().cloned().map(ModelAction::Order));
     }
 
-    fn next_state(&self, before: &World, action: Action) -> Option<World> {
+    fn next_state(&self, before: &ModelState, action: ModelAction) -> Option<ModelState> {
         let mut world = before.clone();
         let partition = PARTITION;
         match action {
-            Action::Apply(node) => {
+            ModelAction::Apply(node) => {
                 world.nodes[node].applied += 1;
                 self.follow_state(&mut world, node);
             }
-            Action::Write(node) => world.nodes[node].position += 1,
-            Action::Ship(owner, member) => self.ship(&mut world, owner, member),
-            Action::Acknowledge(member) => self.acknowledge(&mut world, member),
-            Action::EndLease(node) => {
+            ModelAction::Write(node) => world.nodes[node].position += 1,
+            ModelAction::Ship(owner, member) => self.ship(&mut world, owner, member),
+            ModelAction::Acknowledge(member) => self.acknowledge(&mut world, member),
+            ModelAction::EndLease(node) => {
                 world.nodes[node].lease = None;
                 world.nodes[node].answered = [false; HOSTS];
             }
-            Action::EndPromise(node) => world.nodes[node].promises = false,
-            Action::Exclude => {
+            ModelAction::EndPromise(node) => self.end_promise(&mut world, node),
+            ModelAction::Exclude => {
                 let view = world.latest().view();
                 self.order(&mut world, &Command::Exclude { partition, view });
             }
-            Action::Report(node) => {
-                let view = world.known(node).view();
-                let (origin, position) = world.held(node);
-                let held = crate::fixture::held(origin, position);
-                let host = host(node);
-                self.order(&mut world, &Command::Report { partition, view, host, held });
-                if self.is_off(Switch::FreezeFirst) {
-                    // It goes on to apply what the excluded owner has sent.
-                    let owner = index(before.known(node).excluded().unwrap_or(host));
-                    if self.serves(&world, owner) && world.nodes[owner].origin == origin {
-                        self.ship(&mut world, owner, node);
-                    }
-                }
-            }
-            Action::Return(node) => {
+            ModelAction::Report(node) => self.report(&mut world, node),
+            ModelAction::Return(node) => {
                 let (view, host) = (world.known(node).view(), host(node));
                 self.order(&mut world, &Command::Return { partition, view, host });
             }
-            Action::Propose(command) => {
-                if let Command::Evict { revision, host, .. } = command {
-                    let owner = (0..HOSTS).find(|node| {
-                        self.serves(&world, *node) && world.known(*node).revision() == revision
-                    });
-                    let record = &mut world.nodes[owner?].record;
-                    (record.1, record.2) = (revision.0, Some(index(host)));
-                }
-                world.pending.insert(command.encode());
-            }
-            Action::Order(bytes) => {
+            ModelAction::Propose(command) => self.propose(&mut world, &command)?,
+            ModelAction::Order(bytes) => {
                 let command = Command::decode(&bytes).unwrap();
                 if !self.order(&mut world, &command) {
                     world.pending.remove(&bytes);
                 }
             }
-            Action::Restart(node) => {
+            ModelAction::Restart(node) => {
                 world.restarts += 1;
                 let this = &mut world.nodes[node];
                 this.applied = this.applied.saturating_sub(1);
@@ -454,39 +532,22 @@ impl Model for Group {
                 (this.acknowledged, this.answered) = ([None; HOSTS], [false; HOSTS]);
                 self.follow_state(&mut world, node);
             }
-            Action::Lose(node) => {
-                world.losses += 1;
-                let needs = world.states.len() - 1;
-                let fresh = Node {
-                    copy: Copy::Empty,
-                    origin: 0,
-                    position: 0,
-                    replicated: 0,
-                    record: (0, 0, None),
-                    lease: None,
-                    needs,
-                    promises: true,
-                    acknowledged: [None; HOSTS],
-                    answered: [false; HOSTS],
-                    ..world.nodes[node].clone()
-                };
-                world.nodes[node] = fresh;
-            }
+            ModelAction::Lose(node) => lose(&mut world, node),
         }
         (world != *before).then_some(world)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("Rules", |_: &Self, world: &World| !world.is_broken),
-            Property::always("Durable", |_: &Self, world: &World| {
+            Property::always("Rules", |_: &Self, world: &ModelState| !world.is_broken),
+            Property::always("Durable", |_: &Self, world: &ModelState| {
                 let Some(owner) = world.latest().owner() else { return true };
                 let this = &world.nodes[index(owner)];
-                this.copy != Copy::Owner
+                this.copy != ModelCopy::Owner
                     || this.origin != world.latest().origin().0
                     || world.contains(world.held(index(owner)), world.released)
             }),
-            Property::sometimes("FailOver", |_: &Self, world: &World| {
+            Property::sometimes("FailOver", |_: &Self, world: &ModelState| {
                 let owner = world.latest().owner().map(index);
                 world.latest().origin() > ViewNumber::FIRST
                     && owner.is_some_and(|owner| world.nodes[owner].replicated > 0)
@@ -496,7 +557,7 @@ impl Model for Group {
 }
 
 /// Explores everything up to this depth. Returns how many states there are.
-fn explore(group: Group, depth: usize) -> usize {
+fn explore(group: ModelGroup, depth: usize) -> usize {
     let checker = group.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
     checker.assert_no_discovery("Rules");
     checker.assert_no_discovery("Durable");
@@ -504,7 +565,7 @@ fn explore(group: Group, depth: usize) -> usize {
 }
 
 /// Without the rule a violation is found within this depth.
-fn fails(switch: Switch, mut group: Group, depth: usize) {
+fn fails(switch: Switch, mut group: ModelGroup, depth: usize) {
     group.off.push(switch);
     let checker = group.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
     let found = checker.discoveries();
@@ -513,8 +574,8 @@ fn fails(switch: Switch, mut group: Group, depth: usize) {
     assert!(!failed.is_empty(), "{switch:?} is not needed within these bounds");
 }
 
-fn small() -> Group {
-    Group { off: Vec::new(), writes: 1, views: 2, losses: 0, restarts: 0, changes: 0 }
+fn small() -> ModelGroup {
+    ModelGroup { off: Vec::new(), writes: 1, views: 2, losses: 0, restarts: 0, changes: 0 }
 }
 
 #[test]
@@ -529,6 +590,7 @@ fn each_rule_that_small_bounds_show_is_needed() {
         (Switch::ReportQuorum, 9),
         (Switch::FreezeFirst, 12),
         (Switch::ShorterIsNotFull, 14),
+        (Switch::LeaseFromSend, 12),
     ] {
         fails(switch, small(), depth);
     }
@@ -538,6 +600,6 @@ fn each_rule_that_small_bounds_show_is_needed() {
 #[test]
 #[ignore = "takes minutes and gigabytes: `cargo xtask soak`"]
 fn everything_within_larger_bounds_keeps_the_rules() {
-    let larger = Group { writes: 2, views: 3, losses: 1, restarts: 1, changes: 2, ..small() };
+    let larger = ModelGroup { writes: 2, views: 3, losses: 1, restarts: 1, changes: 2, ..small() };
     println!("{} states", explore(larger, DEPTH + 3));
 }
