@@ -3,7 +3,8 @@
 //!
 //! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
 //! kills after every single instruction. `soak clients`, `soak tcl` and `soak numa` are runs of
-//! their own, of some minutes: they need registries, source packages, or an emulator.
+//! their own, of some minutes: they need registries, source packages, or an emulator. `soak sim`
+//! simulates clusters only.
 
 use crate::{guest, packages, run};
 use std::fmt::Write as _;
@@ -102,6 +103,13 @@ const PARTS: &[Part] = &[
         last: LastArg::Absent,
     },
     Part {
+        what: "simulated clusters under faults",
+        minutes: 12,
+        args: &["run", "--profile", "test", "-p", "nearstate-sim", "--"],
+        environment: &[],
+        last: LastArg::Count(100_000),
+    },
+    Part {
         what: "random bytes to every parser",
         minutes: 10,
         args: &["test", "-p", "nearstate-fuzz"],
@@ -110,7 +118,7 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs `clients`, `tcl` or `numa`, or all parts of the usual run.
+/// Runs `clients`, `tcl`, `numa` or `sim`, or all parts of the usual run.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
         Some("clients") => with_clients(root, packages::CLIENTS, args),
@@ -119,8 +127,20 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<bool, String> {
             build(root, &[])?;
             guest::run(root, &crate::suites::program(root))
         }
+        Some("sim") => simulate(root, args),
         _ => all(root, args),
     }
+}
+
+/// Simulates clusters: 100,000 seeds, or as many as `args` says.
+fn simulate(root: &Path, args: &[String]) -> Result<bool, String> {
+    let seeds = match args {
+        [_] => "100000",
+        [_, seeds] if seeds.parse::<u64>().is_ok() => seeds,
+        _ => return Err("run `cargo xtask soak sim [SEEDS]`".to_owned()),
+    };
+    let program = ["run", "--profile", "test", "-p", "nearstate-sim", "--", seeds];
+    Ok(run::show(run::cargo().args(program).current_dir(root)).is_ok())
 }
 
 /// Runs the program of `verification/clients`, which prints a table of results.
