@@ -20,6 +20,11 @@ fn clock(which: libc::clockid_t) -> Duration {
 pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
     std::sync::atomic::AtomicI64::new(0);
 
+/// The time of `CLOCK_MONOTONIC_RAW`: no adjustment changes its rate. Leases are measured by it.
+pub fn monotonic_raw() -> Duration {
+    clock(libc::CLOCK_MONOTONIC_RAW)
+}
+
 /// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).
 pub fn now_ms_coarse() -> u64 {
     let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);

@@ -250,7 +250,10 @@ impl Session {
             return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
         }
         if applied.check == UNKNOWN {
-            return Ok(FeedStart::Joins);
+            // No entry is at the position where a successor's log begins.
+            let begins = self.member.takeover()?.map(|takeover| takeover.position);
+            let is_kept = begins == Some(applied.position) && floor <= applied.position + 1;
+            return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
         }
         let mut stream = self.commit_stream_behind(applied.position - 1)?;
         match stream.next()? {
