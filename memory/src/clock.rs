@@ -20,9 +20,10 @@ fn clock(which: libc::clockid_t) -> Duration {
 pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
     std::sync::atomic::AtomicI64::new(0);
 
-/// The time of `CLOCK_MONOTONIC_RAW`: no adjustment changes its rate. Leases are measured by it.
-pub fn monotonic_raw() -> Duration {
-    clock(libc::CLOCK_MONOTONIC_RAW)
+/// The clock of leases and promises, `CLOCK_BOOTTIME`: it never goes back, and counts the time in
+/// which the machine was suspended.
+pub fn lease_clock() -> Duration {
+    clock(libc::CLOCK_BOOTTIME)
 }
 
 /// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).

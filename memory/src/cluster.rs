@@ -17,7 +17,7 @@ use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::Ordering;
-use crate::clock::monotonic_raw;
+use crate::clock::lease_clock;
 use crate::crash::crash_point;
 use crate::layout::{
     Corruption, FENCED, LEASE_BOOT, LEASE_END, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN,
@@ -34,7 +34,7 @@ pub const VIEW_MAX: u64 = (1 << 48) - 1;
 pub enum OwnerLease {
     /// The region belongs to no cluster: its host owns it.
     Unclustered,
-    /// The host owns it until this time of [`monotonic_raw`].
+    /// The host owns it until this time of [`lease_clock`].
     Held {
         /// The end of the lease.
         until: Duration,
@@ -190,7 +190,7 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// The host owns the region until this time of [`monotonic_raw`], at the longest until it is
+    /// The host owns the region until this time of [`lease_clock`], at the longest until it is
     /// said again. One process at a time says so.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl Member {
             return Ok(OwnerLease::Unclustered);
         }
         let until = Duration::from_micros(end);
-        let is_held = present_boot() == Some(boot) && monotonic_raw() < until;
+        let is_held = present_boot() == Some(boot) && lease_clock() < until;
         Ok(if is_held { OwnerLease::Held { until } } else { OwnerLease::Expired })
     }
 

@@ -98,7 +98,7 @@ pub(crate) const FOLLOW_SWITCH: u64 = CLUSTER_PAGE + 0x700;
 pub(crate) const OWNER_ADDRESS: u64 = CLUSTER_PAGE + 0x740;
 /// The most bytes of that text.
 pub(crate) const OWNER_ADDRESS_BYTES_MAX: u64 = 112;
-/// The end of the owner's lease in microseconds of `CLOCK_MONOTONIC_RAW`, and the boot whose clock
+/// The end of the owner's lease in microseconds of `CLOCK_BOOTTIME`, and the boot whose clock
 /// that is, both sealed (`cluster.rs`).
 pub(crate) const LEASE_END: u64 = CLUSTER_PAGE + 0x140;
 pub(crate) const LEASE_BOOT: u64 = CLUSTER_PAGE + 0x148;

@@ -49,7 +49,7 @@ mod models;
 mod fixture;
 
 pub use allocator::release_allocator_memory;
-pub use clock::{is_reached, monotonic_raw, now_ms, now_ms_coarse, since_boot, without_expiry};
+pub use clock::{is_reached, lease_clock, now_ms, now_ms_coarse, since_boot, without_expiry};
 pub use cluster::{OwnerLease, VIEW_MAX};
 pub use counter::Counter;
 pub use evacuation::Evacuation;

@@ -61,7 +61,7 @@ pub use nearstate_memory::{
     MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, OwnerLease, PageSize, PagesByNode,
     PinMode, RegionFiles, RemovedRegion, Takeover, ThreadCall, ThreadGuard, VIEW_MAX,
     barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
-    monotonic_raw, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
+    lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
     user_directory, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};

@@ -80,7 +80,7 @@ impl Session {
         self.member.owner_lease()
     }
 
-    /// The host owns the region until this time of [`monotonic_raw`](nearstate_memory::monotonic_raw).
+    /// The host owns the region until this time of [`lease_clock`](nearstate_memory::lease_clock).
     ///
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
