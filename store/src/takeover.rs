@@ -194,12 +194,19 @@ impl Session {
     /// incarnation. Does nothing if that was done before.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`.
+    /// `BadArgument`: it is that of a partition since another view; `Damaged`, `Forked`.
     pub fn begin_partition(&self, view: u64) -> Result<()> {
-        if self.member.log_identity()?.origin == view {
-            return Ok(());
+        match self.member.log_identity()?.origin {
+            0 => self.begin_incarnation(view),
+            origin if origin == view => Ok(()),
+            origin => {
+                let detail = format!(
+                    "the region's log is that of its partition since view {origin}: it does not \
+                     begin anew in view {view}"
+                );
+                Err(Error::BadArgument { detail })
+            }
         }
-        self.begin_incarnation(view)
     }
 
     fn begin_incarnation(&self, view: u64) -> Result<()> {

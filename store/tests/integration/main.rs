@@ -43,4 +43,5 @@ mod records;
 mod scans;
 mod tag_declaration;
 mod tags;
+mod takeover;
 mod transactions;
