@@ -72,7 +72,8 @@ pub enum Freeze {
     Frozen {
         /// The log.
         log: LogIdentity,
-        /// The last entry of it that the region has.
+        /// The position up to which the region has everything, and the check value of the last
+        /// entry up to there.
         place: FollowPosition,
         /// True if it is the region's own log.
         is_own: bool,
@@ -259,18 +260,21 @@ impl Partition {
         };
         // A connection of a higher view may be what is followed already.
         self.member.end_below(view);
-        let Some(Following { state, source, applied }) = following else {
+        let Some(Following { state, source, applied, reached }) = following else {
             self.stop_serving();
             session.set_fenced(true)?;
             session.drain_logged()?;
-            let (log, place) = (session.log_identity()?, session.last_entry()?);
+            // Nothing is undecided, so the end of the log is the position of its last entry.
+            let (log, check) = (session.log_identity()?, session.last_entry()?.check);
+            let place = FollowPosition { position: session.log_tail_position()?, check };
             return Ok(Freeze::Frozen { log, place, is_own: true });
         };
         // A promotion that was killed has fenced writers: the copy is as it was.
         let is_whole = matches!(state, FollowState::Full | FollowState::Promoting)
             && session.is_bound(self.group.cluster_id)?;
         Ok(if is_whole {
-            Freeze::Frozen { log: source, place: applied, is_own: false }
+            let place = FollowPosition { position: reached, check: applied.check };
+            Freeze::Frozen { log: source, place, is_own: false }
         } else {
             Freeze::NotFull
         })
@@ -304,11 +308,16 @@ impl Partition {
             session.bind(self.group.cluster_id)?;
             return Ok(None);
         };
-        let known =
-            session.takeover()?.filter(|takeover| (takeover.old, takeover.seal) == (log, place));
+        let known = session.takeover()?.filter(|takeover| {
+            takeover.old == log
+                && takeover.seal.check == place.check
+                && takeover.seal.position <= place.position
+        });
         match session.following()? {
             None if known.is_some_and(|takeover| takeover.own.origin == view) => return Ok(known),
-            Some(following) if (following.source, following.applied) == (log, place) => {}
+            Some(known)
+                if known.source == log
+                    && (known.reached, known.applied.check) == (place.position, place.check) => {}
             Some(_) | None => return refused("the copy does not hold exactly what was sealed"),
         }
         let takeover = session.promote_logged(view, WhenFull::Refuse, false)?;

@@ -572,6 +572,14 @@ impl Follower<'_> {
         self.session.member.set_follow_position(applied)
     }
 
+    /// Behind the last applied entry there is none up to this position.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_reached(&self, position: u64) -> Result<()> {
+        self.session.member.set_follow_reached(position)
+    }
+
     /// The copy has everything up to this position: its tags are declared, and it is full.
     ///
     /// Complexity: linear in the records of namespaces with tags.

@@ -21,7 +21,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{FollowPosition, FollowState, Following, LogIdentity, OwnerLease, Takeover};
 use nearstate_model::{Error, Result};
 
-use crate::log::consumer::{StreamItem, WhenFull};
+use crate::log::consumer::WhenFull;
 use crate::session::Session;
 
 /// What a demotion has changed.
@@ -230,26 +230,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// The last entry of the own log: position 0 if the log has none.
-    ///
-    /// Complexity: linear in the entries behind the last one that a follower has acknowledged.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn last_entry(&self) -> Result<FollowPosition> {
-        let shipped = self.member.shipped_position()?;
-        let floor = self.member.log_floor_position()?;
-        let mut last = shipped;
-        let mut stream =
-            self.commit_stream_behind(shipped.position.max(floor.saturating_sub(1)))?;
-        while let Some(item) = stream.next()? {
-            if let StreamItem::Transaction(entry) = item {
-                last = FollowPosition { position: entry.number, check: entry.check_value()? };
-            }
-        }
-        Ok(last)
     }
 
     /// The revision at which the owner has proposed to evict a member, and the member.

@@ -143,6 +143,13 @@ impl Applier<'_, '_, '_> {
     fn take_position<'m>(&mut self, message: PositionMessage) -> Result<Applied<'m>> {
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
+        if self.membership.is_some()
+            && !self.progress.is_joining
+            && self.session.following()?.is_some_and(|known| known.reached < message.position)
+        {
+            // What is acknowledged is reported, also after a kill.
+            self.follower.set_reached(message.position)?;
+        }
         self.connection.told = Some(message);
         self.connection.first_stamp.get_or_insert(message.stamp);
         if let Some(member) = self.membership {
