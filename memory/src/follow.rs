@@ -98,10 +98,9 @@ impl FollowState {
         match unseal(word, "the state of a follower has a flipped bit")? {
             0 => Ok(None),
             1 => Ok(Some(Self::Joining)),
-            2 => Ok(Some(Self::Full)),
+            2 | Self::SWITCHING => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
             4 => Ok(Some(Self::Extending)),
-            Self::SWITCHING => Ok(Some(Self::Full)),
             6 => Ok(Some(Self::Demoting)),
             _ => Err(Corruption("a follower has an unknown state")),
         }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | follows the owner | [`Partition::follow`], [`Partition::freeze`] |
 //! | becomes the owner | [`Partition::promote`], [`Partition::serve`] |
-//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`], [`Partition::set_fenced`] |
+//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`], [`Partition::raise_floor`] |
 //! | is the owner no longer | [`Partition::demote`], then [`Partition::follow`] |
 //!
 //! What happens on the connections comes as [`PartitionInput`](crate::PartitionInput), on their

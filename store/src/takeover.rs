@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{FollowPosition, FollowState, Following, LogIdentity, OwnerLease, Takeover};
+use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, Takeover};
 use nearstate_model::{Error, Result};
 
 use crate::log::consumer::WhenFull;

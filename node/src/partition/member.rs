@@ -59,8 +59,8 @@ impl MemberThread {
     }
 
     fn wait<'w>(&self, wanted: MutexGuard<'w, Wanted>) -> MutexGuard<'w, Wanted> {
-        let waited = self.changed.wait_timeout(wanted, LOOK_MAX);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        let woken = self.changed.wait_timeout(wanted, LOOK_MAX);
+        woken.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Changes what is followed.

@@ -305,7 +305,7 @@ impl FollowerConnection<'_> {
             self.link.exchange(&mut self.received)?;
             match self.received.next().map_err(|error| Ended::Retry(error.to_string()))? {
                 Some(Message::Welcome(welcome)) => {
-                    let begun = Begun {
+                    let answer = SourceAnswer {
                         place: welcome.place,
                         source: identity_of(
                             welcome.source_id,
@@ -314,7 +314,7 @@ impl FollowerConnection<'_> {
                         start: welcome.start,
                         name: welcome.name.to_owned(),
                     };
-                    return self.begin(config, follower, (of, applied), &begun);
+                    return self.begin(config, follower, (of, applied), &answer);
                 }
                 Some(Message::Refusal(refusal)) => return Err(refused(&refusal)),
                 Some(_) => return Err(Ended::Retry("the source sent no welcome".to_owned())),
@@ -339,10 +339,10 @@ impl FollowerConnection<'_> {
         config: &mut FollowConfig<'_>,
         follower: &mut Follower<'_>,
         (of, applied): (LogIdentity, FollowPosition),
-        begun: &Begun,
+        answer: &SourceAnswer,
     ) -> std::result::Result<(), Ended> {
-        let Begun { source, start, ref name, .. } = *begun;
-        if begun.place != self.place() {
+        let SourceAnswer { source, start, ref name, .. } = *answer;
+        if answer.place != self.place() {
             let reason = format!("{name} is of another view or cluster");
             return Err(Ended::Retry(reason));
         }
@@ -430,7 +430,7 @@ impl FollowerConnection<'_> {
     /// Ends the connection of a member whose host has seen a higher view.
     fn check_view(&self) -> std::result::Result<(), Ended> {
         match self.membership {
-            Some(member) if self.session.view_seen().map_err(Error::from)? > member.view => {
+            Some(member) if self.session.view_seen()? > member.view => {
                 Err(Ended::Retry("this host has seen a higher view".to_owned()))
             }
             Some(_) | None => Ok(()),
@@ -493,14 +493,14 @@ impl FollowerConnection<'_> {
                 member.group.tell(PartitionInput::Joined { view: member.view, position });
             }
             if let Some(told) = told {
-                let applied = if self.progress.is_joining { 0 } else { self.progress.position };
+                let position = if self.progress.is_joining { 0 } else { self.progress.position };
                 member.group.tell(PartitionInput::PositionReceived {
                     view: member.view,
                     stamp: told.stamp,
                     answered: told.answered,
                     is_leased: told.is_leased,
                     replicated: told.replicated,
-                    applied,
+                    applied: position,
                 });
             }
             stamp = self.answerable();
@@ -535,7 +535,7 @@ impl FollowerConnection<'_> {
 }
 
 /// The welcome of a source.
-struct Begun {
+struct SourceAnswer {
     place: Place,
     source: LogIdentity,
     start: Start,

@@ -76,7 +76,7 @@ impl Shipment<'_> {
             self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
-            let has_received = self.link.stream.exchange(&mut self.received)?;
+            let has_received = self.link.stream.exchange(self.received)?;
             if has_received {
                 self.take_acknowledgements(session, feed, &mut pace)?;
             }
