@@ -5,7 +5,7 @@
 //! |---|---|
 //! | follows the owner | [`Partition::follow`], [`Partition::freeze`] |
 //! | becomes the owner | [`Partition::promote`], [`Partition::serve`] |
-//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`], [`Partition::raise_floor`] |
+//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`] |
 //! | is the owner no longer | [`Partition::demote`], then [`Partition::follow`] |
 //!
 //! What happens on the connections comes as [`PartitionInput`](crate::PartitionInput), on their
@@ -283,8 +283,8 @@ impl Partition {
     /// Makes the frozen copy the owner's region: its namespaces are logged, then they may be
     /// written. Members of the old log get what they lack. Writers are fenced until
     /// [`Partition::set_fenced`], so that the driver says when they begin. `seal`: what the copy
-    /// must hold, exactly; `None`: the region is an ordinary one, or an owner's, and its log becomes
-    /// that of the partition. Repeated after a kill.
+    /// must hold, exactly; `None`: the region is an ordinary one, and its log becomes that of
+    /// the partition. Repeated after a kill.
     ///
     /// # Errors
     /// `BadArgument`: a higher view was seen, the region is no copy, or it does not hold the seal;

@@ -190,8 +190,8 @@ impl Session {
         Ok(takeover)
     }
 
-    /// The log of an ordinary region becomes that of a partition: its positions are those of another
-    /// incarnation. Does nothing if that was done before.
+    /// The log of an ordinary region becomes that of a partition: its positions are those of
+    /// another incarnation. Does nothing if that was done before.
     ///
     /// # Errors
     /// `BadArgument`: it is that of a partition since another view; `Damaged`, `Forked`.
@@ -216,8 +216,8 @@ impl Session {
         self.member.set_log_origin(view)
     }
 
-    /// The writers of logged namespaces that are in their commit end it. Before, they are fenced, so
-    /// no other one begins.
+    /// The writers of logged namespaces that are in their commit end it. Before, they are fenced,
+    /// so no other one begins.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
     ///

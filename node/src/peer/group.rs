@@ -1,5 +1,5 @@
 //! What the connections of one partition share with the driver of its group
-//! (`docs/decisions/026-cluster.md`): the view, the promise, the freeze, and what a successor needs.
+//! (`docs/decisions/026-cluster.md`): the view, the stamps, the freeze, and what a successor needs.
 //!
 //! ```text
 //! follower's thread, for what has arrived            driver
