@@ -26,11 +26,11 @@ use nearstate_store::{
     WhenFull,
 };
 
-use self::member::{MemberThread, Target};
+use self::member::{MemberThread, OwnerTarget};
 use crate::peer::ClientTls;
-use crate::peer::events::{FollowerStats, PeerEvent};
-use crate::peer::group::{CatchUp, Group, PartitionInputs};
-use crate::peer::served::{PeerShared, SourceConfig};
+use crate::peer::events::{FollowerStats, PeerEvent, SourceConfig};
+use crate::peer::group::{CatchUp, PartitionGroup, PartitionInputs};
+use crate::peer::served::PeerShared;
 use crate::peer::source::PeerListener;
 
 /// The copy of a partition.
@@ -125,7 +125,7 @@ pub struct PartitionState {
 #[derive(Debug)]
 pub struct Partition {
     shared: Arc<PeerShared>,
-    group: Arc<Group>,
+    group: Arc<PartitionGroup>,
     session: Mutex<Session>,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
@@ -149,7 +149,7 @@ impl Partition {
     /// `System`: no thread; those of a session.
     pub fn open(config: PartitionConfig, region: &Region) -> Result<Self> {
         let PartitionConfig { cluster_id, partition, host, lease, namespaces, .. } = config;
-        let group = Arc::new(Group::new((cluster_id, partition), lease, config.inputs));
+        let group = Arc::new(PartitionGroup::new((cluster_id, partition), lease, config.inputs));
         let source = SourceConfig {
             namespaces,
             keeps: true,
@@ -228,7 +228,7 @@ impl Partition {
         }
         session.set_owner_address(clients)?;
         self.group.clear_floor();
-        self.member.set(Some(Target { view, address: address.to_owned(), discards }));
+        self.member.set(Some(OwnerTarget { view, address: address.to_owned(), discards }));
         Ok(())
     }
 

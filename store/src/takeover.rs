@@ -12,7 +12,7 @@
 //! P7  state := none                           D7  state := joining, of no log
 //! ```
 //!
-//! Each is repeated after a kill. P3 and P4 are not repeated behind P5: somebody may have written
+//! Each is repeated after a kill. P3 and P4 are not repeated behind P5: a writer may have begun
 //! since P6, and the log that begins at the stored position has that.
 
 use std::time::Duration;

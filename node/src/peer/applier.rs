@@ -5,13 +5,13 @@ use nearstate_store::{FollowPosition, Follower, Session};
 use nearstate_wire::{Message, PositionMessage, Refusal};
 
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
-use super::follower::FollowProgress;
-use super::group::{Group, by_old_number};
+use super::events::FollowProgress;
+use super::group::{PartitionGroup, by_old_number};
 
 /// The member of a group that follows its owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Membership<'g> {
-    pub(crate) group: &'g Group,
+    pub(crate) group: &'g PartitionGroup,
     /// The view of the connection.
     pub(crate) view: u64,
 }

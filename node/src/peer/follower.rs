@@ -8,13 +8,15 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_store::{FollowPosition, FollowState, Follower, LogIdentity, Region, Session};
 use nearstate_wire::{
-    Acknowledgement, FrameReader, FrameWriter, Hello, Message, Place, Refusal, RefusalReason, Start,
+    Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal,
+    RefusalReason, Start,
 };
 use tokio_rustls::rustls::Connection;
 
 use super::applier::{Applied, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
 use super::convert::{id_bytes, identity_of};
+use super::events::FollowProgress;
 use super::group::PartitionInput;
 use super::limits::{
     BEAT_INTERVAL, CONNECT_MAX, HELLO_MAX, MEMBER_LOOK_INTERVAL, RETRY_MAX, RETRY_MIN, SILENCE_MAX,
@@ -68,21 +70,6 @@ pub enum FollowEvent<'a> {
     },
     /// How far it is.
     Progress(FollowProgress),
-}
-
-/// How far a follower is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FollowProgress {
-    /// True while it gets all records.
-    pub is_joining: bool,
-    /// Records that were applied while it joined.
-    pub records: u64,
-    /// Transactions that were applied.
-    pub entries: u64,
-    /// The last position that was applied.
-    pub position: u64,
-    /// The end of the source's log, as it was told last.
-    pub tail: u64,
 }
 
 /// Why a connection has ended.
@@ -329,8 +316,9 @@ impl FollowerConnection<'_> {
     }
 
     /// The place of the connection in the cluster.
-    fn place(&self) -> Place {
-        self.membership.map_or_else(Place::default, |member| member.group.place(member.view))
+    fn place(&self) -> PartitionPlace {
+        self.membership
+            .map_or_else(PartitionPlace::default, |member| member.group.place(member.view))
     }
 
     /// The source has welcomed a follower that has `applied` of the log `of`.
@@ -536,7 +524,7 @@ impl FollowerConnection<'_> {
 
 /// The welcome of a source.
 struct SourceAnswer {
-    place: Place,
+    place: PartitionPlace,
     source: LogIdentity,
     start: Start,
     name: String,
