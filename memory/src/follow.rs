@@ -5,6 +5,8 @@
 //! between any two stores leaves them usable: the state is stored last when a copy begins, and of
 //! the two places for the position the one with the lower position is overwritten.
 
+mod switch;
+
 use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,9 +16,9 @@ use crate::index::bucket::{
     GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
 };
 use crate::layout::{
-    CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_PLACES,
-    FOLLOW_STATE, LOG_INCARNATION, LOG_SHIPPED, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at,
-    entry_of, seal, unseal,
+    CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
+    FOLLOW_PLACES, FOLLOW_REACHED, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN, LOG_SHIPPED,
+    SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -32,6 +34,8 @@ pub struct LogIdentity {
     pub region: [u64; 2],
     /// How often the log has lost all its entries: its positions are those of this incarnation.
     pub incarnation: u64,
+    /// In a cluster, the view in which the log became that of its partition.
+    pub origin: u64,
 }
 
 /// How far a region is with the log that it follows.
@@ -45,6 +49,8 @@ pub enum FollowState {
     Extending,
     /// It becomes a region of its own.
     Promoting,
+    /// It was the owner's region, and becomes a copy of nothing.
+    Demoting,
 }
 
 /// The last entry that was applied.
@@ -65,15 +71,22 @@ pub struct Following {
     pub source: LogIdentity,
     /// What it has applied.
     pub applied: FollowPosition,
+    /// The position up to which it has everything: not below that of `applied`, behind which there
+    /// is no entry up to here.
+    pub reached: u64,
 }
 
 impl FollowState {
+    /// Full, and between two logs (`switch.rs`).
+    const SWITCHING: u64 = 5;
+
     const fn code(self) -> u64 {
         match self {
             Self::Joining => 1,
             Self::Full => 2,
             Self::Promoting => 3,
             Self::Extending => 4,
+            Self::Demoting => 6,
         }
     }
 
@@ -85,13 +98,17 @@ impl FollowState {
         match unseal(word, "the state of a follower has a flipped bit")? {
             0 => Ok(None),
             1 => Ok(Some(Self::Joining)),
-            2 => Ok(Some(Self::Full)),
+            2 | Self::SWITCHING => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
             4 => Ok(Some(Self::Extending)),
+            6 => Ok(Some(Self::Demoting)),
             _ => Err(Corruption("a follower has an unknown state")),
         }
     }
 }
+
+/// The words that name a log.
+const SOURCE_WORDS: [u64; 4] = [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION, FOLLOW_ORIGIN];
 
 /// The check value of some words.
 fn check_of(words: &[u64]) -> u64 {
@@ -130,22 +147,35 @@ fn applied(map: &Map) -> Result<FollowPosition, Corruption> {
     Ok(one.into_iter().chain(other).max_by_key(|place| place.position).unwrap_or_default())
 }
 
+fn reached(map: &Map) -> Result<u64, Corruption> {
+    match load(map, FOLLOW_REACHED)? {
+        0 => Ok(0),
+        word => unseal(word, "the position that a follower has reached has a flipped bit"),
+    }
+}
+
 /// What a region follows, if it follows another one.
 pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     let Some(state) = FollowState::of_word(load(map, FOLLOW_STATE)?)? else { return Ok(None) };
-    let [one, other, incarnation] =
-        [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION].map(|at| load(map, at));
-    let (one, other, incarnation) = (one?, other?, incarnation?);
-    let is_whole = load(map, FOLLOW_CHECK)? == check_of(&[one, other, incarnation]);
-    let source = if is_whole {
-        LogIdentity { region: [one, other], incarnation }
-    } else if state == FollowState::Joining {
-        // A process was killed while it began to follow another log.
+    if switch::is_switching(map)? {
+        let (source, applied) = switch::target(map)?;
+        return Ok(Some(Following { state, source, applied, reached: applied.position }));
+    }
+    let mut words = [0; 4];
+    for (word, at) in words.iter_mut().zip(SOURCE_WORDS) {
+        *word = load(map, at)?;
+    }
+    let [one, other, incarnation, origin] = words;
+    let source = if load(map, FOLLOW_CHECK)? == check_of(&words) {
+        LogIdentity { region: [one, other], incarnation, origin }
+    } else if matches!(state, FollowState::Joining | FollowState::Demoting) {
+        // A process was killed while it began to follow another log, or it has followed none.
         LogIdentity::default()
     } else {
         return Err(Corruption("the log that a region follows has a flipped bit"));
     };
-    Ok(Some(Following { state, source, applied: applied(map)? }))
+    let (applied, reached) = (applied(map)?, reached(map)?);
+    Ok(Some(Following { state, source, applied, reached: reached.max(applied.position) }))
 }
 
 /// The incarnation of the region's log.
@@ -153,6 +183,14 @@ pub(crate) fn incarnation(map: &Map) -> Result<u64, Corruption> {
     match load(map, LOG_INCARNATION)? {
         0 => Ok(0),
         word => unseal(word, "the incarnation of the log has a flipped bit"),
+    }
+}
+
+/// The view in which the region's log became that of its partition.
+pub(crate) fn origin(map: &Map) -> Result<u64, Corruption> {
+    match load(map, LOG_ORIGIN)? {
+        0 => Ok(0),
+        word => unseal(word, "the origin of the log has a flipped bit"),
     }
 }
 
@@ -169,15 +207,33 @@ pub(crate) fn rejoin_if_damaged(map: &Map) -> Result<bool, Corruption> {
     if following(map).is_ok() {
         return Ok(false);
     }
+    rejoin(map)?;
+    Ok(true)
+}
+
+/// For the repair: a follower has nothing, and joins again.
+pub(crate) fn rejoin(map: &Map) -> Result<(), Corruption> {
     for place in FOLLOW_PLACES {
         store(map, place + 16, 0)?;
     }
-    for at in [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION] {
+    for at in SOURCE_WORDS.into_iter().chain([FOLLOW_REACHED]) {
         store(map, at, 0)?;
     }
-    store(map, FOLLOW_CHECK, check_of(&[0; 3]))?;
-    store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
-    Ok(true)
+    store(map, FOLLOW_CHECK, check_of(&[0; 4]))?;
+    store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))
+}
+
+/// Stores which log is followed. With a check value of nothing in between.
+fn name_source(map: &Map, source: LogIdentity) -> Result<(), Corruption> {
+    let [one, other] = source.region;
+    let words = [one, other, source.incarnation, source.origin];
+    store(map, FOLLOW_CHECK, 0)?;
+    store(map, FOLLOW_REACHED, 0)?;
+    crash_point!("follow.unnamed");
+    for (word, at) in words.into_iter().zip(SOURCE_WORDS) {
+        store(map, at, word)?;
+    }
+    store(map, FOLLOW_CHECK, check_of(&words))
 }
 
 impl Member {
@@ -188,7 +244,17 @@ impl Member {
     pub fn log_identity(&self) -> Result<LogIdentity> {
         let map = self.map();
         let region = [load(map, SUPER_ID)?, load(map, SUPER_ID + 8)?];
-        Ok(LogIdentity { region, incarnation: incarnation(map)? })
+        let (incarnation, origin) = (incarnation(map)?, origin(map)?);
+        Ok(LogIdentity { region, incarnation, origin })
+    }
+
+    /// The region's log is that of its partition since a view.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_log_origin(&self, view: u64) -> Result<()> {
+        self.check_usable()?;
+        Ok(store(self.map(), LOG_ORIGIN, seal(view))?)
     }
 
     /// What the region follows, if it follows another one.
@@ -215,16 +281,21 @@ impl Member {
             store(map, place + 16, 0)?;
         }
         crash_point!("follow.cleared");
-        let [one, other] = source.region;
-        // With a check value of nothing in between.
-        store(map, FOLLOW_CHECK, 0)?;
-        crash_point!("follow.unnamed");
-        store(map, FOLLOW_ID, one)?;
-        store(map, FOLLOW_ID + 8, other)?;
-        store(map, FOLLOW_INCARNATION, source.incarnation)?;
-        store(map, FOLLOW_CHECK, check_of(&[one, other, source.incarnation]))?;
+        name_source(map, source)?;
         crash_point!("follow.named");
         store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
+        self.check_not_truncated()
+    }
+
+    /// The region was the owner's, and becomes a copy of nothing. The caller has the follower's
+    /// lock. A kill from here on is completed by another demotion.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn begin_demotion(&self) -> Result<()> {
+        self.check_usable()?;
+        store(self.map(), FOLLOW_STATE, seal(FollowState::Demoting.code()))?;
+        crash_point!("demote.begun");
         self.check_not_truncated()
     }
 
@@ -279,6 +350,19 @@ impl Member {
         // `None` is lower than any position.
         let at = if position_at(one)? <= position_at(other)? { one } else { other };
         Ok(store_place(map, at, applied)?)
+    }
+
+    /// Behind the last applied entry there is none up to this position, which the copy has
+    /// therefore reached. The caller has the follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_follow_reached(&self, position: u64) -> Result<()> {
+        const TOO_HIGH: Corruption = Corruption("a position that no log has");
+        if position >> 48 != 0 {
+            return Err(TOO_HIGH.into());
+        }
+        Ok(store(self.map(), FOLLOW_REACHED, seal(position))?)
     }
 
     /// The last entry that a follower of this region has acknowledged. Position 0: not known.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod partition;
 mod peer;
 mod sampler;
 mod worker;
@@ -31,9 +32,10 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
+pub use partition::{FollowTarget, Freeze, Partition, PartitionConfig, PartitionState};
 pub use peer::{
-    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats, PeerConfig,
-    PeerEvent, PeerServer, follow,
+    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,
+    PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer, follow,
 };
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,

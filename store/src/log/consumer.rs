@@ -10,7 +10,7 @@
 //! record, or if one began after the other had ended.
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{Corruption, LogEntry, LogRead, LogReader, Pin};
+use nearstate_memory::{Corruption, FollowPosition, LogEntry, LogRead, LogReader, Pin};
 use nearstate_model::Result;
 
 use crate::log::entry::{Absence, StreamedRecord, streamed};
@@ -170,12 +170,40 @@ impl Session {
         Ok(CommitStream { session: self, reader, pin: None })
     }
 
+    /// The last entry of the own log: position 0 if the log has none.
+    ///
+    /// Complexity: linear in the entries behind the last one that a follower has acknowledged.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn last_entry(&self) -> Result<FollowPosition> {
+        let shipped = self.member.shipped_position()?;
+        let floor = self.member.log_floor_position()?;
+        let mut last = shipped;
+        let mut stream =
+            self.commit_stream_behind(shipped.position.max(floor.saturating_sub(1)))?;
+        while let Some(item) = stream.next()? {
+            if let StreamItem::Transaction(entry) = item {
+                last = FollowPosition { position: entry.number, check: entry.check_value()? };
+            }
+        }
+        Ok(last)
+    }
+
     /// Another host has everything up to a position of the log: it is replicated.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn acknowledge_to(&self, position: u64) -> Result<()> {
         self.member.acknowledge_log_to(position)
+    }
+
+    /// The position up to which the log counts as replicated.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn replicated_position(&self) -> Result<u64> {
+        Ok(self.member.log_acknowledged()?)
     }
 
     /// The highest position of the log that was drawn.

@@ -1,0 +1,282 @@
+//! What the connections of one partition share with the driver of its group
+//! (`docs/decisions/026-cluster.md`): the view, the stamps, the freeze, and what a successor needs.
+//!
+//! ```text
+//! follower's thread, for what has arrived            driver
+//! A1  take the turn                                  F1  take the turn
+//! A2  view seen > view of the connection: end        F2  view seen := view, in the region
+//! A3  apply, give the turn back                      F3  read what was applied, give the turn back
+//! A4  tell the driver of position messages
+//! A5  acknowledge, with the stamp that it may answer
+//! ```
+//!
+//! F2 precedes every later A2, so nothing is applied behind F3. What A5 acknowledges was applied
+//! before, so F3 has read it. The driver has promised before it lets a stamp be answered, and
+//! freezes after the promise.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nearstate_store::Takeover;
+use nearstate_wire::PartitionPlace;
+
+use super::kept::KeptLog;
+
+/// What happens to the connections of a partition. The driver of the group decides what follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartitionInput {
+    /// Owner: a member is connected.
+    MemberConnected {
+        /// Its name.
+        host: String,
+        /// The view of the connection.
+        view: u64,
+        /// The number of the connection: later ones have higher numbers.
+        connection: u64,
+    },
+    /// Owner: a member has acknowledged.
+    MemberAcknowledged {
+        /// Its name.
+        host: String,
+        /// The view of the connection.
+        view: u64,
+        /// The number of the connection.
+        connection: u64,
+        /// The position of the owner's log up to which the member has everything in its region.
+        /// `None`: it has gaps.
+        position: Option<u64>,
+        /// The time of the owner's clock of leases before it sent the position message that is
+        /// answered, in nanoseconds; 0 if none is.
+        stamp: u64,
+    },
+    /// Owner: the log cannot keep what a member lacks. It joins when it connects again.
+    MemberBehind {
+        /// Its name.
+        host: String,
+        /// The view of the connection.
+        view: u64,
+    },
+    /// Owner: the connection of a member has ended.
+    MemberLeft {
+        /// Its name.
+        host: String,
+        /// The view of the connection.
+        view: u64,
+        /// The number of the connection.
+        connection: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// Member: a position message has arrived. It may be answered after
+    /// [`Partition::answer`](crate::Partition::answer).
+    PositionReceived {
+        /// The view of the connection.
+        view: u64,
+        /// The time of the owner's clock before it was sent.
+        stamp: u64,
+        /// The highest stamp that was answered, as far as the owner knows.
+        answered: u64,
+        /// True if the owner has a lease.
+        is_leased: bool,
+        /// What counts as replicated at the owner.
+        replicated: u64,
+        /// The position that this host has applied; 0 while it joins.
+        applied: u64,
+    },
+    /// Member: the copy has all records of a moment from now on.
+    Joined {
+        /// The view of the connection.
+        view: u64,
+        /// The position.
+        position: u64,
+    },
+    /// Member: the connection to the owner has ended. It connects again.
+    OwnerLost {
+        /// The view of the connection.
+        view: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// Member: no further connection helps, for the reason.
+    FollowFailed {
+        /// The view of the connection.
+        view: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// A host that is in a higher view has said so.
+    HigherView {
+        /// Its view.
+        view: u64,
+    },
+}
+
+/// Takes what happens. It is called on the threads of the connections, so it does not wait.
+pub type PartitionInputs = Arc<dyn Fn(PartitionInput) + Send + Sync>;
+
+/// What a promoted host needs to bring members from the old log to its own.
+#[derive(Debug)]
+pub(crate) struct CatchUp {
+    pub(crate) takeover: Takeover,
+    /// The number of each namespace in the old log and in the own one.
+    pub(crate) numbers: Vec<(u32, u32)>,
+    /// What it has kept of the old log. Empty after a restart of the process.
+    pub(crate) kept: KeptLog,
+}
+
+/// What the connections of a partition share.
+pub(crate) struct PartitionGroup {
+    pub(crate) cluster_id: [u8; 16],
+    pub(crate) partition: u32,
+    pub(crate) lease: Duration,
+    pub(crate) inputs: PartitionInputs,
+    /// The view in which members are served, 0 if none are.
+    served_view: AtomicU64,
+    /// The number of the last connection.
+    connections: AtomicU64,
+    /// What every full member has applied, as the driver says.
+    floor: AtomicU64,
+    /// The highest stamp that may be answered, with its view.
+    answer: Mutex<(u64, u64)>,
+    turn: Mutex<()>,
+    /// How many threads want to freeze: the follower lets them go first.
+    freezing: AtomicUsize,
+    kept: Mutex<KeptLog>,
+    catch_up: Mutex<Option<Arc<CatchUp>>>,
+    is_settled: AtomicBool,
+}
+
+impl fmt::Debug for PartitionGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartitionGroup").field("partition", &self.partition).finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The turn of a thread that applies, or that freezes.
+pub(crate) struct Turn<'g>(
+    #[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'g, ()>,
+);
+
+impl PartitionGroup {
+    pub(crate) fn new(
+        (cluster_id, partition): ([u8; 16], u32),
+        lease: Duration,
+        inputs: PartitionInputs,
+    ) -> Self {
+        Self {
+            cluster_id,
+            partition,
+            lease,
+            inputs,
+            served_view: AtomicU64::new(0),
+            answer: Mutex::new((0, 0)),
+            connections: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            turn: Mutex::new(()),
+            freezing: AtomicUsize::new(0),
+            kept: Mutex::new(KeptLog::default()),
+            catch_up: Mutex::new(None),
+            is_settled: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) const fn place(&self, view: u64) -> PartitionPlace {
+        PartitionPlace { cluster_id: self.cluster_id, partition: self.partition, view }
+    }
+
+    pub(crate) fn tell(&self, input: PartitionInput) {
+        (self.inputs)(input);
+    }
+
+    pub(crate) fn served_view(&self) -> u64 {
+        self.served_view.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_served_view(&self, view: u64) {
+        self.served_view.store(view, Ordering::Release);
+    }
+
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Acquire)
+    }
+
+    /// It never falls, until the log is another one.
+    pub(crate) fn raise_floor(&self, floor: u64) {
+        self.floor.fetch_max(floor, Ordering::AcqRel);
+    }
+
+    pub(crate) fn clear_floor(&self) {
+        self.floor.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// A stamp may be answered on a connection of this view.
+    pub(crate) fn answer(&self, view: u64, stamp: u64) {
+        let mut answer = locked(&self.answer);
+        *answer = (*answer).max((view, stamp));
+    }
+
+    /// The highest stamp that may be answered in a view.
+    pub(crate) fn answerable(&self, view: u64) -> Option<u64> {
+        let (answered, stamp) = *locked(&self.answer);
+        (answered == view).then_some(stamp)
+    }
+
+    /// A1.
+    pub(crate) fn turn_to_apply(&self) -> Turn<'_> {
+        while self.is_freezing() {
+            std::thread::yield_now();
+        }
+        Turn(locked(&self.turn))
+    }
+
+    /// True if a thread wants to freeze: the follower gives the turn back.
+    pub(crate) fn is_freezing(&self) -> bool {
+        self.freezing.load(Ordering::Acquire) > 0
+    }
+
+    /// F1. Waits at most until what is applied at present is applied.
+    pub(crate) fn turn_to_freeze(&self) -> Turn<'_> {
+        self.freezing.fetch_add(1, Ordering::AcqRel);
+        let turn = Turn(locked(&self.turn));
+        self.freezing.fetch_sub(1, Ordering::AcqRel);
+        turn
+    }
+
+    pub(crate) fn kept(&self) -> MutexGuard<'_, KeptLog> {
+        locked(&self.kept)
+    }
+
+    pub(crate) fn catch_up(&self) -> Option<Arc<CatchUp>> {
+        locked(&self.catch_up).clone()
+    }
+
+    pub(crate) fn set_catch_up(&self, catch_up: Option<CatchUp>) {
+        *locked(&self.catch_up) = catch_up.map(Arc::new);
+    }
+
+    /// True at the first call since [`PartitionGroup::unsettle`].
+    pub(crate) fn settles(&self) -> bool {
+        !self.is_settled.swap(true, Ordering::AcqRel)
+    }
+
+    /// The receipts of the region's own log are open again.
+    pub(crate) fn unsettle(&self) {
+        self.is_settled.store(false, Ordering::Release);
+    }
+}
+
+/// The numbers of a switch, by the number in the old log.
+pub(crate) fn by_old_number(numbers: &[(u32, u32)]) -> BTreeMap<u32, u32> {
+    numbers.iter().copied().collect()
+}
