@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod outbound;
 mod peer;
 mod sampler;
 mod worker;
@@ -31,6 +32,7 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
+pub use outbound::OutboundStream;
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats, PeerConfig,
     PeerEvent, PeerServer, follow,
