@@ -48,7 +48,7 @@ pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
         StorageSpec::parse("Realm01/Other").unwrap(),
     ];
-    let settings = Arc::new(NudsfSettings { storages, api_root: None, tokens });
+    let settings = Arc::new(NudsfSettings { storages, tokens, ..NudsfSettings::default() });
     let metrics = Arc::<NudsfMetrics>::default();
     let protocol = NudsfProtocol::new(settings, Arc::clone(&metrics)).unwrap();
     let protocol = if tls.is_some() { protocol.over_tls() } else { protocol };
