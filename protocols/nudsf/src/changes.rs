@@ -216,7 +216,8 @@ fn subscriber_of<'t>(
 fn subscriber_after(after: &StreamedRecord<'_>, uri: &str) -> Option<Subscriber> {
     let StreamedChange::Put { value, meta, is_set: false } = after.change else { return None };
     let meta = nearstate_store::meta::Meta::split(meta).ok().map(|(_, meta)| meta);
-    let tags = meta.iter().flat_map(nearstate_store::meta::Meta::tags).filter_map(std::result::Result::ok);
+    let tags =
+        meta.iter().flat_map(nearstate_store::meta::Meta::tags).filter_map(std::result::Result::ok);
     subscriber_of(value, tags, uri)
 }
 
