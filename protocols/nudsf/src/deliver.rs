@@ -1,7 +1,7 @@
 //! Delivery of the outbox: a task for each target, which sends its entries in their order and
 //! removes those that were accepted. Targets do not wait for each other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,17 +25,43 @@ pub(crate) struct Deliveries {
     metrics: Arc<NudsfMetrics>,
     /// The targets with a task, each with the event that wakes it.
     running: RefCell<BTreeMap<u64, Rc<TaskEvent>>>,
+    is_over: Cell<bool>,
 }
 
 /// Entries of one order, as far as they were sent.
 struct Sequence {
     entries: Vec<OutboxEntry>,
     done: usize,
+    /// The target did not answer.
+    is_unanswered: bool,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BatchResult {
+    /// All of it is done.
+    Whole,
+    /// The target answers, and refuses a part for now.
+    Busy,
+    /// The target does not answer.
+    Unanswered,
+}
+
+/// Ends the tasks of all targets when the notifier ends.
+pub(crate) struct DeliveriesGuard(pub(crate) Rc<Deliveries>);
+
+impl Drop for DeliveriesGuard {
+    fn drop(&mut self) {
+        self.0.is_over.set(true);
+        for event in self.0.running.borrow().values() {
+            event.set();
+        }
+    }
 }
 
 impl Deliveries {
     pub(crate) fn new(outbox: Outbox, tls: Option<ClientTls>, metrics: Arc<NudsfMetrics>) -> Self {
-        Self { outbox, tls, metrics, running: RefCell::default() }
+        Self { outbox, tls, metrics, running: RefCell::default(), is_over: Cell::new(false) }
     }
 
     /// Starts or wakes the tasks of targets that have entries.
@@ -59,11 +85,13 @@ impl Deliveries {
 
     /// Delivers the entries of a target until it has none for a while.
     async fn deliver(self: &Rc<Self>, target: u64, event: &TaskEvent) -> Result<()> {
-        let (mut client, mut failures) = (None, 0_u32);
-        loop {
+        // Failures in a row, and those without an answer.
+        let (mut client, mut failures, mut unanswered) = (None, 0_u32, 0_u32);
+        while !self.is_over.get() {
             event.reset();
-            // The circuit is open after some failures: one entry probes the target.
-            let limit = if failures >= FAILURES_MAX { 1 } else { BATCH_MAX };
+            // The circuit is open after some silence: one entry probes the target. A target that
+            // answers gets others behind those that it refuses.
+            let limit = if unanswered >= FAILURES_MAX { 1 } else { BATCH_MAX };
             let batch = self.outbox.first(target, limit)?;
             let Some(first) = batch.first() else {
                 if timeout(TARGET_IDLE_MAX, event.wait()).await.is_none() {
@@ -74,25 +102,31 @@ impl Deliveries {
             if let (None, Some(first)) = (&client, &first.notification) {
                 client = HostClient::connect(&first.uri, self.tls.as_ref()).await;
             }
-            let is_whole = self.send(target, batch, client.as_ref()).await?;
-            if is_whole {
-                failures = 0;
-                continue;
+            match self.send(target, batch, client.as_ref()).await? {
+                BatchResult::Whole => {
+                    (failures, unanswered) = (0, 0);
+                    continue;
+                }
+                BatchResult::Busy => unanswered = 0,
+                BatchResult::Unanswered => {
+                    (client, unanswered) = (None, unanswered.saturating_add(1));
+                }
             }
-            (client, failures) = (None, failures.saturating_add(1));
+            failures = failures.saturating_add(1);
             self.metrics.count_retry();
             sleep(retry_pause(failures)).await;
         }
+        Ok(())
     }
 
     /// Sends a batch: entries of one order one after the other, others at the same time. Removes
-    /// what was delivered, rejected, or is too old. False if a part remains.
+    /// what was delivered, rejected, or is too old.
     async fn send(
         &self,
         target: u64,
         batch: Vec<OutboxEntry>,
         client: Option<&HostClient>,
-    ) -> Result<bool> {
+    ) -> Result<BatchResult> {
         let count = batch.len();
         let mut sequences: BTreeMap<u64, Vec<OutboxEntry>> = BTreeMap::new();
         for entry in batch {
@@ -104,20 +138,30 @@ impl Deliveries {
             .map(|entries| {
                 let (client, metrics) = (client.cloned(), Arc::clone(&self.metrics));
                 spawn(TaskClass::Background, "nudsf-notify-send", async move {
-                    send_sequence(Sequence { entries, done: 0 }, client, &metrics).await
+                    send_sequence(
+                        Sequence { entries, done: 0, is_unanswered: false },
+                        client,
+                        &metrics,
+                    )
+                    .await
                 })
             })
             .collect();
-        let mut removed = Vec::new();
+        let (mut removed, mut is_unanswered) = (Vec::new(), false);
         for task in tasks {
             if let Some(sequence) = task.await {
+                is_unanswered |= sequence.is_unanswered;
                 removed.extend(sequence.entries.into_iter().take(sequence.done));
             }
         }
         if !removed.is_empty() {
             self.outbox.remove(target, &removed).await?;
         }
-        Ok(removed.len() == count)
+        Ok(match (removed.len() == count, is_unanswered) {
+            (true, _) => BatchResult::Whole,
+            (false, false) => BatchResult::Busy,
+            (false, true) => BatchResult::Unanswered,
+        })
     }
 }
 
@@ -139,10 +183,14 @@ async fn send_sequence(
         let result = match sent {
             Sent::Delivered => NotificationResult::Delivered,
             Sent::Rejected => NotificationResult::Rejected,
-            Sent::Failed if Outbox::age_ms(notification) > UNDELIVERED_MS_MAX => {
+            Sent::Busy | Sent::Failed if Outbox::age_ms(notification) > UNDELIVERED_MS_MAX => {
                 NotificationResult::Dropped
             }
-            Sent::Failed => break,
+            Sent::Busy => break,
+            Sent::Failed => {
+                sequence.is_unanswered = true;
+                break;
+            }
         };
         metrics.count_notification(notification.kind, result);
         sequence.done += 1;

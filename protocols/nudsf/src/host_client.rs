@@ -80,7 +80,9 @@ pub(crate) enum Sent {
     Delivered,
     /// The host refuses it, and would refuse it again.
     Rejected,
-    /// The host does not answer, or cannot accept it now.
+    /// The host answers that it cannot accept it now.
+    Busy,
+    /// The host does not answer.
     Failed,
 }
 
@@ -128,7 +130,7 @@ impl HostClient {
         match timeout(RESPONSE_MAX, exchange).await {
             Some(Ok(response)) => match response.status().as_u16() {
                 200..=299 => Sent::Delivered,
-                408 | 425 | 429 | 500..=599 => Sent::Failed,
+                408 | 425 | 429 | 500..=599 => Sent::Busy,
                 _ => Sent::Rejected,
             },
             Some(Err(_)) | None => Sent::Failed,

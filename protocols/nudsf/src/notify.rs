@@ -14,7 +14,7 @@ use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
 use nearstate_store::{Txn, now_ms};
 
 use crate::changes::{Subscribers, watched};
-use crate::deliver::Deliveries;
+use crate::deliver::{Deliveries, DeliveriesGuard};
 use crate::due::{due_keys, take_due};
 use crate::limits::NOTIFIER_INTERVAL;
 use crate::outbox::Outbox;
@@ -114,6 +114,7 @@ impl Notifier {
         let mut position = outbox.position()?;
         let tls = self.repository.settings.notify.tls.clone();
         let deliveries = Rc::new(Deliveries::new(outbox, tls, Arc::clone(metrics)));
+        let _guard = DeliveriesGuard(Rc::clone(&deliveries));
         let mut storages = self.repository.storages()?;
         let mut subscribers = Subscribers::load(session, storages.clone())?;
         let mut stream = session.commit_stream_behind(position)?;
@@ -131,8 +132,9 @@ impl Notifier {
                     subscribers = Subscribers::load(session, storages.clone())?;
                 }
             }
-            // Expired records go to the log.
-            let mut is_busy = session.collect_expired(COLLECTED_MAX)?.has_more;
+            // Expired records go to the log. A failure of one does not stop the others.
+            let collected = session.collect_expired(COLLECTED_MAX);
+            let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
             let batch = subscribers.read(&mut stream, position)?;
             metrics.count_lost(batch.lost);
             is_busy |= batch.transactions > 0;

@@ -46,9 +46,7 @@ fn req_changes_of_every_interface_are_notified_in_order_with_the_record() {
     // An attached process changes and deletes it.
     let session = node.session();
     let namespace = session.known_namespace("ue").unwrap().unwrap();
-    session
-        .transact(|txn| txn.set_fields(namespace, b"r1", &[(b"b2", Some(b"three"))], None))
-        .unwrap();
+    session.transact(|txn| txn.set_fields(namespace, b"r1", &[(b"b2", b"three")])).unwrap();
     session.delete(namespace, b"r1").unwrap();
     let received = receiver.wait_for(4);
     assert_eq!(operations(&received), ["CREATED", "UPDATED", "UPDATED", "DELETED"]);

@@ -143,7 +143,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        drop(self.stop.take().map(|stop| stop.send(())));
+        let _ = self.stop.take().map(|stop| stop.send(()));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
