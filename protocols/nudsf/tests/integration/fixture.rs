@@ -24,7 +24,7 @@ pub(crate) struct TestNode {
     pub(crate) metrics: Arc<NudsfMetrics>,
     region: Region,
     node: Option<Node>,
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<tempfile::TempDir>,
 }
 
 pub(crate) fn node() -> TestNode {
@@ -47,7 +47,7 @@ pub(crate) struct TestNodeOptions {
 pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
     let folder = tempfile::tempdir().unwrap();
     let mut node = node_at(&folder.path().join("region"), options);
-    node._folder = Some(folder);
+    node.folder = Some(folder);
     node
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn node_at(path: &Path, options: TestNodeOptions) -> TestNode {
         Some(ListenAddress::Tcp(address)) => *address,
         other => panic!("{other:?}"),
     };
-    TestNode { address, metrics, region, node: Some(node), _folder: None }
+    TestNode { address, metrics, region, node: Some(node), folder: None }
 }
 
 impl Drop for TestNode {
@@ -91,6 +91,7 @@ impl Drop for TestNode {
             node.shutdown();
             node.join().unwrap();
         }
+        drop(self.folder.take());
     }
 }
 

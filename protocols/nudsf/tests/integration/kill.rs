@@ -2,6 +2,7 @@
 //! notification that was due arrives.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a process reports its address, the test its counts")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -52,14 +53,14 @@ fn start(folder: &Path) -> (Child, String) {
 fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
     let kills = std::env::var("NEARSTATE_NUDSF_KILLS").ok().and_then(|text| text.parse().ok());
     let kills = kills.unwrap_or(KILLS);
-    let receiver = receiver();
+    let target = receiver();
     let folder = tempfile::tempdir().unwrap();
     let mut expected: Vec<String> = Vec::new();
     for round in 0..kills {
         let (mut node, address) = start(folder.path());
         let mut client = TestClient::connect(address.parse().unwrap());
         let subscription = json!({
-            "clientId": {"nfSetId": "set1"}, "callbackReference": receiver.uri("/change"),
+            "clientId": {"nfSetId": "set1"}, "callbackReference": target.uri("/change"),
         });
         let path = format!("/subs-to-notify/s{round}");
         // Earlier subscriptions are still there: all are notified, the first one is enough.
@@ -74,7 +75,7 @@ fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
             expected.push(format!("/change <{id}>"));
             let timer = json!({
                 "expires": "2020-01-01T00:00:00Z", "deleteAfter": 0,
-                "callbackReference": receiver.uri(&format!("/timer{id}")),
+                "callbackReference": target.uri(&format!("/timer{id}")),
             });
             let path = format!("/nudsf-timer/v1/Realm01/Storage01/timers/t{id}");
             client.send("PUT", &path, &[JSON], timer.to_string()).is(201, "");
@@ -86,7 +87,7 @@ fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
         let ttl = time::OffsetDateTime::from_unix_timestamp(seconds).unwrap();
         let ttl = ttl.format(&time::format_description::well_known::Rfc3339).unwrap();
         let ttl = ttl.replace('Z', &format!(".{ms:03}Z"));
-        let callback = receiver.uri(&format!("/expired{round}"));
+        let callback = target.uri(&format!("/expired{round}"));
         let meta = json!({"ttl": ttl, "callbackReference": callback}).to_string();
         client.put_record(&format!("x{round}"), &meta, &[("b", "<last>")]).is(201, "");
         expected.push(format!("/expired{round} <last>"));
@@ -98,7 +99,7 @@ fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
         let block = body.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
         block.map_or(String::new(), |(id, _)| format!("<{id}>"))
     };
-    let received = receiver.wait(|all| {
+    let received = target.wait(|all| {
         let mut seen: Vec<String> =
             all.iter().map(|one| format!("{} {}", one.path, of(&one.body))).collect();
         seen.sort_unstable();

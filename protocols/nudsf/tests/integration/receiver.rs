@@ -2,6 +2,7 @@
 //! a script says.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "the receiver stands for another host")]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
@@ -56,6 +57,15 @@ pub(crate) fn scripted(
 }
 
 pub(crate) fn receiver_at(address: SocketAddr, script: Script) -> Receiver {
+    receiver_over(address, script, None)
+}
+
+/// A receiver over TLS, if an acceptor is given.
+pub(crate) fn receiver_over(
+    address: SocketAddr,
+    script: Script,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+) -> Receiver {
     let listener = std::net::TcpListener::bind(address).unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -73,8 +83,17 @@ pub(crate) fn receiver_at(address: SocketAddr, script: Script) -> Receiver {
                         answer(request, Arc::clone(&state), Arc::clone(&script))
                     });
                     let builder = hyper::server::conn::http2::Builder::new(TokioExecutor);
-                    let connection = builder.serve_connection(TokioIo(stream), service);
-                    drop(tokio::task::spawn_local(connection));
+                    match &tls {
+                        None => {
+                            let connection = builder.serve_connection(TokioIo(stream), service);
+                            drop(tokio::task::spawn_local(connection));
+                        }
+                        Some(tls) => {
+                            let stream = tls.accept(stream).await.unwrap();
+                            let connection = builder.serve_connection(TokioIo(stream), service);
+                            drop(tokio::task::spawn_local(connection));
+                        }
+                    }
                 }
             };
             tokio::select! {

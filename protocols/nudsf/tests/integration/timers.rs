@@ -1,7 +1,5 @@
 //! Timers (`tm01` to `tm06`).
 
-#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
-
 use serde_json::{Value, json};
 
 use crate::fixture::{JSON, PATCH, TestClient, encode, node};
@@ -70,21 +68,21 @@ fn tm02_timers_are_deleted_by_tags_and_by_expiry() {
 
 #[test]
 fn tm03_put_creates_and_replaces_a_timer_that_fires_and_is_then_deleted() {
-    let (node, receiver) = (node(), receiver());
+    let (node, target) = (node(), receiver());
     let mut client = node.client();
     put(&mut client, "t1", &json!({"expires": FUTURE}), 201);
     let timer = json!({
-        "expires": PAST, "metaTags": {"ueId": ["1"]}, "callbackReference": receiver.uri("/t"),
+        "expires": PAST, "metaTags": {"ueId": ["1"]}, "callbackReference": target.uri("/t"),
         "periodicRepetition": 1, "repetitionCount": 2, "deleteAfter": 0,
     });
     put(&mut client, "t1", &timer, 204);
-    let received = receiver.wait_for(3);
+    let received = target.wait_for(3);
     let expiries: Vec<Value> = received
         .iter()
         .map(|one| serde_json::from_str::<Value>(&one.body).unwrap_or_default()["expires"].clone())
         .collect();
-    let times = ["2020-01-01T00:00:00Z", "2020-01-01T00:00:01Z", "2020-01-01T00:00:02Z"];
-    assert_eq!(expiries, times, "repetitions are in order, also those of the past");
+    let instants = ["2020-01-01T00:00:00Z", "2020-01-01T00:00:01Z", "2020-01-01T00:00:02Z"];
+    assert_eq!(expiries, instants, "repetitions are in order, also those of the past");
     assert_eq!(
         (received[0].path.as_str(), received[0].content_type.as_str()),
         ("/t", "application/json",)
@@ -105,18 +103,18 @@ fn tm03_put_creates_and_replaces_a_timer_that_fires_and_is_then_deleted() {
 
 #[test]
 fn tm04_a_patch_reports_discarded_items_and_arms_the_timer_again() {
-    let (node, receiver) = (node(), receiver());
+    let (node, target) = (node(), receiver());
     let mut client = node.client();
-    let timer = json!({"expires": FUTURE, "callbackReference": receiver.uri("/t")});
+    let timer = json!({"expires": FUTURE, "callbackReference": target.uri("/t")});
     put(&mut client, "t1", &timer, 201);
     let replace =
         |path: &str, value: Value| json!([{"op": "replace", "path": path, "value": value}]);
     let expires = replace("/expires", json!(PAST)).to_string();
     client.send("PATCH", &path("t1"), &[PATCH], &expires).is(204, "");
-    receiver.wait_for(1);
+    target.wait_for(1);
     let again = replace("/expires", json!("2020-01-01T00:00:09Z")).to_string();
     client.send("PATCH", &path("t1"), &[PATCH], &again).is(204, "");
-    receiver.wait_for(2);
+    target.wait_for(2);
     let wrong = replace("/deleteAfter", json!("x")).to_string();
     let reported = client.send("PATCH", &path("t1"), &[PATCH], &wrong);
     assert_eq!(reported.is(200, "").json()["report"][0]["path"], "/deleteAfter");
