@@ -9,6 +9,7 @@
 
 mod node;
 mod partition;
+mod outbound;
 mod peer;
 mod sampler;
 mod worker;
@@ -32,6 +33,7 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
+pub use outbound::OutboundStream;
 pub use partition::{FollowTarget, Freeze, Partition, PartitionConfig, PartitionState};
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,

@@ -10,13 +10,20 @@ mod pipe;
 mod service;
 mod operations;
 mod call;
+mod notify;
+mod changes;
+mod due;
+mod deliver;
+mod host_client;
 mod document;
 mod repository;
+mod outbox;
 mod record;
 mod attributes;
 mod reply;
 mod patch;
 mod filter;
+mod timer;
 mod meta;
 mod conditions;
 mod multipart;
@@ -29,6 +36,8 @@ mod times;
 pub mod limits;
 
 pub use protocol::NudsfProtocol;
-pub use settings::{NudsfMetrics, NudsfSettings, StorageSpec};
+pub use settings::{
+    NotificationKind, NotificationResult, NotifySettings, NudsfMetrics, NudsfSettings, StorageSpec,
+};
 pub use table::{OPERATIONS, OperationSpec};
 pub use token::TokenKeys;

@@ -17,9 +17,6 @@ use serde_json::Value;
 
 use crate::problem::Problem;
 
-/// The service, which every token must have in its scope.
-const SERVICE: &str = "nudsf-dr";
-
 /// The longest token, in bytes. A longer one is refused before it is decoded.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
 
@@ -178,16 +175,17 @@ impl Grant {
     /// # Errors
     /// 403 with `WWW-Authenticate`.
     pub(crate) fn check(&self, scope: &str) -> Result<(), Problem> {
+        let (service, _) = scope.split_once(':').unwrap_or((scope, ""));
         let mut narrow = self
             .scopes
             .iter()
-            .filter(|known| known.strip_prefix(SERVICE).is_some_and(|rest| rest.starts_with(':')));
+            .filter(|known| known.strip_prefix(service).is_some_and(|rest| rest.starts_with(':')));
         let is_narrow = narrow.next().is_some();
-        if self.scopes.contains(SERVICE) && (!is_narrow || self.scopes.contains(scope)) {
+        if self.scopes.contains(service) && (!is_narrow || self.scopes.contains(scope)) {
             return Ok(());
         }
-        let detail = format!("the scope of the access token does not contain {SERVICE} {scope}");
-        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{SERVICE} {scope}\"");
+        let detail = format!("the scope of the access token does not contain {service} {scope}");
+        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{service} {scope}\"");
         Err(Problem::new(StatusCode::FORBIDDEN, "INSUFFICIENT_SCOPE", detail)
             .with_header(WWW_AUTHENTICATE, challenge))
     }

@@ -13,7 +13,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, FollowPosition, LogEntry, LogRead, LogReader, Pin};
 use nearstate_model::Result;
 
-use crate::log::entry::{Absence, StreamedRecord, streamed};
+use crate::log::entry::{Absence, StreamedRecord, StreamedVersions, streamed, versions};
 use crate::log::receipt::Receipt;
 use crate::record::Kind;
 use crate::session::{Namespace, Session, wrong_kind};
@@ -75,6 +75,18 @@ impl<'c> StreamEntry<'c> {
             is_over |= record.is_err();
             is_before
         })
+    }
+
+    /// The records as they were before and after the transaction, whole.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn versions(&self) -> Result<Vec<StreamedVersions<'c>>> {
+        let mut all = Vec::new();
+        for record in self.entry.records()? {
+            all.extend(versions(&record)?);
+        }
+        Ok(all)
     }
 
     /// The time by which the transaction judged what has expired, in milliseconds since 1970.

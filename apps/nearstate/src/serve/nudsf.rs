@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nearstate_model::{Error, Result};
-use nearstate_node::{Endpoint, ListenAddress, Protocol, Tls};
-use nearstate_nudsf::{NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys};
+use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
+use nearstate_nudsf::{NotifySettings, NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys};
 
 use crate::serve::access_control;
 use crate::settings::Settings;
@@ -52,7 +52,12 @@ pub(super) fn protocols(
         }
     };
     let api_root = settings.nudsf_api_root.clone();
-    let nudsf = NudsfSettings { storages, api_root, tokens };
+    let tls = settings.nudsf_notify_ca.as_deref();
+    let tls = tls.map(|authorities| ClientTls::read(authorities, None)).transpose()?;
+    let mut lock = settings.region.path.clone().into_os_string();
+    lock.push(".nudsf");
+    let notify = NotifySettings { lock: Some(lock.into()), tls };
+    let nudsf = NudsfSettings { storages, api_root, tokens, notify };
     let protocol = NudsfProtocol::new(Arc::new(nudsf), Arc::clone(metrics))?;
     let over_tls = protocol.over_tls();
     Ok([Arc::new(protocol), Arc::new(over_tls)])

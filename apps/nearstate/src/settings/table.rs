@@ -208,6 +208,8 @@ settings! {
     /// File with the JSON web key set that access tokens are signed with. If set, every request of
     /// Nudsf must have a token
     "nudsf.token_keys" as nudsf_token_keys: Option<PathBuf> = "", --"nudsf-token-keys";
+    /// File with the certificate authorities of targets of notifications. Required for https
+    "nudsf.notify_ca" as nudsf_notify_ca: Option<PathBuf> = "", --"nudsf-notify-ca";
     /// Audiences that access tokens may be for: the type of the network function, and the ids of
     /// this instance. Without any, the audience is not checked
     "nudsf.token_audiences" as nudsf_token_audiences: Vec<String> = "UDSF",

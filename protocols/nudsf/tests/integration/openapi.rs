@@ -26,6 +26,7 @@ fn tests() -> Vec<String> {
         "interfaces",
         "http",
         "security",
+        "timers",
     ];
     let text: String =
         files.iter().map(|file| read(&format!("tests/integration/{file}.rs"))).collect();

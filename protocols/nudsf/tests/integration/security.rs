@@ -59,7 +59,11 @@ fn req12_requests_need_a_token_whose_scope_allows_the_operation() {
     let set = json!({"keys": [{"kty": "oct", "k": URL_SAFE_NO_PAD.encode(SECRET)}]}).to_string();
     let keys = TokenKeys::parse(set.as_bytes(), vec!["UDSF".to_owned()]).unwrap();
     let limits = ConnectionLimits::default();
-    let node = node_of(TestNodeOptions { tokens: Some(Arc::new(keys)), limits, tls: None });
+    let node = node_of(TestNodeOptions {
+        tokens: Some(Arc::new(keys)),
+        limits,
+        ..TestNodeOptions::default()
+    });
     let mut client = node.client();
     let refused = client.get("/records/r1");
     assert_eq!(refused.is(401, "ACCESS_TOKEN_INVALID").header("www-authenticate"), Some("Bearer"));

@@ -1,10 +1,6 @@
 //! Clusters under faults: what must hold, does; and each rule is needed for it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a panic is a failed test"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a panic is a failed test")]
 
 mod model;
 
