@@ -121,17 +121,40 @@ pub(super) fn back_with_large_pages(path: &Path) -> Result<Option<String>> {
 pub struct RegionConnection {
     session: Session,
     tables: Tables,
+}
+
+#[derive(Debug)]
+struct Tables {
+    known: Vec<(Namespace, &'static TableSchema)>,
     /// The parts of each table.
     names: Vec<BlockLayout>,
 }
 
-#[derive(Debug)]
-struct Tables(Vec<(Namespace, &'static TableSchema)>);
-
 impl Tables {
     #[inline]
     fn at(&self, table: TableId) -> Result<(Namespace, &'static TableSchema)> {
-        self.0.get(table.0).copied().ok_or_else(|| table.unknown())
+        self.known.get(table.0).copied().ok_or_else(|| table.unknown())
+    }
+
+    /// The names of a table's parts, if its records have several.
+    #[inline]
+    fn parts(&self, table: TableId) -> Option<&BlockLayout> {
+        self.names.get(table.0).filter(|names| names.len() > 1)
+    }
+
+    /// Passes the wanted parts of a record of a table.
+    #[inline]
+    fn pass(
+        &self,
+        table: TableId,
+        view: &View<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
+    ) {
+        match self.parts(table) {
+            None => receive(0, view.bytes()),
+            Some(names) => view.blocks_of(names, |part| wanted.contains(part), receive),
+        }
     }
 }
 
@@ -146,7 +169,8 @@ impl RegionConnection {
             .map(|table| Ok((session.namespace(table.name, &schema_of(table))?, table)))
             .collect::<Result<_>>()?;
         let names = schema.tables.iter().map(|table| BlockLayout::new(table.parts));
-        Ok(Self { session, tables: Tables(tables), names: names.collect::<Result<_>>()? })
+        let tables = Tables { known: tables, names: names.collect::<Result<_>>()? };
+        Ok(Self { session, tables })
     }
 }
 
@@ -166,15 +190,13 @@ impl RegionConnection {
         wanted: PartSet,
         work: &mut dyn Work,
     ) {
-        match self.names.get(table.0) {
-            Some(names) if names.len() > 1 => {
-                record.blocks_of(
-                    names,
-                    |part| wanted.contains(part),
-                    |part, bytes| work.receive(part, bytes),
-                );
-            }
-            _ => work.receive(0, record.view().bytes()),
+        match self.tables.parts(table) {
+            None => work.receive(0, record.view().bytes()),
+            Some(names) => record.blocks_of(
+                names,
+                |part| wanted.contains(part),
+                |part, bytes| work.receive(part, bytes),
+            ),
         }
     }
 
@@ -191,9 +213,9 @@ impl RegionConnection {
         if needs_transaction(schema, change) {
             return self.in_transaction(&Request::Change { table, change: *change });
         }
-        let outcome = match self.names.get(table.0) {
-            Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
-            _ => record.put(first_part(change.parts))?,
+        let outcome = match self.tables.parts(table) {
+            None => record.put(first_part(change.parts))?,
+            Some(names) => record.patch(names, change.parts)?,
         };
         Ok(matches!(outcome, Outcome::Done { .. }))
     }
@@ -268,24 +290,6 @@ const fn needs_transaction(schema: &TableSchema, change: &PartsChange<'_>) -> bo
     change.tags.is_some() || (schema.parts.len() == 1 && has_tags)
 }
 
-#[inline]
-fn pass_view(
-    schema: &TableSchema,
-    view: &View<'_>,
-    wanted: PartSet,
-    receive: &mut PartReceiver<'_>,
-) {
-    if schema.parts.len() == 1 {
-        receive(0, view.bytes());
-    } else {
-        view.blocks_among(schema.parts, |part, bytes| {
-            if wanted.contains(part) {
-                receive(part, bytes);
-            }
-        });
-    }
-}
-
 impl RegionConnection {
     #[inline]
     fn put_record(&self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
@@ -321,17 +325,17 @@ impl StoreAccess for RegionConnection {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(request.table())?;
         match request {
-            Request::Read { key, wanted, .. } => {
+            Request::Read { table, key, wanted } => {
                 let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
-                pass_view(schema, &view, *wanted, &mut parts(receive));
+                self.tables.pass(*table, &view, *wanted, &mut parts(receive));
                 Ok(true)
             }
-            Request::Find { tag, wanted, .. } => {
+            Request::Find { table, tag, wanted } => {
                 let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
                 let Some(view) = self.session.find(namespace, name, tag.1)? else {
                     return Ok(false);
                 };
-                pass_view(schema, &view, *wanted, &mut parts(receive));
+                self.tables.pass(*table, &view, *wanted, &mut parts(receive));
                 receive(StoreReply::Key(view.key()));
                 Ok(true)
             }
@@ -374,7 +378,8 @@ impl StoreAccess for RegionConnection {
         let mut met = 0;
         let range = Values::Range(Bound::Included(from), Bound::Unbounded);
         self.session.find_all(namespace, ORDER, range, |view| {
-            pass_view(schema, view, PartSet::one(0), &mut |_, bytes| receive(view.key(), bytes));
+            let mut pass = |_: usize, bytes: &[u8]| receive(view.key(), bytes);
+            self.tables.pass(table, view, PartSet::one(0), &mut pass);
             met += 1;
             met < count
         })?;
