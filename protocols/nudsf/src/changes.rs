@@ -52,7 +52,7 @@ impl Monitored {
     }
 
     /// True if a change of this record changes the resource.
-    fn is_changed(&self, change: &RecordChange) -> bool {
+    fn is_changed(&self, change: &ChangedRecord) -> bool {
         let (before, after) = (change.before.as_ref(), change.after.as_ref());
         match self {
             Self::Records => true,
@@ -75,7 +75,7 @@ impl Monitored {
 
 /// A subscription.
 #[derive(Clone, Debug)]
-struct Subscriber {
+struct NotifiedSubscription {
     callback: String,
     /// The URI of the storage.
     base: String,
@@ -87,7 +87,7 @@ struct Subscriber {
     expires_ms: u64,
 }
 
-impl Subscriber {
+impl NotifiedSubscription {
     fn parse(value: &Value, base: &str) -> Option<Self> {
         let list = |name: &str| -> Vec<String> {
             let filter = value.get("subFilter").and_then(|filter| filter.get(name));
@@ -109,7 +109,7 @@ impl Subscriber {
 }
 
 /// A change of a record.
-struct RecordChange {
+struct ChangedRecord {
     /// The id, encoded as in URIs.
     id: String,
     before: Option<RecordDraft>,
@@ -122,7 +122,7 @@ struct WatchedStorage {
     namespaces: StorageNamespaces,
     /// The URI, relative without an `apiRoot`.
     uri: String,
-    subscribers: BTreeMap<Vec<u8>, Subscriber>,
+    subscribers: BTreeMap<Vec<u8>, NotifiedSubscription>,
 }
 
 /// What was read from the log.
@@ -138,9 +138,9 @@ pub(crate) struct ChangeBatch {
 }
 
 /// The storages of a node, and the subscriptions of each.
-pub(crate) struct Subscribers(Vec<WatchedStorage>);
+pub(crate) struct StorageSubscriptions(Vec<WatchedStorage>);
 
-impl Subscribers {
+impl StorageSubscriptions {
     /// Reads all subscriptions. Those that the log changes later are read from the log.
     ///
     /// # Errors
@@ -205,15 +205,15 @@ fn subscriber_of<'t>(
     bytes: &[u8],
     mut tags: impl Iterator<Item = (&'t str, &'t [u8])>,
     uri: &str,
-) -> Option<Subscriber> {
+) -> Option<NotifiedSubscription> {
     let (_, text) = bytes.split_first_chunk::<8>()?;
     let value: Value = serde_json::from_slice(text).ok()?;
     let base = tags.find(|(name, _)| *name == crate::document::URI_TAG);
     let base = base.and_then(|(_, uri)| str::from_utf8(uri).ok()).unwrap_or(uri);
-    Subscriber::parse(&value, base)
+    NotifiedSubscription::parse(&value, base)
 }
 
-fn subscriber_after(after: &StreamedRecord<'_>, uri: &str) -> Option<Subscriber> {
+fn subscriber_after(after: &StreamedRecord<'_>, uri: &str) -> Option<NotifiedSubscription> {
     let StreamedChange::Put { value, meta, is_set: false } = after.change else { return None };
     let meta = nearstate_store::meta::Meta::split(meta).ok().map(|(_, meta)| meta);
     let tags =
@@ -255,10 +255,11 @@ impl WatchedStorage {
         // A record that has expired is replaced, deleted or collected: then it is notified.
         if let Some(draft) = before.take_if(|draft| has_expired(draft)) {
             notifications.extend(self.record_expired(&id, &draft, order, time_ms));
-            let change = RecordChange { id: id.clone(), before: Some(draft), after: None, time_ms };
+            let change =
+                ChangedRecord { id: id.clone(), before: Some(draft), after: None, time_ms };
             self.notify(&change, order, notifications);
         }
-        let change = RecordChange { id, before, after, time_ms };
+        let change = ChangedRecord { id, before, after, time_ms };
         self.notify(&change, order, notifications);
     }
 
@@ -282,7 +283,7 @@ impl WatchedStorage {
     }
 
     /// Adds the notification of each subscription that a change concerns.
-    fn notify(&self, change: &RecordChange, order: u64, notifications: &mut Vec<Notification>) {
+    fn notify(&self, change: &ChangedRecord, order: u64, notifications: &mut Vec<Notification>) {
         let (operation, draft) = match (&change.before, &change.after) {
             (None, None) => return,
             (None, Some(after)) => ("CREATED", after),

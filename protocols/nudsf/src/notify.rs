@@ -13,7 +13,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
 use nearstate_store::{Txn, now_ms};
 
-use crate::changes::{Subscribers, watched};
+use crate::changes::{StorageSubscriptions, watched};
 use crate::deliver::{Deliveries, DeliveriesGuard};
 use crate::due::{due_keys, take_due};
 use crate::limits::NOTIFIER_INTERVAL;
@@ -116,7 +116,7 @@ impl Notifier {
         let deliveries = Rc::new(Deliveries::new(outbox, tls, Arc::clone(metrics)));
         let _guard = DeliveriesGuard(Rc::clone(&deliveries));
         let mut storages = self.repository.storages()?;
-        let mut subscribers = Subscribers::load(session, storages.clone())?;
+        let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
         let mut stream = session.commit_stream_behind(position)?;
         let (mut unwritten, mut looked_ms) = (0, 0);
         loop {
@@ -129,7 +129,7 @@ impl Notifier {
                 let now = self.repository.storages()?;
                 if watched(&now) != watched(&storages) {
                     storages = now;
-                    subscribers = Subscribers::load(session, storages.clone())?;
+                    subscribers = StorageSubscriptions::load(session, storages.clone())?;
                 }
             }
             // Expired records go to the log. A failure of one does not stop the others.

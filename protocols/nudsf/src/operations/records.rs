@@ -122,8 +122,8 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
     Validators { etag: version_etag(version), modified_ms: Some(call.now_ms) }
 }
 
-/// A record with a callback needs the log, which has expired records until they were notified. Looks
-/// for the name of the attribute in the body, which may also be content: that costs only time.
+/// A record with a callback needs the log, which has expired records until they were notified.
+/// Looks for the attribute's name in the body, which may also be content: that costs only time.
 fn log_expiry(call: &Call<'_>) -> Result<(), Problem> {
     if memmem::find(&call.body, b"callbackReference").is_some() {
         call.repository.log_changes(&call.storage)?;

@@ -1,6 +1,6 @@
 //! Integration tests of the data repository: a node, sockets, and the store beside it. Tests are
-//! named after the operation that they prove (`dr01` to `dr20`, `tm01` to `tm06`, as in the table of operations) or
-//! the requirement (`req`).
+//! named after the operation that they prove (`dr01` to `dr20`, `tm01` to `tm06`, as in the table
+//! of operations) or the requirement (`req`).
 
 mod fixture;
 mod http2;

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-use crate::fixture::{JSON, TestClient, TestNodeOptions, node, node_at, node_of};
+use crate::fixture::{JSON, TestClient, TestNodeOptions, encode, node, node_at, node_of};
 use crate::receiver::{Received, Script, receiver, receiver_at, receiver_over, scripted};
 
 const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
@@ -69,7 +69,10 @@ fn req_changes_of_every_interface_are_notified_in_order_with_the_record() {
 fn req_a_subscription_selects_operations_and_resources() {
     let (node, target) = (node(), receiver());
     let mut client = node.client();
-    let filter = |uris: &[String], operations: &[&str]| json!({"subFilter": {"monitoredResourceUris": uris, "operations": operations}});
+    let filter = |uris: &[String], operations: &[&str]| {
+        let filter = json!({"monitoredResourceUris": uris, "operations": operations});
+        json!({"subFilter": filter})
+    };
     let record = format!("{RECORDS}/r1");
     subscribe(
         &mut client,
@@ -84,10 +87,8 @@ fn req_a_subscription_selects_operations_and_resources() {
         &filter(&[format!("{record}/blocks/b")], &[]),
     );
     subscribe(&mut client, "s3", &target.uri("/gone"), &json!({}));
-    let path = format!(
-        "/subs-to-notify/s3?client-id={}",
-        crate::fixture::encode(&json!({"nfId": NF}).to_string())
-    );
+    let owner = encode(&json!({"nfId": NF}).to_string());
+    let path = format!("/subs-to-notify/s3?client-id={owner}");
     client.send("DELETE", &path, &[], "").is(204, "");
     for id in ["r1", "r2"] {
         client.put_record(id, "{}", &[("a", "1")]).is(201, "");
@@ -226,7 +227,11 @@ fn req_one_of_several_nodes_delivers_and_another_takes_over() {
     assert_eq!([&first, &second].map(|node| node.notified("data_change", "due")), [1, 0]);
     drop(first);
     client.put_record("r1", "{}", &[("b", "2")]).is(204, "");
-    assert_eq!(operations(&target.wait_for(2)), ["CREATED", "UPDATED"]);
+    let received = target.wait(|all| operations(all).iter().any(|one| one == "UPDATED"));
+    // The first node may have ended between the answer and the removal: then the entry is repeated.
+    let mut seen = operations(&received);
+    seen.dedup();
+    assert_eq!(seen, ["CREATED", "UPDATED"]);
     assert_eq!(second.notified("data_change", "due"), 1);
 }
 
