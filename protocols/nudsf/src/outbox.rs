@@ -110,14 +110,16 @@ struct NotifierCursor {
 impl NotifierCursor {
     fn encode(&self) -> Vec<u8> {
         let [one, two] = self.log.region;
-        let words = [one, two, self.log.incarnation, self.position, self.next];
+        let LogIdentity { incarnation, origin, .. } = self.log;
+        let words = [one, two, incarnation, origin, self.position, self.next];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let mut take = || words.next();
-        let log = LogIdentity { region: [take()?, take()?], incarnation: take()? };
+        let region = [take()?, take()?];
+        let log = LogIdentity { region, incarnation: take()?, origin: take()? };
         Some(Self { log, position: take()?, next: take()? })
     }
 }
@@ -401,7 +403,7 @@ mod tests {
         for other in ["https://nf.example:8080/x", "http://nf.example/x"] {
             assert_ne!(target, target_of(other));
         }
-        let log = LogIdentity { region: [1, 2], incarnation: 3 };
+        let log = LogIdentity { region: [1, 2], incarnation: 3, origin: 0 };
         let cursor = NotifierCursor { log, position: 4, next: 5 };
         assert_eq!(NotifierCursor::decode(&cursor.encode()), Some(cursor));
         assert_eq!(NotifierCursor::decode(b"short"), None);
