@@ -4,10 +4,15 @@
 
 #![forbid(unsafe_code)]
 
+mod nrf;
+mod registration;
+mod key_source;
 mod protocol;
 mod connection;
 mod pipe;
 mod service;
+mod load;
+mod sbi;
 mod operations;
 mod call;
 mod document;
@@ -24,11 +29,15 @@ mod settings;
 mod target;
 mod table;
 mod token;
+mod outbound;
 mod problem;
 mod times;
 pub mod limits;
 
+pub use key_source::{KEYS_AGE_MAX, KeySource, KeySourceSettings, OnFetch};
+pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
+pub use registration::NrfProfile;
 pub use settings::{NudsfMetrics, NudsfSettings, StorageSpec};
 pub use table::{OPERATIONS, OperationSpec};
 pub use token::TokenKeys;

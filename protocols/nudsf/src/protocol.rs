@@ -10,6 +10,7 @@ use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, PeerId
 use serde_json::json;
 
 use crate::connection::NudsfConnection;
+use crate::load::CoreLoad;
 use crate::repository::Repository;
 use crate::service::{HttpConnectionState, RequestContext};
 use crate::settings::{NudsfMetrics, NudsfSettings};
@@ -64,7 +65,12 @@ impl Protocol for NudsfProtocol {
         let (settings, metrics) = (Arc::clone(&self.settings), Arc::clone(&self.metrics));
         let repository = Rc::new(Repository::open(session, settings, metrics)?);
         let scheme = if self.is_tls { "https" } else { "http" };
-        Ok(Rc::new(NudsfCoreService { repository, core: core.clone(), scheme }))
+        Ok(Rc::new(NudsfCoreService {
+            repository,
+            core: core.clone(),
+            scheme,
+            load: Rc::default(),
+        }))
     }
 
     fn limit_error(&self, limit: &LimitExceeded) -> Vec<u8> {
@@ -94,6 +100,7 @@ struct NudsfCoreService {
     repository: Rc<Repository>,
     core: Core,
     scheme: &'static str,
+    load: Rc<CoreLoad>,
 }
 
 impl CoreService for NudsfCoreService {
@@ -104,6 +111,7 @@ impl CoreService for NudsfCoreService {
             state: Rc::<HttpConnectionState>::default(),
             scheme: self.scheme,
             grant: RefCell::default(),
+            load: Rc::clone(&self.load),
         }))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use nearstate_model::{Error, Result};
@@ -63,6 +64,9 @@ pub struct NudsfSettings {
     pub api_root: Option<String>,
     /// The keys of access tokens. `None`: requests need no token.
     pub tokens: Option<Arc<TokenKeys>>,
+    /// How long requests may wait in the queue of a core before those of low priority are refused.
+    /// Zero: none is refused.
+    pub overload_delay: Duration,
 }
 
 impl NudsfSettings {

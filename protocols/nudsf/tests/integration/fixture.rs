@@ -6,11 +6,14 @@ use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
 use nearstate_nudsf::{NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec, TokenKeys};
 use nearstate_store::{CreateOptions, Region, Session};
 use serde_json::Value;
+
+use crate::contract::check_exchange;
 
 /// The storage.
 pub(crate) const STORAGE: &str = "/nudsf-dr/v1/Realm01/Storage01";
@@ -35,20 +38,21 @@ pub(crate) fn node_with(limits: ConnectionLimits) -> TestNode {
 /// What differs between nodes.
 #[derive(Default)]
 pub(crate) struct TestNodeOptions {
+    pub(crate) overload_delay: Duration,
     pub(crate) limits: ConnectionLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) tokens: Option<Arc<TokenKeys>>,
 }
 
 pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
-    let TestNodeOptions { limits, tls, tokens } = options;
+    let TestNodeOptions { overload_delay, limits, tls, tokens } = options;
     let folder = tempfile::tempdir().unwrap();
     let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
     let storages = vec![
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
         StorageSpec::parse("Realm01/Other").unwrap(),
     ];
-    let settings = Arc::new(NudsfSettings { storages, api_root: None, tokens });
+    let settings = Arc::new(NudsfSettings { storages, api_root: None, tokens, overload_delay });
     let metrics = Arc::<NudsfMetrics>::default();
     let protocol = NudsfProtocol::new(settings, Arc::clone(&metrics)).unwrap();
     let protocol = if tls.is_some() { protocol.over_tls() } else { protocol };
@@ -223,7 +227,11 @@ impl TestClient {
         head += "\r\n";
         std::io::Write::write_all(self.stream.get_mut(), head.as_bytes()).unwrap();
         std::io::Write::write_all(self.stream.get_mut(), body).unwrap();
-        self.read(method)
+        let reply = self.read(method);
+        let mut types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(MIXED.0));
+        let media = types.next().map(|(_, value)| *value);
+        check_exchange((method, &format!("{root}{path}")), (media, body), &reply);
+        reply
     }
 
     pub(crate) fn get(&mut self, path: &str) -> TestReply {

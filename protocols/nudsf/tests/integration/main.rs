@@ -2,10 +2,16 @@
 //! named after the operation that they prove (`dr01` to `dr20`, as in the table of operations) or
 //! the requirement (`req`).
 
+mod contract;
 mod fixture;
 mod http2;
 mod http;
 mod security;
+mod scripted_server;
+mod registration;
+mod token_keys;
+mod overload;
+mod requirements;
 mod records;
 mod meta;
 mod blocks;
