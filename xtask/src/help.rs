@@ -18,6 +18,8 @@ The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask
                                    during each run; `--only NAME` runs one client
   cargo xtask soak tcl             runs units of Redis' own tests (from Debian's source package)
                                    against a node; `--only UNIT` runs one unit
+  cargo xtask soak nudsf           uses a node with curl, h2load, free5GC's client and generated
+                                   requests over HTTP/2; `--only NAME` runs one
   cargo xtask gate                 runs every check below, and prints a table with their times;
                                    `--without CHECK ..` leaves some out
   cargo xtask packages             installs missing system packages (apt-get); starts no service

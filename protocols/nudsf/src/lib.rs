@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod fuzzing;
 mod nrf;
 mod registration;
 mod key_source;
