@@ -17,7 +17,7 @@ use nearstate_node::clock::Clock;
 use tokio::sync::watch;
 
 use crate::outbound::{OutboundClient, PlainHttp, StopFlag, start_thread};
-use crate::token::{KeySet, TokenKeys};
+use crate::token::{TokenKeySet, TokenKeys};
 
 /// How long keys stay in force that could not be fetched again. A day: the outage of the key server
 /// must not be one of the data repository.
@@ -104,7 +104,7 @@ async fn run(settings: KeySourceSettings, client: OutboundClient, keys: TokenKey
         }
         let age = |at: u64| clock.time(clock.now().saturating_sub(at));
         let is_old = fetched_at.is_none_or(|at| age(at) > KEYS_AGE_MAX);
-        (settings.on_fetch)(done.as_ref().map(KeySet::len).map_err(String::as_str));
+        (settings.on_fetch)(done.as_ref().map(TokenKeySet::len).map_err(String::as_str));
         keys.finish_fetch(done.ok(), is_old);
         if stop.wait(settings.interval_min).await
             || wait(&settings, &mut wanted, &stop, fetched_at.is_none()).await
@@ -134,10 +134,10 @@ async fn wait(
     .await
 }
 
-async fn fetch(client: &OutboundClient) -> std::result::Result<KeySet, String> {
+async fn fetch(client: &OutboundClient) -> std::result::Result<TokenKeySet, String> {
     let reply = client.send((Method::GET, ""), None).await?;
     if !reply.status.is_success() {
         return Err(format!("the server of the keys answered {}", reply.status));
     }
-    KeySet::parse(&reply.body)
+    TokenKeySet::parse(&reply.body)
 }

@@ -31,6 +31,7 @@ mod settings;
 mod target;
 mod table;
 mod token;
+mod fetch_state;
 mod outbound;
 mod problem;
 mod times;

@@ -21,6 +21,7 @@ use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::fetch_state::FetchState;
 use crate::problem::Problem;
 
 /// The service, which every token must have in its scope.
@@ -50,7 +51,7 @@ struct NamedKey {
 }
 
 /// A JSON web key set.
-pub(crate) struct KeySet(Vec<NamedKey>);
+pub(crate) struct TokenKeySet(Vec<NamedKey>);
 
 /// The keys that tokens may be signed with, and the audiences that tokens may be for. Cheap to
 /// clone: clones share the keys.
@@ -60,25 +61,9 @@ pub struct TokenKeys(Arc<SharedKeys>);
 struct SharedKeys {
     audiences: Vec<String>,
     /// `None`: not fetched yet, or too old.
-    current: RwLock<Option<Arc<KeySet>>>,
+    current: RwLock<Option<Arc<TokenKeySet>>>,
     /// The fetches that ended, and those that requests wanted. `None`: keys of a file.
     source: Option<FetchState>,
-}
-
-struct FetchState {
-    ended: watch::Sender<u64>,
-    wanted: watch::Sender<u64>,
-    clock: Clock,
-    /// When the last fetch ended, in nanoseconds of the clock; 0: none has ended.
-    ended_at: AtomicU64,
-    /// The least time between two fetches.
-    interval_min: Duration,
-}
-
-impl FetchState {
-    fn now(&self) -> u64 {
-        self.clock.nanos(self.clock.now())
-    }
 }
 
 /// A request waits this long for keys that are being fetched.
@@ -132,7 +117,7 @@ impl TokenKeys {
     /// # Errors
     /// Why it is no key set.
     pub fn parse(text: &[u8], audiences: Vec<String>) -> Result<Self, String> {
-        let current = RwLock::new(Some(Arc::new(KeySet::parse(text)?)));
+        let current = RwLock::new(Some(Arc::new(TokenKeySet::parse(text)?)));
         Ok(Self(Arc::new(SharedKeys { audiences, current, source: None })))
     }
 
@@ -156,7 +141,7 @@ impl TokenKeys {
     }
 
     /// A fetch has ended. `None`: it failed, and the keys stay unless they are too old.
-    pub(crate) fn finish_fetch(&self, keys: Option<KeySet>, is_old: bool) {
+    pub(crate) fn finish_fetch(&self, keys: Option<TokenKeySet>, is_old: bool) {
         {
             let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
             match keys {
@@ -236,7 +221,7 @@ impl TokenKeys {
         let algorithm = header.get("alg").and_then(Value::as_str).unwrap_or_default();
         let id = header.get("kid").and_then(Value::as_str);
         let keys = self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(KeySet(keys)) = keys.as_deref() else { return Err(TokenRefusal::NoKeys) };
+        let Some(TokenKeySet(keys)) = keys.as_deref() else { return Err(TokenRefusal::NoKeys) };
         let mut keys = keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id).peekable();
         if id.is_some() && keys.peek().is_none() {
             return Err(TokenRefusal::UnknownKey);
@@ -275,7 +260,7 @@ impl TokenKeys {
     }
 }
 
-impl KeySet {
+impl TokenKeySet {
     /// Parses a key set.
     ///
     /// # Errors

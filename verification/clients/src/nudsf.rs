@@ -14,9 +14,9 @@ use crate::python;
 const EXAMPLES: &str = "15";
 
 /// A part of the run: its name, and what it does with the root of the URIs.
-type Part = (&'static str, fn(&str) -> Result<(), String>);
+type NudsfClientRun = (&'static str, fn(&str) -> Result<(), String>);
 
-const PARTS: &[Part] =
+const PARTS: &[NudsfClientRun] =
     &[("curl", curl), ("h2load", h2load), ("free5gc", free5gc), ("schemathesis", schemathesis)];
 
 /// Runs all parts, or one. True: all have passed.
@@ -24,7 +24,7 @@ const PARTS: &[Part] =
 /// # Errors
 /// The node does not start, or no part has this name.
 pub fn run(only: Option<&str>) -> Result<bool, String> {
-    let parts: Vec<&Part> =
+    let parts: Vec<&NudsfClientRun> =
         PARTS.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
     if parts.is_empty() {
         let names: Vec<&str> = PARTS.iter().map(|(name, _)| *name).collect();
