@@ -20,6 +20,8 @@ The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask
                                    against a node; `--only UNIT` runs one unit
   cargo xtask soak numa            applies plans and memory policies in an emulated guest with two
                                    NUMA nodes, and compares what its kernel reports
+  cargo xtask soak nudsf           uses a node with curl, h2load, free5GC's client and generated
+                                   requests over HTTP/2; `--only NAME` runs one
   cargo xtask gate                 runs every check below, and prints a table with their times;
                                    `--without CHECK ..` leaves some out
   cargo xtask packages             installs missing system packages (apt-get); starts no service

@@ -163,6 +163,20 @@ pub(crate) const TCL: &[Package] = &[
     },
 ];
 
+/// What the long test of clients of Nudsf needs in addition.
+pub(crate) const NUDSF: &[Package] = &[
+    Package {
+        name: "curl",
+        probe: PackageProbe::Program("curl"),
+        why: "the requests of the quick start, over HTTP/2",
+    },
+    Package {
+        name: "nghttp2-client",
+        probe: PackageProbe::Program("h2load"),
+        why: "many requests over HTTP/2",
+    },
+];
+
 /// Debian asks this program whether a package may start its service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 

@@ -2,9 +2,9 @@
 //! single steps, more histories, more random commands and more random input.
 //!
 //! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
-//! kills after every single instruction. `soak clients`, `soak tcl` and `soak numa` are runs of
-//! their own, of some minutes: they need registries, source packages, or an emulator. `soak sim`
-//! simulates clusters only.
+//! kills after every single instruction. `soak clients`, `soak tcl`, `soak nudsf` and `soak numa`
+//! are runs of their own, of some minutes: they need registries, source packages, or an emulator.
+//! `soak sim` simulates clusters only.
 
 use crate::{guest, packages, run};
 use std::fmt::Write as _;
@@ -118,11 +118,12 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs `clients`, `tcl`, `numa` or `sim`, or all parts of the usual run.
+/// Runs `clients`, `tcl`, `nudsf`, `numa` or `sim`, or all parts of the usual run.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
         Some("clients") => with_clients(root, packages::CLIENTS, args),
         Some("tcl") => with_clients(root, packages::TCL, args),
+        Some("nudsf") => with_clients(root, packages::NUDSF, args),
         Some("numa") if args.len() == 1 => {
             build(root, &[])?;
             guest::run(root, &crate::suites::program(root))
@@ -147,7 +148,7 @@ fn simulate(root: &Path, args: &[String]) -> Result<bool, String> {
 fn with_clients(root: &Path, more: &[packages::Package], args: &[String]) -> Result<bool, String> {
     let is_valid = matches!(args, [_]) || matches!(args, [_, only, _] if only == "--only");
     if !is_valid {
-        return Err("run `cargo xtask soak clients|tcl [--only NAME]`".to_owned());
+        return Err("run `cargo xtask soak clients|tcl|nudsf [--only NAME]`".to_owned());
     }
     packages::install_missing(packages::ALL)?;
     packages::install_missing(more)?;

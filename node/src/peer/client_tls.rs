@@ -53,6 +53,19 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config) })
     }
 
+    /// The same configuration for connections that offer protocols (ALPN), most preferred first.
+    #[must_use]
+    pub fn with_alpn(&self, protocols: &[&[u8]]) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Self { config: Arc::new(config) }
+    }
+
+    /// The configuration, for clients that do not connect through the node.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// A connection to the host with this name.
     pub(crate) fn connection(&self, host: &str) -> Result<ClientConnection> {
         let bad = |e: &dyn fmt::Display| Error::BadArgument {

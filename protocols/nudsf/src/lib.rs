@@ -4,10 +4,17 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod fuzzing;
+mod nrf;
+mod registration;
+mod key_source;
 mod protocol;
 mod connection;
 mod pipe;
 mod service;
+mod load;
+mod sbi;
 mod operations;
 mod call;
 mod notify;
@@ -31,11 +38,16 @@ mod settings;
 mod target;
 mod table;
 mod token;
+mod fetch_state;
+mod outbound;
 mod problem;
 mod times;
 pub mod limits;
 
+pub use key_source::{KEYS_AGE_MAX, KeySource, KeySourceSettings, OnFetch};
+pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
+pub use registration::NrfProfile;
 pub use settings::{
     NotificationKind, NotificationResult, NotifySettings, NudsfMetrics, NudsfSettings, StorageSpec,
 };

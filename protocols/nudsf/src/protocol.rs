@@ -10,6 +10,7 @@ use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, PeerId
 use serde_json::json;
 
 use crate::connection::NudsfConnection;
+use crate::load::CoreLoad;
 use crate::notify::{self, NotifierClaim};
 use crate::repository::Repository;
 use crate::service::{HttpConnectionState, RequestContext};
@@ -67,7 +68,8 @@ impl Protocol for NudsfProtocol {
         let repository = Rc::new(Repository::open(session, settings, metrics)?);
         let scheme = if self.is_tls { "https" } else { "http" };
         let (core, notifier) = (core.clone(), Arc::clone(&self.notifier));
-        Ok(Rc::new(NudsfCoreService { repository, core, notifier, scheme }))
+        let load = Rc::default();
+        Ok(Rc::new(NudsfCoreService { repository, core, notifier, scheme, load }))
     }
 
     fn limit_error(&self, limit: &LimitExceeded) -> Vec<u8> {
@@ -98,6 +100,7 @@ struct NudsfCoreService {
     core: Core,
     notifier: Arc<NotifierClaim>,
     scheme: &'static str,
+    load: Rc<CoreLoad>,
 }
 
 impl CoreService for NudsfCoreService {
@@ -114,6 +117,7 @@ impl CoreService for NudsfCoreService {
             state: Rc::<HttpConnectionState>::default(),
             scheme: self.scheme,
             grant: RefCell::default(),
+            load: Rc::clone(&self.load),
         }))
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use nearstate_model::{Error, Result};
@@ -77,6 +78,9 @@ pub struct NudsfSettings {
     pub tokens: Option<Arc<TokenKeys>>,
     /// How notifications are delivered.
     pub notify: NotifySettings,
+    /// How long requests may wait in the queue of a core before those of low priority are refused.
+    /// Zero: none is refused.
+    pub overload_delay: Duration,
 }
 
 impl NudsfSettings {

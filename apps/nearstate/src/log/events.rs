@@ -57,6 +57,12 @@ events! {
     PLACED = "NS-1013" Info "cores are placed",
         "The processors of the cores in their order, and the memory node that a new region \
          prefers. `place` decides.";
+    TOKEN_KEYS_FETCHED = "NS-1021" Info "keys of access tokens fetched",
+        "`nudsf.token_keys_url` has answered with this number of keys.";
+    NRF_REGISTERED = "NS-1022" Info "registered with the NRF",
+        "Network functions can discover the node.";
+    NRF_DEREGISTERED = "NS-1023" Info "the registration with the NRF is removed",
+        "Network functions do not discover the node any more.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -80,6 +86,9 @@ events! {
     FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
         "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `fork`: the region \
          of this node was restored from a copy; give the follower a new region.";
+    TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
+        "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
+         day. Then, and before the first keys, Nudsf answers 503.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \
@@ -101,4 +110,6 @@ events! {
          refused when the log is full.";
     NAMESPACE_NOT_LOGGED = "NS-3007" Warn "a namespace is not sent to followers",
         "It could not be added to the log, and is tried again. `reason` says why.";
+    NRF_FAILED = "NS-3011" Warn "a request to the NRF failed",
+        "It is repeated, after at most a minute. `reason` says why.";
 }

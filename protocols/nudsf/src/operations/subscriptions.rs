@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::conditions::Validators;
 use crate::document::{Document, write_subscription};
 use crate::limits::{REFERENCES_MAX, SCAN_STEPS};
-use crate::meta::{text, uri};
+use crate::meta::{is_uuid, text, uri};
 use crate::patch;
 use crate::problem::Problem;
 use crate::record::version_etag;
@@ -59,12 +59,6 @@ impl ClientId {
         (self.instance.is_some() && self.instance == other.instance)
             || (self.set.is_some() && self.set == other.set)
     }
-}
-
-fn is_uuid(text: &str) -> bool {
-    let groups: Vec<&str> = text.split('-').collect();
-    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
-        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// What the node needs of a subscription.

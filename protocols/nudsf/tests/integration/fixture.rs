@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
 use nearstate_nudsf::{
@@ -14,6 +15,8 @@ use nearstate_nudsf::{
 };
 use nearstate_store::{CreateOptions, Region, Session};
 use serde_json::Value;
+
+use crate::contract::check_exchange;
 
 /// The storage.
 pub(crate) const STORAGE: &str = "/nudsf-dr/v1/Realm01/Storage01";
@@ -38,6 +41,7 @@ pub(crate) fn node_with(limits: ConnectionLimits) -> TestNode {
 /// What differs between nodes.
 #[derive(Default)]
 pub(crate) struct TestNodeOptions {
+    pub(crate) overload_delay: Duration,
     pub(crate) limits: ConnectionLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) tokens: Option<Arc<TokenKeys>>,
@@ -53,13 +57,14 @@ pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
 
 /// A node that serves the region at a path, which it creates if there is none.
 pub(crate) fn node_at(path: &Path, options: TestNodeOptions) -> TestNode {
-    let TestNodeOptions { limits, tls, tokens, notify } = options;
+    let TestNodeOptions { limits, tls, tokens, notify, overload_delay } = options;
     let region = Region::attach_or_create(path, &CreateOptions::default()).unwrap();
     let storages = vec![
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
         StorageSpec::parse("Realm01/Other").unwrap(),
     ];
-    let settings = Arc::new(NudsfSettings { storages, api_root: None, tokens, notify });
+    let settings =
+        Arc::new(NudsfSettings { storages, api_root: None, tokens, notify, overload_delay });
     let metrics = Arc::<NudsfMetrics>::default();
     let protocol = NudsfProtocol::new(settings, Arc::clone(&metrics)).unwrap();
     let protocol = if tls.is_some() { protocol.over_tls() } else { protocol };
@@ -245,7 +250,11 @@ impl TestClient {
         head += "\r\n";
         std::io::Write::write_all(self.stream.get_mut(), head.as_bytes()).unwrap();
         std::io::Write::write_all(self.stream.get_mut(), body).unwrap();
-        self.read(method)
+        let reply = self.read(method);
+        let mut types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(MIXED.0));
+        let media = types.next().map(|(_, value)| *value);
+        check_exchange((method, &format!("{root}{path}")), (media, body), &reply);
+        reply
     }
 
     pub(crate) fn get(&mut self, path: &str) -> TestReply {

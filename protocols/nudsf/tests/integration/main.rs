@@ -2,11 +2,17 @@
 //! named after the operation that they prove (`dr01` to `dr20`, `tm01` to `tm06`, as in the table
 //! of operations) or the requirement (`req`).
 
+mod contract;
 mod fixture;
 mod http2;
 mod receiver;
 mod http;
 mod security;
+mod scripted_server;
+mod registration;
+mod token_keys;
+mod overload;
+mod requirements;
 mod records;
 mod meta;
 mod blocks;
