@@ -137,7 +137,9 @@ fn complete(three: Three, takeover: &Takeover, plan: &str) {
         drop(host.region);
         host.folder
     });
-    folders.iter().for_each(|path| clean(path));
+    for path in &folders {
+        clean(path);
+    }
     drop(kept);
 }
 

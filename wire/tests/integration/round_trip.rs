@@ -293,7 +293,7 @@ fn the_largest_transaction_is_read() {
 
 #[test]
 fn a_message_that_is_kept_is_the_same_on_another_connection() {
-    for message in crate::fixture::messages() {
+    for message in messages() {
         let kept = nearstate_wire::KeptMessage::of(&message).expect("a valid message");
         assert_eq!(kept.message(), Ok(message));
     }
