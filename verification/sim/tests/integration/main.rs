@@ -3,9 +3,11 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     reason = "a panic is a failed test"
 )]
 
+mod fixture;
 mod model;
 
 use nearstate_sim::{Faults, RunReport, SimulationOptions, Switch, run};
@@ -87,7 +89,6 @@ const NEEDED: &[(Switch, u64)] = &[
     (Switch::Revision, 61),
     (Switch::EvictingIsStored, 282),
     (Switch::EvictHolders, 683),
-    (Switch::EvictLease, 0),
     (Switch::StoredRevision, 0),
 ];
 
