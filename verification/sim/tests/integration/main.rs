@@ -89,7 +89,7 @@ const NEEDED: &[(Switch, u64)] = &[
     (Switch::Revision, 61),
     (Switch::EvictingIsStored, 282),
     (Switch::EvictHolders, 683),
-    (Switch::StoredRevision, 0),
+    (Switch::StoredRevision, 1043),
 ];
 
 #[test]
