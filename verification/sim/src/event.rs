@@ -1,6 +1,6 @@
 //! What will happen, in the order of time.
 
-use crate::region::LogEntry;
+use crate::region::SimulatedEntry;
 use nearstate_cluster::{Command, ConnectionNumber, HostId, Monotonic, OwnerMessage, ViewNumber};
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) enum Message {
     Entries {
         connection: ConnectionNumber,
         index: usize,
-        entries: Vec<LogEntry>,
+        entries: Vec<SimulatedEntry>,
         base: usize,
         origin: ViewNumber,
         log: u64,

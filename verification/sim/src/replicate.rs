@@ -2,7 +2,7 @@
 //! Messages may be lost, repeated and reordered, so entries name their place.
 
 use crate::event::{Message, SimulatedEvent};
-use crate::region::{Copy, LogEntry};
+use crate::region::{Copy, SimulatedEntry};
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{
     ConnectionNumber, FollowerAcknowledgement, HostId, HostInput, OwnerMessage, Switch, ViewNumber,
@@ -176,7 +176,7 @@ impl World {
         &mut self,
         host: HostId,
         connection: ConnectionNumber,
-        (index, entries): (usize, &[LogEntry]),
+        (index, entries): (usize, &[SimulatedEntry]),
         (base, origin, log): (usize, ViewNumber, u64),
     ) {
         if !self.hears(host, connection)
