@@ -114,7 +114,8 @@ pub enum HostEffect {
         /// it is of that log, are kept.
         seal: Option<LogPosition>,
     },
-    /// Follow this owner in this view; this replaces an earlier order. The record is stored already.
+    /// Follow this owner in this view; this replaces an earlier order. The record is stored
+    /// already.
     Follow {
         /// Of which partition.
         partition: PartitionId,
