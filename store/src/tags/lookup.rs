@@ -61,26 +61,14 @@ impl Session {
         if value.len() > TAG_VALUE_BYTES_MAX {
             return Ok(None);
         }
-        let mut key = self.internal.posting_key.take();
+        // Kept until the return: an answer that is moved travels through memory once more.
+        let mut key = self.internal.posting_key.borrow_mut();
         posting_key(namespace.index, id, value, &mut key);
-        let found = self.find_posted(namespace, (tag, value), &key);
-        self.internal.posting_key.replace(key);
-        found
-    }
-
-    /// The record that has this value of a unique tag, whose posting has this key.
-    #[inline]
-    fn find_posted(
-        &self,
-        namespace: Namespace,
-        (tag, value): (&str, &[u8]),
-        key: &[u8],
-    ) -> Result<Option<View<'_>>> {
         let internal = self.member.table(self.internal_table()?)?;
-        let hash = self.hash(key);
+        let hash = self.hash(&key);
         for _ in 0..TRANSACTION_TRIES {
             let _held = self.member.pin()?;
-            let posting = self.member.lookup_small(internal, hash, key)?;
+            let posting = self.member.lookup_small(internal, hash, &key)?;
             let Some((_, record)) = posting.record else { return Ok(None) };
             if let Some(view) = self.get_whole(namespace, record)? {
                 if view.has_tag(tag, value) {

@@ -194,6 +194,8 @@ struct FileDatabase {
     file: &'static str,
     /// True if large pages are requested after loading.
     is_collapsed: bool,
+    /// The share of a region's heap that other records take after loading, in percent.
+    fill: Option<u64>,
 }
 
 impl Database for FileDatabase {
@@ -202,11 +204,11 @@ impl Database for FileDatabase {
     }
 
     fn after_load(&mut self) -> Result<Option<String>> {
-        if self.is_collapsed {
-            region::back_with_large_pages(&self.reaper.folder().join(self.file))
-        } else {
-            Ok(None)
+        let path = self.reaper.folder().join(self.file);
+        if let Some(percent) = self.fill {
+            region::fill(&path, percent)?;
         }
+        if self.is_collapsed { region::back_with_large_pages(&path) } else { Ok(None) }
     }
 
     /// Memory of its file.
@@ -285,7 +287,8 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     }
     Err(Error::BadArgument {
         detail: format!(
-            "--layout {layout}: none of the targets {} has layouts: leave it out, or give geode",
+            "--layout {layout}: none of the targets {} has this layout: leave it out, or give geode \
+             (zones) or region (fill-50)",
             names.join(", ")
         ),
     })
@@ -320,7 +323,10 @@ mod tests {
         assert_eq!(refusal(None, &["region"]), "");
         assert_eq!(refusal(Some("zones:3"), &["region", "geode"]), "");
         assert!(refusal(Some("foo"), &["region", "geode"]).contains("not a layout of geode"));
-        assert!(refusal(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
+        assert!(
+            refusal(Some("zones"), &["region", "redis"]).contains("region, redis has this layout")
+        );
+        assert_eq!(refusal(Some("fill-95"), &["region", "redis"]), "");
     }
 
     /// Bytes that were measured after 100,000 operations, for each of 100,000 UEs, sessions and

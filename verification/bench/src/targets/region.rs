@@ -33,6 +33,10 @@ const FILE_PERCENT: u64 = 125;
 const FILE_OVERHEAD: u64 = 96;
 const FILE_BYTES_MIN: u64 = 2 << 20;
 
+/// The value of a record that fills a heap, and the bytes that it takes at most.
+const FILLER: [u8; 1024] = [7; 1024];
+const FILLER_BYTES: u64 = 1152;
+
 /// The ordered tag of the keys of a table that is scanned.
 const ORDER: &str = "key";
 
@@ -57,7 +61,12 @@ impl Target for RegionTarget {
     }
 
     fn folder_bytes(&self, need: &Need) -> u64 {
-        file_bytes(need)
+        if fill_of(need).is_some() { bytes_max(need) } else { file_bytes(need) }
+    }
+
+    /// `fill-P`: after loading, the heap is filled to P percent with other records.
+    fn has_layout(&self, layout: &str) -> Result<bool> {
+        Ok(percent_of(layout).is_some())
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
@@ -72,24 +81,57 @@ impl Target for RegionTarget {
 /// An empty region with the workload's namespaces, and its memory on these nodes.
 fn create(need: &Need, numa: NumaPolicy) -> Result<FileDatabase> {
     let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
-    let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
-    let options = CreateOptions {
-        bytes_max: room.saturating_mul(2).max(REGION_BYTES_MIN),
-        numa,
-        ..CreateOptions::default()
-    };
+    let options = CreateOptions { bytes_max: bytes_max(need), numa, ..CreateOptions::default() };
     let region = Region::create(&reaper.folder().join("region"), &options)?;
     let session = region.session()?;
     for table in need.schema.tables {
         session.namespace(table.name, &schema_of(table))?;
     }
     drop(session);
-    Ok(FileDatabase { reaper, file: "region", is_collapsed: true })
+    Ok(FileDatabase { reaper, file: "region", is_collapsed: true, fill: fill_of(need) })
 }
 
 /// The used bytes of a region's file: much less than its maximum size.
 pub(super) fn file_bytes(need: &Need) -> u64 {
     need.all_bytes(FILE_PERCENT, FILE_OVERHEAD).saturating_add(FILE_BYTES_MIN)
+}
+
+/// The size of the region: twice that of the records.
+fn bytes_max(need: &Need) -> u64 {
+    let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
+    room.saturating_mul(2).max(REGION_BYTES_MIN)
+}
+
+/// The percentage in a layout `fill-P`: below 100, because deletes need some room.
+fn percent_of(layout: &str) -> Option<u64> {
+    let percent = layout.strip_prefix("fill-")?.parse().ok()?;
+    (1..100).contains(&percent).then_some(percent)
+}
+
+fn fill_of(need: &Need) -> Option<u64> {
+    need.layout.as_deref().and_then(percent_of)
+}
+
+/// Adds records of 1 KiB to a region until this share of its heap is in use. A record and its share
+/// of the index take somewhat less than [`FILLER_BYTES`], so that each look adds nearly all that is
+/// missing, and never more.
+pub(super) fn fill(path: &Path, percent: u64) -> Result<()> {
+    let region = Region::attach(path)?;
+    let session = region.session()?;
+    let filler = session.namespace("filler", &nearstate_store::Schema::default())?;
+    let mut added = 0_u64;
+    loop {
+        let heap = region.inspect()?.heap;
+        let wanted = heap.total / 100 * percent;
+        let missing = wanted.saturating_sub(heap.total.saturating_sub(heap.free)) / FILLER_BYTES;
+        if missing == 0 {
+            return Ok(());
+        }
+        for number in added..added + missing {
+            session.put(filler, &number.to_be_bytes(), &FILLER)?;
+        }
+        added += missing;
+    }
 }
 
 fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
