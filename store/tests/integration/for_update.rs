@@ -157,11 +157,8 @@ fn patches_by_index_equal_patches_by_name() {
             );
             let view = session.get(ns, one).unwrap().unwrap();
             let mut by_view = [const { None }; NAMES.len()];
-            view.blocks_of(
-                &names,
-                |place| place != 1,
-                |place, bytes| by_view[place] = Some(bytes.to_vec()),
-            );
+            let keep = |place: usize, bytes: &[u8]| by_view[place] = Some(bytes.to_vec());
+            view.blocks_of(&names, |place| place != 1, keep);
             assert_eq!(by_view, seen, "a view finds the same blocks");
             for (place, name) in wanted {
                 let known = expected.iter().find(|(known, _)| known == name);
