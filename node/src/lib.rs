@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod consensus;
 mod peer;
 mod sampler;
 mod worker;
@@ -26,6 +27,10 @@ pub mod executor;
 pub mod metrics;
 pub mod clock;
 
+pub use consensus::{
+    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+    SNAPSHOT_BYTES_MAX, StateMachine,
+};
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
@@ -40,5 +45,5 @@ pub use protocol::{
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
 pub use sampler::StuckTask;
-pub use tls::Tls;
+pub use tls::{Tls, certificate_names};
 pub use watch_selector::WatchSelector;

@@ -53,6 +53,11 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config) })
     }
 
+    /// The configuration, for connections that are made elsewhere.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
+
     /// A connection to the host with this name.
     pub(crate) fn connection(&self, host: &str) -> Result<ClientConnection> {
         let bad = |e: &dyn fmt::Display| Error::BadArgument {
