@@ -33,7 +33,7 @@ pub(crate) struct Machine {
     node: Arc<EngineState>,
     store: LogStore,
     /// Openraft shares its state machine among threads, and calls it from one at a time.
-    machine: Mutex<Box<dyn StateMachine>>,
+    own: Mutex<Box<dyn StateMachine>>,
     last: Option<LogId>,
     membership: StoredMembership,
 }
@@ -58,8 +58,8 @@ impl Machine {
         node: Arc<EngineState>,
         store: LogStore,
     ) -> Result<Self> {
-        let machine = Mutex::new(machine);
-        let mut opened = Self { node, store, machine, last: None, membership: <_>::default() };
+        let own = Mutex::new(machine);
+        let mut opened = Self { node, store, own, last: None, membership: <_>::default() };
         if let Some(stored) = opened.store.read_file::<StoredSnapshot>(SNAPSHOT_FILE)? {
             opened.restore(&stored.meta, &stored.state)?;
         }
@@ -67,7 +67,7 @@ impl Machine {
     }
 
     fn machine(&mut self) -> &mut dyn StateMachine {
-        &mut **self.machine.get_mut().unwrap_or_else(PoisonError::into_inner)
+        &mut **self.own.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn restore(&mut self, meta: &SnapshotMeta, state: &[u8]) -> Result<()> {

@@ -54,7 +54,11 @@ impl MemberClient {
         send(&mut stream, &hello).await?;
         match receive(&mut stream, MESSAGE_BYTES_MAX).await? {
             Reply::Welcome => Ok(stream),
-            reply => Err(unexpected(&reply)),
+            reply @ (Reply::Append(_)
+            | Reply::Vote(_)
+            | Reply::Snapshot(_)
+            | Reply::Proposed(_)
+            | Reply::Refused(_)) => Err(unexpected(&reply)),
         }
     }
 
@@ -139,7 +143,11 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
         let request = (RPCTypes::AppendEntries, Request::Append(rpc));
         match self.request(request, &option).await? {
             Reply::Append(reply) => Ok(reply),
-            reply => Err(wrong(&reply)),
+            reply @ (Reply::Welcome
+            | Reply::Vote(_)
+            | Reply::Snapshot(_)
+            | Reply::Proposed(_)
+            | Reply::Refused(_)) => Err(wrong(&reply)),
         }
     }
 
@@ -154,7 +162,11 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
         let request = (RPCTypes::InstallSnapshot, Request::Snapshot(rpc));
         match self.request(request, &option).await? {
             Reply::Snapshot(reply) => Ok(reply),
-            reply => Err(wrong(&reply)),
+            reply @ (Reply::Welcome
+            | Reply::Append(_)
+            | Reply::Vote(_)
+            | Reply::Proposed(_)
+            | Reply::Refused(_)) => Err(wrong(&reply)),
         }
     }
 
@@ -165,7 +177,11 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
     ) -> Result<VoteResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
         match self.request((RPCTypes::Vote, Request::Vote(rpc)), &option).await? {
             Reply::Vote(reply) => Ok(reply),
-            reply => Err(wrong(&reply)),
+            reply @ (Reply::Welcome
+            | Reply::Append(_)
+            | Reply::Snapshot(_)
+            | Reply::Proposed(_)
+            | Reply::Refused(_)) => Err(wrong(&reply)),
         }
     }
 
