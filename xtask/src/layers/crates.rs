@@ -14,6 +14,7 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("wire", 10, "layer 1"),
     ("numa", 10, "layer 1"),
     ("store", 20, "layer 2"),
+    ("cluster", 20, "layer 2"),
     ("local-transport", 20, "layer 2"),
     ("resp-client", 20, "layer 2"),
     ("ue", 20, "layer 2"),

@@ -1,0 +1,223 @@
+//! The commands that consensus orders, and their bytes.
+//!
+//! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, or a
+//! revision), host u16 (0 if the command names none), and for a report: origin u64, log 16 bytes,
+//! incarnation u64, position u64, check u64. A command has exactly one encoding.
+
+use crate::id::{HostId, PartitionId, Revision, ViewNumber};
+use crate::limits::COMMAND_BYTES_MAX;
+use crate::position::LogPosition;
+use std::fmt;
+
+const FORMAT: u8 = 1;
+
+/// A change of a partition's state that a host or an operator proposes. Whether it has an effect is
+/// decided when it is applied ([`crate::GroupState::apply`]). A proposal may be lost, late or
+/// repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// A full member has not heard the owner for a lease. When as many members suspect it as a seal
+    /// needs reports, the owner is excluded.
+    Suspect {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view whose owner is silent.
+        view: ViewNumber,
+        /// The member.
+        host: HostId,
+    },
+    /// A member that suspected the owner hears it again.
+    Trust {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view.
+        view: ViewNumber,
+        /// The member.
+        host: HostId,
+    },
+    /// Excludes the owner at once. Proposed by the owner itself if its region is lost, and by
+    /// operators.
+    Exclude {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view whose owner is excluded.
+        view: ViewNumber,
+    },
+    /// A member has frozen its copy, and its promise to the excluded owner has ended.
+    Report {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view that the exclusion began.
+        view: ViewNumber,
+        /// The member.
+        host: HostId,
+        /// What its copy holds.
+        held: LogPosition,
+    },
+    /// The excluded owner lives, its region is intact, and no seal has come about: it is the owner
+    /// again.
+    Return {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view that the exclusion began.
+        view: ViewNumber,
+        /// The excluded owner.
+        host: HostId,
+    },
+    /// The member's copy is complete. Proposed by the owner.
+    Full {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The member.
+        host: HostId,
+    },
+    /// The member's copy does not count any more. Proposed by the owner, which has stopped counting
+    /// it before.
+    Evict {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The member.
+        host: HostId,
+    },
+    /// An operator gives the partition to a host that has reported, whatever the others held.
+    AcceptLoss {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view that the exclusion began.
+        view: ViewNumber,
+        /// The host that becomes the owner.
+        host: HostId,
+    },
+    /// An operator adds a host to the group. It is not full.
+    AddMember {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The host.
+        host: HostId,
+    },
+    /// An operator removes a host that is neither the owner nor full from the group.
+    RemoveMember {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The host.
+        host: HostId,
+    },
+}
+
+/// Why bytes are no command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandError {
+    /// The format is not 1.
+    Format(u8),
+    /// There is no such kind.
+    Kind(u8),
+    /// A command of this kind has another size.
+    Size(usize),
+    /// The host is 0 where the kind needs one, or not 0 where it has none.
+    Host(u16),
+}
+
+impl Command {
+    /// The partition that the command concerns.
+    pub fn partition(&self) -> PartitionId {
+        match *self {
+            Self::Suspect { partition, .. }
+            | Self::Trust { partition, .. }
+            | Self::Exclude { partition, .. }
+            | Self::Report { partition, .. }
+            | Self::Return { partition, .. }
+            | Self::Full { partition, .. }
+            | Self::Evict { partition, .. }
+            | Self::AcceptLoss { partition, .. }
+            | Self::AddMember { partition, .. }
+            | Self::RemoveMember { partition, .. } => partition,
+        }
+    }
+
+    /// The bytes of the command, at most [`COMMAND_BYTES_MAX`].
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, number, host, held) = match *self {
+            Self::Suspect { view, host, .. } => (1, view.0, host.0, None),
+            Self::Trust { view, host, .. } => (2, view.0, host.0, None),
+            Self::Exclude { view, .. } => (3, view.0, 0, None),
+            Self::Report { view, host, held, .. } => (4, view.0, host.0, Some(held)),
+            Self::Return { view, host, .. } => (5, view.0, host.0, None),
+            Self::Full { revision, host, .. } => (6, revision.0, host.0, None),
+            Self::Evict { revision, host, .. } => (7, revision.0, host.0, None),
+            Self::AcceptLoss { view, host, .. } => (8, view.0, host.0, None),
+            Self::AddMember { revision, host, .. } => (9, revision.0, host.0, None),
+            Self::RemoveMember { revision, host, .. } => (10, revision.0, host.0, None),
+        };
+        let mut bytes = Vec::with_capacity(COMMAND_BYTES_MAX);
+        bytes.extend([FORMAT, kind]);
+        bytes.extend(self.partition().0.to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+        bytes.extend(host.to_le_bytes());
+        if let Some(held) = held {
+            held.encode(&mut bytes);
+        }
+        bytes
+    }
+
+    /// The command of these bytes, which may be any.
+    ///
+    /// # Errors
+    /// The bytes are no command.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CommandError> {
+        let size = CommandError::Size(bytes.len());
+        let (&[format, kind], rest) = bytes.split_first_chunk::<2>().ok_or(size)?;
+        if format != FORMAT {
+            return Err(CommandError::Format(format));
+        }
+        let (partition, rest) = rest.split_first_chunk::<4>().ok_or(size)?;
+        let (number, rest) = rest.split_first_chunk::<8>().ok_or(size)?;
+        let (host, rest) = rest.split_first_chunk::<2>().ok_or(size)?;
+        let partition = PartitionId(u32::from_le_bytes(*partition));
+        let (host, number) = (HostId(u16::from_le_bytes(*host)), u64::from_le_bytes(*number));
+        let (view, revision) = (ViewNumber(number), Revision(number));
+        let (command, rest) = match kind {
+            1 => (Self::Suspect { partition, view, host }, rest),
+            2 => (Self::Trust { partition, view, host }, rest),
+            3 => (Self::Exclude { partition, view }, rest),
+            4 => {
+                let (held, rest) = LogPosition::decode(rest).ok_or(size)?;
+                (Self::Report { partition, view, host, held }, rest)
+            }
+            5 => (Self::Return { partition, view, host }, rest),
+            6 => (Self::Full { partition, revision, host }, rest),
+            7 => (Self::Evict { partition, revision, host }, rest),
+            8 => (Self::AcceptLoss { partition, view, host }, rest),
+            9 => (Self::AddMember { partition, revision, host }, rest),
+            10 => (Self::RemoveMember { partition, revision, host }, rest),
+            _ => return Err(CommandError::Kind(kind)),
+        };
+        if !rest.is_empty() {
+            return Err(size);
+        }
+        if (kind == 3) != (host.0 == 0) {
+            return Err(CommandError::Host(host.0));
+        }
+        Ok(command)
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Format(format) => write!(f, "a command has format {format}, expected {FORMAT}"),
+            Self::Kind(kind) => write!(f, "a command has the unknown kind {kind}"),
+            Self::Size(size) => write!(f, "a command of {size} bytes has the wrong size"),
+            Self::Host(host) => write!(f, "a command has the wrong host {host}"),
+        }
+    }
+}
+
+impl std::error::Error for CommandError {}

@@ -1,0 +1,158 @@
+//! What a host has to do.
+
+use crate::command::Command;
+use crate::event::ClusterEvent;
+use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
+use crate::position::LogPosition;
+use crate::region::MemberRecord;
+
+/// How a follower begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FollowStart {
+    /// The copy is a prefix of what the owner has: the hello names its position.
+    Continue,
+    /// The copy is empty, or may hold what the partition does not: it is discarded, then joins.
+    Discard,
+}
+
+/// What a host has to do. The effects of one partition are carried out in their order. Repetitions
+/// are harmless, and come until an input shows that the effect was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostEffect {
+    /// Store this in the region, before any later effect of the partition.
+    Store {
+        /// Of which partition.
+        partition: PartitionId,
+        /// What is stored.
+        record: MemberRecord,
+    },
+    /// Propose a command. It may be lost: it is proposed again while it is needed.
+    Propose(Command),
+    /// Raise the word *replicated* of the region to this position of its own log.
+    SetReplicated {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The new value, above the old one.
+        position: u64,
+    },
+    /// The log may forget what is not above this position: all full members have applied it.
+    SetFloor {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The new value.
+        position: u64,
+    },
+    /// Raise the word of the lease to this time of this host's clock.
+    SetLease {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The end of the lease.
+        until: Monotonic,
+    },
+    /// Refuse writers of replicated namespaces (`Fenced`).
+    Fence {
+        /// Of which partition.
+        partition: PartitionId,
+    },
+    /// Accept writers while the word of the lease is in the future.
+    Unfence {
+        /// Of which partition.
+        partition: PartitionId,
+    },
+    /// Serve followers in this view: accept their connections, send entries and position messages.
+    /// Connections of other views are closed.
+    Serve {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view.
+        view: ViewNumber,
+    },
+    /// Serve no followers: close their connections.
+    StopServing {
+        /// Of which partition.
+        partition: PartitionId,
+    },
+    /// A follower may send this stamp back, in this view, from now on.
+    Answer {
+        /// For which partition.
+        partition: PartitionId,
+        /// The view of the connection.
+        view: ViewNumber,
+        /// The stamp of the message.
+        stamp: Monotonic,
+    },
+    /// Apply nothing of an older view any more (an owner: fence, and let no transaction draw or decide
+    /// any more), then give [`Frozen`](crate::HostInput::Frozen). The record is stored already.
+    Freeze {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view.
+        view: ViewNumber,
+    },
+    /// Make the copy a region that writes its own log, as decision 025 says, with this view as its
+    /// origin: positions begin anew, with a new incarnation. Then give the facts of the region.
+    Promote {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view in which it becomes the owner.
+        view: ViewNumber,
+        /// What it must hold, exactly. `None`: the first copy of a new cluster.
+        seal: Option<LogPosition>,
+    },
+    /// Refuse writers, make positions behind the seal a gap (receipts answer `Lost`), raise the
+    /// incarnation and discard the copy. Then give the facts of the region.
+    Demote {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view of another owner.
+        view: ViewNumber,
+        /// The end of the last sealed log. Positions of this region's log that are not above it, if
+        /// it is of that log, are kept.
+        seal: Option<LogPosition>,
+    },
+    /// Follow this owner in this view. The record is stored already.
+    Follow {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The owner.
+        owner: HostId,
+        /// The view of the connection.
+        view: ViewNumber,
+        /// How to begin.
+        start: FollowStart,
+    },
+    /// Close the connection to an owner.
+    StopFollowing {
+        /// Of which partition.
+        partition: PartitionId,
+    },
+    /// Tell operators.
+    Event(ClusterEvent),
+}
+
+/// The effects of one or more steps, in their order.
+#[derive(Debug, Default)]
+pub struct Effects {
+    list: Vec<HostEffect>,
+}
+
+impl Effects {
+    /// No effects.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the effects out, in their order.
+    pub fn drain(&mut self) -> impl Iterator<Item = HostEffect> {
+        self.list.drain(..)
+    }
+
+    /// The effects, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &HostEffect> {
+        self.list.iter()
+    }
+
+    pub(crate) fn push(&mut self, effect: HostEffect) {
+        self.list.push(effect);
+    }
+}

@@ -1,0 +1,424 @@
+//! The replicated state of one partition. Every host applies the same commands in the same order,
+//! so every host draws the same conclusions.
+//!
+//! ```text
+//! Suspect, quorum(Serving => Sealing)      Report, quorum(Sealing => Serving)
+//! Exclude(Serving => Sealing)              AcceptLoss(Sealing => Serving)
+//!                                          Return(Sealing => Serving)
+//! ```
+//!
+//! With F full members, a seal needs the reports of F - n + 1 of the F - 1 others, at least one.
+//! What was replicated is held by n - 1 of the F - 1 others: (n - 1) + (F - n + 1) > F - 1, so one
+//! that holds it has reported. If F < n, nothing was replicated since the last seal, and every full
+//! member holds everything up to that.
+
+use crate::command::Command;
+use crate::id::{HostId, PartitionId, Revision, ViewNumber};
+use crate::limits::COPIES_MAX;
+use crate::position::LogPosition;
+use nearstate_model::invariant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether a partition has an owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum GroupPhase {
+    /// The owner serves, or is about to.
+    Serving {
+        /// The full members that have not heard the owner for a lease.
+        suspects: BTreeSet<HostId>,
+    },
+    /// The owner is excluded. The members freeze their copies and report.
+    Sealing {
+        /// What they hold. Only reports of full members count; others serve `AcceptLoss`.
+        reports: BTreeMap<HostId, LogPosition>,
+    },
+}
+
+/// What an operator gave up with `AcceptLoss`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AcceptedLoss {
+    /// The view in which it was accepted.
+    pub view: ViewNumber,
+    /// The longest copy that is known to have existed.
+    pub longest: LogPosition,
+    /// Where the partition continues.
+    pub sealed: LogPosition,
+}
+
+/// The replicated state of one partition.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GroupState {
+    pub(crate) partition: PartitionId,
+    pub(crate) group: Vec<HostId>,
+    pub(crate) acknowledgements: u8,
+    pub(crate) view: ViewNumber,
+    pub(crate) revision: Revision,
+    pub(crate) owner: HostId,
+    pub(crate) full: BTreeSet<HostId>,
+    pub(crate) phase: GroupPhase,
+    pub(crate) origin: ViewNumber,
+    pub(crate) seal: Option<LogPosition>,
+    pub(crate) loss: Option<AcceptedLoss>,
+}
+
+/// What the application of a command did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Applied {
+    /// A member suspects the owner, too few to exclude it.
+    Suspected(HostId),
+    /// A member has withdrawn its suspicion.
+    Trusted(HostId),
+    /// The owner is excluded: a new view has begun.
+    Excluded(HostId),
+    /// A report was recorded. More are needed.
+    Reported(HostId),
+    /// There is a new owner, and the log of the old one ends at this position.
+    Sealed(HostId, LogPosition),
+    /// The excluded owner is the owner again.
+    Returned(HostId),
+    /// The member counts.
+    Full(HostId),
+    /// The member does not count any more.
+    Evicted(HostId),
+    /// There is a new owner by the decision of an operator.
+    LossAccepted(HostId, LogPosition),
+    /// The host belongs to the group.
+    MemberAdded(HostId),
+    /// The host does not belong to the group any more.
+    MemberRemoved(HostId),
+    /// Nothing changed.
+    Refused(CommandRefusal),
+}
+
+/// Why a command had no effect. Most are late or repeated proposals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommandRefusal {
+    /// There is no such partition.
+    UnknownPartition,
+    /// The host does not belong to the group.
+    NotInGroup,
+    /// The command names another view.
+    OtherView,
+    /// The command names another revision.
+    OtherRevision,
+    /// The partition is sealing.
+    Sealing,
+    /// The partition is not sealing.
+    NotSealing,
+    /// The host is the owner, or the excluded owner.
+    Owner,
+    /// The host is not the excluded owner.
+    NotOwner,
+    /// The host is not full.
+    NotFull,
+    /// The host is full already.
+    AlreadyFull,
+    /// Fewer full members than acknowledgements would remain.
+    TooFewFull,
+    /// The host has not reported.
+    NotReported,
+    /// The host has reported already.
+    AlreadyReported,
+    /// The host belongs to the group already.
+    AlreadyMember,
+    /// The group has as many hosts as are possible.
+    GroupFull,
+}
+
+use CommandRefusal as No;
+
+impl GroupState {
+    /// A new partition: the first host of the group owns it, and only its copy counts.
+    pub(crate) fn new(partition: PartitionId, group: &[HostId], acknowledgements: u8) -> Self {
+        let Some(&owner) = group.first() else { invariant!("a validated group is not empty") };
+        Self {
+            partition,
+            group: group.to_vec(),
+            acknowledgements,
+            view: ViewNumber::FIRST,
+            revision: Revision::FIRST,
+            owner,
+            full: BTreeSet::from([owner]),
+            phase: GroupPhase::Serving { suspects: BTreeSet::new() },
+            origin: ViewNumber::FIRST,
+            seal: None,
+            loss: None,
+        }
+    }
+
+    /// Which partition.
+    pub fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
+    /// The hosts with copies, in the order of preference.
+    pub fn group(&self) -> &[HostId] {
+        &self.group
+    }
+
+    /// Hosts that must hold a position before it is replicated, the owner included (n, at least 2).
+    pub fn acknowledgements(&self) -> usize {
+        usize::from(self.acknowledgements)
+    }
+
+    /// The current view.
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// The current revision, for `Full`, `Evict`, `AddMember` and `RemoveMember`.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The owner, if the partition has one.
+    pub fn owner(&self) -> Option<HostId> {
+        match self.phase {
+            GroupPhase::Serving { .. } => Some(self.owner),
+            GroupPhase::Sealing { .. } => None,
+        }
+    }
+
+    /// The owner that is excluded, while no other one is found.
+    pub fn excluded(&self) -> Option<HostId> {
+        match self.phase {
+            GroupPhase::Serving { .. } => None,
+            GroupPhase::Sealing { .. } => Some(self.owner),
+        }
+    }
+
+    /// The members whose copies count, the owner included.
+    pub fn full(&self) -> &BTreeSet<HostId> {
+        &self.full
+    }
+
+    /// Serving or sealing.
+    pub fn phase(&self) -> &GroupPhase {
+        &self.phase
+    }
+
+    /// The view in which the present owner's log became the partition's log. A copy of this origin
+    /// follows the present log.
+    pub fn origin(&self) -> ViewNumber {
+        self.origin
+    }
+
+    /// Where the log before the present one ends. `None` in the first one.
+    pub fn seal(&self) -> Option<LogPosition> {
+        self.seal
+    }
+
+    /// The last loss that an operator accepted.
+    pub fn loss(&self) -> Option<AcceptedLoss> {
+        self.loss
+    }
+
+    /// How many full members other than the owner must suspect it, and must report.
+    pub fn reports_needed(&self) -> usize {
+        (self.full.len() + 1).saturating_sub(self.acknowledgements()).max(1)
+    }
+
+    /// Applies one command.
+    pub fn apply(&mut self, command: &Command) -> Applied {
+        self.try_apply(command).unwrap_or_else(Applied::Refused)
+    }
+
+    fn try_apply(&mut self, command: &Command) -> Result<Applied, No> {
+        match *command {
+            Command::Suspect { view, host, .. } => self.suspect(view, host),
+            Command::Trust { view, host, .. } => self.trust(view, host),
+            Command::Exclude { view, .. } => self.exclude(view),
+            Command::Report { view, host, held, .. } => self.report(view, host, held),
+            Command::Return { view, host, .. } => self.return_owner(view, host),
+            Command::Full { revision, host, .. } => self.add_full(revision, host),
+            Command::Evict { revision, host, .. } => self.evict(revision, host),
+            Command::AcceptLoss { view, host, .. } => self.accept_loss(view, host),
+            Command::AddMember { revision, host, .. } => self.add_member(revision, host),
+            Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
+        }
+    }
+
+    fn suspect(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+        self.require_view(view)?;
+        self.require_full_other(host)?;
+        let needed = self.reports_needed();
+        let full = &self.full;
+        let GroupPhase::Serving { suspects } = &mut self.phase else { return Err(No::Sealing) };
+        suspects.insert(host);
+        if suspects.iter().filter(|suspect| full.contains(suspect)).count() < needed {
+            return Ok(Applied::Suspected(host));
+        }
+        Ok(self.begin_sealing())
+    }
+
+    fn trust(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+        self.require_view(view)?;
+        let GroupPhase::Serving { suspects } = &mut self.phase else { return Err(No::Sealing) };
+        suspects.remove(&host);
+        Ok(Applied::Trusted(host))
+    }
+
+    fn exclude(&mut self, view: ViewNumber) -> Result<Applied, No> {
+        self.require_view(view)?;
+        self.require_serving()?;
+        Ok(self.begin_sealing())
+    }
+
+    fn begin_sealing(&mut self) -> Applied {
+        self.view = self.view.next();
+        self.revision = self.revision.next();
+        self.phase = GroupPhase::Sealing { reports: BTreeMap::new() };
+        Applied::Excluded(self.owner)
+    }
+
+    fn report(&mut self, view: ViewNumber, host: HostId, held: LogPosition) -> Result<Applied, No> {
+        self.require_view(view)?;
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
+        }
+        let GroupPhase::Sealing { reports } = &mut self.phase else { return Err(No::NotSealing) };
+        if reports.contains_key(&host) {
+            return Err(No::AlreadyReported);
+        }
+        reports.insert(host, held);
+        let counted = self.counted_reports();
+        if counted.len() < self.reports_needed() {
+            return Ok(Applied::Reported(host));
+        }
+        let Some(&(winner, sealed)) = counted
+            .iter()
+            .reduce(|best, next| if next.1.compare(&best.1).is_gt() { next } else { best })
+        else {
+            invariant!("a quorum of reports is not empty");
+        };
+        let equal =
+            |other: &LogPosition| other.compare(&sealed).is_eq() && !other.is_fork_of(&sealed);
+        self.full = counted.iter().filter(|(_, held)| equal(held)).map(|&(host, _)| host).collect();
+        self.begin_serving(winner, sealed);
+        Ok(Applied::Sealed(winner, sealed))
+    }
+
+    /// The reports of full members other than the excluded owner, in the order of the group.
+    fn counted_reports(&self) -> Vec<(HostId, LogPosition)> {
+        let GroupPhase::Sealing { reports } = &self.phase else { return Vec::new() };
+        let counts = |host: &&HostId| self.full.contains(host) && **host != self.owner;
+        let members = self.group.iter().filter(counts);
+        members.filter_map(|host| Some((*host, *reports.get(host)?))).collect()
+    }
+
+    fn begin_serving(&mut self, owner: HostId, sealed: LogPosition) {
+        invariant!(self.full.contains(&owner), "the owner's copy counts");
+        self.owner = owner;
+        self.revision = self.revision.next();
+        self.origin = self.view;
+        self.seal = Some(sealed);
+        self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
+    }
+
+    /// The log goes on, and the same members hold the same parts of it, so `full` and `origin` stay.
+    fn return_owner(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+        self.require_view(view)?;
+        let GroupPhase::Sealing { .. } = self.phase else { return Err(No::NotSealing) };
+        if host != self.owner {
+            return Err(No::NotOwner);
+        }
+        self.revision = self.revision.next();
+        self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
+        Ok(Applied::Returned(host))
+    }
+
+    fn add_full(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        self.require_serving()?;
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
+        }
+        if !self.full.insert(host) {
+            return Err(No::AlreadyFull);
+        }
+        self.revision = self.revision.next();
+        Ok(Applied::Full(host))
+    }
+
+    fn evict(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        self.require_serving()?;
+        self.require_full_other(host)?;
+        if self.full.len() <= self.acknowledgements() {
+            return Err(No::TooFewFull);
+        }
+        self.full.remove(&host);
+        self.revision = self.revision.next();
+        if let GroupPhase::Serving { suspects } = &mut self.phase {
+            suspects.remove(&host);
+        }
+        Ok(Applied::Evicted(host))
+    }
+
+    fn accept_loss(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+        self.require_view(view)?;
+        let GroupPhase::Sealing { reports } = &self.phase else { return Err(No::NotSealing) };
+        let Some(&sealed) = reports.get(&host) else { return Err(No::NotReported) };
+        let known = reports.values().chain(&self.seal);
+        let longest =
+            known.fold(sealed, |best, next| if next.compare(&best).is_gt() { *next } else { best });
+        self.loss = Some(AcceptedLoss { view, longest, sealed });
+        self.full = BTreeSet::from([host]);
+        self.begin_serving(host, sealed);
+        Ok(Applied::LossAccepted(host, sealed))
+    }
+
+    fn add_member(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        if self.group.contains(&host) {
+            return Err(No::AlreadyMember);
+        }
+        if self.group.len() >= COPIES_MAX {
+            return Err(No::GroupFull);
+        }
+        self.group.push(host);
+        self.revision = self.revision.next();
+        Ok(Applied::MemberAdded(host))
+    }
+
+    fn remove_member(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
+        }
+        if self.owner == host {
+            return Err(No::Owner);
+        }
+        if self.full.contains(&host) {
+            return Err(No::AlreadyFull);
+        }
+        if self.group.len() <= self.acknowledgements() {
+            return Err(No::TooFewFull);
+        }
+        self.group.retain(|member| *member != host);
+        self.revision = self.revision.next();
+        Ok(Applied::MemberRemoved(host))
+    }
+
+    fn require_view(&self, view: ViewNumber) -> Result<(), No> {
+        if view == self.view { Ok(()) } else { Err(No::OtherView) }
+    }
+
+    fn require_revision(&self, revision: Revision) -> Result<(), No> {
+        if revision == self.revision { Ok(()) } else { Err(No::OtherRevision) }
+    }
+
+    fn require_serving(&self) -> Result<(), No> {
+        match self.phase {
+            GroupPhase::Serving { .. } => Ok(()),
+            GroupPhase::Sealing { .. } => Err(No::Sealing),
+        }
+    }
+
+    fn require_full_other(&self, host: HostId) -> Result<(), No> {
+        if host == self.owner {
+            return Err(No::Owner);
+        }
+        if self.full.contains(&host) { Ok(()) } else { Err(No::NotFull) }
+    }
+}

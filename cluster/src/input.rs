@@ -1,0 +1,112 @@
+//! What a host learns.
+
+use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
+use crate::position::LogPosition;
+use crate::region::RegionFacts;
+use crate::state::ClusterState;
+
+/// Numbers the connections between this host and another one for one partition. A later connection
+/// has a higher number. Numbers do not repeat while a process of this host lives.
+pub type ConnectionNumber = u64;
+
+/// What a host learns. Every input may come at any time, late or repeatedly; one that belongs to
+/// another view or connection than the present one has no effect.
+#[derive(Debug, Clone, Copy)]
+pub enum HostInput<'a> {
+    /// The host has applied one or more commands (or a snapshot). This is the state now. A state
+    /// that is older than the last one is not possible.
+    State(&'a ClusterState),
+    /// What the region says: once before anything else of the partition, and again when
+    /// [`Promote`](crate::HostEffect::Promote), [`Demote`](crate::HostEffect::Demote) or a join has
+    /// changed the copy, when a follower's position has advanced (at any rate: only status uses
+    /// it), and when the region is lost ([`CopyState::Empty`](crate::CopyState::Empty)).
+    Region {
+        /// Of which partition.
+        partition: PartitionId,
+        /// What it says.
+        facts: RegionFacts,
+    },
+    /// To an owner: a follower has connected in this view, and its hello was accepted.
+    Connected {
+        /// For which partition.
+        partition: PartitionId,
+        /// The follower.
+        host: HostId,
+        /// The view of the connection.
+        view: ViewNumber,
+        /// Its number.
+        connection: ConnectionNumber,
+    },
+    /// To an owner: this connection has ended.
+    Disconnected {
+        /// For which partition.
+        partition: PartitionId,
+        /// The follower.
+        host: HostId,
+        /// Its number.
+        connection: ConnectionNumber,
+    },
+    /// To an owner: a follower has acknowledged.
+    Acknowledged {
+        /// For which partition.
+        partition: PartitionId,
+        /// By whom.
+        acknowledgement: FollowerAcknowledgement,
+    },
+    /// To an owner: the log cannot keep what this follower lacks, or its region is full.
+    Behind {
+        /// For which partition.
+        partition: PartitionId,
+        /// The follower.
+        host: HostId,
+    },
+    /// To a follower: a position message has arrived on the connection of this view. The follower
+    /// may answer its stamp only after [`Answer`](crate::HostEffect::Answer).
+    PositionReceived {
+        /// For which partition.
+        partition: PartitionId,
+        /// The message.
+        message: OwnerMessage,
+    },
+    /// [`Freeze`](crate::HostEffect::Freeze) is done: the record is stored, nothing of an older view
+    /// is applied any more, and this is what the copy holds.
+    Frozen {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view for which the copy was frozen.
+        view: ViewNumber,
+        /// What it holds.
+        held: LogPosition,
+    },
+    /// Time has passed. At least eight times in each lease.
+    Tick,
+}
+
+/// An acknowledgement, as its owner receives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FollowerAcknowledgement {
+    /// The follower.
+    pub host: HostId,
+    /// The view of the connection.
+    pub view: ViewNumber,
+    /// The number of the connection.
+    pub connection: ConnectionNumber,
+    /// The position of the owner's log up to which everything is applied. `None` while the copy is
+    /// joining: it has gaps then.
+    pub position: Option<u64>,
+    /// The highest stamp that the follower may answer: [`Monotonic::BOOT`] if none.
+    pub stamp: Monotonic,
+}
+
+/// What a position message says about its owner, beside positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerMessage {
+    /// The view of the connection.
+    pub view: ViewNumber,
+    /// The time of the owner's clock **before** the message was sent. Its follower sends it back.
+    pub stamp: Monotonic,
+    /// The highest stamp that this follower has sent back, as far as the owner knows.
+    pub answered: Monotonic,
+    /// Does the owner hold a lease?
+    pub is_leased: bool,
+}

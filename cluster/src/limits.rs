@@ -1,0 +1,48 @@
+//! Limits of a cluster, each with its reason and with what happens when it is reached.
+
+/// Hosts of a cluster. Placement is static, and each host applies the commands of all partitions.
+/// A larger configuration is refused.
+pub const HOSTS_MAX: usize = 64;
+
+/// Copies of a partition. Each copy costs its owner one connection and one thread. A larger number
+/// is refused.
+pub const COPIES_MAX: usize = 7;
+
+/// Partitions of a cluster: each one is a region file and a port at each host of its group. More
+/// are refused.
+pub const PARTITIONS_MAX: usize = 256;
+
+/// Bytes of the name of a host or a partition. A longer one is refused.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Bytes of an encoded command, exact for the longest kind. A longer input is no command.
+pub const COMMAND_BYTES_MAX: usize = 64;
+
+/// The shortest lease: three scheduler ticks of a busy machine, and several round trips.
+pub const LEASE_MS_MIN: u32 = 300;
+
+/// The longest lease. A fail-over takes at least as long.
+pub const LEASE_MS_MAX: u32 = 10_000;
+
+/// The clocks of two hosts may run 2 % fast and 2 % slow: then one lease of the slow clock is
+/// 1.02 / 0.98 = 1.041 leases of the fast one. The owner's lease is shorter by 1/25 and
+/// [`LEASE_MARGIN_NS`]: (1 - 1/25) * 1.0409 = 0.9992 < 1.
+pub const LEASE_MARGIN_DIVISOR: u64 = 25;
+
+/// The part of the margin that does not depend on the lease: resolution of clocks.
+pub const LEASE_MARGIN_NS: u64 = 2_000_000;
+
+/// Leases for which a member waits for the first message of a new owner, which promotes its copy
+/// first. Later, one lease without a message is suspicious.
+pub const FIRST_MESSAGE_LEASES: u64 = 4;
+
+/// Leases for which an excluded owner with an intact region waits for the seal before it asks to
+/// be the owner again. The members report within two leases if they live.
+pub const RETURN_LEASES: u64 = 4;
+
+/// Leases for which a host keeps an outdated copy while fewer than n members are full, in case that
+/// the new owner is lost before the others have caught up.
+pub const KEEP_COPY_LEASES: u64 = 20;
+
+/// Leases without an acknowledgement after which the owner tries to evict a member.
+pub const EVICT_LEASES: u64 = 2;
