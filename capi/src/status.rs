@@ -74,6 +74,9 @@ pub enum ns_status {
     /// The records of this namespace are those of another host, which this region follows. Write
     /// there, or promote the region.
     NS_NOT_OWNER = 40,
+    /// This host owns the namespace no longer, or cannot know at present whether it does: nothing
+    /// was changed. Try again, or write at the host that owns it.
+    NS_FENCED = 41,
 }
 
 /// All status codes with their names.
@@ -108,6 +111,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_SESSION_BUSY, c"NS_SESSION_BUSY"),
     (ns_status::NS_LIMIT_REACHED, c"NS_LIMIT_REACHED"),
     (ns_status::NS_NOT_OWNER, c"NS_NOT_OWNER"),
+    (ns_status::NS_FENCED, c"NS_FENCED"),
 ];
 
 impl ns_status {
@@ -139,6 +143,7 @@ impl ns_status {
             Error::SessionBusy => Self::NS_SESSION_BUSY,
             Error::LimitReached { .. } => Self::NS_LIMIT_REACHED,
             Error::NotOwner { .. } => Self::NS_NOT_OWNER,
+            Error::Fenced { .. } => Self::NS_FENCED,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

@@ -20,6 +20,12 @@ fn clock(which: libc::clockid_t) -> Duration {
 pub(crate) static CLOCK_SHIFT_MS: std::sync::atomic::AtomicI64 =
     std::sync::atomic::AtomicI64::new(0);
 
+/// The clock of leases and promises, `CLOCK_BOOTTIME`: it never goes back, and counts the time in
+/// which the machine was suspended.
+pub fn lease_clock() -> Duration {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
 /// Milliseconds since 1970 at the last tick of the system clock (1 to 4 ms ago).
 pub fn now_ms_coarse() -> u64 {
     let now = u64::try_from(clock(libc::CLOCK_REALTIME_COARSE).as_millis()).unwrap_or(u64::MAX);

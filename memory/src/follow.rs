@@ -5,6 +5,8 @@
 //! between any two stores leaves them usable: the state is stored last when a copy begins, and of
 //! the two places for the position the one with the lower position is overwritten.
 
+mod switch;
+
 use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -45,6 +47,8 @@ pub enum FollowState {
     Extending,
     /// It becomes a region of its own.
     Promoting,
+    /// It was the owner's region, and becomes a copy of nothing.
+    Demoting,
 }
 
 /// The last entry that was applied.
@@ -68,12 +72,16 @@ pub struct Following {
 }
 
 impl FollowState {
+    /// Full, and between two logs (`switch.rs`).
+    const SWITCHING: u64 = 5;
+
     const fn code(self) -> u64 {
         match self {
             Self::Joining => 1,
             Self::Full => 2,
             Self::Promoting => 3,
             Self::Extending => 4,
+            Self::Demoting => 6,
         }
     }
 
@@ -88,6 +96,8 @@ impl FollowState {
             2 => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
             4 => Ok(Some(Self::Extending)),
+            Self::SWITCHING => Ok(Some(Self::Full)),
+            6 => Ok(Some(Self::Demoting)),
             _ => Err(Corruption("a follower has an unknown state")),
         }
     }
@@ -133,14 +143,18 @@ fn applied(map: &Map) -> Result<FollowPosition, Corruption> {
 /// What a region follows, if it follows another one.
 pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     let Some(state) = FollowState::of_word(load(map, FOLLOW_STATE)?)? else { return Ok(None) };
+    if switch::is_switching(map)? {
+        let (source, applied) = switch::target(map)?;
+        return Ok(Some(Following { state, source, applied }));
+    }
     let [one, other, incarnation] =
         [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION].map(|at| load(map, at));
     let (one, other, incarnation) = (one?, other?, incarnation?);
     let is_whole = load(map, FOLLOW_CHECK)? == check_of(&[one, other, incarnation]);
     let source = if is_whole {
         LogIdentity { region: [one, other], incarnation }
-    } else if state == FollowState::Joining {
-        // A process was killed while it began to follow another log.
+    } else if matches!(state, FollowState::Joining | FollowState::Demoting) {
+        // A process was killed while it began to follow another log, or it has followed none.
         LogIdentity::default()
     } else {
         return Err(Corruption("the log that a region follows has a flipped bit"));
@@ -169,6 +183,12 @@ pub(crate) fn rejoin_if_damaged(map: &Map) -> Result<bool, Corruption> {
     if following(map).is_ok() {
         return Ok(false);
     }
+    rejoin(map)?;
+    Ok(true)
+}
+
+/// For the repair: a follower has nothing, and joins again.
+pub(crate) fn rejoin(map: &Map) -> Result<(), Corruption> {
     for place in FOLLOW_PLACES {
         store(map, place + 16, 0)?;
     }
@@ -176,8 +196,18 @@ pub(crate) fn rejoin_if_damaged(map: &Map) -> Result<bool, Corruption> {
         store(map, at, 0)?;
     }
     store(map, FOLLOW_CHECK, check_of(&[0; 3]))?;
-    store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
-    Ok(true)
+    store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))
+}
+
+/// Stores which log is followed. With a check value of nothing in between.
+fn name_source(map: &Map, source: LogIdentity) -> Result<(), Corruption> {
+    let [one, other] = source.region;
+    store(map, FOLLOW_CHECK, 0)?;
+    crash_point!("follow.unnamed");
+    store(map, FOLLOW_ID, one)?;
+    store(map, FOLLOW_ID + 8, other)?;
+    store(map, FOLLOW_INCARNATION, source.incarnation)?;
+    store(map, FOLLOW_CHECK, check_of(&[one, other, source.incarnation]))
 }
 
 impl Member {
@@ -215,16 +245,21 @@ impl Member {
             store(map, place + 16, 0)?;
         }
         crash_point!("follow.cleared");
-        let [one, other] = source.region;
-        // With a check value of nothing in between.
-        store(map, FOLLOW_CHECK, 0)?;
-        crash_point!("follow.unnamed");
-        store(map, FOLLOW_ID, one)?;
-        store(map, FOLLOW_ID + 8, other)?;
-        store(map, FOLLOW_INCARNATION, source.incarnation)?;
-        store(map, FOLLOW_CHECK, check_of(&[one, other, source.incarnation]))?;
+        name_source(map, source)?;
         crash_point!("follow.named");
         store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))?;
+        self.check_not_truncated()
+    }
+
+    /// The region was the owner's, and becomes a copy of nothing. The caller has the follower's
+    /// lock. A kill from here on is completed by another demotion.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn begin_demotion(&self) -> Result<()> {
+        self.check_usable()?;
+        store(self.map(), FOLLOW_STATE, seal(FollowState::Demoting.code()))?;
+        crash_point!("demote.begun");
         self.check_not_truncated()
     }
 

@@ -90,8 +90,24 @@ pub(crate) const FOLLOW_PLACES: [u64; 2] = [CLUSTER_PAGE + 0x600, CLUSTER_PAGE +
 /// The last entry that a follower has acknowledged: position, check value of the entry, check value
 /// of both.
 pub(crate) const LOG_SHIPPED: u64 = CLUSTER_PAGE + 0x680;
+/// How the region became the successor of the one that it followed (`takeover.rs`): eight words.
+pub(crate) const TAKEOVER: u64 = CLUSTER_PAGE + 0x6c0;
+/// The log that a follower changes to, and its position in it: six words (`follow/switch.rs`).
+pub(crate) const FOLLOW_SWITCH: u64 = CLUSTER_PAGE + 0x700;
+/// The address of the owner of a followed region: check value, bytes, text (`cluster.rs`).
+pub(crate) const OWNER_ADDRESS: u64 = CLUSTER_PAGE + 0x740;
+/// The most bytes of that text.
+pub(crate) const OWNER_ADDRESS_BYTES_MAX: u64 = 112;
+/// The end of the owner's lease in microseconds of `CLOCK_BOOTTIME`, and the boot whose clock
+/// that is, both sealed (`cluster.rs`).
+pub(crate) const LEASE_END: u64 = CLUSTER_PAGE + 0x140;
+pub(crate) const LEASE_BOOT: u64 = CLUSTER_PAGE + 0x148;
+/// Sealed: 1 while writers of logged namespaces are refused. 0 stands for 0.
+pub(crate) const FENCED: u64 = CLUSTER_PAGE + 0x180;
+/// The highest view that the host has seen, sealed. 0 stands for 0.
+pub(crate) const VIEW_SEEN: u64 = CLUSTER_PAGE + 0x300;
 /// The first and the last word of what belongs to following and being followed.
-const FOLLOW_WORDS: [u64; 2] = [LOG_INCARNATION, LOG_SHIPPED + 24];
+const FOLLOW_WORDS: [u64; 2] = [LOG_INCARNATION, OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX];
 /// True if a word of the cluster page can be nonzero.
 pub(crate) const fn is_cluster_word(at: u64) -> bool {
     let [follow_first, follow_last] = FOLLOW_WORDS;
@@ -106,6 +122,10 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LOG_GAP_COUNT
             | LOG_DECLARATIONS
             | LOG_WAKE
+            | LEASE_END
+            | LEASE_BOOT
+            | FENCED
+            | VIEW_SEEN
     ) || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
         || at >= follow_first && at < follow_last
 }
@@ -136,8 +156,8 @@ pub(crate) const CATALOG_RING: u64 = 24;
 pub(crate) const CATALOG_SOURCE: u64 = 32;
 /// The position of the log from which it has all commits of the namespace, sealed; 0: not known.
 pub(crate) const CATALOG_LOGGED_SINCE: u64 = 40;
-/// For the cluster: epoch of the namespace's versions. 0 now.
-pub(crate) const CATALOG_VERSION_EPOCH: u64 = 48;
+/// Of a followed namespace: as [`CATALOG_SOURCE`], in the log that the follower changes to.
+pub(crate) const CATALOG_NEXT_SOURCE: u64 = 48;
 /// Which of the namespaces that have used the entry it belongs to: `region/catalog_use.rs`.
 pub(crate) const CATALOG_GENERATION: u64 = 56;
 pub(crate) const CATALOG_BUCKETS: u64 = 64;
@@ -234,7 +254,7 @@ const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
 const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
 const _: () = assert!(CATALOG_NAME + 256 <= CATALOG_CHECK, "a name has 255 bytes");
 const _: () =
-    assert!(CATALOG_CHECK < CATALOG_SEGMENTS && CATALOG_LOGGED_SINCE + 8 == CATALOG_VERSION_EPOCH);
+    assert!(CATALOG_CHECK < CATALOG_SEGMENTS && CATALOG_LOGGED_SINCE + 8 == CATALOG_NEXT_SOURCE);
 const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
 const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
 const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");

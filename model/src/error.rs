@@ -95,6 +95,14 @@ pub enum Error {
     NotOwner {
         /// The name of the namespace, as text if it is UTF-8.
         namespace: String,
+        /// Where the other host is, if the region knows.
+        address: Option<String>,
+    },
+    /// This host owns the namespace no longer, or cannot know at present whether it does: nothing
+    /// was changed. Try again, or write at the host that owns it.
+    Fenced {
+        /// The name of the namespace, as text if it is UTF-8.
+        namespace: String,
     },
     /// A living process has held a lock that this operation needs for longer than the wait bound.
     Stalled {
@@ -215,7 +223,12 @@ impl fmt::Display for Error {
                 "{holder} is alive but stopped while it holds a lock that this write needs: let it \
                  run (kill -CONT) or end it (kill -KILL), then try again"
             ),
-            Self::NotOwner { namespace } => not_owner(f, namespace),
+            Self::NotOwner { namespace, address } => not_owner(f, namespace, address.as_deref()),
+            Self::Fenced { namespace } => write!(
+                f,
+                "namespace {namespace:?} is not writable: this host has no lease of it at present. \
+                 Try again, or write at the host that owns it (`nearstate cluster status`)"
+            ),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
@@ -255,7 +268,10 @@ fn limit_reached(
 }
 
 /// Writes the reason and the remedy for a write at a follower.
-fn not_owner(f: &mut fmt::Formatter<'_>, namespace: &str) -> fmt::Result {
+fn not_owner(f: &mut fmt::Formatter<'_>, namespace: &str, address: Option<&str>) -> fmt::Result {
+    if let Some(address) = address {
+        return write!(f, "namespace {namespace:?} belongs to another host: write at {address}");
+    }
     write!(
         f,
         "namespace {namespace:?} follows another host: write there, or make this region its \

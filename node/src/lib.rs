@@ -9,6 +9,7 @@
 
 mod node;
 mod consensus;
+mod partition;
 mod peer;
 mod sampler;
 mod worker;
@@ -36,9 +37,10 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
+pub use partition::{Freeze, Partition, PartitionConfig, PartitionState};
 pub use peer::{
-    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats, PeerConfig,
-    PeerEvent, PeerServer, follow,
+    ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,
+    PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer, follow,
 };
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,

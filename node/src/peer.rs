@@ -4,17 +4,24 @@
 //! Each connection has a thread of its own on both sides. It sends, receives, and looks at the log
 //! in turn, so a follower that is slow delays no other one, and no client.
 
-mod follower;
-mod source;
+pub(crate) mod follower;
+pub(crate) mod source;
+mod admission;
 mod shipper;
-mod events;
+pub(crate) mod served;
+mod declared;
+pub(crate) mod group;
+pub(crate) mod kept;
+pub(crate) mod applier;
+pub(crate) mod events;
 mod convert;
 mod stream;
 mod client_tls;
-mod stopwatch;
+pub(crate) mod stopwatch;
 mod limits;
 
 pub use client_tls::ClientTls;
 pub use events::{FollowerStats, PeerConfig, PeerEvent};
 pub use follower::{FollowConfig, FollowEvent, FollowProgress, follow};
-pub use source::{FollowerList, PeerServer};
+pub use group::{PartitionInput, PartitionInputs};
+pub use source::{FollowerList, PeerListener, PeerServer};

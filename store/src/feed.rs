@@ -250,7 +250,10 @@ impl Session {
             return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
         }
         if applied.check == UNKNOWN {
-            return Ok(FeedStart::Joins);
+            // No entry is at the position where a successor's log begins.
+            let begins = self.member.takeover()?.map(|takeover| takeover.position);
+            let is_kept = begins == Some(applied.position) && floor <= applied.position + 1;
+            return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
         }
         let mut stream = self.commit_stream_behind(applied.position - 1)?;
         match stream.next()? {
@@ -364,11 +367,29 @@ impl LogFeed<'_> {
         Ok(FeedStep::More)
     }
 
-    /// The follower has applied everything up to a position.
+    /// The position of the last entry that was sent, or of the end of the walk.
+    pub const fn last_position(&self) -> u64 {
+        self.progress.last.position
+    }
+
+    /// The follower has applied everything up to a position: it is replicated.
     ///
     /// # Errors
     /// `BadArgument`: it was not sent; `Damaged`, `Forked`.
     pub fn acknowledged(&mut self, position: u64) -> Result<()> {
+        self.note_acknowledged(position)?;
+        if self.is_joining() {
+            return Ok(());
+        }
+        self.progress.session.acknowledge_to(position)
+    }
+
+    /// The follower has applied everything up to a position. What that means for the group, its
+    /// driver says.
+    ///
+    /// # Errors
+    /// `BadArgument`: it was not sent; `Damaged`, `Forked`.
+    pub fn note_acknowledged(&mut self, position: u64) -> Result<()> {
         if position > self.sent_position() {
             let detail =
                 format!("the follower acknowledges position {position}, which was not sent");
@@ -382,11 +403,10 @@ impl LogFeed<'_> {
             last = Some(*place);
             self.sent.pop_front();
         }
-        let session = self.progress.session;
         if let Some(place) = last {
-            session.member.set_shipped_position(place)?;
+            self.progress.session.member.set_shipped_position(place)?;
         }
-        session.acknowledge_to(position)
+        Ok(())
     }
 }
 

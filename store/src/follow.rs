@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    AdvisoryLock, Corruption, FollowPosition, FollowState, LogIdentity, is_record_version,
-    without_expiry,
+    AdvisoryLock, Corruption, FollowPosition, FollowState, Following, LogIdentity,
+    is_record_version, without_expiry,
 };
 use nearstate_model::{Error, Result};
 
@@ -83,9 +83,29 @@ impl Session {
         if self.is_follower.get() {
             return Ok(());
         }
+        let (namespace, address) = (self.name_of(number)?, self.member.owner_address()?);
+        Err(Error::NotOwner { namespace, address })
+    }
+
+    /// Refuses a write of a logged namespace while the host has no lease. Only the session of the
+    /// follower writes then.
+    #[inline]
+    pub(crate) fn check_not_fenced(&self, number: u32) -> Result<()> {
+        if self.member.is_fenced()? { self.refuse_fenced(number) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse_fenced(&self, number: u32) -> Result<()> {
+        if self.is_follower.get() {
+            return Ok(());
+        }
+        Err(Error::Fenced { namespace: self.name_of(number)? })
+    }
+
+    fn name_of(&self, number: u32) -> Result<String> {
         let names = self.namespaces()?;
         let name = names.into_iter().find(|(_, namespace)| namespace.number() == number);
-        Err(Error::NotOwner { namespace: name.map_or_else(String::new, |(name, _)| name) })
+        Ok(name.map_or_else(String::new, |(name, _)| name))
     }
 
     /// True if the namespace belongs to another host, whose log this session does not apply.
@@ -106,7 +126,7 @@ impl Session {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn following(&self) -> Result<Option<nearstate_memory::Following>> {
+    pub fn following(&self) -> Result<Option<Following>> {
         self.member.following()
     }
 
@@ -146,9 +166,14 @@ impl Session {
     /// `BadArgument`: another process follows with this region; `System`, `Forked`, `Damaged`.
     pub fn follow(&self) -> Result<Follower<'_>> {
         let lock = self.member.lock_follower()?;
+        self.finish_switch()?;
         let state = match self.member.following()? {
             Some(following) if following.state == FollowState::Promoting => {
                 let detail = "the region is being promoted: run `nearstate region promote` again";
+                return Err(Error::BadArgument { detail: detail.to_owned() });
+            }
+            Some(following) if following.state == FollowState::Demoting => {
+                let detail = "the region is being demoted: the node of its cluster completes that";
                 return Err(Error::BadArgument { detail: detail.to_owned() });
             }
             Some(following) => following.state,
@@ -170,20 +195,47 @@ impl Session {
     /// `BadArgument`: the region follows none, another process follows with it, or it is still
     /// joining; `Full`: a namespace was promoted more than 500 times; `Stalled`, `Damaged`.
     pub fn promote(&self, accepts_joining: bool) -> Result<Promotion> {
+        let (_lock, following) = self.begin_promotion(accepts_joining)?;
+        self.raise_generations()?;
+        // All versions are higher from here on: the namespaces may be written.
+        let namespaces = self.open_to_writers()?;
+        self.member.raise_log_incarnation()?;
+        self.member.set_follow_state(None)?;
+        Ok(Promotion { namespaces, position: following.applied.position })
+    }
+
+    /// Takes the follower's lock, checks that there is something to promote, and begins. The lock
+    /// ends with the promotion.
+    pub(crate) fn begin_promotion(
+        &self,
+        accepts_joining: bool,
+    ) -> Result<(AdvisoryLock, Following)> {
         let refuse = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
-        let _lock = self.member.lock_follower()?;
+        let lock = self.member.lock_follower()?;
+        self.finish_switch()?;
         let Some(following) = self.member.following()? else {
             return refuse("the region follows no other one: there is nothing to promote");
         };
-        let is_joining = matches!(following.state, FollowState::Joining | FollowState::Extending);
-        if is_joining && !accepts_joining {
-            return refuse(
-                "the region has not yet received all records: let `nearstate region follow` \
-                 complete, or promote what is there with --incomplete",
-            );
+        match following.state {
+            FollowState::Full | FollowState::Promoting => {}
+            FollowState::Demoting => {
+                return refuse("the region is being demoted: it has no records to promote");
+            }
+            FollowState::Joining | FollowState::Extending if accepts_joining => {}
+            FollowState::Joining | FollowState::Extending => {
+                return refuse(
+                    "the region has not yet received all records: let `nearstate region follow` \
+                     complete, or promote what is there with --incomplete",
+                );
+            }
         }
         self.member.set_follow_state(Some(FollowState::Promoting))?;
-        let mut promotion = Promotion { namespaces: 0, position: following.applied.position };
+        Ok((lock, following))
+    }
+
+    /// Each version that a followed namespace gives is higher from here on than any that the other
+    /// region has given or will give.
+    pub(crate) fn raise_generations(&self) -> Result<()> {
         for (_, namespace) in self.followed_namespaces()? {
             let mut highest = 0;
             let mut buckets = self.buckets(namespace)?;
@@ -196,19 +248,32 @@ impl Session {
             // Its name may be removed and created again.
             self.member.note_stamp(raised)?;
         }
-        // All versions are higher from here on: the namespaces may be written.
-        for (_, namespace) in self.followed_namespaces()? {
+        Ok(())
+    }
+
+    /// The followed namespaces may be written from here on. Returns their number.
+    pub(crate) fn open_to_writers(&self) -> Result<usize> {
+        let followed = self.followed_namespaces()?;
+        for (_, namespace) in &followed {
             self.member.update_namespace_flags(namespace.index, |word| {
                 word & !namespace_flags::FOLLOWED
             })?;
-            promotion.namespaces += 1;
         }
-        self.member.raise_log_incarnation()?;
-        self.member.set_follow_state(None)?;
-        Ok(promotion)
+        Ok(followed.len())
     }
 
-    fn followed_namespaces(&self) -> Result<Vec<(String, Namespace)>> {
+    /// Completes a switch to another log that was killed. The caller has the follower's lock.
+    fn finish_switch(&self) -> Result<()> {
+        if self.member.is_switching()? {
+            for (_, namespace) in self.followed_namespaces()? {
+                self.member.take_next_source_number(namespace.index)?;
+            }
+            self.member.end_switch()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn followed_namespaces(&self) -> Result<Vec<(String, Namespace)>> {
         let mut all = self.namespaces()?;
         let mut failed = None;
         all.retain(|(_, namespace)| match self.member.namespace_flags(namespace.index) {
@@ -277,6 +342,35 @@ impl Follower<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// The copy has everything of the log that it follows, whose owner has gone. From here on it
+    /// follows the log of the new owner behind a position at which nothing is changed. `numbers` has
+    /// the number that each namespace has at the new owner, by its present one. A kill leaves one
+    /// log or the other. The source then tells its namespaces.
+    ///
+    /// # Errors
+    /// `Damaged`: the copy is not full; `Forked`.
+    pub fn switch(
+        &mut self,
+        to: LogIdentity,
+        place: FollowPosition,
+        numbers: &BTreeMap<u32, u32>,
+    ) -> Result<()> {
+        const EARLY: Corruption = Corruption("a switch for a follower that has not all records");
+        let session = self.session;
+        if self.state != FollowState::Full {
+            return Err(EARLY.into());
+        }
+        for (_, namespace) in session.followed_namespaces()? {
+            let present = session.member.source_number(namespace.index)?;
+            let next = present.and_then(|present| numbers.get(&present)).copied();
+            session.member.set_next_source_number(namespace.index, next)?;
+        }
+        session.member.begin_switch(to, place)?;
+        session.finish_switch()?;
+        self.begin_connection();
+        Ok(())
     }
 
     /// A connection begins: the source tells its namespaces again.

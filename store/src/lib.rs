@@ -29,6 +29,7 @@ pub mod check;
 mod defragmentation;
 mod tags;
 mod removal;
+mod takeover;
 mod follow;
 mod feed;
 mod watch;
@@ -57,10 +58,11 @@ pub use log::entry::{StreamedChange, StreamedRecord};
 pub use log::receipt::{Receipt, ReceiptState};
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, FollowPosition, FollowState, Following, Inspection, LogIdentity,
-    MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, PageSize, PagesByNode, PinMode,
-    RegionFiles, RemovedRegion, ThreadCall, ThreadGuard, barrier_everywhere, check_socket_path,
-    crash, create_eventfd, create_user_directory, now_ms, now_ms_coarse, prefetch,
-    release_allocator_memory, since_boot, user_directory, with_signals_blocked,
+    MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, OwnerLease, PageSize, PagesByNode,
+    PinMode, RegionFiles, RemovedRegion, Takeover, ThreadCall, ThreadGuard, VIEW_MAX,
+    barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
+    lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
+    user_directory, with_signals_blocked,
 };
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;
@@ -80,6 +82,7 @@ pub use session::{Namespace, Region, Schema, Session};
 pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;
 pub use tags::lookup::Values;
+pub use takeover::Demotion;
 pub use txn::address::Address;
 pub use txn::for_update::RecordForUpdate;
 pub use txn::object::Objects;

@@ -57,6 +57,9 @@ impl Session {
         if flags & namespace_flags::FOLLOWED != 0 {
             self.check_may_write(namespace.index)?;
         }
+        if flags & namespace_flags::LOGGED != 0 {
+            self.check_not_fenced(namespace.index)?;
+        }
         if !self.member.remove_namespace(namespace.index, || self.has_schema(namespace.index))? {
             return Ok(false);
         }

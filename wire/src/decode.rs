@@ -8,11 +8,14 @@ use crate::check::{
     check_source_id, check_value,
 };
 use crate::error::WireError;
-use crate::limits::{CHANGED_BLOCKS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX};
+use crate::limits::{
+    CHANGED_BLOCKS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX,
+    SWITCHED_NAMESPACES_MAX,
+};
 use crate::message::{
     AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, FrameKind, Hello, Message,
-    NamespaceKind, NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal,
-    ReplicatedTag, Start, Welcome, code,
+    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
+    ReplicatedTag, Start, SwitchMessage, Welcome, code,
 };
 use crate::refusal::RefusalReason;
 
@@ -66,7 +69,10 @@ impl<'a> PayloadReader<'a> {
                 check: self.u64("a check value")?,
                 tail: self.u64("a tail")?,
                 stamp: self.u64("a stamp")?,
+                replicated: self.u64("a position")?,
+                floor: self.u64("a position")?,
             }),
+            FrameKind::Switch => Message::Switch(self.switch()?),
             FrameKind::Acknowledge => Message::Acknowledge(Acknowledgement {
                 position: self.u64("a position")?,
                 stamp: self.u64("a stamp")?,
@@ -74,9 +80,31 @@ impl<'a> PayloadReader<'a> {
         })
     }
 
+    fn place(&mut self) -> Result<Place, WireError> {
+        Ok(Place {
+            cluster_id: self.array("a cluster id")?,
+            partition: self.u32("a partition")?,
+            view: self.u64("a view")?,
+        })
+    }
+
+    fn switch(&mut self) -> Result<SwitchMessage, WireError> {
+        let source_id = self.array("a source id")?;
+        check_source_id(source_id)?;
+        let incarnation = self.u64("an incarnation")?;
+        let (position, check) = (self.u64("a position")?, self.u64("a check value")?);
+        let count = self.u32("a number of namespaces")? as usize;
+        check_limit("namespaces of a switch", count, SWITCHED_NAMESPACES_MAX)?;
+        let numbers = self.list("namespaces", count, 2 * 4, |reader| {
+            Ok((reader.u32("a namespace")?, reader.u32("a namespace")?))
+        })?;
+        Ok(SwitchMessage { source_id, incarnation, position, check, numbers })
+    }
+
     fn hello(&mut self) -> Result<Hello<'a>, WireError> {
         self.format()?;
         Ok(Hello {
+            place: self.place()?,
             source_id: self.array("a source id")?,
             incarnation: self.u64("an incarnation")?,
             position: self.u64("a position")?,
@@ -88,14 +116,17 @@ impl<'a> PayloadReader<'a> {
 
     fn welcome(&mut self) -> Result<Welcome<'a>, WireError> {
         self.format()?;
+        let place = self.place()?;
         let source_id = self.array("a source id")?;
         check_source_id(source_id)?;
         Ok(Welcome {
+            place,
             source_id,
             incarnation: self.u64("an incarnation")?,
             start: match self.u8("a start")? {
                 code::CONTINUE => Start::Continue,
                 code::JOIN => Start::Join,
+                code::SWITCH => Start::Switch,
                 other => return Err(unknown("start of a welcome", other.into())),
             },
             heap_bytes: self.u64("a heap size")?,

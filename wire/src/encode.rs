@@ -11,11 +11,11 @@ use crate::check::{
 use crate::error::WireError;
 use crate::limits::{
     CHANGED_BLOCKS_MAX, ENTRY_RECORDS_MAX, FORMAT, HOST_NAME_BYTES_MAX, MESSAGE_BYTES_MAX,
-    REFUSAL_TEXT_BYTES_MAX,
+    REFUSAL_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
 };
 use crate::message::{
-    Change, ChangedPart, EntryMessage, Hello, Message, NamespaceMessage, RecordChange,
-    RecordMessage, Start, Welcome, code,
+    Change, ChangedPart, EntryMessage, Hello, Message, NamespaceMessage, Place, RecordChange,
+    RecordMessage, Start, SwitchMessage, Welcome, code,
 };
 
 /// Where encoded bytes go.
@@ -69,6 +69,8 @@ pub(crate) fn encode(message: &Message<'_>, out: &mut impl Output) -> Result<(),
             put_u64(position.check, out);
             put_u64(position.tail, out);
             put_u64(position.stamp, out);
+            put_u64(position.replicated, out);
+            put_u64(position.floor, out);
             Ok(())
         }
         Message::Acknowledge(acknowledgement) => {
@@ -76,11 +78,34 @@ pub(crate) fn encode(message: &Message<'_>, out: &mut impl Output) -> Result<(),
             put_u64(acknowledgement.stamp, out);
             Ok(())
         }
+        Message::Switch(switch) => put_switch(switch, out),
     }
+}
+
+fn put_place(place: Place, out: &mut impl Output) {
+    out.put(&place.cluster_id);
+    put_u32(place.partition, out);
+    put_u64(place.view, out);
+}
+
+fn put_switch(switch: &SwitchMessage, out: &mut impl Output) -> Result<(), WireError> {
+    check_source_id(switch.source_id)?;
+    check_limit("namespaces of a switch", switch.numbers.len(), SWITCHED_NAMESPACES_MAX)?;
+    out.put(&switch.source_id);
+    put_u64(switch.incarnation, out);
+    put_u64(switch.position, out);
+    put_u64(switch.check, out);
+    put_u32(narrow_u32(switch.numbers.len()), out);
+    for (old, new) in &switch.numbers {
+        put_u32(*old, out);
+        put_u32(*new, out);
+    }
+    Ok(())
 }
 
 fn put_hello(hello: &Hello<'_>, out: &mut impl Output) -> Result<(), WireError> {
     put_u16(FORMAT, out);
+    put_place(hello.place, out);
     out.put(&hello.source_id);
     put_u64(hello.incarnation, out);
     put_u64(hello.position, out);
@@ -92,12 +117,14 @@ fn put_hello(hello: &Hello<'_>, out: &mut impl Output) -> Result<(), WireError> 
 fn put_welcome(welcome: &Welcome<'_>, out: &mut impl Output) -> Result<(), WireError> {
     check_source_id(welcome.source_id)?;
     put_u16(FORMAT, out);
+    put_place(welcome.place, out);
     out.put(&welcome.source_id);
     put_u64(welcome.incarnation, out);
     put_u8(
         match welcome.start {
             Start::Continue => code::CONTINUE,
             Start::Join => code::JOIN,
+            Start::Switch => code::SWITCH,
         },
         out,
     );

@@ -15,6 +15,7 @@ use crate::encode::{Output, SizeOutput, encode};
 use crate::error::WireError;
 use crate::limits::{
     FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
+    SWITCH_BYTES_MAX,
 };
 use crate::message::{FrameKind, Message};
 
@@ -89,7 +90,13 @@ fn words(bytes: [u8; 16]) -> (u64, u64) {
 
 /// The largest message of a kind.
 const fn message_bytes_max(kind: FrameKind) -> usize {
-    if kind.has_values() { MESSAGE_BYTES_MAX } else { SMALL_MESSAGE_BYTES_MAX }
+    if kind.has_values() {
+        MESSAGE_BYTES_MAX
+    } else if kind.may_be_large() {
+        SWITCH_BYTES_MAX
+    } else {
+        SMALL_MESSAGE_BYTES_MAX
+    }
 }
 
 /// Writes the frames of one direction of a connection, and counts them.
@@ -202,7 +209,7 @@ pub struct FrameReader {
     continued: Option<FrameKind>,
     /// The number of the next frame.
     number: u64,
-    /// True if messages with values of records are refused.
+    /// True if messages that only a source sends and that may be large are refused.
     refuses_values: bool,
     failure: Option<WireError>,
 }
@@ -229,7 +236,7 @@ impl FrameReader {
         }
     }
 
-    /// The reader of what a follower sends: messages with values of records are refused at their
+    /// The reader of what a follower sends: messages that may be large are refused at their
     /// first header, so no message of more than 64 KiB is buffered.
     pub const fn of_follower() -> Self {
         let mut reader = Self::new();
@@ -330,7 +337,7 @@ impl FrameReader {
     /// Refuses a frame that does not continue the incomplete message, and one that makes it too
     /// large.
     fn check_message(&self, header: FrameHeader) -> Result<(), WireError> {
-        if self.refuses_values && header.kind.has_values() {
+        if self.refuses_values && header.kind.may_be_large() {
             let kind = header.kind.name();
             let detail = format!("a message of kind {kind}, which only a source sends");
             return Err(WireError::invalid(detail));

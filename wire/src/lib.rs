@@ -34,13 +34,15 @@
 
 pub use error::WireError;
 pub use frame::{FrameReader, FrameWriter};
+pub use kept::KeptMessage;
 pub use message::{
     AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, Hello, Message,
-    NamespaceKind, NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal,
-    ReplicatedTag, Start, Welcome,
+    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
+    ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 pub use refusal::RefusalReason;
 
+mod kept;
 mod frame;
 mod encode;
 mod decode;

@@ -3,11 +3,11 @@
 //! ([`WireError::TooLarge`](crate::WireError::TooLarge)), never cut.
 
 use nearstate_model::limits::{
-    BLOCKS_MAX, KEY_BYTES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
+    BLOCKS_MAX, KEY_BYTES_MAX, NAMESPACES_MAX, TAG_NAME_BYTES_MAX, TAG_VALUE_BYTES_MAX, TAGS_MAX,
 };
 
 /// The format of the protocol. A change of the bytes is another format.
-pub const FORMAT: u16 = 1;
+pub const FORMAT: u16 = 2;
 
 /// Bytes of the header of a frame.
 pub const HEADER_BYTES: usize = 24;
@@ -19,10 +19,16 @@ pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// The largest message: 320 MiB, a transaction of 256 MiB with names and versions.
 pub const MESSAGE_BYTES_MAX: usize = 320 << 20;
 
-/// The largest message that is neither a record nor an entry: 64 KiB. The largest of these declares
+/// The largest message that is neither a record nor an entry nor a switch: 64 KiB. The largest of these declares
 /// 32 tags with names of 255 bytes, in 8.5 KiB. A peer cannot make a host that waits for a hello
 /// buffer 320 MiB.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// The most namespaces of a switch: those of a region.
+pub const SWITCHED_NAMESPACES_MAX: usize = NAMESPACES_MAX;
+
+/// The largest switch: the most namespaces with two numbers each, and where the log is.
+pub const SWITCH_BYTES_MAX: usize = 44 + 8 * SWITCHED_NAMESPACES_MAX;
 
 /// The longest name of a host, in bytes: as that of a namespace, for logs and metrics.
 pub const HOST_NAME_BYTES_MAX: usize = 255;
@@ -44,4 +50,5 @@ pub const META_BYTES_MAX: usize = 12 + TAGS_MAX * (3 + TAG_NAME_BYTES_MAX + TAG_
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "a key counts in 16 bits");
 const _: () = assert!(REFUSAL_TEXT_BYTES_MAX <= u16::MAX as usize, "a text counts in 16 bits");
 const _: () = assert!(MESSAGE_BYTES_MAX <= u32::MAX as usize, "each size in a message has 32 bits");
+const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX >= SWITCH_BYTES_MAX, "in one frame");
 const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX >= SMALL_MESSAGE_BYTES_MAX, "in one frame");

@@ -36,11 +36,26 @@ pub enum Message<'a> {
     Position(PositionMessage),
     /// Follower: what it has applied.
     Acknowledge(Acknowledgement),
+    /// Source: the old log ends, and this one follows.
+    Switch(SwitchMessage),
+}
+
+/// Which copy of which partition a connection is for, in a cluster. All zero without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The id of the cluster.
+    pub cluster_id: [u8; 16],
+    /// The number of the partition.
+    pub partition: u32,
+    /// The view of its group.
+    pub view: u64,
 }
 
 /// What a follower says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
+    /// The cluster, the partition and the view of the follower.
+    pub place: Place,
     /// Id of the source whose log the region has applied. All zero: none yet.
     pub source_id: [u8; 16],
     /// Incarnation of that source's region.
@@ -58,6 +73,8 @@ pub struct Hello<'a> {
 /// What a source answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
+    /// The cluster, the partition and the view of the source.
+    pub place: Place,
     /// Id of the source's region. Not all zero.
     pub source_id: [u8; 16],
     /// Incarnation of that region.
@@ -77,6 +94,8 @@ pub enum Start {
     Continue,
     /// With all records: the follower discards its own.
     Join,
+    /// Behind the position of the hello in the old log, then a switch to the source's own.
+    Switch,
 }
 
 /// Why a connection is closed.
@@ -265,6 +284,27 @@ pub struct PositionMessage {
     pub tail: u64,
     /// A number that the follower returns.
     pub stamp: u64,
+    /// The position up to which the log counts as replicated.
+    pub replicated: u64,
+    /// The position up to which every full member has applied the log.
+    pub floor: u64,
+}
+
+/// The log that the follower has of an old owner ends. It has everything of it that the group has
+/// kept, and follows the log of the sender from a position on at which nothing is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchMessage {
+    /// Id of the sender's region. Not all zero.
+    pub source_id: [u8; 16],
+    /// Incarnation of that region.
+    pub incarnation: u64,
+    /// The position in its log.
+    pub position: u64,
+    /// The check value there; 0: there is no entry.
+    pub check: u64,
+    /// Of each namespace its number in the old log, and its number in this one. At most
+    /// [`crate::limits::SWITCHED_NAMESPACES_MAX`].
+    pub numbers: Vec<(u32, u32)>,
 }
 
 /// What the follower has applied. It is in its region.
@@ -272,7 +312,8 @@ pub struct PositionMessage {
 pub struct Acknowledgement {
     /// The last applied position.
     pub position: u64,
-    /// The stamp of the last position message.
+    /// The stamp of the last position message; 0 if none has arrived since the last
+    /// acknowledgement.
     pub stamp: u64,
 }
 
@@ -291,10 +332,11 @@ pub(crate) enum FrameKind {
     Entry = 9,
     Position = 10,
     Acknowledge = 11,
+    Switch = 12,
 }
 
 /// All kinds with their names in messages for operators.
-const KINDS: [(FrameKind, &str); 11] = [
+const KINDS: [(FrameKind, &str); 12] = [
     (FrameKind::Hello, "hello"),
     (FrameKind::Welcome, "welcome"),
     (FrameKind::Refusal, "refusal"),
@@ -306,6 +348,7 @@ const KINDS: [(FrameKind, &str); 11] = [
     (FrameKind::Entry, "entry"),
     (FrameKind::Position, "position"),
     (FrameKind::Acknowledge, "acknowledge"),
+    (FrameKind::Switch, "switch"),
 ];
 
 impl FrameKind {
@@ -326,6 +369,11 @@ impl FrameKind {
     pub(crate) const fn has_values(self) -> bool {
         matches!(self, Self::Record | Self::Entry)
     }
+
+    /// True for the kinds whose messages may be large: only a source sends these.
+    pub(crate) const fn may_be_large(self) -> bool {
+        self.has_values() || matches!(self, Self::Switch)
+    }
 }
 
 impl Message<'_> {
@@ -342,6 +390,7 @@ impl Message<'_> {
             Self::Entry(_) => FrameKind::Entry,
             Self::Position(_) => FrameKind::Position,
             Self::Acknowledge(_) => FrameKind::Acknowledge,
+            Self::Switch(_) => FrameKind::Switch,
         }
     }
 }
@@ -373,4 +422,5 @@ pub(crate) mod code {
     /// Starts of a welcome.
     pub(crate) const CONTINUE: u8 = 0;
     pub(crate) const JOIN: u8 = 1;
+    pub(crate) const SWITCH: u8 = 2;
 }

@@ -20,10 +20,14 @@ pub enum RefusalReason {
     Failed = 6,
     /// A follower of its own region.
     Itself = 7,
+    /// The other side is of another view of the group.
+    View = 8,
+    /// The other side belongs to another cluster, or to none, or the partition is not here.
+    Cluster = 9,
 }
 
 /// Reason, name, meaning, remedy.
-const REASONS: [(RefusalReason, &str, &str, &str); 7] = [
+const REASONS: [(RefusalReason, &str, &str, &str); 9] = [
     (
         RefusalReason::Format,
         "format",
@@ -61,6 +65,18 @@ const REASONS: [(RefusalReason, &str, &str, &str); 7] = [
         "as the text says",
     ),
     (RefusalReason::Itself, "itself", "a follower of its own region", "another region"),
+    (
+        RefusalReason::View,
+        "view",
+        "the other side is of another view of the group",
+        "none: the membership tells both sides the present one",
+    ),
+    (
+        RefusalReason::Cluster,
+        "cluster",
+        "the other side belongs to another cluster, or to none, or the partition is not here",
+        "the same cluster file on both hosts",
+    ),
 ];
 
 impl RefusalReason {

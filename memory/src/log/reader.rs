@@ -171,14 +171,7 @@ impl Member {
         self.check_usable()?;
         let map = self.map();
         if let Some((first, last)) = reader.lost {
-            let gaps = map.word(LOG_GAP_COUNT)?;
-            let count = gaps.load(Ordering::Acquire);
-            let at = LOG_GAPS + 16 * (count % LOG_GAPS_MAX);
-            map.word(at)?.store(first, Ordering::Relaxed);
-            map.word(at + 8)?.store(last, Ordering::Relaxed);
-            crash_point!("log.gap_stored");
-            gaps.store(count + 1, Ordering::Release);
-            crash_point!("log.gap_counted");
+            self.record_gap(first, last)?;
             reader.lost = None;
         }
         map.word(LOG_REPLICATED)?.fetch_max(reader.next - 1, Ordering::AcqRel);
@@ -191,6 +184,30 @@ impl Member {
             futex_wake(word);
         }
         self.check_not_truncated()
+    }
+
+    /// The positions of a range are lost: their receipts answer so.
+    pub(crate) fn record_gap(&self, first: u64, last: u64) -> Result<(), Corruption> {
+        let map = self.map();
+        let gaps = map.word(LOG_GAP_COUNT)?;
+        let count = gaps.load(Ordering::Acquire);
+        let at = LOG_GAPS + 16 * (count % LOG_GAPS_MAX);
+        map.word(at)?.store(first, Ordering::Relaxed);
+        map.word(at + 8)?.store(last, Ordering::Relaxed);
+        crash_point!("log.gap_stored");
+        gaps.store(count + 1, Ordering::Release);
+        crash_point!("log.gap_counted");
+        Ok(())
+    }
+
+    /// The gap that was recorded last.
+    pub(crate) fn last_gap(&self) -> Result<Option<(u64, u64)>, Corruption> {
+        let map = self.map();
+        let Some(last) = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire).checked_sub(1) else {
+            return Ok(None);
+        };
+        let [first, last] = map.words(LOG_GAPS + 16 * (last % LOG_GAPS_MAX))?;
+        Ok(Some((first.load(Ordering::Acquire), last.load(Ordering::Acquire))))
     }
 
     /// Another host has everything up to a position: it counts as replicated. Wakes those that wait
@@ -250,26 +267,30 @@ impl Member {
         Ok(self.map().word(LOG_REPLICATED)?.load(Ordering::Acquire))
     }
 
-    /// What the consumer has done with a position. One load, if it is not acknowledged; another
-    /// one, if the consumer has lost nothing.
+    /// What the consumer has done with a position. Two loads, if it has lost nothing.
     ///
     /// # Errors
     /// `Damaged`.
     #[inline]
     pub fn position_state(&self, position: u64) -> Result<PositionState, Corruption> {
         let map = self.map();
-        if map.word(LOG_REPLICATED)?.load(Ordering::Acquire) < position {
-            return Ok(PositionState::Pending);
-        }
+        // A demotion loses positions that were never acknowledged.
+        let is_behind = map.word(LOG_REPLICATED)?.load(Ordering::Acquire) < position;
+        let otherwise =
+            if is_behind { PositionState::Pending } else { PositionState::Acknowledged };
         match map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) {
-            0 => Ok(PositionState::Acknowledged),
+            0 => Ok(otherwise),
             _ if position == 0 => Ok(PositionState::Acknowledged),
-            _ => self.state_among_gaps(position),
+            _ => self.state_among_gaps(position, otherwise),
         }
     }
 
     #[cold]
-    fn state_among_gaps(&self, position: u64) -> Result<PositionState, Corruption> {
+    fn state_among_gaps(
+        &self,
+        position: u64,
+        otherwise: PositionState,
+    ) -> Result<PositionState, Corruption> {
         let map = self.map();
         loop {
             let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
@@ -284,8 +305,7 @@ impl Member {
             // Of older gaps nothing is known.
             is_lost |= count > LOG_GAPS_MAX && position < oldest;
             if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
-                let state = if is_lost { PositionState::Lost } else { PositionState::Acknowledged };
-                return Ok(state);
+                return Ok(if is_lost { PositionState::Lost } else { otherwise });
             }
         }
     }

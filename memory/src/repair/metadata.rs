@@ -5,18 +5,20 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_with, facts, set};
 use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
-use crate::follow::{raise_incarnation, rejoin_if_damaged};
+use crate::cluster::{repair_words, view_seen};
+use crate::follow::{following, raise_incarnation, rejoin, rejoin_if_damaged};
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_LOGGED_SINCE,
-    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SOURCE, CATALOG_SPLIT,
-    CATALOG_STATE, CATALOG_USAGE, CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE,
-    LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES,
-    MEMBER_NAME, MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS, SUPER_BYTES,
-    SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
-    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
-    entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks, seal, unseal,
+    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
+    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE,
+    Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE,
+    LOG_WORDS, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
+    SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS,
+    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
+    arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks,
+    seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
@@ -119,6 +121,13 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
         if !is_cluster_word(at) && set(map, at, 0)? {
             report.add_repaired(format!("cluster page: byte {}", at - CLUSTER_PAGE));
         }
+    }
+    let is_view_known = view_seen(map).is_ok();
+    for damaged in repair_words(map)? {
+        report.add_repaired(damaged);
+    }
+    if !is_view_known && following(map)?.is_some() {
+        rejoin(map)?;
     }
     if rejoin_if_damaged(map)? {
         report.add_repaired("the follower: it joins again");
@@ -258,7 +267,7 @@ fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     let (at, what) = (catalog_at(index) + CATALOG_FLAGS, format!("namespace {index}: its flags"));
     correct_sealed_with(map, at, &what, (is_known, few_schemas), report)?;
     // Not known: a follower gets the records again.
-    for word in [CATALOG_LOGGED_SINCE, CATALOG_SOURCE] {
+    for word in [CATALOG_LOGGED_SINCE, CATALOG_SOURCE, CATALOG_NEXT_SOURCE] {
         let at = catalog_at(index) + word;
         let value = map.word(at)?.load(Ordering::Acquire);
         if value != 0 && unseal(value, "").is_err() {

@@ -8,14 +8,17 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_store::{FollowPosition, FollowState, Follower, LogIdentity, Region, Session};
 use nearstate_wire::{
-    Acknowledgement, FrameReader, FrameWriter, Hello, Message, PositionMessage, Refusal,
-    RefusalReason, Start, Welcome,
+    Acknowledgement, FrameReader, FrameWriter, Hello, Message, Place, Refusal, RefusalReason, Start,
 };
 use tokio_rustls::rustls::Connection;
 
+use super::applier::{Applied, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
-use super::convert::{absent_of, id_bytes, identity_of, namespace_of, record_of, records_of};
-use super::limits::{BEAT_INTERVAL, CONNECT_MAX, HELLO_MAX, RETRY_MAX, RETRY_MIN, SILENCE_MAX};
+use super::convert::{id_bytes, identity_of};
+use super::group::PartitionInput;
+use super::limits::{
+    BEAT_INTERVAL, CONNECT_MAX, HELLO_MAX, MEMBER_LOOK_INTERVAL, RETRY_MAX, RETRY_MIN, SILENCE_MAX,
+};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
@@ -114,13 +117,23 @@ impl From<io::Error> for Ended {
 /// another process follows with, or that has records of its own), `Damaged` (the region is not a
 /// copy of the source's), and failures of the region.
 pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
+    follow_as(region, config, None)
+}
+
+/// Follows as a member of a group, if there is one.
+pub(crate) fn follow_as(
+    region: &Region,
+    config: &mut FollowConfig<'_>,
+    membership: Option<Membership<'_>>,
+) -> Result<()> {
     let session = region.session()?;
     let heap_bytes = region.inspect()?.bytes_max;
     let mut follower = session.follow()?;
     let mut progress = FollowProgress::default();
-    let mut retry = RETRY_MIN;
+    let pace = FollowPace::of(membership);
+    let mut retry = pace.retry_min;
     while !(config.is_over)() {
-        let mut connection = match connect(config) {
+        let mut connection = match connect(config, pace) {
             Ok(stream) => FollowerConnection {
                 link: stream,
                 frames: FrameWriter::default(),
@@ -128,19 +141,22 @@ pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
                 session: &session,
                 heap_bytes,
                 progress: &mut progress,
+                membership,
+                pace,
+                connection: ConnectionProgress::default(),
                 heard: Stopwatch::start(),
                 told: Stopwatch::start(),
             },
             Err(Ended::Failed(error)) => return Err(error),
             Err(Ended::Over) => return Ok(()),
             Err(Ended::Retry(reason)) => {
-                pause(config, &reason, &mut retry);
+                pause(config, &reason, (pace, &mut retry));
                 continue;
             }
         };
         let ended = connection.run(config, &mut follower);
         if connection.progress.entries + connection.progress.records > 0 {
-            retry = RETRY_MIN;
+            retry = pace.retry_min;
         }
         match ended {
             Ended::Over => return Ok(()),
@@ -150,7 +166,7 @@ pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
             }
             Ended::Retry(reason) => {
                 connection.refuse(&reason);
-                pause(config, &reason, &mut retry);
+                pause(config, &reason, (pace, &mut retry));
             }
         }
     }
@@ -158,16 +174,49 @@ pub fn follow(region: &Region, config: &mut FollowConfig<'_>) -> Result<()> {
 }
 
 /// Reports the end of a connection, and waits before the next one.
-fn pause(config: &mut FollowConfig<'_>, reason: &str, retry: &mut Duration) {
+fn pause(config: &mut FollowConfig<'_>, reason: &str, (pace, retry): (FollowPace, &mut Duration)) {
     (config.on_event)(&FollowEvent::Disconnected { reason, retry: *retry });
     let begin = Stopwatch::start();
     while begin.elapsed() < *retry && !(config.is_over)() {
-        std::thread::park_timeout(BEAT_INTERVAL.min(*retry));
+        std::thread::park_timeout(pace.look.min(*retry));
     }
-    *retry = (*retry * 2).min(RETRY_MAX);
+    *retry = (*retry * 2).min(pace.retry_max);
 }
 
-fn connect(config: &FollowConfig<'_>) -> std::result::Result<PeerStream, Ended> {
+/// How long a follower waits for what.
+#[derive(Clone, Copy)]
+struct FollowPace {
+    /// Between two looks at whether it is over.
+    look: Duration,
+    connect_max: Duration,
+    silence_max: Duration,
+    retry_min: Duration,
+    retry_max: Duration,
+}
+
+impl FollowPace {
+    /// A member of a group waits for nothing longer than for a lease: it may be the next owner.
+    fn of(membership: Option<Membership<'_>>) -> Self {
+        match membership {
+            None => Self {
+                look: BEAT_INTERVAL,
+                connect_max: CONNECT_MAX,
+                silence_max: SILENCE_MAX,
+                retry_min: RETRY_MIN,
+                retry_max: RETRY_MAX,
+            },
+            Some(member) => Self {
+                look: MEMBER_LOOK_INTERVAL,
+                connect_max: (member.group.lease / 3).min(CONNECT_MAX),
+                silence_max: (member.group.lease * 2).min(SILENCE_MAX),
+                retry_min: MEMBER_LOOK_INTERVAL,
+                retry_max: member.group.lease,
+            },
+        }
+    }
+}
+
+fn connect(config: &FollowConfig<'_>, pace: FollowPace) -> std::result::Result<PeerStream, Ended> {
     let source = config.source;
     let Some((host, _)) = source.rsplit_once(':') else {
         let detail = format!("{source:?} is no address: give HOST:PORT");
@@ -176,7 +225,7 @@ fn connect(config: &FollowConfig<'_>) -> std::result::Result<PeerStream, Ended> 
     let addresses = source.to_socket_addrs();
     let mut last = format!("{source}: the name has no address");
     for address in addresses.map_err(|error| Ended::Retry(format!("{source}: {error}")))? {
-        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+        match TcpStream::connect_timeout(&address, pace.connect_max) {
             Ok(socket) => {
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 let tls = config.tls.map(|tls| tls.connection(host)).transpose()?;
@@ -195,6 +244,9 @@ struct FollowerConnection<'f> {
     session: &'f Session,
     heap_bytes: u64,
     progress: &'f mut FollowProgress,
+    membership: Option<Membership<'f>>,
+    pace: FollowPace,
+    connection: ConnectionProgress,
     heard: Stopwatch,
     /// When the progress was told.
     told: Stopwatch,
@@ -237,7 +289,9 @@ impl FollowerConnection<'_> {
             }
             Some(_) | None => (LogIdentity::default(), FollowPosition::default()),
         };
+        let place = self.place();
         self.send(&Message::Hello(Hello {
+            place,
             source_id: id_bytes(of),
             incarnation: of.incarnation,
             position: applied.position,
@@ -249,36 +303,14 @@ impl FollowerConnection<'_> {
         loop {
             self.link.exchange(&mut self.received)?;
             match self.received.next().map_err(|error| Ended::Retry(error.to_string()))? {
-                Some(Message::Welcome(Welcome { source_id, incarnation, start, name, .. })) => {
-                    let source = identity_of(source_id, incarnation);
-                    let joins = start == Start::Join;
-                    let is_other = following
-                        .is_some_and(|known| known.source.region != source.region)
-                        && following.is_some_and(|known| known.source != LogIdentity::default());
-                    if is_other && !config.discards {
-                        let detail = format!(
-                            "{name} serves another region than the one that this region follows: \
-                             start the follower with --discard to follow that one instead"
-                        );
-                        return Err(Ended::Failed(Error::BadArgument { detail }));
-                    }
-                    if !joins && (applied.position == 0 || of != source) {
-                        let reason = "the source continues a log that this region does not have";
-                        return Err(Ended::Retry(reason.to_owned()));
-                    }
-                    (config.on_event)(&FollowEvent::Connected { source: name, joins });
-                    follower.begin_connection();
-                    if joins {
-                        follower.begin(source)?;
-                    }
-                    config.discards = false;
-                    *self.progress = FollowProgress {
-                        is_joining: joins,
-                        position: if joins { 0 } else { applied.position },
-                        ..FollowProgress::default()
+                Some(Message::Welcome(welcome)) => {
+                    let begun = Begun {
+                        place: welcome.place,
+                        source: identity_of(welcome.source_id, welcome.incarnation),
+                        start: welcome.start,
+                        name: welcome.name.to_owned(),
                     };
-                    self.heard = Stopwatch::start();
-                    return Ok(());
+                    return self.begin(config, follower, (of, applied), &begun);
                 }
                 Some(Message::Refusal(refusal)) => return Err(refused(&refusal)),
                 Some(_) => return Err(Ended::Retry("the source sent no welcome".to_owned())),
@@ -290,6 +322,70 @@ impl FollowerConnection<'_> {
             }
             self.link.wait(left)?;
         }
+    }
+
+    /// The place of the connection in the cluster.
+    fn place(&self) -> Place {
+        self.membership.map_or_else(Place::default, |member| member.group.place(member.view))
+    }
+
+    /// The source has welcomed a follower that has `applied` of the log `of`.
+    fn begin(
+        &mut self,
+        config: &mut FollowConfig<'_>,
+        follower: &mut Follower<'_>,
+        (of, applied): (LogIdentity, FollowPosition),
+        begun: &Begun,
+    ) -> std::result::Result<(), Ended> {
+        let Begun { source, start, ref name, .. } = *begun;
+        if begun.place != self.place() {
+            let reason = format!("{name} is of another view or cluster");
+            return Err(Ended::Retry(reason));
+        }
+        let joins = start == Start::Join;
+        // A group has one log after the other. Its view tells which one counts.
+        let is_other = self.membership.is_none()
+            && self.session.following()?.is_some_and(|known| {
+                known.source.region != source.region && known.source != LogIdentity::default()
+            });
+        if is_other && !config.discards {
+            let detail = format!(
+                "{name} serves another region than the one that this region follows: start the \
+                 follower with --discard to follow that one instead"
+            );
+            return Err(Ended::Failed(Error::BadArgument { detail }));
+        }
+        let is_known = match start {
+            Start::Join => true,
+            Start::Continue => applied.position != 0 && of == source,
+            Start::Switch => applied.position != 0 && of != source && self.membership.is_some(),
+        };
+        if !is_known {
+            let reason = "the source continues a log that this region does not have";
+            return Err(Ended::Retry(reason.to_owned()));
+        }
+        (config.on_event)(&FollowEvent::Connected { source: name, joins });
+        follower.begin_connection();
+        if let Some(member) = self.membership {
+            match start {
+                Start::Join => member.group.kept().clear(),
+                Start::Continue | Start::Switch => member.group.kept().continue_at(applied),
+            }
+        }
+        if joins {
+            follower.begin(source)?;
+        }
+        config.discards = false;
+        let position = if joins { 0 } else { applied.position };
+        *self.progress =
+            FollowProgress { is_joining: joins, position, ..FollowProgress::default() };
+        self.connection = ConnectionProgress {
+            is_catching_up: start == Start::Switch,
+            full_since: if start == Start::Continue { applied.position } else { 0 },
+            told: None,
+        };
+        self.heard = Stopwatch::start();
+        Ok(())
     }
 
     /// Applies what arrives until the connection ends.
@@ -309,11 +405,11 @@ impl FollowerConnection<'_> {
                     self.tell(config);
                 }
             } else {
-                if self.heard.elapsed() > SILENCE_MAX {
-                    let reason = format!("the source is silent for {SILENCE_MAX:?}");
+                if self.heard.elapsed() > self.pace.silence_max {
+                    let reason = format!("the source is silent for {:?}", self.pace.silence_max);
                     return Err(Ended::Retry(reason));
                 }
-                self.link.wait(BEAT_INTERVAL)?;
+                self.link.wait(self.pace.look)?;
             }
             self.tell(config);
             if (config.is_over)() {
@@ -336,68 +432,73 @@ impl FollowerConnection<'_> {
         config: &mut FollowConfig<'_>,
         follower: &mut Follower<'_>,
     ) -> std::result::Result<(), Ended> {
-        let mut acknowledged = None;
-        let mut stamp_of_last = 0;
-        let progress = &mut *self.progress;
-        loop {
+        let membership = self.membership;
+        let mut turn = membership.map(|member| member.group.turn_to_apply());
+        let mut applier = Applier {
+            session: self.session,
+            follower,
+            progress: self.progress,
+            connection: &mut self.connection,
+            membership,
+        };
+        let mut acknowledged: Option<u64> = None;
+        while !membership.is_some_and(|member| member.group.is_freezing()) {
+            // Nothing of a view lower than the highest one seen is applied.
+            if let Some(view) = applier.higher_view()? {
+                return Err(Ended::Retry(format!("this host has seen view {view}")));
+            }
             let next = self.received.next();
             let Some(message) = next.map_err(|error| Ended::Retry(error.to_string()))? else {
                 break;
             };
-            match message {
-                Message::Namespace(message) => follower.namespace(&namespace_of(&message)?)?,
-                Message::Removed { number } => follower.remove_namespace(number)?,
-                Message::Record(message) => {
-                    follower.apply_joining(&record_of(message))?;
-                    progress.records += 1;
-                    progress.is_joining = true;
-                }
-                Message::Absent(message) => {
-                    follower.apply_joining(&absent_of(&message))?;
-                    progress.is_joining = true;
-                }
-                Message::Joined { position, check } => {
-                    follower.complete(FollowPosition { position, check })?;
-                    progress.is_joining = false;
-                    progress.position = position;
-                    acknowledged = Some(position);
+            match applier.apply(message)? {
+                Applied::Unacknowledged => {}
+                Applied::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
+                Applied::Joined(position) => {
+                    acknowledged = acknowledged.max(Some(position));
                     (config.on_event)(&FollowEvent::Joined { position });
                 }
-                Message::Entry(message) => {
-                    let place = FollowPosition { position: message.position, check: message.check };
-                    follower.apply(&records_of(message))?;
-                    follower.set_position(place)?;
-                    progress.entries += 1;
-                    progress.position = place.position;
-                    acknowledged = Some(place.position);
-                }
-                Message::Position(PositionMessage { position, tail, stamp, .. }) => {
-                    progress.tail = tail;
-                    progress.position = progress.position.max(position);
-                    acknowledged = Some(acknowledged.unwrap_or(0).max(position));
-                    stamp_of_last = stamp;
-                }
-                Message::Refusal(refusal) => return Err(refused(&refusal)),
-                Message::Hello(_) | Message::Welcome(_) | Message::Acknowledge(_) => {
+                Applied::Refused(refusal) => return Err(refused(&refusal)),
+                Applied::Unexpected => {
                     let text = "the source sent a message that only a follower sends";
                     return Err(Ended::Retry(text.to_owned()));
                 }
             }
         }
-        let Some(position) = acknowledged else { return Ok(()) };
-        self.send(&Message::Acknowledge(Acknowledgement { position, stamp: stamp_of_last }))
+        let stamp = applier.connection.told.map_or(0, |told| told.stamp);
+        let promised = applier.promise(turn.as_mut());
+        let applied = self.progress.position;
+        if let Some(position) = acknowledged {
+            self.send(&Message::Acknowledge(Acknowledgement { position, stamp }))?;
+        }
+        drop(turn);
+        if let (Some(member), Some((told, promised_until))) = (membership, promised) {
+            let (view, replicated) = (member.view, told.replicated);
+            let input = PartitionInput::OwnerHeard { view, promised_until, replicated, applied };
+            member.group.tell(input);
+        }
+        Ok(())
     }
+}
+
+/// The welcome of a source.
+struct Begun {
+    place: Place,
+    source: LogIdentity,
+    start: Start,
+    name: String,
 }
 
 /// What follows from a refusal of the source.
 fn refused(refusal: &Refusal<'_>) -> Ended {
     let text = format!("the source refuses ({}): {}", refusal.reason.name(), refusal.text);
     match refusal.reason {
-        RefusalReason::Busy | RefusalReason::Failed => Ended::Retry(text),
+        RefusalReason::Busy | RefusalReason::Failed | RefusalReason::View => Ended::Retry(text),
         RefusalReason::Format
         | RefusalReason::Heap
         | RefusalReason::Fork
         | RefusalReason::Follower
+        | RefusalReason::Cluster
         | RefusalReason::Itself => {
             let detail = format!("{text}: {}", refusal.reason.remedy());
             Ended::Failed(Error::BadArgument { detail })

@@ -47,3 +47,7 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// The longest time that a follower waits for a connection to be accepted.
 pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// The interval in which a member of a group looks whether it is to end: a small part of the time
+/// that a change of the owner may take.
+pub(crate) const MEMBER_LOOK_INTERVAL: Duration = Duration::from_millis(5);

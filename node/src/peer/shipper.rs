@@ -1,166 +1,35 @@
-//! One follower that is served: hello, then the log until the connection ends.
+//! One follower that is served: the log, until the connection ends.
 
-use std::fmt;
+use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{
-    FeedItem, FeedSink, FeedStart, FeedStep, FollowPosition, LogFeed, LogIdentity, Region, Session,
-    now_ms_coarse,
-};
+use nearstate_store::{FeedItem, FeedSink, FeedStep, LogFeed, Session, lease_clock, now_ms_coarse};
 use nearstate_wire::{
-    FrameReader, FrameWriter, Hello, Message, PositionMessage, Refusal, RefusalReason, Start,
-    Welcome,
+    FrameReader, FrameWriter, Message, PositionMessage, Refusal, RefusalReason, SwitchMessage,
 };
-use tokio_rustls::rustls::{Connection, ServerConnection};
 
-use super::convert::{id_bytes, identity_of, send_item};
-use super::events::{PeerConfig, PeerEvent};
+use super::convert::{id_bytes, send_item};
+use super::events::PeerEvent;
+use super::group::{CatchUp, Group, PartitionInput};
 use super::limits::{
-    BEAT_INTERVAL, HELLO_MAX, LEFT_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN,
-    OUTPUT_BYTES_MAX, SPIN_MAX,
+    BEAT_INTERVAL, HELLO_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
+    SPIN_MAX,
 };
+use super::served::{PeerShared, Served};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
-/// What the threads of a source share.
-#[derive(Debug)]
-pub(super) struct PeerShared {
-    pub(super) config: PeerConfig,
-    pub(super) region: Region,
-    pub(super) is_over: AtomicBool,
-    /// Connections that have not said hello.
-    pub(super) ungreeted: AtomicUsize,
-    pub(super) followers: Mutex<Vec<Arc<Served>>>,
-    /// Followers that have left, for a log that keeps entries: name, last position, and when.
-    pub(super) left: Mutex<Vec<(String, u64, Stopwatch)>>,
-}
-
-/// Counts a connection until it has said hello, or has ended.
-struct Ungreeted<'s>(&'s PeerShared);
-
-impl Drop for Ungreeted<'_> {
-    fn drop(&mut self) {
-        self.0.ungreeted.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Lists a follower as long as it is served.
-struct Listed<'s>(&'s PeerShared, Arc<Served>);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        let Self(shared, served) = self;
-        shared.followers().retain(|one| !Arc::ptr_eq(one, served));
-        if shared.config.keeps && !served.is_joining.load(Ordering::Relaxed) {
-            let position = served.acknowledged.load(Ordering::Relaxed);
-            shared.left().push((served.name.clone(), position, Stopwatch::start()));
-        }
-    }
-}
-
-/// A follower that is served.
-#[derive(Debug)]
-pub(super) struct Served {
-    pub(super) name: String,
-    pub(super) address: SocketAddr,
-    pub(super) is_joining: AtomicBool,
-    pub(super) acknowledged: AtomicU64,
-    pub(super) tail: AtomicU64,
-    pub(super) acknowledged_ms: AtomicU64,
-}
-
-impl PeerShared {
-    pub(super) fn followers(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
-        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn left(&self) -> MutexGuard<'_, Vec<(String, u64, Stopwatch)>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The position up to which no follower needs the log: of those that are served and full, and
-    /// of those that have left lately. A follower that joins needs only what it was not sent:
-    /// `own`, if there are no others.
-    fn releasable(&self, own: u64) -> u64 {
-        let mut left = self.left();
-        left.retain(|(_, _, since)| since.elapsed() < LEFT_MAX);
-        let full = |one: &Arc<Served>| {
-            let is_full = !one.is_joining.load(Ordering::Relaxed);
-            is_full.then(|| one.acknowledged.load(Ordering::Relaxed))
-        };
-        let positions = left.iter().map(|(_, position, _)| *position);
-        let least = self.followers().iter().filter_map(full).chain(positions).min();
-        least.map_or(own, |least| least.min(own))
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
-    }
-
-    pub(super) fn emit(&self, event: &PeerEvent<'_>) {
-        (self.config.on_event)(event);
-    }
-}
-
-/// Starts the thread of a connection.
-pub(super) fn serve(
-    shared: &Arc<PeerShared>,
-    socket: TcpStream,
-    address: SocketAddr,
-) -> io::Result<JoinHandle<()>> {
-    let tls = match &shared.config.tls {
-        None => None,
-        Some(tls) => {
-            let config = tls.config();
-            let connection = ServerConnection::new(config).map_err(io::Error::other)?;
-            Some(Connection::Server(connection))
-        }
-    };
-    let stream = PeerStream::new(socket, tls)?;
-    let shared = Arc::clone(shared);
-    let run = move || {
-        let mut connection = SourceConnection {
-            shared: &shared,
-            address,
-            link: FollowerOutput { stream, frames: FrameWriter::default() },
-            received: FrameReader::of_follower(),
-        };
-        let ended = connection.run();
-        if let Err(Ended { name, reason }) = ended {
-            match name {
-                Some(name) => shared.emit(&PeerEvent::Left { name: &name, reason: &reason }),
-                None => shared.emit(&PeerEvent::Refused { address, reason: &reason }),
-            }
-        }
-    };
-    std::thread::Builder::new().name("ns-follower".to_owned()).spawn(run)
-}
-
-/// Why a connection has ended, and the name of the follower if it said hello.
-struct Ended {
-    name: Option<String>,
-    reason: String,
-}
-
-impl Ended {
-    fn before_hello(reason: impl fmt::Display) -> Self {
-        Self { name: None, reason: reason.to_string() }
-    }
-}
-
 /// Where messages are sent.
-struct FollowerOutput {
-    stream: PeerStream,
-    frames: FrameWriter,
+pub(super) struct FollowerOutput {
+    pub(super) stream: PeerStream,
+    pub(super) frames: FrameWriter,
 }
 
 impl FollowerOutput {
-    fn send(&mut self, message: &Message<'_>) -> Result<()> {
+    pub(super) fn send(&mut self, message: &Message<'_>) -> Result<()> {
         let written = self.frames.write(message, self.stream.output());
         written.map_err(|error| Error::BadArgument { detail: error.to_string() })
     }
@@ -176,154 +45,37 @@ impl FeedSink for FollowerOutput {
     }
 }
 
-/// What a follower has said.
-struct Greeting {
-    name: String,
-    of: LogIdentity,
-    applied: FollowPosition,
-    heap_bytes: u64,
+/// A member of a group that is served.
+#[derive(Clone, Copy)]
+pub(super) struct ServedMember<'s> {
+    pub(super) group: &'s Group,
+    pub(super) view: u64,
 }
 
-struct SourceConnection<'s> {
-    shared: &'s PeerShared,
-    address: SocketAddr,
-    link: FollowerOutput,
-    received: FrameReader,
+/// A connection whose follower was admitted.
+pub(super) struct Shipment<'s> {
+    pub(super) shared: &'s PeerShared,
+    pub(super) member: Option<ServedMember<'s>>,
+    pub(super) served: &'s Served,
+    pub(super) link: &'s mut FollowerOutput,
+    pub(super) received: &'s mut FrameReader,
+    /// A follower that joins or switches has everything when it has acknowledged this position.
+    pub(super) full_at: u64,
 }
 
-impl SourceConnection<'_> {
-    /// Sends a refusal, and ends the connection.
-    fn refuse<T>(&mut self, reason: RefusalReason, text: &str) -> std::result::Result<T, Ended> {
-        let _ = self.link.send(&Message::Refusal(Refusal { reason, text }));
-        self.link.stream.finish(HELLO_MAX);
-        Err(Ended::before_hello(format_args!("{}: {text}", reason.name())))
-    }
+type Shipped<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-    fn run(&mut self) -> std::result::Result<(), Ended> {
-        let hello = {
-            let _counted = Ungreeted(self.shared);
-            self.hello()?
-        };
-        let region = &self.shared.region;
-        let opened = region.session().and_then(|session| {
-            let heap_bytes = region.inspect()?.bytes_max;
-            let identity = session.log_identity()?;
-            let is_follower = session.following()?.is_some();
-            Ok((session, heap_bytes, identity, is_follower))
-        });
-        let (session, heap_bytes, identity, is_follower) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
-        };
-        if is_follower {
-            let text = "this host follows another one";
-            return self.refuse(RefusalReason::Follower, text);
-        }
-        if hello.heap_bytes < heap_bytes {
-            let text = format!(
-                "the follower's heap has {} bytes, and the source's {heap_bytes}",
-                hello.heap_bytes
-            );
-            return self.refuse(RefusalReason::Heap, &text);
-        }
-        let (mut feed, start) = match session.log_feed(hello.of, hello.applied) {
-            Ok(started) => started,
-            Err(error @ Error::BadArgument { .. }) => {
-                return self.refuse(RefusalReason::Fork, &error.to_string());
-            }
-            Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
-        };
-        let joins = start == FeedStart::Joins;
-        let welcome = Welcome {
-            source_id: id_bytes(identity),
-            incarnation: identity.incarnation,
-            start: if joins { Start::Join } else { Start::Continue },
-            heap_bytes,
-            name: &self.shared.config.name,
-        };
-        let served = Arc::new(Served {
-            name: hello.name.clone(),
-            address: self.address,
-            is_joining: AtomicBool::new(joins),
-            acknowledged: AtomicU64::new(if joins { 0 } else { hello.applied.position }),
-            tail: AtomicU64::new(0),
-            acknowledged_ms: AtomicU64::new(now_ms_coarse()),
-        });
-        {
-            let mut followers = self.shared.followers();
-            if followers.len() >= self.shared.config.followers_max {
-                drop(followers);
-                let reason = RefusalReason::Busy;
-                return self.refuse(reason, reason.remedy());
-            }
-            followers.push(Arc::clone(&served));
-        }
-        self.shared.left().retain(|(name, _, _)| *name != hello.name);
-        let _listed = Listed(self.shared, Arc::clone(&served));
-        let _ = self.link.send(&Message::Welcome(welcome));
-        let name = &hello.name;
-        self.shared.emit(&PeerEvent::Connected { name, address: self.address, joins });
-        let ended = self.ship(&session, &mut feed, &served);
-        match ended {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Ended { name: Some(hello.name), reason: error.to_string() }),
-        }
-    }
-
-    /// Waits for the hello.
-    fn hello(&mut self) -> std::result::Result<Greeting, Ended> {
-        let begin = Stopwatch::start();
-        loop {
-            self.link.stream.exchange(&mut self.received).map_err(Ended::before_hello)?;
-            match self.received.next() {
-                Ok(Some(Message::Hello(Hello {
-                    source_id,
-                    incarnation,
-                    position,
-                    check,
-                    heap_bytes,
-                    name,
-                }))) => {
-                    return Ok(Greeting {
-                        name: name.to_owned(),
-                        of: identity_of(source_id, incarnation),
-                        applied: FollowPosition { position, check },
-                        heap_bytes,
-                    });
-                }
-                Ok(Some(_)) => {
-                    let text = "the first message is no hello";
-                    return self.refuse(RefusalReason::Failed, text);
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let text = error.to_string();
-                    return self.refuse(RefusalReason::Format, &text);
-                }
-            }
-            let left = HELLO_MAX.saturating_sub(begin.elapsed());
-            if left.is_zero() || self.shared.is_over() {
-                return Err(Ended::before_hello("it has not said hello in time"));
-            }
-            let waited = self.link.stream.wait(left.min(LOOK_INTERVAL));
-            waited.map_err(Ended::before_hello)?;
-        }
-    }
-
+impl Shipment<'_> {
     /// Sends the log until the connection ends or the node stops.
-    fn ship(
-        &mut self,
-        session: &Session,
-        feed: &mut LogFeed<'_>,
-        served: &Served,
-    ) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let mut pace = Pace::new();
+    pub(super) fn ship(&mut self, session: &Session, feed: &mut LogFeed<'_>) -> Shipped<()> {
+        let mut pace = Pace::new(self.member.map(|member| member.group.lease / 4));
         while !self.shared.is_over() {
+            self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
             let has_received = self.link.stream.exchange(&mut self.received)?;
             if has_received {
-                self.take_acknowledgements(session, feed, served)?;
+                self.take_acknowledgements(session, feed, &mut pace)?;
             }
             if self.link.is_full() {
                 self.link.stream.wait(LOOK_INTERVAL)?;
@@ -331,24 +83,23 @@ impl SourceConnection<'_> {
             }
             let before = self.link.stream.unsent();
             let was_joining = feed.is_joining();
-            let step = feed.step(pace.looks(), &mut self.link)?;
-            served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
+            let step = feed.step(pace.looks(), self.link)?;
+            self.served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
             if was_joining && !feed.is_joining() {
+                // The first position is that of a namespace.
+                self.full_at = feed.last_position().max(1);
                 let position = session.log_tail_position()?;
-                self.shared.emit(&PeerEvent::Joined { name: &served.name, position });
+                self.shared.emit(&PeerEvent::Joined { name: &self.served.name, position });
             }
             match step {
                 FeedStep::More => {}
                 FeedStep::Lost => {
                     let text = "the log has lost entries before they were sent";
-                    let reason = RefusalReason::Failed;
-                    self.link.send(&Message::Refusal(Refusal { reason, text }))?;
-                    self.link.stream.finish(HELLO_MAX);
-                    return Err(text.into());
+                    return self.refuse(RefusalReason::Failed, text);
                 }
                 FeedStep::Idle { position } => self.beat(session, &mut pace, position)?,
             }
-            if step == FeedStep::More && pace.beat.elapsed() >= BEAT_INTERVAL {
+            if step == FeedStep::More && pace.beat.elapsed() >= pace.interval {
                 // A walk over empty buckets sends nothing. The follower acknowledges nothing by it.
                 self.beat(session, &mut pace, 0)?;
             }
@@ -364,6 +115,51 @@ impl SourceConnection<'_> {
         Ok(())
     }
 
+    /// Sends what the follower lacks of the old log, and that it follows this one from here on.
+    pub(super) fn catch_up(&mut self, catch_up: &CatchUp, behind: u64) -> Shipped<()> {
+        if behind != catch_up.takeover.seal.position {
+            for kept in catch_up.kept.behind(behind) {
+                self.link.send(&kept.message()?)?;
+                while self.link.is_full() {
+                    self.check_view()?;
+                    if self.shared.is_over() {
+                        return Ok(());
+                    }
+                    self.link.stream.wait(LOOK_INTERVAL)?;
+                    // The follower acknowledges nothing of the old log.
+                    self.link.stream.exchange(self.received)?;
+                }
+            }
+        }
+        let own = catch_up.takeover.own;
+        self.link.send(&Message::Switch(SwitchMessage {
+            source_id: id_bytes(own),
+            incarnation: own.incarnation,
+            position: catch_up.takeover.position,
+            check: 0,
+            numbers: catch_up.numbers.clone(),
+        }))?;
+        Ok(())
+    }
+
+    /// Ends the connection if the host is in another view than it.
+    fn check_view(&mut self) -> Shipped<()> {
+        match self.member {
+            Some(member) if member.group.served_view() != member.view => {
+                let text = format!("this host serves view {} now", member.group.served_view());
+                self.refuse(RefusalReason::View, &text)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Sends a refusal, and ends the connection.
+    fn refuse(&mut self, reason: RefusalReason, text: &str) -> Shipped<()> {
+        self.link.send(&Message::Refusal(Refusal { reason, text }))?;
+        self.link.stream.finish(HELLO_MAX);
+        Err(text.into())
+    }
+
     /// Nothing was sent or received. The longer that lasts, the longer is the next sleep, which a
     /// message from the follower ends.
     fn rest(&self, pace: &Pace) -> io::Result<()> {
@@ -377,43 +173,80 @@ impl SourceConnection<'_> {
 
     /// Tells the follower how far the log is, if that has changed or some time has passed.
     fn beat(&mut self, session: &Session, pace: &mut Pace, position: u64) -> Result<()> {
-        if position == pace.told && pace.beat.elapsed() < BEAT_INTERVAL {
+        if position == pace.told && pace.beat.elapsed() < pace.interval {
             return Ok(());
         }
         pace.told = position;
         pace.beat = Stopwatch::start();
         pace.stamp += 1;
-        let tail = session.log_tail_position()?;
-        let stamp = pace.stamp;
-        self.link.send(&Message::Position(PositionMessage { position, check: 0, tail, stamp }))
+        if self.member.is_some() {
+            if pace.stamps.len() >= STAMPS_MAX {
+                pace.stamps.pop_front();
+            }
+            pace.stamps.push_back((pace.stamp, lease_clock()));
+        }
+        let (tail, replicated) = (session.log_tail_position()?, session.replicated_position()?);
+        let (check, stamp, floor) = (0, pace.stamp, self.shared.releasable(replicated));
+        let message = PositionMessage { position, check, tail, stamp, replicated, floor };
+        self.link.send(&Message::Position(message))
     }
 
     fn take_acknowledgements(
         &mut self,
         session: &Session,
         feed: &mut LogFeed<'_>,
-        served: &Served,
-    ) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let mut last = None;
+        pace: &mut Pace,
+    ) -> Shipped<()> {
+        let (mut position, mut stamp) = (None, 0);
         loop {
             match self.received.next()? {
                 None => break,
-                Some(Message::Acknowledge(acknowledgement)) => last = Some(acknowledgement),
+                Some(Message::Acknowledge(acknowledgement)) => {
+                    position = position.max(Some(acknowledgement.position));
+                    stamp = stamp.max(acknowledgement.stamp);
+                }
                 Some(Message::Refusal(refusal)) => {
                     return Err(format!("{}: {}", refusal.reason.name(), refusal.text).into());
                 }
                 Some(_) => return Err("it has sent a message that only a source sends".into()),
             }
         }
-        if let Some(acknowledgement) = last {
-            feed.acknowledged(acknowledgement.position)?;
-            served.acknowledged.store(acknowledgement.position, Ordering::Relaxed);
-            served.tail.store(session.log_tail_position()?, Ordering::Relaxed);
-            served.acknowledged_ms.store(now_ms_coarse(), Ordering::Relaxed);
+        let Some(position) = position else { return Ok(()) };
+        match self.member {
+            None => feed.acknowledged(position)?,
+            Some(_) => feed.note_acknowledged(position)?,
+        }
+        self.served.acknowledged.fetch_max(position, Ordering::Relaxed);
+        self.served.tail.store(session.log_tail_position()?, Ordering::Relaxed);
+        self.served.acknowledged_ms.store(now_ms_coarse(), Ordering::Relaxed);
+        if let Some(member) = self.member {
+            let sent_at = pace.sent_at(stamp)?;
+            self.tell_acknowledged(member, sent_at, feed.is_joining());
         }
         Ok(())
     }
+
+    /// Tells the driver what a member has, and that it has promised.
+    fn tell_acknowledged(
+        &self,
+        member: ServedMember<'_>,
+        sent_at: Option<Duration>,
+        is_joining: bool,
+    ) {
+        let (host, view) = (self.served.name.clone(), member.view);
+        let position = self.served.acknowledged.load(Ordering::Relaxed);
+        member.group.tell(if is_joining || position < self.full_at {
+            PartitionInput::MemberJoins { host, view }
+        } else {
+            PartitionInput::MemberAcknowledged { host, view, position, sent_at }
+        });
+    }
 }
+
+/// Position messages whose time of sending is remembered: with one in each quarter of a lease and
+/// one for each change of the position, more are on their way only over a link that is stalled.
+/// The answer to a forgotten one extends no lease.
+const STAMPS_MAX: usize = 65_536;
 
 /// When a source looks, sends and sleeps.
 struct Pace {
@@ -422,12 +255,32 @@ struct Pace {
     beat: Stopwatch,
     told: u64,
     stamp: u64,
+    /// The longest time between two position messages.
+    interval: Duration,
+    /// The position messages that were not answered, and when they were sent.
+    stamps: VecDeque<(u64, Duration)>,
 }
 
 impl Pace {
-    fn new() -> Self {
+    /// `interval`: what a lease needs.
+    fn new(interval: Option<Duration>) -> Self {
         let now = Stopwatch::start();
-        Self { looked: None, sent: now, beat: now, told: u64::MAX, stamp: 0 }
+        let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
+        let (told, stamp, stamps) = (u64::MAX, 0, VecDeque::new());
+        Self { looked: None, sent: now, beat: now, told, stamp, interval, stamps }
+    }
+
+    /// When the position message with this stamp was sent, which is answered by it. `None`: the
+    /// answer is to none.
+    fn sent_at(&mut self, stamp: u64) -> Shipped<Option<Duration>> {
+        if stamp > self.stamp {
+            return Err("it has answered a position message that was not sent".into());
+        }
+        let mut answered = None;
+        while let Some((_, at)) = self.stamps.pop_front_if(|(one, _)| *one <= stamp) {
+            answered = Some(at);
+        }
+        Ok(answered)
     }
 
     /// True if it is time to look at the catalog.

@@ -114,6 +114,7 @@ impl From<Error> for Problem {
             | Error::Deadline { .. }
             | Error::Behind { .. }
             | Error::NotOwner { .. }
+            | Error::Fenced { .. }
             | Error::Stalled { .. } => return Self::busy(detail),
             Error::NoObject { .. }
             | Error::NotARegion { .. }

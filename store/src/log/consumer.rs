@@ -178,6 +178,14 @@ impl Session {
         self.member.acknowledge_log_to(position)
     }
 
+    /// The position up to which the log counts as replicated.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn replicated_position(&self) -> Result<u64> {
+        Ok(self.member.log_acknowledged()?)
+    }
+
     /// The highest position of the log that was drawn.
     ///
     /// # Errors

@@ -72,6 +72,9 @@ impl<'s> WriteSet<'s> {
         if seen & namespace_flags::FOLLOWED != 0 {
             self.session.check_may_write(table)?;
         }
+        if seen & namespace_flags::LOGGED != 0 {
+            self.session.check_not_fenced(table)?;
+        }
         let expires = meta.is_some_and(|span| expires_ms(self.buffers.bytes(span)) != 0);
         if expires && seen & namespace_flags::EXPIRING == 0 {
             let raised = |word| word | namespace_flags::EXPIRING;

@@ -111,7 +111,8 @@ impl From<Error> for ErrorReply {
             | Error::Behind { .. }
             | Error::InUse { .. } => "BUSY",
             Error::TagTaken { .. } => "TAGTAKEN",
-            Error::NotOwner { .. } => "READONLY",
+            // Clients with a list of servers look for another one.
+            Error::NotOwner { .. } | Error::Fenced { .. } => "READONLY",
             Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
             | Error::TooManyBlocks { .. }
@@ -152,8 +153,16 @@ mod tests {
             (Error::Stalled { holder: holder() }, "BUSY process 7 (cu) is alive but stopped"),
             (Error::Behind { detail: detail() }, "BUSY x"),
             (
-                Error::NotOwner { namespace: "ue".into() },
+                Error::NotOwner { namespace: "ue".into(), address: None },
                 "READONLY namespace \"ue\" follows another host: write there",
+            ),
+            (
+                Error::NotOwner { namespace: "ue".into(), address: Some("b:6379".into()) },
+                "READONLY namespace \"ue\" belongs to another host: write at b:6379",
+            ),
+            (
+                Error::Fenced { namespace: "ue".into() },
+                "READONLY namespace \"ue\" is not writable: this host has no lease",
             ),
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
             (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),

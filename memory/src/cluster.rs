@@ -1,0 +1,280 @@
+//! A region that belongs to a cluster: the words of the cluster page that its node writes and every
+//! process reads (`docs/decisions/026-cluster.md`; `spec/region.md`, section 11).
+//!
+//! ```text
+//! node                                       reader whose output rests on a read
+//! O1  a new boot: end = 0                    R1  boot is not the present one: expired   (acquire)
+//! O2  boot = the present one                 R2  end
+//! O3  end = end of the lease                 R3  end is not before now: held
+//! ```
+//!
+//! R1 that sees O2 sees O1, so R2 reads no end of an earlier boot.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::atomic::Ordering;
+use crate::clock::lease_clock;
+use crate::crash::crash_point;
+use crate::layout::{
+    Corruption, FENCED, LEASE_BOOT, LEASE_END, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN,
+    seal, unseal,
+};
+use crate::member::Member;
+use crate::region::map::Map;
+
+/// The highest view: it is stored sealed, in 48 bits.
+pub const VIEW_MAX: u64 = (1 << 48) - 1;
+
+/// Whether this host owns the region at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerLease {
+    /// The region belongs to no cluster: its host owns it.
+    Unclustered,
+    /// The host owns it until this time of [`lease_clock`].
+    Held {
+        /// The end of the lease.
+        until: Duration,
+    },
+    /// The lease has ended, or the host has none.
+    Expired,
+}
+
+/// Which boot of the machine this is, in 48 bits. `None` if the kernel does not tell.
+fn present_boot() -> Option<u64> {
+    static BOOT: OnceLock<Option<u64>> = OnceLock::new();
+    *BOOT.get_or_init(|| {
+        let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        Some((xxh3_64(&id) >> 16) | 1)
+    })
+}
+
+fn sealed(map: &Map, at: u64, what: &'static str) -> Result<u64, Corruption> {
+    match map.word(at)?.load(Ordering::Acquire) {
+        0 => Ok(0),
+        word => unseal(word, what),
+    }
+}
+
+fn store(map: &Map, at: u64, value: u64) -> Result<(), Corruption> {
+    map.word(at)?.store(value, Ordering::Release);
+    Ok(())
+}
+
+/// The highest view that the region's host has seen.
+pub(crate) fn view_seen(map: &Map) -> Result<u64, Corruption> {
+    sealed(map, VIEW_SEEN, "the highest view seen has a flipped bit")
+}
+
+/// True while writers of logged namespaces are refused.
+pub(crate) fn is_fenced(map: &Map) -> Result<bool, Corruption> {
+    Ok(sealed(map, FENCED, "the fence of the region has a flipped bit")? != 0)
+}
+
+fn lease(map: &Map) -> Result<(u64, u64), Corruption> {
+    let boot = sealed(map, LEASE_BOOT, "the boot of the lease has a flipped bit")?;
+    Ok((boot, sealed(map, LEASE_END, "the end of the lease has a flipped bit")?))
+}
+
+/// The sealed words of a cluster, for the check.
+pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
+    view_seen(map)?;
+    is_fenced(map)?;
+    lease(map)?;
+    owner_address(map).map(drop)
+}
+
+/// For the repair: a lease that is damaged has ended, a fence that is damaged stands, and of a
+/// damaged view nothing is known, so the copy joins again ([`crate::follow::rejoin`]). The names of
+/// what was damaged.
+pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
+    let mut damaged = Vec::new();
+    if lease(map).is_err() {
+        store(map, LEASE_END, seal(0))?;
+        store(map, LEASE_BOOT, seal(1))?;
+        damaged.push("the owner's lease: it has ended");
+    }
+    if is_fenced(map).is_err() {
+        store(map, FENCED, seal(1))?;
+        damaged.push("the fence: writers of logged namespaces are refused until the node starts");
+    }
+    if view_seen(map).is_err() {
+        store(map, VIEW_SEEN, 0)?;
+        damaged.push("the highest view seen: the copy joins again");
+    }
+    if owner_address(map).is_err() {
+        store(map, OWNER_ADDRESS, 0)?;
+        damaged.push("the address of the owner: it is told again");
+    }
+    Ok(damaged)
+}
+
+fn address_check(bytes: &[u8]) -> u64 {
+    // Not 0, which stands for no address.
+    xxh3_64(bytes) | 1
+}
+
+fn owner_address(map: &Map) -> Result<Option<String>, Corruption> {
+    const DAMAGED: Corruption = Corruption("the address of the owner has a flipped bit");
+    let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
+    let check = load(OWNER_ADDRESS)?;
+    if check == 0 {
+        return Ok(None);
+    }
+    let bytes = load(OWNER_ADDRESS + 8)?;
+    if bytes > OWNER_ADDRESS_BYTES_MAX {
+        return Err(DAMAGED);
+    }
+    let mut text = Vec::new();
+    for at in (0..bytes).step_by(8) {
+        text.extend_from_slice(&load(OWNER_ADDRESS + 16 + at)?.to_le_bytes());
+    }
+    text.truncate(usize::try_from(bytes).unwrap_or(0));
+    if address_check(&text) != check {
+        return Err(DAMAGED);
+    }
+    String::from_utf8(text).map(Some).map_err(|_| DAMAGED)
+}
+
+impl Member {
+    /// The highest view that this host has seen. Nothing of a lower one is applied.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn view_seen(&self) -> Result<u64, Corruption> {
+        view_seen(self.map())
+    }
+
+    /// This host has seen a view: from now on nothing of a lower one is applied. Returns the
+    /// highest view that it has seen. It survives a kill.
+    ///
+    /// # Errors
+    /// `BadArgument`: a view above [`VIEW_MAX`]; `Damaged`, `Forked`.
+    pub fn raise_view_seen(&self, view: u64) -> Result<u64> {
+        self.check_usable()?;
+        if view > VIEW_MAX {
+            let detail = format!("view {view} is above the highest one, {VIEW_MAX}");
+            return Err(Error::BadArgument { detail });
+        }
+        // A damaged word is not replaced.
+        view_seen(self.map())?;
+        // Sealed words are ordered as their values.
+        self.map().word(VIEW_SEEN)?.fetch_max(seal(view), Ordering::AcqRel);
+        crash_point!("cluster.frozen");
+        self.check_not_truncated()?;
+        Ok(view_seen(self.map())?)
+    }
+
+    /// True while writers of logged namespaces are refused. Cost: one load.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn is_fenced(&self) -> Result<bool, Corruption> {
+        is_fenced(self.map())
+    }
+
+    /// Refuses writers of logged namespaces from now on, or admits them again. Writers that are in
+    /// their commit end it.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_fenced(&self, is_fenced: bool) -> Result<()> {
+        self.check_usable()?;
+        store(self.map(), FENCED, seal(is_fenced.into()))?;
+        crash_point!("cluster.fenced");
+        self.check_not_truncated()
+    }
+
+    /// The host owns the region until this time of [`lease_clock`], at the longest until it is
+    /// said again. One process at a time says so.
+    ///
+    /// # Errors
+    /// `System`: the kernel does not tell which boot this is, so no lease is possible; `Damaged`,
+    /// `Forked`.
+    pub fn set_lease_end(&self, until: Duration) -> Result<()> {
+        self.check_usable()?;
+        let Some(boot) = present_boot() else {
+            let detail = "cannot read /proc/sys/kernel/random/boot_id, so a lease cannot be held";
+            return Err(Error::System { detail: detail.to_owned(), errno: 0 });
+        };
+        let map = self.map();
+        if map.word(LEASE_BOOT)?.load(Ordering::Acquire) != seal(boot) {
+            store(map, LEASE_END, seal(0))?; // O1
+            crash_point!("cluster.lease_ended");
+            store(map, LEASE_BOOT, seal(boot))?; // O2
+        }
+        let micros = u64::try_from(until.as_micros()).unwrap_or(0);
+        store(map, LEASE_END, seal(micros & VIEW_MAX))?; // O3
+        self.check_not_truncated()
+    }
+
+    /// The region belongs to no cluster any more.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn end_leases(&self) -> Result<()> {
+        self.check_usable()?;
+        store(self.map(), LEASE_END, 0)?;
+        store(self.map(), LEASE_BOOT, 0)?;
+        self.check_not_truncated()
+    }
+
+    /// Whether this host owns the region. Output that rests on a read may leave the host only if
+    /// the lease is held after the read. Cost: two loads and the clock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn owner_lease(&self) -> Result<OwnerLease> {
+        let (boot, end) = lease(self.map())?;
+        if boot == 0 {
+            return Ok(OwnerLease::Unclustered);
+        }
+        let until = Duration::from_micros(end);
+        let is_held = present_boot() == Some(boot) && lease_clock() < until;
+        Ok(if is_held { OwnerLease::Held { until } } else { OwnerLease::Expired })
+    }
+
+    /// The address of the host that owns a followed region, if it is known.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn owner_address(&self) -> Result<Option<String>> {
+        Ok(owner_address(self.map())?)
+    }
+
+    /// Stores where the owner of the region is. A kill in between leaves none.
+    ///
+    /// # Errors
+    /// `BadArgument`: a text of more than 112 bytes; `Damaged`, `Forked`.
+    pub fn set_owner_address(&self, address: Option<&str>) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        let bytes = address.unwrap_or_default().as_bytes();
+        if bytes.len() as u64 > OWNER_ADDRESS_BYTES_MAX {
+            let detail = format!(
+                "the address {:?} has {} bytes, and the most are {OWNER_ADDRESS_BYTES_MAX}",
+                address.unwrap_or_default(),
+                bytes.len()
+            );
+            return Err(Error::BadArgument { detail });
+        }
+        store(map, OWNER_ADDRESS, 0)?;
+        if !bytes.is_empty() {
+            for (at, chunk) in (OWNER_ADDRESS + 16..).step_by(8).zip(bytes.chunks(8)) {
+                let mut word = [0; 8];
+                for (to, from) in word.iter_mut().zip(chunk) {
+                    *to = *from;
+                }
+                store(map, at, u64::from_le_bytes(word))?;
+            }
+            store(map, OWNER_ADDRESS + 8, bytes.len() as u64)?;
+            store(map, OWNER_ADDRESS, address_check(bytes))?;
+        }
+        self.check_not_truncated()
+    }
+}

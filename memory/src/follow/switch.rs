@@ -1,0 +1,122 @@
+//! A follower changes from one log to that of its successor: at the last position of the old one,
+//! which is a position of the new one (`docs/decisions/026-cluster.md`).
+//!
+//! ```text
+//! W1  the number of each namespace at the new source, beside the present one
+//! W2  the new log and the position in it
+//! W3  state := switching          from here on the region follows the new log
+//! W4  the numbers, the log and the position take their places
+//! W5  state := full
+//! ```
+//!
+//! A kill before W3 leaves the old log. One behind it leaves the new log: W4 is repeated by the next
+//! follower.
+
+use nearstate_model::Result;
+
+use super::{
+    FollowPosition, FollowState, LogIdentity, check_of, load, name_source, store, store_place,
+};
+use crate::crash::crash_point;
+use crate::layout::{
+    CATALOG_NEXT_SOURCE, CATALOG_SOURCE, Corruption, FOLLOW_PLACES, FOLLOW_STATE, FOLLOW_SWITCH,
+    catalog_at, entry_of, seal, unseal,
+};
+use crate::member::Member;
+use crate::region::map::Map;
+
+/// Where a follower that switches continues.
+pub(super) fn target(map: &Map) -> Result<(LogIdentity, FollowPosition), Corruption> {
+    let mut words = [0; 5];
+    for (word, at) in words.iter_mut().zip((FOLLOW_SWITCH..).step_by(8)) {
+        *word = load(map, at)?;
+    }
+    if load(map, FOLLOW_SWITCH + 40)? != check_of(&words) {
+        return Err(Corruption("the log that a follower changes to has a flipped bit"));
+    }
+    let [one, other, incarnation, position, check] = words;
+    let source = LogIdentity { region: [one, other], incarnation };
+    Ok((source, FollowPosition { position, check }))
+}
+
+/// True between W3 and W5.
+pub(super) fn is_switching(map: &Map) -> Result<bool, Corruption> {
+    Ok(load(map, FOLLOW_STATE)? == seal(FollowState::SWITCHING))
+}
+
+impl Member {
+    /// W1: the number of a followed namespace at the new source, `None` if it has none there. The
+    /// caller has the follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_next_source_number(&self, namespace: u32, number: Option<u32>) -> Result<()> {
+        let at = catalog_at(entry_of(namespace)) + CATALOG_NEXT_SOURCE;
+        // A number that no namespace has: a namespace of this name is another one.
+        let number = number.map_or(u64::from(u32::MAX) + 1, u64::from);
+        Ok(store(self.map(), at, seal(number + 1))?)
+    }
+
+    /// W2 and W3. The caller has the follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn begin_switch(&self, to: LogIdentity, place: FollowPosition) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        let [one, other] = to.region;
+        let words = [one, other, to.incarnation, place.position, place.check];
+        store(map, FOLLOW_SWITCH + 40, 0)?;
+        for (word, at) in words.into_iter().zip((FOLLOW_SWITCH..).step_by(8)) {
+            store(map, at, word)?;
+        }
+        store(map, FOLLOW_SWITCH + 40, check_of(&words))?;
+        crash_point!("switch.named");
+        store(map, FOLLOW_STATE, seal(FollowState::SWITCHING))?;
+        crash_point!("switch.begun");
+        self.check_not_truncated()
+    }
+
+    /// True if a follower was killed behind W3: its successor completes the switch before it does
+    /// anything else.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_switching(&self) -> Result<bool> {
+        Ok(is_switching(self.map())?)
+    }
+
+    /// W4: the number of a namespace. Can be repeated.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn take_next_source_number(&self, namespace: u32) -> Result<()> {
+        let (map, at) = (self.map(), catalog_at(entry_of(namespace)));
+        let next = load(map, at + CATALOG_NEXT_SOURCE)?;
+        if next == 0 {
+            return Ok(()); // It was taken before the kill.
+        }
+        unseal(next, "the number of a namespace at its next source has a flipped bit")?;
+        store(map, at + CATALOG_SOURCE, next)?;
+        crash_point!("switch.numbered");
+        Ok(store(map, at + CATALOG_NEXT_SOURCE, 0)?)
+    }
+
+    /// The rest of W4, and W5. Can be repeated.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn end_switch(&self) -> Result<()> {
+        self.check_usable()?;
+        let map = self.map();
+        let (source, place) = target(map)?;
+        name_source(map, source)?;
+        let [one, other] = FOLLOW_PLACES;
+        store(map, other + 16, 0)?;
+        store_place(map, one, place)?;
+        crash_point!("switch.placed");
+        store(map, FOLLOW_STATE, seal(FollowState::Full.code()))?;
+        crash_point!("switch.ended");
+        self.check_not_truncated()
+    }
+}

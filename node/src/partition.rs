@@ -1,0 +1,332 @@
+//! The copy of one partition on this host: what the driver of its group asks for, done with the
+//! region and the connections (`docs/decisions/026-cluster.md`).
+//!
+//! | the host | calls |
+//! |---|---|
+//! | follows the owner | [`Partition::follow`], [`Partition::freeze`] |
+//! | becomes the owner | [`Partition::promote`], [`Partition::serve`] |
+//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`], [`Partition::set_fenced`] |
+//! | is the owner no longer | [`Partition::demote`], then [`Partition::follow`] |
+//!
+//! What happens on the connections comes as [`PartitionInput`](crate::PartitionInput), on their
+//! threads: there, nothing that waits for a connection may be called ([`Partition::promote`],
+//! [`Partition::demote`], [`Partition::stop_following`]). Each call can be repeated after a kill of
+//! the process, and then completes what was begun.
+
+mod member;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use nearstate_store::{
+    Demotion, FollowState, Following, LogIdentity, Region, Session, Takeover, WhenFull,
+};
+
+use self::member::{MemberThread, Target};
+use crate::peer::ClientTls;
+use crate::peer::events::{FollowerStats, PeerEvent};
+use crate::peer::group::{CatchUp, Group, PartitionInputs};
+use crate::peer::served::{PeerShared, SourceConfig};
+use crate::peer::source::PeerListener;
+
+/// The copy of a partition.
+pub struct PartitionConfig {
+    /// The id of the cluster.
+    pub cluster_id: [u8; 16],
+    /// The number of the partition.
+    pub partition: u32,
+    /// The name of this host in the cluster.
+    pub host: String,
+    /// How long a promise of a member holds.
+    pub lease: Duration,
+    /// Patterns of the names of the namespaces that are replicated.
+    pub namespaces: Vec<String>,
+    /// The most members that are served at a time.
+    pub members_max: usize,
+    /// TLS of connections to the owner.
+    pub tls: Option<ClientTls>,
+    /// Called on the threads of the connections, for the log of the host.
+    pub on_event: fn(&PeerEvent<'_>),
+    /// Called on the threads of the connections, for the driver.
+    pub inputs: PartitionInputs,
+}
+
+impl std::fmt::Debug for PartitionConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PartitionConfig")
+            .field("partition", &self.partition)
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a host answers that is to freeze its copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freeze {
+    /// From now on nothing of a lower view is applied.
+    Frozen(Following),
+    /// The host has promised its owner not to report yet.
+    Promised {
+        /// The end of the promise, by the clock of leases.
+        until: Duration,
+    },
+    /// The copy has not all records of a moment, or is none: it is not reported. It is frozen all
+    /// the same.
+    NotFull,
+}
+
+/// What the region of a partition is at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionState {
+    /// The highest view that was seen.
+    pub view_seen: u64,
+    /// What the region follows; `None`: it is an owner's.
+    pub following: Option<Following>,
+    /// Its own log.
+    pub own: LogIdentity,
+    /// How it became the owner's, if it has followed before.
+    pub takeover: Option<Takeover>,
+    /// The end of its own log.
+    pub tail: u64,
+    /// What counts as replicated of its own log.
+    pub replicated: u64,
+}
+
+/// The copy of a partition on this host.
+#[derive(Debug)]
+pub struct Partition {
+    shared: Arc<PeerShared>,
+    group: Arc<Group>,
+    session: Mutex<Session>,
+    member: Arc<MemberThread>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        self.stop_serving();
+        self.shared.is_over.store(true, Ordering::Release);
+        self.member.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Partition {
+    /// Opens the copy. It follows no host and serves none yet, and has promised for one lease,
+    /// because it does not know what it has promised before.
+    ///
+    /// # Errors
+    /// `System`: no thread; those of a session.
+    pub fn open(config: PartitionConfig, region: &Region) -> Result<Self> {
+        let PartitionConfig { cluster_id, partition, host, lease, namespaces, .. } = config;
+        let group = Arc::new(Group::new((cluster_id, partition), lease, config.inputs));
+        let source = SourceConfig {
+            namespaces,
+            keeps: true,
+            followers_max: config.members_max,
+            name: host.clone(),
+            on_event: config.on_event,
+        };
+        let shared = PeerShared::new(source, region, region.session()?, Some(Arc::clone(&group)));
+        let member = Arc::new(MemberThread::new(host, config.tls));
+        let thread = member::start(&member, region, &group)?;
+        Ok(Self {
+            shared: Arc::new(shared),
+            group,
+            session: Mutex::new(region.session()?),
+            member,
+            thread: Some(thread),
+        })
+    }
+
+    /// Members connect to this listener.
+    pub fn listen_with(&self, listener: &PeerListener) {
+        listener.add(&self.shared);
+    }
+
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the region is at present.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn state(&self) -> Result<PartitionState> {
+        let session = self.session();
+        Ok(PartitionState {
+            view_seen: session.view_seen()?,
+            following: session.following()?,
+            own: session.log_identity()?,
+            takeover: session.takeover()?,
+            tail: session.log_tail_position()?,
+            replicated: session.replicated_position()?,
+        })
+    }
+
+    /// The members that are connected to this host.
+    pub fn members(&self) -> Vec<FollowerStats> {
+        self.shared.follower_stats()
+    }
+
+    /// Follows the owner at `address` (`host:port` of its listener) in a view, until it is told
+    /// otherwise. Refused writers learn `clients`, where clients reach the owner. A copy that
+    /// cannot continue joins.
+    ///
+    /// # Errors
+    /// `BadArgument`: a higher view was seen, or the region is an owner's; `Damaged`, `Forked`.
+    pub fn follow(&self, view: u64, address: &str, clients: Option<&str>) -> Result<()> {
+        self.stop_serving();
+        let session = self.session();
+        see(&session, view)?;
+        session.set_owner_address(clients)?;
+        self.member.set(Some(Target { view, address: address.to_owned() }));
+        Ok(())
+    }
+
+    /// Follows no host from now on. Waits until what is applied at present is applied.
+    pub fn stop_following(&self) {
+        self.member.set(None);
+        self.member.wait_until_idle();
+    }
+
+    /// Freezes the copy for a report, unless the host has promised: the view is stored in the
+    /// region, then nothing of a lower one is applied, then the position is read.
+    ///
+    /// # Errors
+    /// `BadArgument`: a higher view was seen; `Damaged`, `Forked`.
+    pub fn freeze(&self, view: u64) -> Result<Freeze> {
+        let turn = self.group.turn_to_freeze();
+        if let Some(until) = turn.promised() {
+            return Ok(Freeze::Promised { until });
+        }
+        let session = self.session();
+        see(&session, view)?;
+        let following = session.following()?;
+        drop(turn);
+        // A connection of a higher view may be what is followed already.
+        self.member.end_below(view);
+        Ok(match following {
+            Some(following)
+                if following.state == FollowState::Full && following.applied.position != 0 =>
+            {
+                Freeze::Frozen(following)
+            }
+            Some(_) | None => Freeze::NotFull,
+        })
+    }
+
+    /// Makes the frozen copy the owner's region: its namespaces are logged, then they may be
+    /// written. Members of the old log get what they lack. Writers are fenced until
+    /// [`Partition::set_fenced`], so that the driver says when they begin. Repeated after a kill.
+    /// A region that has followed none is the first owner's: it has no takeover.
+    ///
+    /// # Errors
+    /// `BadArgument`: a higher view was seen, or the copy is not full and `accepts_joining` is
+    /// false; those of [`Session::promote_logged`].
+    pub fn promote(&self, view: u64, accepts_joining: bool) -> Result<Option<Takeover>> {
+        self.stop_following();
+        let session = self.session();
+        see(&session, view)?;
+        session.set_owner_address(None)?;
+        if session.following()?.is_none() {
+            return session.takeover();
+        }
+        session.set_fenced(true)?;
+        let takeover = session.promote_logged(WhenFull::Refuse, accepts_joining)?;
+        let kept = std::mem::take(&mut *self.group.kept());
+        let numbers = session.taken_over_numbers()?;
+        self.group.set_catch_up(Some(CatchUp { takeover, numbers, kept }));
+        Ok(Some(takeover))
+    }
+
+    /// Serves members in a view from now on, and adds the namespaces of the configuration to the
+    /// log. Connections of other views end.
+    ///
+    /// # Errors
+    /// `BadArgument`: a higher view was seen, or the region follows another one; `Full`: no room
+    /// for the log; `Damaged`, `Forked`.
+    pub fn serve(&self, view: u64) -> Result<()> {
+        {
+            let session = self.session();
+            see(&session, view)?;
+            if session.following()?.is_some() {
+                let detail = "the region follows another one: promote it before it serves members";
+                return Err(Error::BadArgument { detail: detail.to_owned() });
+            }
+        }
+        self.shared.declare()?;
+        self.group.set_served_view(view);
+        Ok(())
+    }
+
+    /// Serves no member from now on. Connections end.
+    pub fn stop_serving(&self) {
+        self.group.set_served_view(0);
+    }
+
+    /// Everything up to a position of the own log is replicated. It never falls.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_replicated(&self, position: u64) -> Result<()> {
+        self.session().acknowledge_to(position)
+    }
+
+    /// This host owns the partition until this time of the clock of leases.
+    ///
+    /// # Errors
+    /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
+    pub fn set_lease(&self, until: Duration) -> Result<()> {
+        self.session().set_owner_lease(until)
+    }
+
+    /// Refuses writers of replicated namespaces (`Fenced`) from now on, or admits them again.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_fenced(&self, is_fenced: bool) -> Result<()> {
+        self.session().set_fenced(is_fenced)
+    }
+
+    /// Makes the owner's region an empty copy, because another host owns the partition in `view`.
+    /// `seal`: the last position of this log that the group has kept, if it is known. Repeated
+    /// after a kill; a region that is a copy already stays as it is.
+    ///
+    /// # Errors
+    /// `BadArgument`: a higher view was seen; those of [`Session::demote`].
+    pub fn demote(&self, view: u64, seal: Option<u64>) -> Result<Demotion> {
+        self.stop_serving();
+        // No namespace is added to the log meanwhile.
+        let (_, declared) = &mut *self.shared.declared();
+        declared.forget();
+        let session = self.session();
+        see(&session, view)?;
+        session.set_owner_lease(Duration::ZERO)?;
+        match session.following()? {
+            Some(following) if following.state != FollowState::Demoting => {
+                return Ok(Demotion::default());
+            }
+            Some(_) | None => {}
+        }
+        session.set_fenced(true)?;
+        self.group.set_catch_up(None);
+        self.group.unsettle();
+        session.demote(seal)
+    }
+}
+
+/// Stores that a view was seen. A lower one than before is refused.
+fn see(session: &Session, view: u64) -> Result<()> {
+    let highest = session.see_view(view)?;
+    if highest > view {
+        let detail = format!("view {view} has ended: this host has seen view {highest}");
+        return Err(Error::BadArgument { detail });
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! The thread of a member that follows the owner, as long as the driver names one.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use nearstate_store::Region;
+
+use crate::peer::applier::Membership;
+use crate::peer::follower::follow_as;
+use crate::peer::group::{Group, PartitionInput};
+use crate::peer::{ClientTls, FollowConfig, FollowEvent};
+
+/// The longest sleep of the thread between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(100);
+
+/// What is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) view: u64,
+    pub(super) address: String,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    target: Option<Target>,
+    /// Rises with each change of the target.
+    change: u64,
+    /// True while the thread may apply something.
+    is_busy: bool,
+    is_over: bool,
+}
+
+/// What the thread and the driver share.
+pub(super) struct MemberThread {
+    host: String,
+    tls: Option<ClientTls>,
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+impl fmt::Debug for MemberThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberThread").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl MemberThread {
+    pub(super) fn new(host: String, tls: Option<ClientTls>) -> Self {
+        Self { host, tls, wanted: Mutex::new(Wanted::default()), changed: Condvar::new() }
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'w>(&self, wanted: MutexGuard<'w, Wanted>) -> MutexGuard<'w, Wanted> {
+        let waited = self.changed.wait_timeout(wanted, LOOK_MAX);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Changes what is followed.
+    pub(super) fn set(&self, target: Option<Target>) {
+        let mut wanted = self.wanted();
+        // A target that has failed is tried again.
+        if wanted.target != target || !wanted.is_busy {
+            wanted.target = target;
+            wanted.change += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing of a lower view is followed.
+    pub(super) fn end_below(&self, view: u64) {
+        let mut wanted = self.wanted();
+        if wanted.target.as_ref().is_some_and(|target| target.view < view) {
+            wanted.target = None;
+            wanted.change += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has given up what it followed before.
+    pub(super) fn wait_until_idle(&self) {
+        let mut wanted = self.wanted();
+        while wanted.is_busy && !wanted.is_over {
+            wanted = self.wait(wanted);
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.wanted().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// The next target, with the number of the change. `None`: it is over.
+    fn next(&self, done: u64) -> Option<(Target, u64)> {
+        let mut wanted = self.wanted();
+        wanted.is_busy = false;
+        self.changed.notify_all();
+        loop {
+            if wanted.is_over {
+                return None;
+            }
+            if wanted.change != done
+                && let Some(target) = wanted.target.clone()
+            {
+                wanted.is_busy = true;
+                return Some((target, wanted.change));
+            }
+            wanted = self.wait(wanted);
+        }
+    }
+
+    fn is_current(&self, change: u64) -> bool {
+        let wanted = self.wanted();
+        wanted.change == change && !wanted.is_over
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(
+    member: &Arc<MemberThread>,
+    region: &Region,
+    group: &Arc<Group>,
+) -> Result<JoinHandle<()>> {
+    let (member, region, group) = (Arc::clone(member), region.clone(), Arc::clone(group));
+    let run = move || {
+        let mut done = 0;
+        while let Some((target, change)) = member.next(done) {
+            done = change;
+            follow_target(&member, (&region, &group), (&target, change));
+        }
+    };
+    std::thread::Builder::new().name("ns-member".to_owned()).spawn(run).map_err(|error| {
+        let detail = format!("cannot start a thread: {error}");
+        Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
+    })
+}
+
+fn follow_target(
+    member: &MemberThread,
+    (region, group): (&Region, &Group),
+    (target, change): (&Target, u64),
+) {
+    let view = target.view;
+    let mut on_event = |event: &FollowEvent<'_>| match event {
+        FollowEvent::Disconnected { reason, .. } => {
+            group.tell(PartitionInput::OwnerLost { view, reason: (*reason).to_owned() });
+        }
+        FollowEvent::Connected { .. } | FollowEvent::Joined { .. } | FollowEvent::Progress(_) => {}
+    };
+    let mut config = FollowConfig {
+        source: &target.address,
+        tls: member.tls.as_ref(),
+        name: &member.host,
+        discards: false,
+        on_event: &mut on_event,
+        is_over: &|| !member.is_current(change),
+    };
+    let followed = follow_as(region, &mut config, Some(Membership { group, view }));
+    if let Err(error) = followed {
+        group.tell(PartitionInput::FollowFailed { view, reason: error.to_string() });
+    }
+}

@@ -1,0 +1,290 @@
+//! A connection of a follower: the hello, what the follower needs, and the welcome or a refusal.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::JoinHandle;
+
+use nearstate_model::{Error, Result};
+use nearstate_store::{
+    FeedStart, FollowPosition, LogFeed, LogIdentity, Session, Takeover, now_ms_coarse,
+};
+use nearstate_wire::{
+    FrameReader, FrameWriter, Hello, Message, Place, Refusal, RefusalReason, Start, Welcome,
+};
+use tokio_rustls::rustls::{Connection, ServerConnection};
+
+use super::convert::{id_bytes, identity_of};
+use super::events::PeerEvent;
+use super::group::{CatchUp, Group, PartitionInput};
+use super::limits::{HELLO_MAX, LOOK_INTERVAL};
+use super::served::{Listed, PeerRouter, PeerShared, Served, Ungreeted};
+use super::shipper::{FollowerOutput, ServedMember, Shipment};
+use super::stopwatch::Stopwatch;
+use super::stream::PeerStream;
+
+/// Starts the thread of a connection.
+pub(super) fn serve(
+    router: &Arc<PeerRouter>,
+    socket: TcpStream,
+    address: SocketAddr,
+) -> io::Result<JoinHandle<()>> {
+    let tls = match &router.tls {
+        None => None,
+        Some(tls) => {
+            let config = tls.config();
+            let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+            Some(Connection::Server(connection))
+        }
+    };
+    let stream = PeerStream::new(socket, tls)?;
+    let router = Arc::clone(router);
+    router.ungreeted.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    let run = move || {
+        let mut connection = SourceConnection {
+            router: &router,
+            address,
+            link: FollowerOutput { stream, frames: FrameWriter::default() },
+            received: FrameReader::of_follower(),
+        };
+        if let Err(reason) = connection.run() {
+            (router.on_event)(&PeerEvent::Refused { address, reason: &reason });
+        }
+    };
+    std::thread::Builder::new().name("ns-follower".to_owned()).spawn(run)
+}
+
+/// What a follower has said.
+struct Greeting {
+    place: Place,
+    name: String,
+    of: LogIdentity,
+    applied: FollowPosition,
+    heap_bytes: u64,
+}
+
+/// What a follower gets.
+struct Beginning<'s> {
+    feed: LogFeed<'s>,
+    start: Start,
+    /// With [`Start::Switch`].
+    catch_up: Option<Arc<CatchUp>>,
+    own: LogIdentity,
+    heap_bytes: u64,
+}
+
+/// Why a connection has ended before the welcome.
+type Refused<T> = std::result::Result<T, String>;
+
+struct SourceConnection<'s> {
+    router: &'s PeerRouter,
+    address: SocketAddr,
+    link: FollowerOutput,
+    received: FrameReader,
+}
+
+impl SourceConnection<'_> {
+    /// Sends a refusal, and ends the connection.
+    fn refuse<T>(&mut self, reason: RefusalReason, text: &str) -> Refused<T> {
+        let _ = self.link.send(&Message::Refusal(Refusal { reason, text }));
+        self.link.stream.finish(HELLO_MAX);
+        Err(format!("{}: {text}", reason.name()))
+    }
+
+    fn run(&mut self) -> Refused<()> {
+        let hello = {
+            let _counted = Ungreeted(self.router);
+            self.hello()?
+        };
+        let shared = match self.router.find(hello.place) {
+            Ok(shared) => shared,
+            Err((reason, text)) => return self.refuse(reason, &text),
+        };
+        let session = match shared.region.session() {
+            Ok(session) => session,
+            Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
+        };
+        let beginning = match begin(&shared, &session, &hello) {
+            Ok(beginning) => beginning,
+            Err((reason, text)) => return self.refuse(reason, &text),
+        };
+        let served = Arc::new(Served {
+            name: hello.name.clone(),
+            address: self.address,
+            is_joining: AtomicBool::new(beginning.start != Start::Continue),
+            acknowledged: AtomicU64::new(match beginning.start {
+                Start::Continue => hello.applied.position,
+                Start::Join | Start::Switch => 0,
+            }),
+            tail: AtomicU64::new(0),
+            acknowledged_ms: AtomicU64::new(now_ms_coarse()),
+        });
+        {
+            let mut followers = shared.followers();
+            if followers.len() >= shared.config.followers_max {
+                drop(followers);
+                let reason = RefusalReason::Busy;
+                return self.refuse(reason, reason.remedy());
+            }
+            followers.push(Arc::clone(&served));
+        }
+        shared.has_returned(&hello.name);
+        let _listed = Listed(&shared, Arc::clone(&served));
+        self.serve_follower(&shared, (&session, beginning), &hello, &served);
+        Ok(())
+    }
+
+    /// Sends the welcome, then the log until the connection ends.
+    fn serve_follower(
+        &mut self,
+        shared: &PeerShared,
+        (session, mut beginning): (&Session, Beginning<'_>),
+        hello: &Greeting,
+        served: &Served,
+    ) {
+        let joins = beginning.start == Start::Join;
+        let (name, view) = (&hello.name, hello.place.view);
+        let _ = self.link.send(&Message::Welcome(Welcome {
+            place: hello.place,
+            source_id: id_bytes(beginning.own),
+            incarnation: beginning.own.incarnation,
+            start: beginning.start,
+            heap_bytes: beginning.heap_bytes,
+            name: &shared.config.name,
+        }));
+        shared.emit(&PeerEvent::Connected { name, address: self.address, joins });
+        let group = shared.group.as_deref();
+        let tell = |input: PartitionInput| group.map_or((), |group: &Group| group.tell(input));
+        tell(PartitionInput::MemberConnected { host: name.clone(), view, joins });
+        let mut shipment = Shipment {
+            shared,
+            member: group.map(|group| ServedMember { group, view }),
+            served,
+            link: &mut self.link,
+            received: &mut self.received,
+            full_at: match &beginning.catch_up {
+                Some(catch_up) => catch_up.takeover.position,
+                None => 0,
+            },
+        };
+        let caught_up = match &beginning.catch_up {
+            Some(catch_up) => shipment.catch_up(catch_up, hello.applied.position),
+            None => Ok(()),
+        };
+        if let Err(error) = caught_up.and_then(|()| shipment.ship(session, &mut beginning.feed)) {
+            let reason = error.to_string();
+            shared.emit(&PeerEvent::Left { name, reason: &reason });
+            tell(PartitionInput::MemberLeft { host: name.clone(), view, reason });
+        }
+    }
+
+    /// Waits for the hello.
+    fn hello(&mut self) -> Refused<Greeting> {
+        let failed = |error: &dyn fmt::Display| error.to_string();
+        let begin = Stopwatch::start();
+        loop {
+            self.link.stream.exchange(&mut self.received).map_err(|error| failed(&error))?;
+            match self.received.next() {
+                Ok(Some(Message::Hello(hello))) => {
+                    let Hello { place, source_id, incarnation, position, check, .. } = hello;
+                    return Ok(Greeting {
+                        place,
+                        name: hello.name.to_owned(),
+                        of: identity_of(source_id, incarnation),
+                        applied: FollowPosition { position, check },
+                        heap_bytes: hello.heap_bytes,
+                    });
+                }
+                Ok(Some(_)) => {
+                    let text = "the first message is no hello";
+                    return self.refuse(RefusalReason::Failed, text);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let text = error.to_string();
+                    return self.refuse(RefusalReason::Format, &text);
+                }
+            }
+            let left = HELLO_MAX.saturating_sub(begin.elapsed());
+            if left.is_zero() || self.router.is_over() {
+                return Err("it has not said hello in time".to_owned());
+            }
+            let waited = self.link.stream.wait(left.min(LOOK_INTERVAL));
+            waited.map_err(|error| failed(&error))?;
+        }
+    }
+}
+
+/// What a follower gets that has said this, or why it is refused.
+fn begin<'s>(
+    shared: &PeerShared,
+    session: &'s Session,
+    hello: &Greeting,
+) -> std::result::Result<Beginning<'s>, (RefusalReason, String)> {
+    let failed = |error: Error| (RefusalReason::Failed, error.to_string());
+    if session.following().map_err(failed)?.is_some() {
+        return Err((RefusalReason::Follower, "this host follows another one".to_owned()));
+    }
+    let heap_bytes = shared.region.inspect().map_err(failed)?.bytes_max;
+    if hello.heap_bytes < heap_bytes {
+        let text = format!(
+            "the follower's heap has {} bytes, and the source's {heap_bytes}",
+            hello.heap_bytes
+        );
+        return Err((RefusalReason::Heap, text));
+    }
+    let own = session.log_identity().map_err(failed)?;
+    if let Some(group) = &shared.group
+        && let Some(catch_up) = catch_up_for(session, group, hello).map_err(failed)?
+    {
+        let place = FollowPosition { position: catch_up.takeover.position, check: 0 };
+        let (feed, start) = session.log_feed(own, place).map_err(failed)?;
+        // Otherwise the log has forgotten what is behind the switch.
+        if start == FeedStart::Continues {
+            let catch_up = Some(catch_up);
+            return Ok(Beginning { feed, start: Start::Switch, catch_up, own, heap_bytes });
+        }
+    }
+    let (feed, start) = match session.log_feed(hello.of, hello.applied) {
+        Ok(begun) => begun,
+        Err(error @ Error::BadArgument { .. }) => {
+            return Err((RefusalReason::Fork, error.to_string()));
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let start = match start {
+        FeedStart::Continues => Start::Continue,
+        FeedStart::Joins => Start::Join,
+    };
+    Ok(Beginning { feed, start, catch_up: None, own, heap_bytes })
+}
+
+/// What brings a follower of the old log to this one, if it lacks nothing that this process has not
+/// kept. One that has more than the seal joins: what is behind the seal is discarded.
+fn catch_up_for(
+    session: &Session,
+    group: &Group,
+    hello: &Greeting,
+) -> Result<Option<Arc<CatchUp>>> {
+    let Some(takeover) = session.takeover()?.filter(|takeover| takeover.old == hello.of) else {
+        return Ok(None);
+    };
+    let known = group.catch_up().filter(|known| known.takeover == takeover);
+    let catch_up = match known {
+        Some(known) => known,
+        // The process was started since.
+        None => Arc::new(new_catch_up(session, takeover)?),
+    };
+    let is_at_seal = hello.applied == takeover.seal && hello.applied.position != 0;
+    let is_behind = hello.applied.position < takeover.seal.position;
+    let is_covered = is_at_seal || is_behind && catch_up.kept.covers(hello.applied);
+    Ok(is_covered.then_some(catch_up))
+}
+
+/// For a process that has kept nothing of the old log.
+fn new_catch_up(session: &Session, takeover: Takeover) -> Result<CatchUp> {
+    let numbers = session.taken_over_numbers()?;
+    Ok(CatchUp { takeover, numbers, kept: super::kept::KeptLog::default() })
+}

@@ -1,0 +1,161 @@
+//! What a follower does with the messages of its source: each is applied before it is acknowledged.
+
+use nearstate_model::Result;
+use nearstate_store::{FollowPosition, Follower, Session};
+use nearstate_wire::{Message, PositionMessage, Refusal};
+
+use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
+use super::follower::FollowProgress;
+use super::group::{Group, Turn, by_old_number};
+
+/// The member of a group that follows its owner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Membership<'g> {
+    pub(crate) group: &'g Group,
+    /// The view of the connection.
+    pub(crate) view: u64,
+}
+
+/// How far the messages of a connection are applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ConnectionProgress {
+    /// True until the source switches to its own log. Nothing of the old one is acknowledged.
+    pub(super) is_catching_up: bool,
+    /// The position at which the copy became full on this connection.
+    pub(super) full_since: u64,
+    /// The last position message that was not answered.
+    pub(super) told: Option<PositionMessage>,
+}
+
+/// What follows from a message.
+pub(super) enum Applied<'m> {
+    /// Nothing is to be acknowledged.
+    Unacknowledged,
+    /// Everything up to this position is in the region.
+    UpTo(u64),
+    /// The copy is full.
+    Joined(u64),
+    /// The source has refused.
+    Refused(Refusal<'m>),
+    /// Only a follower sends such a message.
+    Unexpected,
+}
+
+/// Applies messages.
+pub(super) struct Applier<'a, 'f, 's> {
+    pub(super) session: &'s Session,
+    pub(super) follower: &'a mut Follower<'f>,
+    pub(super) progress: &'a mut FollowProgress,
+    pub(super) connection: &'a mut ConnectionProgress,
+    pub(super) membership: Option<Membership<'a>>,
+}
+
+impl Applier<'_, '_, '_> {
+    /// The higher view that this host has seen, which ends the connection.
+    pub(super) fn higher_view(&self) -> Result<Option<u64>> {
+        let Some(member) = self.membership else { return Ok(None) };
+        let seen = self.session.view_seen()?;
+        Ok(Some(seen).filter(|seen| *seen > member.view))
+    }
+
+    /// Applies one message.
+    pub(super) fn apply<'m>(&mut self, message: Message<'m>) -> Result<Applied<'m>> {
+        // It is kept first: applying takes it apart. What is not applied after all ends the
+        // connection, and the next one begins what is kept anew.
+        if let Some(member) = self.membership {
+            member.group.kept().push(&message)?;
+        }
+        let applied = self.apply_content(message);
+        if applied.is_err()
+            && let Some(member) = self.membership
+        {
+            member.group.kept().clear();
+        }
+        applied
+    }
+
+    fn apply_content<'m>(&mut self, message: Message<'m>) -> Result<Applied<'m>> {
+        match message {
+            Message::Namespace(message) => self.follower.namespace(&namespace_of(&message)?)?,
+            Message::Removed { number } => self.follower.remove_namespace(number)?,
+            Message::Record(message) => {
+                self.follower.apply_joining(&record_of(message))?;
+                self.progress.records += 1;
+                self.progress.is_joining = true;
+            }
+            Message::Absent(message) => {
+                self.follower.apply_joining(&absent_of(&message))?;
+                self.progress.is_joining = true;
+            }
+            Message::Joined { position, check } => {
+                self.join(FollowPosition { position, check })?;
+                return Ok(Applied::Joined(position));
+            }
+            Message::Entry(message) => {
+                let place = FollowPosition { position: message.position, check: message.check };
+                self.follower.apply(&records_of(message))?;
+                self.follower.set_position(place)?;
+                self.progress.entries += 1;
+                self.progress.position = place.position;
+                if !self.connection.is_catching_up {
+                    return Ok(Applied::UpTo(place.position));
+                }
+            }
+            Message::Position(message) => return self.take_position(message),
+            Message::Switch(message) => {
+                let to = identity_of(message.source_id, message.incarnation);
+                let place = FollowPosition { position: message.position, check: message.check };
+                self.follower.switch(to, place, &by_old_number(&message.numbers))?;
+                if let Some(member) = self.membership {
+                    // The numbers of the namespaces were those of the old log.
+                    member.group.kept().clear();
+                    member.group.kept().begin_at(place);
+                }
+                self.connection.is_catching_up = false;
+                self.connection.full_since = place.position;
+                self.progress.position = place.position;
+                return Ok(Applied::Joined(place.position));
+            }
+            Message::Refusal(refusal) => return Ok(Applied::Refused(refusal)),
+            Message::Hello(_) | Message::Welcome(_) | Message::Acknowledge(_) => {
+                return Ok(Applied::Unexpected);
+            }
+        }
+        Ok(Applied::Unacknowledged)
+    }
+
+    fn join(&mut self, place: FollowPosition) -> Result<()> {
+        self.follower.complete(place)?;
+        self.progress.is_joining = false;
+        self.progress.position = place.position;
+        self.connection.full_since = place.position;
+        if let Some(member) = self.membership {
+            member.group.kept().begin_at(place);
+        }
+        Ok(())
+    }
+
+    fn take_position<'m>(&mut self, message: PositionMessage) -> Result<Applied<'m>> {
+        self.progress.tail = message.tail;
+        self.progress.position = self.progress.position.max(message.position);
+        self.connection.told = Some(message);
+        if let Some(member) = self.membership {
+            member.group.kept().trim(message.floor);
+            let is_full = !self.progress.is_joining && self.connection.full_since != 0;
+            if is_full && message.replicated >= self.connection.full_since && member.group.settles()
+            {
+                self.session.settle_receipts()?;
+            }
+        }
+        Ok(Applied::UpTo(message.position))
+    }
+
+    /// A4. Returns the end of the promise, if a position message is answered.
+    pub(super) fn promise(
+        &mut self,
+        turn: Option<&mut Turn<'_>>,
+    ) -> Option<(PositionMessage, std::time::Duration)> {
+        let told = self.connection.told.take()?;
+        turn.map(|turn| (told, turn.promise()))
+    }
+}

@@ -1,0 +1,173 @@
+//! What a follower keeps of the log that it applies, for members that have applied less when the
+//! owner is lost (`docs/decisions/026-cluster.md`).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nearstate_model::{Error, Result};
+use nearstate_store::FollowPosition;
+use nearstate_wire::{KeptMessage, Message};
+
+/// The most memory of kept messages: half a second of a 1 Gb/s link. The oldest are dropped, and a
+/// member that needs one of these joins.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// A message that was applied.
+#[derive(Debug)]
+enum KeptItem {
+    /// A namespace was announced or removed.
+    Namespace { number: u32, message: KeptMessage },
+    /// An entry of the log.
+    Entry { place: FollowPosition, message: KeptMessage },
+}
+
+impl KeptItem {
+    const fn bytes(&self) -> usize {
+        match self {
+            Self::Namespace { message, .. } | Self::Entry { message, .. } => {
+                message.bytes() + size_of::<Self>()
+            }
+        }
+    }
+
+    const fn message(&self) -> &KeptMessage {
+        match self {
+            Self::Namespace { message, .. } | Self::Entry { message, .. } => message,
+        }
+    }
+}
+
+/// The last entries of a log, with the namespaces that they need.
+#[derive(Debug, Default)]
+pub(crate) struct KeptLog {
+    /// Everything behind this place is kept. `None`: nothing is.
+    begin: Option<FollowPosition>,
+    /// The namespaces that were announced before the first item.
+    namespaces: BTreeMap<u32, KeptMessage>,
+    items: VecDeque<KeptItem>,
+    bytes: usize,
+}
+
+fn refused(error: nearstate_wire::WireError) -> Error {
+    Error::BadArgument { detail: error.to_string() }
+}
+
+impl KeptLog {
+    /// The copy has everything up to a place, and nothing behind it is kept.
+    pub(crate) fn begin_at(&mut self, place: FollowPosition) {
+        self.begin = None;
+        self.drop_items_while(|_| true);
+        self.begin = Some(place);
+    }
+
+    /// Nothing is kept until [`KeptLog::begin_at`].
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A connection continues at this place.
+    pub(crate) fn continue_at(&mut self, place: FollowPosition) {
+        if self.last() != Some(place) {
+            self.clear();
+            self.begin_at(place);
+        }
+    }
+
+    /// The last place that is known.
+    fn last(&self) -> Option<FollowPosition> {
+        let place = |item: &KeptItem| match item {
+            KeptItem::Entry { place, .. } => Some(*place),
+            KeptItem::Namespace { .. } => None,
+        };
+        self.items.iter().rev().find_map(place).or(self.begin)
+    }
+
+    /// Keeps a message that was applied.
+    pub(crate) fn push(&mut self, message: &Message<'_>) -> Result<()> {
+        let item = match message {
+            Message::Namespace(namespace) => KeptItem::Namespace {
+                number: namespace.number,
+                message: KeptMessage::of(message).map_err(refused)?,
+            },
+            Message::Removed { number } => KeptItem::Namespace {
+                number: *number,
+                message: KeptMessage::of(message).map_err(refused)?,
+            },
+            Message::Entry(entry) if self.begin.is_some() => KeptItem::Entry {
+                place: FollowPosition { position: entry.position, check: entry.check },
+                message: KeptMessage::of(message).map_err(refused)?,
+            },
+            // The records of a walk belong to no position.
+            Message::Record(_) | Message::Absent(_) => {
+                self.begin = None;
+                self.drop_items_while(|_| true);
+                return Ok(());
+            }
+            Message::Entry(_)
+            | Message::Joined { .. }
+            | Message::Hello(_)
+            | Message::Welcome(_)
+            | Message::Refusal(_)
+            | Message::Position(_)
+            | Message::Acknowledge(_)
+            | Message::Switch(_) => return Ok(()),
+        };
+        self.bytes += item.bytes();
+        self.items.push_back(item);
+        while self.bytes > KEPT_BYTES_MAX {
+            self.drop_first();
+        }
+        Ok(())
+    }
+
+    /// Every full member has applied the log up to this position.
+    pub(crate) fn trim(&mut self, floor: u64) {
+        self.drop_items_while(|item| match item {
+            KeptItem::Entry { place, .. } => place.position <= floor,
+            KeptItem::Namespace { .. } => true,
+        });
+    }
+
+    fn drop_items_while(&mut self, is_over: impl Fn(&KeptItem) -> bool) {
+        while self.items.front().is_some_and(&is_over) {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        let Some(item) = self.items.pop_front() else { return };
+        self.bytes -= item.bytes();
+        match item {
+            KeptItem::Entry { place, .. } => {
+                if self.begin.is_some() {
+                    self.begin = Some(place);
+                }
+            }
+            KeptItem::Namespace { number, message } => {
+                if matches!(message.message(), Ok(Message::Removed { .. })) {
+                    self.namespaces.remove(&number);
+                } else {
+                    self.namespaces.insert(number, message);
+                }
+            }
+        }
+    }
+
+    /// True if a member that has applied the log up to this place gets everything else from here.
+    pub(crate) fn covers(&self, place: FollowPosition) -> bool {
+        // Without a check value nothing tells that the member has the same log.
+        place.check != 0
+            && (self.begin == Some(place)
+                || self.items.iter().any(
+                    |item| matches!(item, KeptItem::Entry { place: kept, .. } if *kept == place),
+                ))
+    }
+
+    /// The messages for a member at this place: the namespaces, and the entries behind it.
+    pub(crate) fn behind(&self, position: u64) -> impl Iterator<Item = &KeptMessage> {
+        let is_sent = move |item: &&KeptItem| match item {
+            KeptItem::Entry { place, .. } => place.position > position,
+            KeptItem::Namespace { .. } => true,
+        };
+        self.namespaces.values().chain(self.items.iter().filter(is_sent).map(KeptItem::message))
+    }
+}

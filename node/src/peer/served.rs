@@ -1,0 +1,220 @@
+//! What the threads of a source share: its followers, and for which region and group they are.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nearstate_store::{Region, Session};
+use nearstate_wire::{Place, RefusalReason};
+
+use super::declared::DeclaredNamespaces;
+use super::events::{FollowerStats, PeerEvent};
+use super::group::{Group, PartitionInput};
+use super::limits::LEFT_MAX;
+use super::stopwatch::Stopwatch;
+use crate::tls::Tls;
+
+/// How followers of a region are served.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceConfig {
+    pub(crate) namespaces: Vec<String>,
+    pub(crate) keeps: bool,
+    pub(crate) followers_max: usize,
+    pub(crate) name: String,
+    pub(crate) on_event: fn(&PeerEvent<'_>),
+}
+
+/// A region whose followers are served.
+#[derive(Debug)]
+pub(crate) struct PeerShared {
+    pub(crate) config: SourceConfig,
+    pub(crate) region: Region,
+    /// In a cluster.
+    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) is_over: AtomicBool,
+    followers: Mutex<Vec<Arc<Served>>>,
+    /// Followers that have left, for a log that keeps entries: name, last position, and when.
+    left: Mutex<Vec<(String, u64, Stopwatch)>>,
+    /// The namespaces that are logged, and the session that adds others.
+    pub(crate) declared: Mutex<(Session, DeclaredNamespaces)>,
+}
+
+/// Lists a follower as long as it is served.
+pub(super) struct Listed<'s>(pub(super) &'s PeerShared, pub(super) Arc<Served>);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let Self(shared, served) = self;
+        shared.followers().retain(|one| !Arc::ptr_eq(one, served));
+        if shared.config.keeps && !served.is_joining.load(Ordering::Relaxed) {
+            let position = served.acknowledged.load(Ordering::Relaxed);
+            shared.left().push((served.name.clone(), position, Stopwatch::start()));
+        }
+    }
+}
+
+/// A follower that is served.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) is_joining: AtomicBool,
+    pub(super) acknowledged: AtomicU64,
+    pub(super) tail: AtomicU64,
+    pub(super) acknowledged_ms: AtomicU64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PeerShared {
+    pub(crate) fn new(
+        config: SourceConfig,
+        region: &Region,
+        session: Session,
+        group: Option<Arc<Group>>,
+    ) -> Self {
+        Self {
+            config,
+            region: region.clone(),
+            group,
+            is_over: AtomicBool::new(false),
+            followers: Mutex::new(Vec::new()),
+            left: Mutex::new(Vec::new()),
+            declared: Mutex::new((session, DeclaredNamespaces::default())),
+        }
+    }
+
+    pub(crate) fn followers(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
+        locked(&self.followers)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<(String, u64, Stopwatch)>> {
+        locked(&self.left)
+    }
+
+    pub(crate) fn declared(&self) -> MutexGuard<'_, (Session, DeclaredNamespaces)> {
+        locked(&self.declared)
+    }
+
+    /// The followers that are served.
+    pub(crate) fn follower_stats(&self) -> Vec<FollowerStats> {
+        let of = |one: &Arc<Served>| FollowerStats {
+            name: one.name.clone(),
+            address: one.address,
+            is_joining: one.is_joining.load(Ordering::Relaxed),
+            acknowledged: one.acknowledged.load(Ordering::Relaxed),
+            tail: one.tail.load(Ordering::Relaxed),
+            acknowledged_ms: one.acknowledged_ms.load(Ordering::Relaxed),
+        };
+        self.followers().iter().map(of).collect()
+    }
+
+    /// Adds the namespaces of the configuration to the log.
+    pub(crate) fn declare(&self) -> nearstate_model::Result<()> {
+        let (session, declared) = &mut *self.declared();
+        declared.update(session, &self.config)
+    }
+
+    /// A follower has come back.
+    pub(super) fn has_returned(&self, name: &str) {
+        self.left().retain(|(left, _, _)| left != name);
+    }
+
+    /// The position up to which no follower needs the log: of those that are served and full, and
+    /// of those that have left lately. A follower that joins needs only what it was not sent:
+    /// `own`, if there are no others.
+    pub(super) fn releasable(&self, own: u64) -> u64 {
+        let mut left = self.left();
+        left.retain(|(_, _, since)| since.elapsed() < LEFT_MAX);
+        let full = |one: &Arc<Served>| {
+            let is_full = !one.is_joining.load(Ordering::Relaxed);
+            is_full.then(|| one.acknowledged.load(Ordering::Relaxed))
+        };
+        let positions = left.iter().map(|(_, position, _)| *position);
+        let least = self.followers().iter().filter_map(full).chain(positions).min();
+        least.map_or(own, |least| least.min(own))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// True while followers are served: in a cluster, while this host owns the partition.
+    pub(super) fn is_serving(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.served_view() != 0)
+    }
+
+    pub(crate) fn emit(&self, event: &PeerEvent<'_>) {
+        (self.config.on_event)(event);
+    }
+}
+
+/// The regions that the connections of a host are for.
+#[derive(Debug)]
+pub(crate) struct PeerRouter {
+    pub(crate) tls: Option<Tls>,
+    pub(crate) on_event: fn(&PeerEvent<'_>),
+    pub(crate) is_over: AtomicBool,
+    /// Connections that have not said hello.
+    pub(crate) ungreeted: AtomicUsize,
+    pub(crate) served: Mutex<Vec<Arc<PeerShared>>>,
+}
+
+/// Counts a connection until it has said hello, or has ended.
+pub(super) struct Ungreeted<'s>(pub(super) &'s PeerRouter);
+
+impl Drop for Ungreeted<'_> {
+    fn drop(&mut self) {
+        self.0.ungreeted.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl PeerRouter {
+    pub(crate) fn new(tls: Option<Tls>, on_event: fn(&PeerEvent<'_>)) -> Self {
+        Self {
+            tls,
+            on_event,
+            is_over: AtomicBool::new(false),
+            ungreeted: AtomicUsize::new(0),
+            served: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn served(&self) -> MutexGuard<'_, Vec<Arc<PeerShared>>> {
+        locked(&self.served)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// The region that a hello is for.
+    pub(super) fn find(&self, place: Place) -> Result<Arc<PeerShared>, (RefusalReason, String)> {
+        let is_of = |shared: &&Arc<PeerShared>| match &shared.group {
+            None => place == Place::default(),
+            Some(group) => group.place(place.view) == place,
+        };
+        let Some(shared) = self.served().iter().find(is_of).map(Arc::clone) else {
+            let reason = RefusalReason::Cluster;
+            let text = format!("this host has no partition {} of that cluster", place.partition);
+            return Err((reason, text));
+        };
+        if let Some(group) = &shared.group {
+            let view = group.served_view();
+            if place.view > view {
+                group.tell(PartitionInput::HigherView { view: place.view });
+            }
+            if place.view != view {
+                let text = if view == 0 {
+                    format!("this host does not own partition {}", place.partition)
+                } else {
+                    format!("this host serves view {view}, and not {}", place.view)
+                };
+                return Err((RefusalReason::View, text));
+            }
+        }
+        Ok(shared)
+    }
+}

@@ -1,0 +1,236 @@
+//! The region of a member of a cluster: frozen for a report, promoted with its log, or demoted
+//! (`docs/decisions/026-cluster.md`, rules 5, 7 and 8).
+//!
+//! ```text
+//! promotion with the log                      demotion
+//! P1  state := promoting                      D1  state := demoting
+//! P2  generations of all versions             D2  flag FOLLOWED, drain the writers
+//! P3  namespaces are logged                   D3  positions behind the seal are a gap
+//! P4  incarnation + 1, position := tail       D4  the log forgets its entries
+//! P5  the takeover is stored                  D5  no namespace is logged
+//! P6  no flag FOLLOWED                        D6  incarnation + 1
+//! P7  state := none                           D7  state := joining, of no log
+//! ```
+//!
+//! Each is repeated after a kill. P3 and P4 are not repeated behind P5: somebody may have written
+//! since P6, and the log that begins at the stored position has that.
+
+use std::time::Duration;
+
+use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, Takeover};
+use nearstate_model::{Error, Result};
+
+use crate::log::consumer::WhenFull;
+use crate::session::Session;
+
+/// What a demotion has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demotion {
+    /// Namespaces that are followed now.
+    pub namespaces: usize,
+    /// Positions of the log behind the seal: their receipts answer `Lost`.
+    pub lost: u64,
+    /// How many of these had counted as replicated. Not 0 only after a loss that an operator has
+    /// accepted.
+    pub lost_replicated: u64,
+}
+
+impl Session {
+    /// The highest view that this host has seen.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn view_seen(&self) -> Result<u64> {
+        Ok(self.member.view_seen()?)
+    }
+
+    /// This host has seen a view, and applies nothing of a lower one from now on. The caller waits
+    /// until its follower has ended what it applies, before it relies on [`Session::following`].
+    /// Returns the highest view that was seen. It survives a kill.
+    ///
+    /// # Errors
+    /// `BadArgument`: a view above [`nearstate_memory::VIEW_MAX`]; `Damaged`, `Forked`.
+    pub fn see_view(&self, view: u64) -> Result<u64> {
+        self.member.raise_view_seen(view)
+    }
+
+    /// Refuses writers of logged namespaces (`Fenced`) from now on, or admits them again.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_fenced(&self, is_fenced: bool) -> Result<()> {
+        self.member.set_fenced(is_fenced)
+    }
+
+    /// True while writers of logged namespaces are refused.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_fenced(&self) -> Result<bool> {
+        Ok(self.member.is_fenced()?)
+    }
+
+    /// Whether this host owns the region. Output that rests on a read may leave the host only if
+    /// the lease is held after the read. Cost: two loads and the clock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn owner_lease(&self) -> Result<OwnerLease> {
+        self.member.owner_lease()
+    }
+
+    /// The host owns the region until this time of [`lease_clock`](nearstate_memory::lease_clock).
+    ///
+    /// # Errors
+    /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
+    pub fn set_owner_lease(&self, until: Duration) -> Result<()> {
+        self.member.set_lease_end(until)
+    }
+
+    /// The region belongs to no cluster any more.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn end_leases(&self) -> Result<()> {
+        self.member.end_leases()
+    }
+
+    /// Where the owner of the region is: refused writers learn it (`NotOwner`).
+    ///
+    /// # Errors
+    /// `BadArgument`: a text of more than 112 bytes; `Damaged`, `Forked`.
+    pub fn set_owner_address(&self, address: Option<&str>) -> Result<()> {
+        self.member.set_owner_address(address)
+    }
+
+    /// Where the owner of a followed region is, if it is known.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn owner_address(&self) -> Result<Option<String>> {
+        self.member.owner_address()
+    }
+
+    /// How the region became the owner's, if it did so with its present log.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn takeover(&self) -> Result<Option<Takeover>> {
+        self.member.takeover()
+    }
+
+    /// The numbers of the namespaces in the log that the region has followed last, with those in
+    /// its own log, of those that still exist.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn taken_over_numbers(&self) -> Result<Vec<(u32, u32)>> {
+        let mut numbers = Vec::new();
+        for (_, namespace) in self.namespaces()? {
+            let flags = self.member.namespace_flags(namespace.index)?;
+            if flags & (namespace_flags::LOGGED | namespace_flags::FOLLOWED) != 0
+                && let Some(old) = self.member.source_number(namespace.index)?
+            {
+                numbers.push((old, namespace.number()));
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Makes the copy the owner's region: as [`Session::promote`], and its namespaces are logged
+    /// before they may be written, so that the other members continue with its log. A promotion
+    /// that was killed is repeated, and gives the same result.
+    ///
+    /// Complexity: linear in the number of records, about 20 ns each.
+    ///
+    /// # Errors
+    /// As [`Session::promote`], [`Session::stream`].
+    pub fn promote_logged(&self, when_full: WhenFull, accepts_joining: bool) -> Result<Takeover> {
+        let (_lock, following) = self.begin_promotion(accepts_joining)?;
+        let known = self
+            .member
+            .takeover()?
+            .filter(|known| (known.old, known.seal) == (following.source, following.applied));
+        self.raise_generations()?;
+        let takeover = match known {
+            Some(known) => known,
+            None => self.begin_own_log(&following, when_full)?,
+        };
+        self.open_to_writers()?;
+        self.member.set_follow_state(None)?;
+        Ok(takeover)
+    }
+
+    /// P3 to P5.
+    fn begin_own_log(&self, following: &Following, when_full: WhenFull) -> Result<Takeover> {
+        for (_, namespace) in self.followed_namespaces()? {
+            self.stream(namespace, when_full)?;
+        }
+        self.member.raise_log_incarnation()?;
+        let takeover = Takeover {
+            old: following.source,
+            seal: following.applied,
+            own: self.member.log_identity()?,
+            position: self.member.log_tail()?,
+        };
+        self.member.set_takeover(&takeover)?;
+        Ok(takeover)
+    }
+
+    /// Makes the owner's region a copy of nothing, because another host owns the partition. `seal`:
+    /// the last position of this log that the group has kept; if it is not known, what has counted
+    /// as replicated. Writers are refused and those in their commit end it; what is behind the seal
+    /// answers `Lost`. The follower then discards the records. A demotion that was killed is
+    /// repeated.
+    ///
+    /// Complexity: linear in the number of buckets, about 30 ns each.
+    ///
+    /// # Errors
+    /// `BadArgument`: the region is a copy already; `Stalled`: a stopped process is in a commit;
+    /// `Damaged`, `Forked`.
+    pub fn demote(&self, seal: Option<u64>) -> Result<Demotion> {
+        let _lock = self.member.lock_follower()?;
+        if let Some(following) = self.member.following()?
+            && following.state != FollowState::Demoting
+        {
+            let detail = "the region follows another one already: there is nothing to demote";
+            return Err(Error::BadArgument { detail: detail.to_owned() });
+        }
+        self.member.begin_demotion()?;
+        for (_, namespace) in self.namespaces()? {
+            let flags = self.member.namespace_flags(namespace.index)?;
+            if flags & (namespace_flags::LOGGED | namespace_flags::FOLLOWED) != 0 {
+                self.member.set_namespace_flag(namespace.index, namespace_flags::FOLLOWED)?;
+                self.member.drain_writers(self.table(namespace)?)?;
+            }
+        }
+        let seal = match seal {
+            Some(seal) => seal,
+            None => self.member.log_acknowledged()?,
+        };
+        let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
+        self.member.forget_log()?;
+        let followed = self.followed_namespaces()?;
+        for (_, namespace) in &followed {
+            self.member.update_namespace_flags(namespace.index, |word| {
+                word & !(namespace_flags::LOGGED | namespace_flags::LOSSLESS)
+            })?;
+            self.member.clear_logged_since(namespace.index)?;
+        }
+        self.relax_streams()?;
+        self.member.raise_log_incarnation()?;
+        self.member.begin_following(LogIdentity::default())?;
+        self.member.set_fenced(false)?;
+        Ok(Demotion { namespaces: followed.len(), lost, lost_replicated })
+    }
+
+    /// The copy of a demoted region has everything that the group has replicated: what was not lost
+    /// of its own log is replicated.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn settle_receipts(&self) -> Result<()> {
+        self.member.acknowledge_log_to(u64::MAX)
+    }
+}
