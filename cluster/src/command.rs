@@ -2,7 +2,7 @@
 //!
 //! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, or a
 //! revision), host u16 (0 if the command names none), and for a report: origin u64, log 16 bytes,
-//! incarnation u64, position u64, check u64. A command has exactly one encoding.
+//! incarnation u64, position u64, check u64; for the creation: process u64. A command has exactly one encoding.
 
 use crate::id::{HostId, PartitionId, Revision, ViewNumber};
 use crate::limits::COMMAND_BYTES_MAX;
@@ -16,6 +16,15 @@ const FORMAT: u8 = 1;
 /// repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
+    /// The first owner is about to make the first copy of a new partition.
+    Create {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The random number of the owner's process.
+        process: u64,
+    },
     /// A full member has not heard the owner for a lease. When as many members suspect it as a seal
     /// needs reports, the owner is excluded.
     Suspect {
@@ -129,7 +138,8 @@ impl Command {
     /// The partition that the command concerns.
     pub fn partition(&self) -> PartitionId {
         match *self {
-            Self::Suspect { partition, .. }
+            Self::Create { partition, .. }
+            | Self::Suspect { partition, .. }
             | Self::Trust { partition, .. }
             | Self::Exclude { partition, .. }
             | Self::Report { partition, .. }
@@ -145,6 +155,7 @@ impl Command {
     /// The bytes of the command, at most [`COMMAND_BYTES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
         let (kind, number, host, held) = match *self {
+            Self::Create { revision, .. } => (11, revision.0, 0, None),
             Self::Suspect { view, host, .. } => (1, view.0, host.0, None),
             Self::Trust { view, host, .. } => (2, view.0, host.0, None),
             Self::Exclude { view, .. } => (3, view.0, 0, None),
@@ -163,6 +174,9 @@ impl Command {
         bytes.extend(host.to_le_bytes());
         if let Some(held) = held {
             held.encode(&mut bytes);
+        }
+        if let Self::Create { process, .. } = self {
+            bytes.extend(process.to_le_bytes());
         }
         bytes
     }
@@ -197,12 +211,17 @@ impl Command {
             8 => (Self::AcceptLoss { partition, view, host }, rest),
             9 => (Self::AddMember { partition, revision, host }, rest),
             10 => (Self::RemoveMember { partition, revision, host }, rest),
+            11 => {
+                let (process, rest) = rest.split_first_chunk::<8>().ok_or(size)?;
+                let process = u64::from_le_bytes(*process);
+                (Self::Create { partition, revision, process }, rest)
+            }
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {
             return Err(size);
         }
-        if (kind == 3) != (host.0 == 0) {
+        if matches!(kind, 3 | 11) != (host.0 == 0) {
             return Err(CommandError::Host(host.0));
         }
         Ok(command)

@@ -114,7 +114,7 @@ pub enum ConfigError {
 /// The length of a lease, and what follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lease {
-    nanoseconds: u64,
+    ms: u32,
 }
 
 impl Lease {
@@ -124,20 +124,25 @@ impl Lease {
     /// [`ConfigError::LeaseOutOfRange`]
     pub fn from_ms(lease_ms: u32) -> Result<Self, ConfigError> {
         if (LEASE_MS_MIN..=LEASE_MS_MAX).contains(&lease_ms) {
-            Ok(Self { nanoseconds: u64::from(lease_ms) * 1_000_000 })
+            Ok(Self { ms: lease_ms })
         } else {
             Err(ConfigError::LeaseOutOfRange(lease_ms))
         }
     }
 
+    /// The configured number.
+    pub fn ms(self) -> u32 {
+        self.ms
+    }
+
     /// For how long a member promises, in nanoseconds of its clock.
     pub fn promise_ns(self) -> u64 {
-        self.nanoseconds
+        u64::from(self.ms) * 1_000_000
     }
 
     /// For how long the owner holds its lease, in nanoseconds of its clock.
     pub fn owner_ns(self) -> u64 {
-        self.nanoseconds - self.nanoseconds / LEASE_MARGIN_DIVISOR - LEASE_MARGIN_NS
+        self.promise_ns() - self.promise_ns() / LEASE_MARGIN_DIVISOR - LEASE_MARGIN_NS
     }
 }
 

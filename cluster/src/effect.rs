@@ -81,22 +81,24 @@ pub enum HostEffect {
         /// The stamp of the message.
         stamp: Monotonic,
     },
-    /// Apply nothing of an older view any more (an owner: fence, and let no transaction draw or decide
-    /// any more), then give [`Frozen`](crate::HostInput::Frozen). The record is stored already.
+    /// Apply nothing of an older view any more (an owner: refuse writers), then give [`Frozen`](crate::HostInput::Frozen). The record is stored already.
     Freeze {
         /// Of which partition.
         partition: PartitionId,
         /// The view.
         view: ViewNumber,
     },
-    /// Make the copy a region that writes its own log, as decision 025 says, with this view as its
+    /// Make the copy a region that writes its own log, as decision 025 says, with this
     /// origin: positions begin anew, with a new incarnation. Then give the facts of the region.
     Promote {
         /// Of which partition.
         partition: PartitionId,
-        /// The view in which it becomes the owner.
+        /// The present view.
         view: ViewNumber,
-        /// What it must hold, exactly. `None`: the first copy of a new cluster.
+        /// The view in which this log becomes the partition's: the copy's new origin.
+        origin: ViewNumber,
+        /// What it must hold: a follower exactly this, an old owner at least this. `None`: the first
+        /// copy of a new cluster.
         seal: Option<LogPosition>,
     },
     /// Refuse writers, make positions behind the seal a gap (receipts answer `Lost`), raise the

@@ -16,6 +16,7 @@ use crate::command::Command;
 use crate::id::{HostId, PartitionId, Revision, ViewNumber};
 use crate::limits::COPIES_MAX;
 use crate::position::LogPosition;
+use crate::switches::{Switch, Switches};
 use nearstate_model::invariant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,11 +60,15 @@ pub struct GroupState {
     pub(crate) origin: ViewNumber,
     pub(crate) seal: Option<LogPosition>,
     pub(crate) loss: Option<AcceptedLoss>,
+    pub(crate) created_by: Option<u64>,
+    pub(crate) switches: Switches,
 }
 
 /// What the application of a command did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Applied {
+    /// The partition's first copy may be made.
+    Created(HostId),
     /// A member suspects the owner, too few to exclude it.
     Suspected(HostId),
     /// A member has withdrawn its suspicion.
@@ -101,6 +106,8 @@ pub enum CommandRefusal {
     OtherView,
     /// The command names another revision.
     OtherRevision,
+    /// The partition has had replicated content.
+    Created,
     /// The partition is sealing.
     Sealing,
     /// The partition is not sealing.
@@ -143,6 +150,8 @@ impl GroupState {
             origin: ViewNumber::FIRST,
             seal: None,
             loss: None,
+            created_by: None,
+            switches: Switches::default(),
         }
     }
 
@@ -208,6 +217,11 @@ impl GroupState {
         self.seal
     }
 
+    /// The process of the first owner that made the first copy.
+    pub fn created_by(&self) -> Option<u64> {
+        self.created_by
+    }
+
     /// The last loss that an operator accepted.
     pub fn loss(&self) -> Option<AcceptedLoss> {
         self.loss
@@ -215,6 +229,9 @@ impl GroupState {
 
     /// How many full members other than the owner must suspect it, and must report.
     pub fn reports_needed(&self) -> usize {
+        if self.switches.is_off(Switch::ReportQuorum) {
+            return 1;
+        }
         (self.full.len() + 1).saturating_sub(self.acknowledgements()).max(1)
     }
 
@@ -225,6 +242,7 @@ impl GroupState {
 
     fn try_apply(&mut self, command: &Command) -> Result<Applied, No> {
         match *command {
+            Command::Create { revision, process, .. } => self.create(revision, process),
             Command::Suspect { view, host, .. } => self.suspect(view, host),
             Command::Trust { view, host, .. } => self.trust(view, host),
             Command::Exclude { view, .. } => self.exclude(view),
@@ -236,6 +254,18 @@ impl GroupState {
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
         }
+    }
+
+    /// While the owner alone is full, nothing was ever replicated, so its region may be made anew.
+    fn create(&mut self, revision: Revision, process: u64) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        self.require_serving()?;
+        if self.seal.is_some() || self.full.len() > 1 {
+            return Err(No::Created);
+        }
+        self.created_by = Some(process);
+        self.revision = self.revision.next();
+        Ok(Applied::Created(self.owner))
     }
 
     fn suspect(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
@@ -291,9 +321,14 @@ impl GroupState {
         else {
             invariant!("a quorum of reports is not empty");
         };
+        let counts_shorter = self.switches.is_off(Switch::ShorterIsNotFull);
         let equal =
             |other: &LogPosition| other.compare(&sealed).is_eq() && !other.is_fork_of(&sealed);
-        self.full = counted.iter().filter(|(_, held)| equal(held)).map(|&(host, _)| host).collect();
+        self.full = counted
+            .iter()
+            .filter(|(_, held)| counts_shorter || equal(held))
+            .map(|&(host, _)| host)
+            .collect();
         self.begin_serving(winner, sealed);
         Ok(Applied::Sealed(winner, sealed))
     }
@@ -396,6 +431,14 @@ impl GroupState {
             return Err(No::TooFewFull);
         }
         self.group.retain(|member| *member != host);
+        match &mut self.phase {
+            GroupPhase::Serving { suspects } => {
+                suspects.remove(&host);
+            }
+            GroupPhase::Sealing { reports } => {
+                reports.remove(&host);
+            }
+        }
         self.revision = self.revision.next();
         Ok(Applied::MemberRemoved(host))
     }
@@ -405,7 +448,11 @@ impl GroupState {
     }
 
     fn require_revision(&self, revision: Revision) -> Result<(), No> {
-        if revision == self.revision { Ok(()) } else { Err(No::OtherRevision) }
+        if revision == self.revision || self.switches.is_off(Switch::Revision) {
+            Ok(())
+        } else {
+            Err(No::OtherRevision)
+        }
     }
 
     fn require_serving(&self) -> Result<(), No> {

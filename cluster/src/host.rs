@@ -1,20 +1,33 @@
 //! One host of a cluster: its part in every partition.
 
 use crate::effect::Effects;
-use crate::id::{HostId, Monotonic};
+use crate::id::{HostId, Monotonic, PartitionId};
 use crate::input::HostInput;
+use crate::member::Member;
+use crate::region::RegionFacts;
+use crate::role::Role;
+use crate::state::ClusterState;
+use std::collections::BTreeMap;
 
 /// One host of a cluster. It decides; others carry out its effects.
+///
+/// It belongs to one process: what has to survive it is in the regions
+/// ([`crate::MemberRecord`]) and in the log of consensus.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host {
     id: HostId,
+    process: u64,
     started: Monotonic,
+    members: BTreeMap<PartitionId, Member>,
+    /// Facts of regions whose partition is not known yet.
+    early: BTreeMap<PartitionId, RegionFacts>,
 }
 
 impl Host {
-    /// A host whose process starts now.
-    pub fn new(id: HostId, now: Monotonic) -> Self {
-        Self { id, started: now }
+    /// A host whose process starts now. `process` is random: it tells this process' proposals from
+    /// those of earlier ones.
+    pub fn new(id: HostId, process: u64, now: Monotonic) -> Self {
+        Self { id, process, started: now, members: BTreeMap::new(), early: BTreeMap::new() }
     }
 
     /// The host's number.
@@ -22,8 +35,94 @@ impl Host {
         self.id
     }
 
-    /// Takes one input and appends what is to be done.
+    /// The part that this host has in a partition. `None` before the first state and the first
+    /// facts of the region.
+    pub fn role(&self, partition: PartitionId) -> Option<Role> {
+        self.members.get(&partition)?.role()
+    }
+
+    /// For position messages to a follower: the highest stamp that it has sent back.
+    pub fn answered(&self, partition: PartitionId, follower: HostId) -> Monotonic {
+        let member = self.members.get(&partition);
+        member.map_or(Monotonic::BOOT, |member| member.answered(follower))
+    }
+
+    /// For position messages: does this host hold a lease?
+    pub fn is_leased(&self, partition: PartitionId, now: Monotonic) -> bool {
+        self.members.get(&partition).is_some_and(|member| member.is_leased(now))
+    }
+
+    /// Takes one input and appends what is to be done. `now` never goes back.
     pub fn step(&mut self, now: Monotonic, input: HostInput<'_>, effects: &mut Effects) {
-        let _ = (now.max(self.started), input, effects);
+        match input {
+            HostInput::State(state) => self.state(now, state, effects),
+            HostInput::Region { partition, facts } => {
+                if !self.with(partition, now, effects, |member, _| member.region(facts)) {
+                    self.early.insert(partition, facts);
+                }
+            }
+            HostInput::Connected { partition, host, view, connection } => {
+                self.with(partition, now, effects, |member, _| {
+                    member.connected(now, (host, view, connection));
+                });
+            }
+            HostInput::Disconnected { partition, host, connection } => {
+                self.with(partition, now, effects, |member, _| {
+                    member.disconnected(host, connection);
+                });
+            }
+            HostInput::Acknowledged { partition, acknowledgement } => {
+                self.with(partition, now, effects, |member, _| {
+                    member.acknowledged(now, &acknowledgement);
+                });
+            }
+            HostInput::Behind { partition, host } => {
+                self.with(partition, now, effects, |member, _| member.behind(host));
+            }
+            HostInput::PositionReceived { partition, message } => {
+                self.with(partition, now, effects, |member, effects| {
+                    member.position_received(now, &message, effects);
+                });
+            }
+            HostInput::Frozen { partition, view, held } => {
+                self.with(partition, now, effects, |member, _| member.frozen(view, held));
+            }
+            HostInput::Tick => {
+                for member in self.members.values_mut() {
+                    member.advance(now, effects);
+                }
+            }
+        }
+    }
+
+    /// Gives a member the input, then lets it act. Returns whether there is such a member.
+    fn with(
+        &mut self,
+        partition: PartitionId,
+        now: Monotonic,
+        effects: &mut Effects,
+        input: impl FnOnce(&mut Member, &mut Effects),
+    ) -> bool {
+        let Some(member) = self.members.get_mut(&partition) else { return false };
+        input(member, effects);
+        member.advance(now, effects);
+        true
+    }
+
+    fn state(&mut self, now: Monotonic, state: &ClusterState, effects: &mut Effects) {
+        for group in state.groups() {
+            let partition = group.partition();
+            let (id, started, early) = ((self.id, self.process), self.started, &mut self.early);
+            let member = self.members.entry(partition).or_insert_with(|| {
+                // Promises of an earlier process of this host end one lease after the start.
+                let mut member = Member::new(id, group, state.lease(), started);
+                if let Some(facts) = early.remove(&partition) {
+                    member.region(facts);
+                }
+                member
+            });
+            member.state(now, group);
+            member.advance(now, effects);
+        }
     }
 }

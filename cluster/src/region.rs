@@ -22,35 +22,37 @@ pub enum CopyState {
     },
 }
 
-/// What a host stores in a region before it acts on it. Two words, each valid by itself; it
-/// survives every process, and is lost with the region.
+/// What a host stores in a region before it acts on it. Two words, each valid by itself and
+/// neither of which falls; they survive every process, and are lost with the region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemberRecord {
-    /// The highest view in which this host has frozen its copy, followed or served. It never falls.
-    /// Connections of a lower view are refused.
+    /// The highest view in which this host has frozen its copy, followed or served. Connections of
+    /// a lower view are refused.
     pub view: ViewNumber,
-    /// The owner has proposed to evict this member at this revision, and does not count it.
-    pub evicting: Option<(Revision, HostId)>,
+    /// The highest revision on which this host has acted as the owner. A process that starts with
+    /// an older applied state waits until it has applied up to here.
+    pub revision: Revision,
+    /// The owner has proposed to evict this member at `revision`, and does not count it.
+    pub evicting: Option<HostId>,
 }
 
 impl MemberRecord {
     /// The record of a new region.
-    pub const NEW: Self = Self { view: ViewNumber::NONE, evicting: None };
+    pub const NEW: Self = Self { view: ViewNumber::NONE, revision: Revision(0), evicting: None };
 
-    /// The record as two words. A revision has 48 bits.
+    /// The record as two words. A revision has 48 bits: more than 8,000 years at 1,000 a second.
     pub fn to_words(self) -> [u64; 2] {
-        let evicting =
-            self.evicting.map_or(0, |(revision, host)| revision.0 << 16 | u64::from(host.0));
-        [self.view.0, evicting]
+        let host = self.evicting.map_or(0, |host| host.0);
+        [self.view.0, (self.revision.0 << 16) | u64::from(host)]
     }
 
     /// The record of two words, which may be any.
     pub fn from_words(words: [u64; 2]) -> Self {
-        let [view, evicting] = words;
-        let [low, high, ..] = evicting.to_le_bytes();
+        let [view, acted] = words;
+        let [low, high, ..] = acted.to_le_bytes();
         let host = u16::from_le_bytes([low, high]);
-        let evicting = (host != 0).then_some((Revision(evicting >> 16), HostId(host)));
-        Self { view: ViewNumber(view), evicting }
+        let evicting = (host != 0).then_some(HostId(host));
+        Self { view: ViewNumber(view), revision: Revision(acted >> 16), evicting }
     }
 }
 

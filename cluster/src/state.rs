@@ -46,6 +46,14 @@ impl ClusterState {
         self.groups.values()
     }
 
+    /// Switches rules of all partitions off.
+    #[cfg(feature = "switches")]
+    pub fn switch_off(&mut self, off: &[crate::switches::Switch]) {
+        for group in self.groups.values_mut() {
+            group.switches = crate::switches::Switches::new(off);
+        }
+    }
+
     /// The length of a lease.
     pub fn lease(&self) -> Lease {
         self.lease

@@ -1,0 +1,516 @@
+//! One host's part in one partition: it keeps what was learned, and does what its role asks for.
+
+use crate::command::Command;
+use crate::config::Lease;
+use crate::effect::{Effects, FollowStart, HostEffect};
+use crate::event::{ClusterEvent, ClusterEventKind};
+use crate::follower::Promise;
+use crate::group::{GroupPhase, GroupState};
+use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
+use crate::input::{ConnectionNumber, FollowerAcknowledgement, OwnerMessage};
+use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES};
+use crate::owner::{Owner, OwnerWords, Wanted};
+use crate::position::LogPosition;
+use crate::region::{CopyState, RegionFacts};
+use crate::role::{Role, role_of};
+use crate::switches::{Switch, Switches};
+
+/// What a member is doing, so that it does nothing twice.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Activity {
+    /// Nothing.
+    Idle,
+    /// Serves followers in a view.
+    Serving(ViewNumber, Owner),
+    /// Follows an owner in a view.
+    Following(ViewNumber, HostId),
+}
+
+/// One host's part in one partition.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    me: HostId,
+    process: u64,
+    lease: Lease,
+    switches: Switches,
+    group: GroupState,
+    facts: Option<RegionFacts>,
+    /// When this process learned of the present view and phase.
+    phase_began: Monotonic,
+    activity: Activity,
+    promise: Promise,
+    is_fenced: bool,
+    is_suspecting: bool,
+    /// What the copy held when it was frozen for this view.
+    frozen: Option<(ViewNumber, LogPosition)>,
+    floor: u64,
+    /// The last effect that is repeated until something shows that it is done.
+    repeated: Option<(HostEffect, Monotonic)>,
+}
+
+impl Member {
+    pub(crate) fn new(
+        (me, process): (HostId, u64),
+        group: &GroupState,
+        lease: Lease,
+        now: Monotonic,
+    ) -> Self {
+        let switches = group.switches;
+        Self {
+            me,
+            process,
+            lease,
+            switches,
+            group: group.clone(),
+            facts: None,
+            phase_began: now,
+            activity: Activity::Idle,
+            promise: Promise::at_start(lease, switches, now),
+            is_fenced: true,
+            is_suspecting: false,
+            frozen: None,
+            floor: 0,
+            repeated: None,
+        }
+    }
+
+    pub(crate) fn state(&mut self, now: Monotonic, group: &GroupState) {
+        let phase = |group: &GroupState| (group.view(), group.owner());
+        let has_phase_changed = phase(&self.group) != phase(group);
+        self.group.clone_from(group);
+        if has_phase_changed {
+            self.phase_began = now;
+            self.promise.begin(now);
+            self.is_suspecting = false;
+        }
+    }
+
+    pub(crate) fn region(&mut self, read: RegionFacts) {
+        let facts = self.merged(read);
+        let was_complete = matches!(
+            self.facts,
+            Some(RegionFacts { copy: CopyState::Follower(_) | CopyState::Owner { .. }, .. })
+        );
+        if was_complete && matches!(facts.copy, CopyState::Empty) {
+            // The region is lost, or was discarded: whatever ran on it has ended.
+            self.frozen = None;
+            self.floor = 0;
+            self.repeated = None;
+            if matches!(self.activity, Activity::Following(..)) {
+                self.activity = Activity::Idle;
+            }
+        }
+        self.facts = Some(facts);
+    }
+
+    /// Facts may have been read before the last effects were carried out.
+    fn merged(&self, read: RegionFacts) -> RegionFacts {
+        let Some(known) = self.facts else { return read };
+        let mut facts = read;
+        facts.record.view = read.record.view.max(known.record.view);
+        if read.record.revision <= known.record.revision {
+            facts.record.revision = known.record.revision;
+            facts.record.evicting = known.record.evicting;
+        }
+        if read.copy == known.copy && matches!(read.copy, CopyState::Owner { .. }) {
+            facts.replicated = read.replicated.max(known.replicated);
+            facts.lease_until = read.lease_until.max(known.lease_until);
+        }
+        if let (CopyState::Follower(_), CopyState::Follower(_)) = (read.copy, known.copy)
+            && self.is_frozen()
+            && !matches!(self.activity, Activity::Following(..))
+        {
+            facts.copy = known.copy;
+        }
+        facts
+    }
+
+    /// Has the copy been frozen for the present view?
+    fn is_frozen(&self) -> bool {
+        self.frozen.is_some_and(|(view, _)| view == self.group.view())
+    }
+
+    /// A complete copy is frozen in each view before its host acts in that view, so that what it
+    /// holds is known. Returns whether that is still to be done.
+    fn freeze(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) -> bool {
+        let is_following = matches!(self.activity, Activity::Following(..));
+        let is_due = matches!(facts.copy, CopyState::Follower(_)) && !is_following;
+        let (partition, view) = (self.partition(), self.group.view());
+        if !is_due || self.is_frozen() || self.switches.is_off(Switch::FreezeFirst) {
+            return false;
+        }
+        self.store_view(effects);
+        self.repeat(now, HostEffect::Freeze { partition, view }, effects);
+        true
+    }
+
+    pub(crate) fn frozen(&mut self, view: ViewNumber, held: LogPosition) {
+        let Some(facts) = &mut self.facts else { return };
+        if let CopyState::Follower(copy) = &mut facts.copy {
+            *copy = held;
+        }
+        if matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }) {
+            self.frozen = Some((view, held));
+        }
+    }
+
+    pub(crate) fn connected(
+        &mut self,
+        now: Monotonic,
+        (host, view, connection): (HostId, ViewNumber, ConnectionNumber),
+    ) {
+        if let Activity::Serving(serving, owner) = &mut self.activity
+            && view == *serving
+        {
+            owner.connected(now, host, connection);
+        }
+    }
+
+    pub(crate) fn disconnected(&mut self, host: HostId, connection: ConnectionNumber) {
+        if let Activity::Serving(_, owner) = &mut self.activity {
+            owner.disconnected(host, connection);
+        }
+    }
+
+    pub(crate) fn behind(&mut self, host: HostId) {
+        if let Activity::Serving(_, owner) = &mut self.activity {
+            owner.behind(host);
+        }
+    }
+
+    pub(crate) fn acknowledged(&mut self, now: Monotonic, received: &FollowerAcknowledgement) {
+        if let Activity::Serving(view, owner) = &mut self.activity
+            && (received.view == *view || self.switches.is_off(Switch::AcknowledgementOfView))
+        {
+            owner.acknowledged(now, received);
+        }
+    }
+
+    pub(crate) fn position_received(
+        &mut self,
+        now: Monotonic,
+        message: &OwnerMessage,
+        effects: &mut Effects,
+    ) {
+        let Activity::Following(view, _) = self.activity else { return };
+        if message.view != view {
+            return;
+        }
+        self.promise.received(now, message);
+        let (partition, stamp) = (self.partition(), message.stamp);
+        effects.push(HostEffect::Answer { partition, view, stamp });
+    }
+
+    /// Does whatever the role asks for. Called after every input.
+    pub(crate) fn advance(&mut self, now: Monotonic, effects: &mut Effects) {
+        self.promise.stepped(now);
+        let Some(facts) = self.facts else { return };
+        let role = role_of((self.me, self.process), &self.group, &facts, self.switches);
+        self.end_activity(role, effects);
+        if role != Role::Waiting && self.freeze(now, facts, effects) {
+            return;
+        }
+        match role {
+            Role::Waiting => {}
+            Role::Sealing => self.seal(now, facts, effects),
+            Role::Creating => self.create(now, effects),
+            Role::Promoting => self.promote(now, facts, effects),
+            Role::Serving => self.serve(now, facts, effects),
+            Role::Lost => self.give_up(now, effects),
+            Role::Following(start) => self.follow(now, facts, start, effects),
+            Role::Outdated => self.discard(now, facts, effects),
+        }
+    }
+
+    /// The role that the last inputs lead to. `None` before the region has said what it is.
+    pub(crate) fn role(&self) -> Option<Role> {
+        self.facts.map(|facts| role_of((self.me, self.process), &self.group, &facts, self.switches))
+    }
+
+    pub(crate) fn answered(&self, host: HostId) -> Monotonic {
+        match &self.activity {
+            Activity::Serving(_, owner) => owner.answered(host),
+            Activity::Idle | Activity::Following(..) => Monotonic::BOOT,
+        }
+    }
+
+    pub(crate) fn is_leased(&self, now: Monotonic) -> bool {
+        let until = self.facts.map_or(Monotonic::BOOT, |facts| facts.lease_until);
+        matches!(self.activity, Activity::Serving(..)) && now < until
+    }
+
+    fn partition(&self) -> PartitionId {
+        self.group.partition()
+    }
+
+    /// Ends what another role or view has begun.
+    fn end_activity(&mut self, role: Role, effects: &mut Effects) {
+        let (partition, view) = (self.partition(), self.group.view());
+        match (&self.activity, role) {
+            (Activity::Idle, _) => {}
+            (Activity::Serving(serving, _), Role::Serving) if *serving == view => {}
+            (Activity::Following(following, owner), Role::Following(_))
+                if *following == view && Some(*owner) == self.group.owner() => {}
+            (Activity::Following(..), Role::Sealing)
+                if self.switches.is_off(Switch::FreezeFirst) => {}
+            (Activity::Serving(..), _) => {
+                self.activity = Activity::Idle;
+                self.is_fenced = true;
+                effects.push(HostEffect::StopServing { partition });
+                effects.push(HostEffect::Fence { partition });
+                self.tell(ClusterEventKind::OwnerStopped, effects);
+            }
+            (Activity::Following(..), _) => {
+                self.activity = Activity::Idle;
+                effects.push(HostEffect::StopFollowing { partition });
+            }
+        }
+    }
+
+    /// Freezes the copy, waits for the end of the promise, and reports.
+    fn seal(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+        let (partition, view, host) = (self.partition(), self.group.view(), self.me);
+        self.store_view(effects);
+        let (CopyState::Follower(_) | CopyState::Owner { .. }) = facts.copy else { return };
+        let held = match (self.frozen, facts.copy) {
+            (Some((frozen, held)), _) if frozen == view => held,
+            (None | Some(_), CopyState::Follower(held))
+                if self.switches.is_off(Switch::FreezeFirst) =>
+            {
+                held
+            }
+            (None | Some(_), _) => {
+                self.repeat(now, HostEffect::Freeze { partition, view }, effects);
+                return;
+            }
+        };
+        let GroupPhase::Sealing { reports } = self.group.phase() else { return };
+        let is_owner = self.group.excluded() == Some(host);
+        let is_present = facts.copy == CopyState::Owner { origin: self.group.origin() };
+        let returns_at = self.phase_began.plus(RETURN_LEASES * self.lease.promise_ns());
+        if !reports.contains_key(&host) && self.promise.has_ended(now) {
+            self.propose(now, Command::Report { partition, view, host, held }, effects);
+        } else if is_owner && is_present && now >= returns_at {
+            self.propose(now, Command::Return { partition, view, host }, effects);
+        }
+    }
+
+    fn promote(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+        self.store_view(effects);
+        let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
+        let origin = self.group.origin();
+        if self.switches.is_off(Switch::PromoteFirst)
+            && matches!(facts.copy, CopyState::Follower(_))
+        {
+            self.facts = Some(RegionFacts { copy: CopyState::Owner { origin }, ..facts });
+        }
+        self.repeat(now, HostEffect::Promote { partition, view, origin, seal }, effects);
+    }
+
+    /// The applied state may be older than the region that this host has lost. So the state must
+    /// show a command of this very process first.
+    fn create(&mut self, now: Monotonic, effects: &mut Effects) {
+        let (partition, revision) = (self.partition(), self.group.revision());
+        let process = self.process;
+        self.propose(now, Command::Create { partition, revision, process }, effects);
+    }
+
+    fn give_up(&mut self, now: Monotonic, effects: &mut Effects) {
+        let (partition, view) = (self.partition(), self.group.view());
+        if self.propose(now, Command::Exclude { partition, view }, effects) {
+            self.tell(ClusterEventKind::OwnerRegionLost, effects);
+        }
+    }
+
+    fn serve(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+        let (partition, view) = (self.partition(), self.group.view());
+        self.store_owner(None, effects);
+        if !matches!(self.activity, Activity::Serving(..)) {
+            let owner = Owner::new(self.lease, self.switches, now);
+            self.activity = Activity::Serving(view, owner);
+            self.is_fenced = true;
+            effects.push(HostEffect::Fence { partition });
+            effects.push(HostEffect::Serve { partition, view });
+            self.tell(ClusterEventKind::OwnerStarted, effects);
+        }
+        let facts = self.facts.unwrap_or(facts);
+        let Activity::Serving(_, owner) = &self.activity else { return };
+        let (group, record) = (&self.group, &facts.record);
+        let replicated = owner.replicated(group, record, None).unwrap_or(0);
+        let lease_until = owner.lease_until(group, record, None);
+        let floor = owner.floor(self.me, group).unwrap_or(0);
+        self.raise_words(facts, (replicated, lease_until, floor), effects);
+        self.set_fence(now, effects);
+        self.change_membership(now, effects);
+    }
+
+    fn raise_words(
+        &mut self,
+        facts: RegionFacts,
+        (replicated, lease_until, floor): (u64, Monotonic, u64),
+        effects: &mut Effects,
+    ) {
+        let partition = self.partition();
+        if replicated > facts.replicated {
+            effects.push(HostEffect::SetReplicated { partition, position: replicated });
+        }
+        if lease_until > facts.lease_until {
+            effects.push(HostEffect::SetLease { partition, until: lease_until });
+        }
+        if floor > self.floor {
+            self.floor = floor;
+            effects.push(HostEffect::SetFloor { partition, position: floor });
+        }
+        self.facts = Some(RegionFacts {
+            replicated: facts.replicated.max(replicated),
+            lease_until: facts.lease_until.max(lease_until),
+            ..facts
+        });
+    }
+
+    fn set_fence(&mut self, now: Monotonic, effects: &mut Effects) {
+        let partition = self.partition();
+        let is_leased = self.is_leased(now) || self.switches.is_off(Switch::Fence);
+        if is_leased && self.is_fenced {
+            effects.push(HostEffect::Unfence { partition });
+            self.tell(ClusterEventKind::LeaseGranted, effects);
+        } else if !is_leased && !self.is_fenced {
+            effects.push(HostEffect::Fence { partition });
+            self.tell(ClusterEventKind::LeaseEnded, effects);
+        }
+        self.is_fenced = !is_leased;
+    }
+
+    fn change_membership(&mut self, now: Monotonic, effects: &mut Effects) {
+        let (Activity::Serving(_, owner), Some(facts)) = (&self.activity, self.facts) else {
+            return;
+        };
+        let RegionFacts { record, replicated, lease_until, .. } = facts;
+        let words = OwnerWords { replicated, lease_until };
+        let wanted = owner.wanted(now, self.me, &self.group, (&record, &words));
+        let (partition, revision) = (self.partition(), self.group.revision());
+        match wanted {
+            Some(Wanted::Full(host)) => {
+                self.propose(now, Command::Full { partition, revision, host }, effects);
+            }
+            Some(Wanted::Evict(host)) => {
+                // Stored, and not counted from now on, before it is proposed.
+                self.store_owner(Some(host), effects);
+                if self.propose(now, Command::Evict { partition, revision, host }, effects) {
+                    self.tell(ClusterEventKind::Evicting(host, revision), effects);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn follow(
+        &mut self,
+        now: Monotonic,
+        facts: RegionFacts,
+        start: FollowStart,
+        effects: &mut Effects,
+    ) {
+        let (partition, view) = (self.partition(), self.group.view());
+        let Some(owner) = self.group.owner() else { return };
+        self.store_view(effects);
+        if matches!(self.activity, Activity::Idle) {
+            self.activity = Activity::Following(view, owner);
+            effects.push(HostEffect::Follow { partition, owner, view, start });
+        }
+        let is_complete = matches!(facts.copy, CopyState::Follower(_));
+        if self.group.full().contains(&self.me) && is_complete {
+            self.watch_owner(now, owner, effects);
+        }
+    }
+
+    fn watch_owner(&mut self, now: Monotonic, owner: HostId, effects: &mut Effects) {
+        let (partition, view, host) = (self.partition(), self.group.view(), self.me);
+        let is_silent = self.promise.is_owner_silent(now);
+        if is_silent != self.is_suspecting {
+            self.is_suspecting = is_silent;
+            let kind = if is_silent {
+                ClusterEventKind::OwnerSilent(owner)
+            } else {
+                ClusterEventKind::OwnerHeard(owner)
+            };
+            self.tell(kind, effects);
+        }
+        let GroupPhase::Serving { suspects } = self.group.phase() else { return };
+        if is_silent {
+            // Also if it is recorded: fewer suspicions may be needed by now.
+            self.propose(now, Command::Suspect { partition, view, host }, effects);
+        } else if suspects.contains(&host) {
+            self.propose(now, Command::Trust { partition, view, host }, effects);
+        }
+    }
+
+    /// Keeps an outdated copy while too few others are complete, then discards it.
+    fn discard(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
+        self.store_view(effects);
+        let needed = self.group.acknowledgements();
+        let is_settled = self.group.full().len() >= needed;
+        let is_needed = self.group.group().len() <= needed;
+        let kept_until = self.phase_began.plus(KEEP_COPY_LEASES * self.lease.promise_ns());
+        if !is_settled && !is_needed && now < kept_until {
+            return;
+        }
+        let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
+        if self.switches.is_off(Switch::DiscardOutdated)
+            && matches!(facts.copy, CopyState::Follower(_))
+        {
+            return;
+        }
+        if self.repeat(now, HostEffect::Demote { partition, view, seal }, effects) {
+            self.tell(ClusterEventKind::CopyDiscarded, effects);
+        }
+    }
+
+    /// Stores that this host acts in the present view.
+    fn store_view(&mut self, effects: &mut Effects) {
+        let (partition, view) = (self.partition(), self.group.view());
+        let Some(facts) = &mut self.facts else { return };
+        if facts.record.view < view {
+            facts.record.view = view;
+            effects.push(HostEffect::Store { partition, record: facts.record });
+        }
+    }
+
+    /// Stores that this host acts as the owner on the present revision, and whom it evicts.
+    fn store_owner(&mut self, evicting: Option<HostId>, effects: &mut Effects) {
+        let (partition, revision) = (self.partition(), self.group.revision());
+        let view = self.group.view();
+        let Some(facts) = &mut self.facts else { return };
+        let is_same = facts.record.revision == revision;
+        let mut record = facts.record;
+        record.view = view;
+        record.revision = revision;
+        record.evicting = evicting.or(facts.record.evicting.filter(|_| is_same));
+        if record != facts.record {
+            facts.record = record;
+            effects.push(HostEffect::Store { partition, record });
+        }
+    }
+
+    /// Proposes unless the same was proposed within half a lease.
+    fn propose(&mut self, now: Monotonic, command: Command, effects: &mut Effects) -> bool {
+        self.repeat(now, HostEffect::Propose(command), effects)
+    }
+
+    fn repeat(&mut self, now: Monotonic, effect: HostEffect, effects: &mut Effects) -> bool {
+        if let Some((last, at)) = self.repeated
+            && last == effect
+            && now < at.plus(self.lease.promise_ns() / 2)
+        {
+            return false;
+        }
+        self.repeated = Some((effect, now));
+        effects.push(effect);
+        true
+    }
+
+    fn tell(&self, kind: ClusterEventKind, effects: &mut Effects) {
+        let (partition, view) = (self.partition(), self.group.view());
+        effects.push(HostEffect::Event(ClusterEvent { partition, view, kind }));
+    }
+}

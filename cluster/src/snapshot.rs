@@ -1,0 +1,256 @@
+//! The bytes of a cluster's state, for snapshots of consensus.
+//!
+//! All numbers are little-endian. Format u8 = 1, lease in ms u32, partitions u16, and for each, in
+//! the order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
+//! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
+//! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
+//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest, sealed; created u8 (0, 1), and if 1: process u64. Sets are in
+//! ascending order, so a state has exactly one encoding.
+
+use crate::config::Lease;
+use crate::group::{AcceptedLoss, GroupPhase, GroupState};
+use crate::id::{HostId, PartitionId, Revision, ViewNumber};
+use crate::limits::{COPIES_MAX, PARTITIONS_MAX};
+use crate::position::LogPosition;
+use crate::state::ClusterState;
+use crate::switches::Switches;
+use nearstate_model::invariant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+const FORMAT: u8 = 1;
+
+/// The bytes are no state of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotError {
+    /// How many bytes were read before the first one that is wrong or missing.
+    pub at: usize,
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a snapshot of the cluster's state is damaged behind byte {}", self.at)
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+impl ClusterState {
+    /// The bytes of this state.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![FORMAT];
+        bytes.extend(self.lease.ms().to_le_bytes());
+        let Ok(count) = u16::try_from(self.groups.len()) else {
+            invariant!("at most {PARTITIONS_MAX} partitions are configured");
+        };
+        bytes.extend(count.to_le_bytes());
+        for group in self.groups.values() {
+            encode_group(group, &mut bytes);
+        }
+        bytes
+    }
+
+    /// The state of these bytes, which may be any. At most [`PARTITIONS_MAX`] partitions.
+    ///
+    /// # Errors
+    /// The bytes are not exactly one state that commands can lead to.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let mut input = Input { rest: bytes };
+        let state = decode_state(&mut input).filter(|_| input.rest.is_empty());
+        state.ok_or(SnapshotError { at: bytes.len() - input.rest.len() })
+    }
+}
+
+fn encode_group(group: &GroupState, bytes: &mut Vec<u8>) {
+    bytes.extend(group.partition.0.to_le_bytes());
+    encode_hosts(group.group.iter(), bytes);
+    bytes.push(group.acknowledgements);
+    bytes.extend(group.view.0.to_le_bytes());
+    bytes.extend(group.revision.0.to_le_bytes());
+    bytes.extend(group.owner.0.to_le_bytes());
+    encode_hosts(group.full.iter(), bytes);
+    match &group.phase {
+        GroupPhase::Serving { suspects } => {
+            bytes.push(0);
+            encode_hosts(suspects.iter(), bytes);
+        }
+        GroupPhase::Sealing { reports } => {
+            bytes.extend([1, count(reports.len())]);
+            for (host, held) in reports {
+                bytes.extend(host.0.to_le_bytes());
+                held.encode(bytes);
+            }
+        }
+    }
+    bytes.extend(group.origin.0.to_le_bytes());
+    bytes.push(u8::from(group.seal.is_some()));
+    if let Some(seal) = &group.seal {
+        seal.encode(bytes);
+    }
+    bytes.push(u8::from(group.loss.is_some()));
+    if let Some(loss) = &group.loss {
+        bytes.extend(loss.view.0.to_le_bytes());
+        loss.longest.encode(bytes);
+        loss.sealed.encode(bytes);
+    }
+    bytes.push(u8::from(group.created_by.is_some()));
+    if let Some(process) = group.created_by {
+        bytes.extend(process.to_le_bytes());
+    }
+}
+
+fn encode_hosts<'a>(hosts: impl ExactSizeIterator<Item = &'a HostId>, bytes: &mut Vec<u8>) {
+    bytes.push(count(hosts.len()));
+    for host in hosts {
+        bytes.extend(host.0.to_le_bytes());
+    }
+}
+
+fn count(hosts: usize) -> u8 {
+    match u8::try_from(hosts) {
+        Ok(count) if hosts <= COPIES_MAX => count,
+        _ => invariant!("a group has at most {COPIES_MAX} hosts, not {hosts}"),
+    }
+}
+
+struct Input<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn view(&mut self) -> Option<ViewNumber> {
+        self.u64().map(ViewNumber)
+    }
+
+    fn host(&mut self) -> Option<HostId> {
+        self.take().map(u16::from_le_bytes).filter(|host| *host != 0).map(HostId)
+    }
+
+    fn hosts(&mut self) -> Option<Vec<HostId>> {
+        let count = usize::from(self.u8()?);
+        if count > COPIES_MAX {
+            return None;
+        }
+        (0..count).map(|_| self.host()).collect()
+    }
+
+    /// Hosts in ascending order, without repetition.
+    fn host_set(&mut self) -> Option<BTreeSet<HostId>> {
+        let hosts = self.hosts()?;
+        let is_ascending = hosts.iter().zip(hosts.iter().skip(1)).all(|(a, b)| a < b);
+        is_ascending.then(|| hosts.into_iter().collect())
+    }
+
+    fn position(&mut self) -> Option<LogPosition> {
+        let (position, rest): (_, &'a [u8]) = LogPosition::decode(self.rest)?;
+        self.rest = rest;
+        Some(position)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        self.u8().filter(|flag| *flag <= 1).map(|flag| flag == 1)
+    }
+}
+
+fn decode_state(input: &mut Input<'_>) -> Option<ClusterState> {
+    if input.u8()? != FORMAT {
+        return None;
+    }
+    let lease = Lease::from_ms(input.take().map(u32::from_le_bytes)?).ok()?;
+    let count = usize::from(input.take().map(u16::from_le_bytes)?);
+    if count > PARTITIONS_MAX {
+        return None;
+    }
+    let mut groups = BTreeMap::new();
+    for _ in 0..count {
+        let group = decode_group(input)?;
+        if groups.keys().next_back().is_some_and(|last| *last >= group.partition) {
+            return None;
+        }
+        groups.insert(group.partition, group);
+    }
+    Some(ClusterState { lease, groups })
+}
+
+fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
+    let partition = PartitionId(input.take().map(u32::from_le_bytes)?);
+    let group = input.hosts()?;
+    let acknowledgements = input.u8()?;
+    let (view, revision) = (input.view()?, Revision(input.u64()?));
+    let owner = input.host()?;
+    let full = input.host_set()?;
+    let phase = decode_phase(input)?;
+    let origin = input.view()?;
+    let seal = if input.flag()? { Some(input.position()?) } else { None };
+    let loss = if input.flag()? {
+        let (view, longest, sealed) = (input.view()?, input.position()?, input.position()?);
+        Some(AcceptedLoss { view, longest, sealed })
+    } else {
+        None
+    };
+    let created_by = if input.flag()? { Some(input.u64()?) } else { None };
+    let state = GroupState {
+        partition,
+        group,
+        acknowledgements,
+        view,
+        revision,
+        owner,
+        full,
+        phase,
+        origin,
+        seal,
+        loss,
+        created_by,
+        switches: Switches::default(),
+    };
+    is_possible(&state).then_some(state)
+}
+
+fn decode_phase(input: &mut Input<'_>) -> Option<GroupPhase> {
+    if !input.flag()? {
+        return Some(GroupPhase::Serving { suspects: input.host_set()? });
+    }
+    let count = usize::from(input.u8()?);
+    if count > COPIES_MAX {
+        return None;
+    }
+    let mut reports = BTreeMap::new();
+    for _ in 0..count {
+        let (host, held) = (input.host()?, input.position()?);
+        if reports.keys().next_back().is_some_and(|last| *last >= host) {
+            return None;
+        }
+        reports.insert(host, held);
+    }
+    Some(GroupPhase::Sealing { reports })
+}
+
+/// What every state that commands lead to has.
+fn is_possible(state: &GroupState) -> bool {
+    let members: BTreeSet<_> = state.group.iter().copied().collect();
+    let others: BTreeSet<HostId> = match &state.phase {
+        GroupPhase::Serving { suspects } => suspects.clone(),
+        GroupPhase::Sealing { reports } => reports.keys().copied().collect(),
+    };
+    members.len() == state.group.len()
+        && others.is_subset(&members)
+        && state.full.is_subset(&members)
+        && state.full.contains(&state.owner)
+        && (2..=members.len()).contains(&usize::from(state.acknowledgements))
+        && (ViewNumber::FIRST..=state.view).contains(&state.origin)
+}

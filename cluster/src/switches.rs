@@ -1,0 +1,75 @@
+//! Rules that models and the simulator switch off, to show that each one is needed. Without the
+//! feature `switches` all rules hold, and the checks for them are constants.
+
+/// A rule of decision 026. Where two switches have one number, the rule has two parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Switch {
+    /// 1: acknowledgements of another view or connection do not count.
+    AcknowledgementOfView,
+    /// 1: the owner counts full members only.
+    CountFull,
+    /// 2: n - 1 members must acknowledge.
+    EnoughAcknowledgements,
+    /// 3: a member does not report before its promise has ended.
+    Promise,
+    /// 3: a member that has started promises for one lease.
+    PromiseAtStart,
+    /// 4: the lease begins when the answered message was sent, not when the answer arrives.
+    LeaseFromSend,
+    /// 4: the owner's lease is shorter than a promise.
+    LeaseMargin,
+    /// 5: a member reports what it held after it was frozen.
+    FreezeFirst,
+    /// 5: the record of the view is stored, and a host waits for a state at least as new.
+    StoredView,
+    /// 6: reporters that are shorter than the seal are not full.
+    ShorterIsNotFull,
+    /// 6: a seal needs F - n + 1 reports.
+    ReportQuorum,
+    /// 7: the copy is promoted before it is written.
+    PromoteFirst,
+    /// 8: a copy that is no prefix of the owner's is discarded.
+    DiscardOutdated,
+    /// 9: an owner without a lease is fenced.
+    Fence,
+    /// 10: commands of another revision have no effect.
+    Revision,
+    /// 10: the owner does not count a member that it has proposed to evict, also after a restart.
+    EvictingIsStored,
+    /// 10: before the owner evicts a member, others hold everything that was replicated.
+    EvictHolders,
+    /// 10: before the owner evicts a member, others have granted the lease that it holds.
+    EvictLease,
+    /// 10: an owner that has started waits for a state at least as new as the one it acted on.
+    StoredRevision,
+    /// 11: a member suspects an owner that sends, but does not hear.
+    SuspectDeafOwner,
+}
+
+/// The rules that are switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Switches {
+    #[cfg(feature = "switches")]
+    off: u32,
+}
+
+impl Switches {
+    /// These are off.
+    #[cfg(feature = "switches")]
+    pub fn new(off: &[Switch]) -> Self {
+        Self { off: off.iter().fold(0, |bits, switch| bits | 1 << *switch as u32) }
+    }
+
+    /// Is the rule off?
+    #[cfg(feature = "switches")]
+    pub fn is_off(self, switch: Switch) -> bool {
+        self.off >> switch as u32 & 1 == 1
+    }
+
+    /// All rules hold.
+    #[cfg(not(feature = "switches"))]
+    #[expect(clippy::unused_self, reason = "with the feature `switches` it is used")]
+    pub(crate) const fn is_off(self, _: Switch) -> bool {
+        false
+    }
+}
