@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod cluster;
 mod consensus;
 mod partition;
 mod peer;
@@ -28,6 +29,10 @@ pub mod executor;
 pub mod metrics;
 pub mod clock;
 
+pub use cluster::{
+    ClusterDriver, ClusterNotice, ClusterStatus, CopyConfig, CopyStatus, DriverConfig, HostAddress,
+    MemberStatus,
+};
 pub use consensus::{
     COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
     SNAPSHOT_BYTES_MAX, StateMachine,
