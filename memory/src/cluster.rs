@@ -19,9 +19,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::atomic::Ordering;
 use crate::clock::lease_clock;
 use crate::crash::crash_point;
+use crate::follow::origin;
 use crate::layout::{
-    Corruption, FENCED, LEASE_BOOT, LEASE_END, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN,
-    seal, unseal,
+    CLUSTER_BOOT, CLUSTER_ID, Corruption, EVICTING, FENCED, LEASE_BOOT, LEASE_END, LOG_ORIGIN,
+    OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal, unseal,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -52,6 +53,16 @@ fn present_boot() -> Option<u64> {
     })
 }
 
+fn no_boot() -> Error {
+    let detail = "cannot read /proc/sys/kernel/random/boot_id, so a lease cannot be held";
+    Error::System { detail: detail.to_owned(), errno: 0 }
+}
+
+fn id_words(id: [u8; 16]) -> [u64; 2] {
+    let both = u128::from_le_bytes(id);
+    [both, both >> 64].map(|half| half as u64)
+}
+
 fn sealed(map: &Map, at: u64, what: &'static str) -> Result<u64, Corruption> {
     match map.word(at)?.load(Ordering::Acquire) {
         0 => Ok(0),
@@ -79,8 +90,19 @@ fn lease(map: &Map) -> Result<(u64, u64), Corruption> {
     Ok((boot, sealed(map, LEASE_END, "the end of the lease has a flipped bit")?))
 }
 
+fn evicting(map: &Map) -> Result<u64, Corruption> {
+    sealed(map, EVICTING, "the eviction of a member has a flipped bit")
+}
+
+fn bound_boot(map: &Map) -> Result<u64, Corruption> {
+    sealed(map, CLUSTER_BOOT, "the boot of the region has a flipped bit")
+}
+
 /// The sealed words of a cluster, for the check.
 pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
+    evicting(map)?;
+    bound_boot(map)?;
+    origin(map)?;
     view_seen(map)?;
     is_fenced(map)?;
     lease(map)?;
@@ -101,9 +123,15 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
         store(map, FENCED, seal(1))?;
         damaged.push("the fence: writers of logged namespaces are refused until the node starts");
     }
-    if view_seen(map).is_err() {
-        store(map, VIEW_SEEN, 0)?;
-        damaged.push("the highest view seen: the copy joins again");
+    if view_seen(map).is_err() || evicting(map).is_err() || bound_boot(map).is_err() {
+        for at in [VIEW_SEEN, EVICTING, CLUSTER_BOOT] {
+            store(map, at, 0)?;
+        }
+        damaged.push("what the region knows of its cluster: the copy joins again");
+    }
+    if origin(map).is_err() {
+        store(map, LOG_ORIGIN, 0)?;
+        damaged.push("the origin of the log: its followers join again");
     }
     if owner_address(map).is_err() {
         store(map, OWNER_ADDRESS, 0)?;
@@ -169,6 +197,68 @@ impl Member {
         Ok(view_seen(self.map())?)
     }
 
+    /// The revision at which the owner has proposed to evict a member, and the member.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn evicting(&self) -> Result<Option<(u64, u16)>> {
+        let word = evicting(self.map())?;
+        let host = u16::try_from(word & 0xffff).unwrap_or(0);
+        Ok((host != 0).then_some((word >> 16, host)))
+    }
+
+    /// Stores that the owner does not count a member any more. It survives a kill.
+    ///
+    /// # Errors
+    /// `BadArgument`: a revision above 2^32 - 1; `Damaged`, `Forked`.
+    pub fn set_evicting(&self, evicting: Option<(u64, u16)>) -> Result<()> {
+        self.check_usable()?;
+        let word = match evicting {
+            None => 0,
+            Some((revision, host)) => {
+                if revision > u64::from(u32::MAX) {
+                    let detail = format!("revision {revision} is above the highest one");
+                    return Err(Error::BadArgument { detail });
+                }
+                seal(revision << 16 | u64::from(host))
+            }
+        };
+        store(self.map(), EVICTING, word)?;
+        crash_point!("cluster.evicting");
+        self.check_not_truncated()
+    }
+
+    /// True if the region was bound to this cluster since the machine was started: before that, its
+    /// content may be that of another moment.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_bound(&self, cluster_id: [u8; 16]) -> Result<bool> {
+        let map = self.map();
+        for (at, word) in (CLUSTER_ID..).step_by(8).zip(id_words(cluster_id)) {
+            if map.word(at)?.load(Ordering::Acquire) != word {
+                return Ok(false);
+            }
+        }
+        Ok(present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot)))
+    }
+
+    /// The content of the region is that of a copy of this cluster from now on.
+    ///
+    /// # Errors
+    /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
+    pub fn bind(&self, cluster_id: [u8; 16]) -> Result<()> {
+        self.check_usable()?;
+        let Some(boot) = present_boot() else { return Err(no_boot()) };
+        let map = self.map();
+        store(map, CLUSTER_BOOT, 0)?;
+        for (at, word) in (CLUSTER_ID..).step_by(8).zip(id_words(cluster_id)) {
+            store(map, at, word)?;
+        }
+        store(map, CLUSTER_BOOT, seal(boot))?;
+        self.check_not_truncated()
+    }
+
     /// True while writers of logged namespaces are refused. Cost: one load.
     ///
     /// # Errors
@@ -198,10 +288,7 @@ impl Member {
     /// `Forked`.
     pub fn set_lease_end(&self, until: Duration) -> Result<()> {
         self.check_usable()?;
-        let Some(boot) = present_boot() else {
-            let detail = "cannot read /proc/sys/kernel/random/boot_id, so a lease cannot be held";
-            return Err(Error::System { detail: detail.to_owned(), errno: 0 });
-        };
+        let Some(boot) = present_boot() else { return Err(no_boot()) };
         let map = self.map();
         if map.word(LEASE_BOOT)?.load(Ordering::Acquire) != seal(boot) {
             store(map, LEASE_END, seal(0))?; // O1
@@ -211,6 +298,16 @@ impl Member {
         let micros = u64::try_from(until.as_micros()).unwrap_or(0);
         store(map, LEASE_END, seal(micros & VIEW_MAX))?; // O3
         self.check_not_truncated()
+    }
+
+    /// The end of the lease by the clock of this boot, which may have passed; zero if there is none.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn lease_end(&self) -> Result<Duration> {
+        let (boot, end) = lease(self.map())?;
+        let is_present = present_boot() == Some(boot);
+        Ok(if is_present { Duration::from_micros(end) } else { Duration::ZERO })
     }
 
     /// The region belongs to no cluster any more.

@@ -16,9 +16,9 @@ use crate::index::bucket::{
     GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
 };
 use crate::layout::{
-    CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_PLACES,
-    FOLLOW_STATE, LOG_INCARNATION, LOG_SHIPPED, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at,
-    entry_of, seal, unseal,
+    CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
+    FOLLOW_PLACES, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN, LOG_SHIPPED, SUPER_ID,
+    SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -34,6 +34,8 @@ pub struct LogIdentity {
     pub region: [u64; 2],
     /// How often the log has lost all its entries: its positions are those of this incarnation.
     pub incarnation: u64,
+    /// In a cluster, the view in which the log became that of its partition.
+    pub origin: u64,
 }
 
 /// How far a region is with the log that it follows.
@@ -103,6 +105,9 @@ impl FollowState {
     }
 }
 
+/// The words that name a log.
+const SOURCE_WORDS: [u64; 4] = [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION, FOLLOW_ORIGIN];
+
 /// The check value of some words.
 fn check_of(words: &[u64]) -> u64 {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -147,12 +152,13 @@ pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
         let (source, applied) = switch::target(map)?;
         return Ok(Some(Following { state, source, applied }));
     }
-    let [one, other, incarnation] =
-        [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION].map(|at| load(map, at));
-    let (one, other, incarnation) = (one?, other?, incarnation?);
-    let is_whole = load(map, FOLLOW_CHECK)? == check_of(&[one, other, incarnation]);
-    let source = if is_whole {
-        LogIdentity { region: [one, other], incarnation }
+    let mut words = [0; 4];
+    for (word, at) in words.iter_mut().zip(SOURCE_WORDS) {
+        *word = load(map, at)?;
+    }
+    let [one, other, incarnation, origin] = words;
+    let source = if load(map, FOLLOW_CHECK)? == check_of(&words) {
+        LogIdentity { region: [one, other], incarnation, origin }
     } else if matches!(state, FollowState::Joining | FollowState::Demoting) {
         // A process was killed while it began to follow another log, or it has followed none.
         LogIdentity::default()
@@ -167,6 +173,14 @@ pub(crate) fn incarnation(map: &Map) -> Result<u64, Corruption> {
     match load(map, LOG_INCARNATION)? {
         0 => Ok(0),
         word => unseal(word, "the incarnation of the log has a flipped bit"),
+    }
+}
+
+/// The view in which the region's log became that of its partition.
+pub(crate) fn origin(map: &Map) -> Result<u64, Corruption> {
+    match load(map, LOG_ORIGIN)? {
+        0 => Ok(0),
+        word => unseal(word, "the origin of the log has a flipped bit"),
     }
 }
 
@@ -192,22 +206,23 @@ pub(crate) fn rejoin(map: &Map) -> Result<(), Corruption> {
     for place in FOLLOW_PLACES {
         store(map, place + 16, 0)?;
     }
-    for at in [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION] {
+    for at in SOURCE_WORDS {
         store(map, at, 0)?;
     }
-    store(map, FOLLOW_CHECK, check_of(&[0; 3]))?;
+    store(map, FOLLOW_CHECK, check_of(&[0; 4]))?;
     store(map, FOLLOW_STATE, seal(FollowState::Joining.code()))
 }
 
 /// Stores which log is followed. With a check value of nothing in between.
 fn name_source(map: &Map, source: LogIdentity) -> Result<(), Corruption> {
     let [one, other] = source.region;
+    let words = [one, other, source.incarnation, source.origin];
     store(map, FOLLOW_CHECK, 0)?;
     crash_point!("follow.unnamed");
-    store(map, FOLLOW_ID, one)?;
-    store(map, FOLLOW_ID + 8, other)?;
-    store(map, FOLLOW_INCARNATION, source.incarnation)?;
-    store(map, FOLLOW_CHECK, check_of(&[one, other, source.incarnation]))
+    for (word, at) in words.into_iter().zip(SOURCE_WORDS) {
+        store(map, at, word)?;
+    }
+    store(map, FOLLOW_CHECK, check_of(&words))
 }
 
 impl Member {
@@ -218,7 +233,17 @@ impl Member {
     pub fn log_identity(&self) -> Result<LogIdentity> {
         let map = self.map();
         let region = [load(map, SUPER_ID)?, load(map, SUPER_ID + 8)?];
-        Ok(LogIdentity { region, incarnation: incarnation(map)? })
+        let (incarnation, origin) = (incarnation(map)?, origin(map)?);
+        Ok(LogIdentity { region, incarnation, origin })
+    }
+
+    /// The region's log is that of its partition since a view.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn set_log_origin(&self, view: u64) -> Result<()> {
+        self.check_usable()?;
+        Ok(store(self.map(), LOG_ORIGIN, seal(view))?)
     }
 
     /// What the region follows, if it follows another one.

@@ -84,20 +84,28 @@ pub(crate) const FOLLOW_STATE: u64 = CLUSTER_PAGE + 0x5c0;
 pub(crate) const FOLLOW_ID: u64 = CLUSTER_PAGE + 0x5c8;
 pub(crate) const FOLLOW_INCARNATION: u64 = CLUSTER_PAGE + 0x5d8;
 pub(crate) const FOLLOW_CHECK: u64 = CLUSTER_PAGE + 0x5e0;
+pub(crate) const FOLLOW_ORIGIN: u64 = CLUSTER_PAGE + 0x5e8;
 /// Two places for the last applied position: position, check value of its entry, check value of
 /// both.
 pub(crate) const FOLLOW_PLACES: [u64; 2] = [CLUSTER_PAGE + 0x600, CLUSTER_PAGE + 0x640];
 /// The last entry that a follower has acknowledged: position, check value of the entry, check value
 /// of both.
 pub(crate) const LOG_SHIPPED: u64 = CLUSTER_PAGE + 0x680;
-/// How the region became the successor of the one that it followed (`takeover.rs`): eight words.
+/// How the region became the successor of the one that it followed (`takeover.rs`): nine words.
 pub(crate) const TAKEOVER: u64 = CLUSTER_PAGE + 0x6c0;
-/// The log that a follower changes to, and its position in it: six words (`follow/switch.rs`).
-pub(crate) const FOLLOW_SWITCH: u64 = CLUSTER_PAGE + 0x700;
+/// The log that a follower changes to, and its position in it: seven words (`follow/switch.rs`).
+pub(crate) const FOLLOW_SWITCH: u64 = CLUSTER_PAGE + 0x710;
 /// The address of the owner of a followed region: check value, bytes, text (`cluster.rs`).
-pub(crate) const OWNER_ADDRESS: u64 = CLUSTER_PAGE + 0x740;
+pub(crate) const OWNER_ADDRESS: u64 = CLUSTER_PAGE + 0x780;
 /// The most bytes of that text.
 pub(crate) const OWNER_ADDRESS_BYTES_MAX: u64 = 112;
+/// The cluster that the region belongs to, and the boot in which it was bound to it, sealed.
+pub(crate) const CLUSTER_ID: u64 = CLUSTER_PAGE;
+pub(crate) const CLUSTER_BOOT: u64 = CLUSTER_PAGE + 0x010;
+/// Of a member that its owner does not count any more: `revision:32 | host:16`, sealed. 0: none.
+pub(crate) const EVICTING: u64 = CLUSTER_PAGE + 0x308;
+/// The view in which the log became that of its partition, sealed. 0 stands for 0.
+pub(crate) const LOG_ORIGIN: u64 = CLUSTER_PAGE + 0x588;
 /// The end of the owner's lease in microseconds of `CLOCK_BOOTTIME`, and the boot whose clock
 /// that is, both sealed (`cluster.rs`).
 pub(crate) const LEASE_END: u64 = CLUSTER_PAGE + 0x140;
@@ -122,11 +130,14 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LOG_GAP_COUNT
             | LOG_DECLARATIONS
             | LOG_WAKE
+            | CLUSTER_BOOT
+            | EVICTING
             | LEASE_END
             | LEASE_BOOT
             | FENCED
             | VIEW_SEEN
-    ) || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
+    ) || at >= CLUSTER_ID && at < CLUSTER_ID + 16
+        || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
         || at >= follow_first && at < follow_last
 }
 

@@ -31,7 +31,7 @@ pub struct Takeover {
     pub position: u64,
 }
 
-const WORDS: usize = 7;
+const WORDS: usize = 8;
 
 fn check_of(words: &[u64; WORDS]) -> u64 {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -45,11 +45,11 @@ fn takeover(map: &Map, own: LogIdentity) -> Result<Option<Takeover>, Corruption>
         *word = map.word(at)?.load(Ordering::Acquire);
     }
     let check = map.word(TAKEOVER + 8 * WORDS as u64)?.load(Ordering::Acquire);
-    let [one, other, old_incarnation, seal, seal_check, incarnation, position] = words;
+    let [one, other, old_incarnation, old_origin, seal, seal_check, incarnation, position] = words;
     // One that was not stored completely was not relied on; one of an earlier log is not of use.
     let is_present = check == check_of(&words) && incarnation == own.incarnation;
     Ok(is_present.then_some(Takeover {
-        old: LogIdentity { region: [one, other], incarnation: old_incarnation },
+        old: LogIdentity { region: [one, other], incarnation: old_incarnation, origin: old_origin },
         seal: FollowPosition { position: seal, check: seal_check },
         own,
         position,
@@ -75,8 +75,9 @@ impl Member {
         let map = self.map();
         let Takeover { old, seal, own, position } = *takeover;
         let [one, other] = old.region;
+        let (seal, check) = (seal.position, seal.check);
         let words =
-            [one, other, old.incarnation, seal.position, seal.check, own.incarnation, position];
+            [one, other, old.incarnation, old.origin, seal, check, own.incarnation, position];
         let check_at = TAKEOVER + 8 * WORDS as u64;
         map.word(check_at)?.store(0, Ordering::Release);
         for (word, at) in words.iter().zip((TAKEOVER..).step_by(8)) {

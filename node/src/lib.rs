@@ -42,7 +42,7 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
-pub use partition::{Freeze, Partition, PartitionConfig, PartitionState};
+pub use partition::{FollowTarget, Freeze, Partition, PartitionConfig, PartitionState};
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,
     PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer, follow,

@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    Demotion, FollowState, Following, LogIdentity, Region, Session, Takeover, WhenFull,
+    Demotion, FollowPosition, FollowState, Following, LogIdentity, Region, Session, Takeover,
+    WhenFull,
 };
 
 use self::member::{MemberThread, Target};
@@ -66,21 +67,45 @@ impl std::fmt::Debug for PartitionConfig {
 /// What a host answers that is to freeze its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freeze {
-    /// From now on nothing of a lower view is applied.
-    Frozen(Following),
-    /// The host has promised its owner not to report yet.
-    Promised {
-        /// The end of the promise, by the clock of leases.
-        until: Duration,
+    /// From now on nothing of a lower view is applied, and in an owner's region nothing is written.
+    /// It has everything of a log up to a position.
+    Frozen {
+        /// The log.
+        log: LogIdentity,
+        /// The last entry of it that the region has.
+        place: FollowPosition,
+        /// True if it is the region's own log.
+        is_own: bool,
     },
     /// The copy has not all records of a moment, or is none: it is not reported. It is frozen all
     /// the same.
     NotFull,
 }
 
+/// Which owner is followed.
+#[derive(Clone, Copy, Debug)]
+pub struct FollowTarget<'t> {
+    /// The view of the connection.
+    pub view: u64,
+    /// `host:port` of the owner's listener.
+    pub address: &'t str,
+    /// Where clients reach the owner.
+    pub clients: Option<&'t str>,
+    /// The copy is discarded first.
+    pub discards: bool,
+}
+
 /// What the region of a partition is at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionState {
+    /// True if the content is that of a copy of this cluster, of this boot of the machine.
+    pub is_bound: bool,
+    /// That the owner does not count a member any more: revision and number of the host.
+    pub evicting: Option<(u64, u16)>,
+    /// The end of the lease by the clock of leases; zero if there is none.
+    pub lease_until: Duration,
+    /// True while writers of replicated namespaces are refused.
+    pub is_fenced: bool,
     /// The highest view that was seen.
     pub view_seen: u64,
     /// What the region follows; `None`: it is an owner's.
@@ -117,8 +142,7 @@ impl Drop for Partition {
 }
 
 impl Partition {
-    /// Opens the copy. It follows no host and serves none yet, and has promised for one lease,
-    /// because it does not know what it has promised before.
+    /// Opens the copy. It follows no host and serves none yet.
     ///
     /// # Errors
     /// `System`: no thread; those of a session.
@@ -160,6 +184,10 @@ impl Partition {
     pub fn state(&self) -> Result<PartitionState> {
         let session = self.session();
         Ok(PartitionState {
+            is_bound: session.is_bound(self.group.cluster_id)?,
+            evicting: session.evicting()?,
+            lease_until: session.lease_end()?,
+            is_fenced: session.is_fenced()?,
             view_seen: session.view_seen()?,
             following: session.following()?,
             own: session.log_identity()?,
@@ -175,18 +203,35 @@ impl Partition {
     }
 
     /// Follows the owner at `address` (`host:port` of its listener) in a view, until it is told
-    /// otherwise. Refused writers learn `clients`, where clients reach the owner. A copy that
-    /// cannot continue joins.
+    /// otherwise; `discards`: the copy is discarded first. Refused writers learn `clients`, where
+    /// clients reach the owner. A copy that cannot continue joins.
     ///
     /// # Errors
-    /// `BadArgument`: a higher view was seen, or the region is an owner's; `Damaged`, `Forked`.
-    pub fn follow(&self, view: u64, address: &str, clients: Option<&str>) -> Result<()> {
+    /// `BadArgument`: a higher view was seen, or the region is an owner's; those of
+    /// [`Partition::demote`].
+    pub fn follow(&self, target: &FollowTarget<'_>) -> Result<()> {
+        let FollowTarget { view, address, clients, discards } = *target;
         self.stop_serving();
         let session = self.session();
         see(&session, view)?;
+        match session.following()?.map(|following| following.state) {
+            None => return refused("the region is an owner's: demote it before it follows"),
+            // A promotion or a demotion was killed, and another host is the owner.
+            Some(FollowState::Promoting | FollowState::Demoting) => {
+                self.group.unsettle();
+                session.demote(None)?;
+            }
+            Some(FollowState::Joining | FollowState::Extending | FollowState::Full) => {}
+        }
         session.set_owner_address(clients)?;
-        self.member.set(Some(Target { view, address: address.to_owned() }));
+        self.group.clear_floor();
+        self.member.set(Some(Target { view, address: address.to_owned(), discards }));
         Ok(())
+    }
+
+    /// The stamp of a position message may be answered, in this view, from now on.
+    pub fn answer(&self, view: u64, stamp: u64) {
+        self.group.answer(view, stamp);
     }
 
     /// Follows no host from now on. Waits until what is applied at present is applied.
@@ -195,50 +240,76 @@ impl Partition {
         self.member.wait_until_idle();
     }
 
-    /// Freezes the copy for a report, unless the host has promised: the view is stored in the
-    /// region, then nothing of a lower one is applied, then the position is read.
+    /// Freezes the copy for a report: the view is stored in the region, then nothing of a lower one
+    /// is applied, then the position is read. In an owner's region writers are fenced, and those in
+    /// their commit end it.
     ///
     /// # Errors
-    /// `BadArgument`: a higher view was seen; `Damaged`, `Forked`.
+    /// `BadArgument`: a higher view was seen; `Stalled`: a stopped process is in a commit;
+    /// `Damaged`, `Forked`.
     pub fn freeze(&self, view: u64) -> Result<Freeze> {
-        let turn = self.group.turn_to_freeze();
-        if let Some(until) = turn.promised() {
-            return Ok(Freeze::Promised { until });
-        }
-        let session = self.session();
-        see(&session, view)?;
-        let following = session.following()?;
-        drop(turn);
+        let (session, following) = {
+            let _turn = self.group.turn_to_freeze();
+            let session = self.session();
+            see(&session, view)?;
+            let following = session.following()?;
+            (session, following)
+        };
         // A connection of a higher view may be what is followed already.
         self.member.end_below(view);
-        Ok(match following {
-            Some(following)
-                if following.state == FollowState::Full && following.applied.position != 0 =>
-            {
-                Freeze::Frozen(following)
-            }
-            Some(_) | None => Freeze::NotFull,
+        let Some(Following { state, source, applied }) = following else {
+            self.stop_serving();
+            session.set_fenced(true)?;
+            session.drain_logged()?;
+            let (log, place) = (session.log_identity()?, session.last_entry()?);
+            return Ok(Freeze::Frozen { log, place, is_own: true });
+        };
+        // A promotion that was killed has fenced writers: the copy is as it was.
+        let is_whole = matches!(state, FollowState::Full | FollowState::Promoting)
+            && session.is_bound(self.group.cluster_id)?;
+        Ok(if is_whole {
+            Freeze::Frozen { log: source, place: applied, is_own: false }
+        } else {
+            Freeze::NotFull
         })
     }
 
     /// Makes the frozen copy the owner's region: its namespaces are logged, then they may be
     /// written. Members of the old log get what they lack. Writers are fenced until
-    /// [`Partition::set_fenced`], so that the driver says when they begin. Repeated after a kill.
-    /// A region that has followed none is the first owner's: it has no takeover.
+    /// [`Partition::set_fenced`], so that the driver says when they begin. `seal`: what the copy
+    /// must hold, exactly; `None`: the region is an ordinary one, or an owner's, and its log becomes
+    /// that of the partition. Repeated after a kill.
     ///
     /// # Errors
-    /// `BadArgument`: a higher view was seen, or the copy is not full and `accepts_joining` is
-    /// false; those of [`Session::promote_logged`].
-    pub fn promote(&self, view: u64, accepts_joining: bool) -> Result<Option<Takeover>> {
+    /// `BadArgument`: a higher view was seen, the region is no copy, or it does not hold the seal;
+    /// those of [`Session::promote_logged`].
+    pub fn promote(
+        &self,
+        view: u64,
+        seal: Option<(LogIdentity, FollowPosition)>,
+    ) -> Result<Option<Takeover>> {
         self.stop_following();
         let session = self.session();
         see(&session, view)?;
         session.set_owner_address(None)?;
-        if session.following()?.is_none() {
-            return session.takeover();
-        }
+        self.group.clear_floor();
         session.set_fenced(true)?;
-        let takeover = session.promote_logged(WhenFull::Refuse, accepts_joining)?;
+        let Some((log, place)) = seal else {
+            if session.following()?.is_some() {
+                return refused("the region follows another one, and no seal is given");
+            }
+            session.begin_partition(view)?;
+            session.bind(self.group.cluster_id)?;
+            return Ok(None);
+        };
+        let known =
+            session.takeover()?.filter(|takeover| (takeover.old, takeover.seal) == (log, place));
+        match session.following()? {
+            None if known.is_some_and(|takeover| takeover.own.origin == view) => return Ok(known),
+            Some(following) if (following.source, following.applied) == (log, place) => {}
+            Some(_) | None => return refused("the copy does not hold exactly what was sealed"),
+        }
+        let takeover = session.promote_logged(view, WhenFull::Refuse, false)?;
         let kept = std::mem::take(&mut *self.group.kept());
         let numbers = session.taken_over_numbers()?;
         self.group.set_catch_up(Some(CatchUp { takeover, numbers, kept }));
@@ -256,8 +327,7 @@ impl Partition {
             let session = self.session();
             see(&session, view)?;
             if session.following()?.is_some() {
-                let detail = "the region follows another one: promote it before it serves members";
-                return Err(Error::BadArgument { detail: detail.to_owned() });
+                return refused("the region follows another one: promote it before it serves");
             }
         }
         self.shared.declare()?;
@@ -276,6 +346,22 @@ impl Partition {
     /// `Damaged`, `Forked`.
     pub fn set_replicated(&self, position: u64) -> Result<()> {
         self.session().acknowledge_to(position)
+    }
+
+    /// Every full member has applied the own log up to a position: the log may forget that.
+    pub fn raise_floor(&self, position: u64) {
+        self.group.raise_floor(position);
+    }
+
+    /// Stores the view that was seen, and that the owner does not count a member any more
+    /// (`revision`, number of the host).
+    ///
+    /// # Errors
+    /// `BadArgument`: a view or revision that is too high; `Damaged`, `Forked`.
+    pub fn store_record(&self, view: u64, evicting: Option<(u64, u16)>) -> Result<()> {
+        let session = self.session();
+        session.see_view(view)?;
+        session.set_evicting(evicting)
     }
 
     /// This host owns the partition until this time of the clock of leases.
@@ -309,7 +395,9 @@ impl Partition {
         see(&session, view)?;
         session.set_owner_lease(Duration::ZERO)?;
         match session.following()? {
-            Some(following) if following.state != FollowState::Demoting => {
+            Some(following)
+                if !matches!(following.state, FollowState::Demoting | FollowState::Promoting) =>
+            {
                 return Ok(Demotion::default());
             }
             Some(_) | None => {}
@@ -319,6 +407,10 @@ impl Partition {
         self.group.unsettle();
         session.demote(seal)
     }
+}
+
+fn refused<T>(detail: &str) -> Result<T> {
+    Err(Error::BadArgument { detail: detail.to_owned() })
 }
 
 /// Stores that a view was seen. A lower one than before is refused.

@@ -18,10 +18,10 @@
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, Takeover};
+use nearstate_memory::{FollowPosition, FollowState, Following, LogIdentity, OwnerLease, Takeover};
 use nearstate_model::{Error, Result};
 
-use crate::log::consumer::WhenFull;
+use crate::log::consumer::{StreamItem, WhenFull};
 use crate::session::Session;
 
 /// What a demotion has changed.
@@ -146,7 +146,12 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::promote`], [`Session::stream`].
-    pub fn promote_logged(&self, when_full: WhenFull, accepts_joining: bool) -> Result<Takeover> {
+    pub fn promote_logged(
+        &self,
+        view: u64,
+        when_full: WhenFull,
+        accepts_joining: bool,
+    ) -> Result<Takeover> {
         let (_lock, following) = self.begin_promotion(accepts_joining)?;
         let known = self
             .member
@@ -154,8 +159,11 @@ impl Session {
             .filter(|known| (known.old, known.seal) == (following.source, following.applied));
         self.raise_generations()?;
         let takeover = match known {
-            Some(known) => known,
-            None => self.begin_own_log(&following, when_full)?,
+            Some(known) => {
+                self.member.set_log_origin(view)?;
+                Takeover { own: self.member.log_identity()?, ..known }
+            }
+            None => self.begin_own_log(&following, (view, when_full))?,
         };
         self.open_to_writers()?;
         self.member.set_follow_state(None)?;
@@ -163,11 +171,15 @@ impl Session {
     }
 
     /// P3 to P5.
-    fn begin_own_log(&self, following: &Following, when_full: WhenFull) -> Result<Takeover> {
+    fn begin_own_log(
+        &self,
+        following: &Following,
+        (view, when_full): (u64, WhenFull),
+    ) -> Result<Takeover> {
         for (_, namespace) in self.followed_namespaces()? {
             self.stream(namespace, when_full)?;
         }
-        self.member.raise_log_incarnation()?;
+        self.begin_incarnation(view)?;
         let takeover = Takeover {
             old: following.source,
             seal: following.applied,
@@ -176,6 +188,101 @@ impl Session {
         };
         self.member.set_takeover(&takeover)?;
         Ok(takeover)
+    }
+
+    /// The log of an ordinary region becomes that of a partition: its positions are those of another
+    /// incarnation. Does nothing if that was done before.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn begin_partition(&self, view: u64) -> Result<()> {
+        if self.member.log_identity()?.origin == view {
+            return Ok(());
+        }
+        self.begin_incarnation(view)
+    }
+
+    fn begin_incarnation(&self, view: u64) -> Result<()> {
+        // An incarnation has one origin.
+        self.member.set_log_origin(0)?;
+        self.member.raise_log_incarnation()?;
+        self.member.set_log_origin(view)
+    }
+
+    /// The writers of logged namespaces that are in their commit end it. Before, they are fenced, so
+    /// no other one begins.
+    ///
+    /// Complexity: linear in the number of buckets, about 30 ns each.
+    ///
+    /// # Errors
+    /// `Stalled`: a stopped process is in a commit; `Damaged`, `Forked`.
+    pub fn drain_logged(&self) -> Result<()> {
+        for (_, namespace) in self.namespaces()? {
+            if self.member.namespace_flags(namespace.index)? & namespace_flags::LOGGED != 0 {
+                self.member.drain_writers(self.table(namespace)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last entry of the own log: position 0 if the log has none.
+    ///
+    /// Complexity: linear in the entries behind the last one that a follower has acknowledged.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn last_entry(&self) -> Result<FollowPosition> {
+        let shipped = self.member.shipped_position()?;
+        let floor = self.member.log_floor_position()?;
+        let mut last = shipped;
+        let mut stream =
+            self.commit_stream_behind(shipped.position.max(floor.saturating_sub(1)))?;
+        while let Some(item) = stream.next()? {
+            if let StreamItem::Transaction(entry) = item {
+                last = FollowPosition { position: entry.number, check: entry.check_value()? };
+            }
+        }
+        Ok(last)
+    }
+
+    /// The revision at which the owner has proposed to evict a member, and the member.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn evicting(&self) -> Result<Option<(u64, u16)>> {
+        self.member.evicting()
+    }
+
+    /// Stores that the owner does not count a member any more.
+    ///
+    /// # Errors
+    /// `BadArgument`: a revision above 2^32 - 1; `Damaged`, `Forked`.
+    pub fn set_evicting(&self, evicting: Option<(u64, u16)>) -> Result<()> {
+        self.member.set_evicting(evicting)
+    }
+
+    /// True if the region was bound to this cluster since the machine was started.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_bound(&self, cluster_id: [u8; 16]) -> Result<bool> {
+        self.member.is_bound(cluster_id)
+    }
+
+    /// The content of the region is that of a copy of this cluster from now on.
+    ///
+    /// # Errors
+    /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
+    pub fn bind(&self, cluster_id: [u8; 16]) -> Result<()> {
+        self.member.bind(cluster_id)
+    }
+
+    /// The end of the lease by the clock of this boot; zero if there is none.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn lease_end(&self) -> Result<Duration> {
+        self.member.lease_end()
     }
 
     /// Makes the owner's region a copy of nothing, because another host owns the partition. `seal`:
@@ -191,8 +298,9 @@ impl Session {
     /// `Damaged`, `Forked`.
     pub fn demote(&self, seal: Option<u64>) -> Result<Demotion> {
         let _lock = self.member.lock_follower()?;
+        // A promotion that was killed has fenced writers: the copy is as it was.
         if let Some(following) = self.member.following()?
-            && following.state != FollowState::Demoting
+            && !matches!(following.state, FollowState::Demoting | FollowState::Promoting)
         {
             let detail = "the region follows another one already: there is nothing to demote";
             return Err(Error::BadArgument { detail: detail.to_owned() });
@@ -219,7 +327,7 @@ impl Session {
             self.member.clear_logged_since(namespace.index)?;
         }
         self.relax_streams()?;
-        self.member.raise_log_incarnation()?;
+        self.begin_incarnation(0)?;
         self.member.begin_following(LogIdentity::default())?;
         self.member.set_fenced(false)?;
         Ok(Demotion { namespaces: followed.len(), lost, lost_replicated })

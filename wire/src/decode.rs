@@ -71,6 +71,12 @@ impl<'a> PayloadReader<'a> {
                 stamp: self.u64("a stamp")?,
                 replicated: self.u64("a position")?,
                 floor: self.u64("a position")?,
+                answered: self.u64("a stamp")?,
+                is_leased: match self.u8("whether there is a lease")? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(unknown("lease", other.into())),
+                },
             }),
             FrameKind::Switch => Message::Switch(self.switch()?),
             FrameKind::Acknowledge => Message::Acknowledge(Acknowledgement {
@@ -91,14 +97,14 @@ impl<'a> PayloadReader<'a> {
     fn switch(&mut self) -> Result<SwitchMessage, WireError> {
         let source_id = self.array("a source id")?;
         check_source_id(source_id)?;
-        let incarnation = self.u64("an incarnation")?;
+        let (incarnation, origin) = (self.u64("an incarnation")?, self.u64("an origin")?);
         let (position, check) = (self.u64("a position")?, self.u64("a check value")?);
         let count = self.u32("a number of namespaces")? as usize;
         check_limit("namespaces of a switch", count, SWITCHED_NAMESPACES_MAX)?;
         let numbers = self.list("namespaces", count, 2 * 4, |reader| {
             Ok((reader.u32("a namespace")?, reader.u32("a namespace")?))
         })?;
-        Ok(SwitchMessage { source_id, incarnation, position, check, numbers })
+        Ok(SwitchMessage { source_id, incarnation, origin, position, check, numbers })
     }
 
     fn hello(&mut self) -> Result<Hello<'a>, WireError> {
@@ -107,6 +113,7 @@ impl<'a> PayloadReader<'a> {
             place: self.place()?,
             source_id: self.array("a source id")?,
             incarnation: self.u64("an incarnation")?,
+            origin: self.u64("an origin")?,
             position: self.u64("a position")?,
             check: self.u64("a check value")?,
             heap_bytes: self.u64("a heap size")?,
@@ -123,6 +130,7 @@ impl<'a> PayloadReader<'a> {
             place,
             source_id,
             incarnation: self.u64("an incarnation")?,
+            origin: self.u64("an origin")?,
             start: match self.u8("a start")? {
                 code::CONTINUE => Start::Continue,
                 code::JOIN => Start::Join,

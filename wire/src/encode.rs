@@ -71,6 +71,8 @@ pub(crate) fn encode(message: &Message<'_>, out: &mut impl Output) -> Result<(),
             put_u64(position.stamp, out);
             put_u64(position.replicated, out);
             put_u64(position.floor, out);
+            put_u64(position.answered, out);
+            put_u8(position.is_leased.into(), out);
             Ok(())
         }
         Message::Acknowledge(acknowledgement) => {
@@ -93,6 +95,7 @@ fn put_switch(switch: &SwitchMessage, out: &mut impl Output) -> Result<(), WireE
     check_limit("namespaces of a switch", switch.numbers.len(), SWITCHED_NAMESPACES_MAX)?;
     out.put(&switch.source_id);
     put_u64(switch.incarnation, out);
+    put_u64(switch.origin, out);
     put_u64(switch.position, out);
     put_u64(switch.check, out);
     put_u32(narrow_u32(switch.numbers.len()), out);
@@ -108,6 +111,7 @@ fn put_hello(hello: &Hello<'_>, out: &mut impl Output) -> Result<(), WireError> 
     put_place(hello.place, out);
     out.put(&hello.source_id);
     put_u64(hello.incarnation, out);
+    put_u64(hello.origin, out);
     put_u64(hello.position, out);
     put_u64(hello.check, out);
     put_u64(hello.heap_bytes, out);
@@ -120,6 +124,7 @@ fn put_welcome(welcome: &Welcome<'_>, out: &mut impl Output) -> Result<(), WireE
     put_place(welcome.place, out);
     out.put(&welcome.source_id);
     put_u64(welcome.incarnation, out);
+    put_u64(welcome.origin, out);
     put_u8(
         match welcome.start {
             Start::Continue => code::CONTINUE,

@@ -28,7 +28,7 @@ pub const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const SWITCHED_NAMESPACES_MAX: usize = NAMESPACES_MAX;
 
 /// The largest switch: the most namespaces with two numbers each, and where the log is.
-pub const SWITCH_BYTES_MAX: usize = 44 + 8 * SWITCHED_NAMESPACES_MAX;
+pub const SWITCH_BYTES_MAX: usize = 52 + 8 * SWITCHED_NAMESPACES_MAX;
 
 /// The longest name of a host, in bytes: as that of a namespace, for logs and metrics.
 pub const HOST_NAME_BYTES_MAX: usize = 255;

@@ -60,6 +60,8 @@ pub struct Hello<'a> {
     pub source_id: [u8; 16],
     /// Incarnation of that source's region.
     pub incarnation: u64,
+    /// The view in which that log became that of the partition; 0 without a cluster.
+    pub origin: u64,
     /// Position of the last entry that was applied. 0: none.
     pub position: u64,
     /// Check value of that entry. 0: none.
@@ -79,6 +81,8 @@ pub struct Welcome<'a> {
     pub source_id: [u8; 16],
     /// Incarnation of that region.
     pub incarnation: u64,
+    /// The view in which that log became that of the partition; 0 without a cluster.
+    pub origin: u64,
     /// Where the source begins.
     pub start: Start,
     /// Bytes of the source's heap.
@@ -282,12 +286,17 @@ pub struct PositionMessage {
     pub check: u64,
     /// The end of the source's log.
     pub tail: u64,
-    /// A number that the follower returns.
+    /// A rising number that the follower returns: in a cluster the time of the source's clock before
+    /// the message was sent, in nanoseconds.
     pub stamp: u64,
     /// The position up to which the log counts as replicated.
     pub replicated: u64,
     /// The position up to which every full member has applied the log.
     pub floor: u64,
+    /// The highest stamp that this follower has returned, as far as the source knows.
+    pub answered: u64,
+    /// True if the source has a lease.
+    pub is_leased: bool,
 }
 
 /// The log that the follower has of an old owner ends. It has everything of it that the group has
@@ -298,6 +307,8 @@ pub struct SwitchMessage {
     pub source_id: [u8; 16],
     /// Incarnation of that region.
     pub incarnation: u64,
+    /// The view in which that log became that of the partition; 0 without a cluster.
+    pub origin: u64,
     /// The position in its log.
     pub position: u64,
     /// The check value there; 0: there is no entry.
@@ -312,8 +323,8 @@ pub struct SwitchMessage {
 pub struct Acknowledgement {
     /// The last applied position.
     pub position: u64,
-    /// The stamp of the last position message; 0 if none has arrived since the last
-    /// acknowledgement.
+    /// The stamp of the last position message, in a cluster the highest one that the follower may
+    /// answer. 0: none.
     pub stamp: u64,
 }
 

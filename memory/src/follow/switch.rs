@@ -27,15 +27,15 @@ use crate::region::map::Map;
 
 /// Where a follower that switches continues.
 pub(super) fn target(map: &Map) -> Result<(LogIdentity, FollowPosition), Corruption> {
-    let mut words = [0; 5];
+    let mut words = [0; 6];
     for (word, at) in words.iter_mut().zip((FOLLOW_SWITCH..).step_by(8)) {
         *word = load(map, at)?;
     }
-    if load(map, FOLLOW_SWITCH + 40)? != check_of(&words) {
+    if load(map, FOLLOW_SWITCH + 48)? != check_of(&words) {
         return Err(Corruption("the log that a follower changes to has a flipped bit"));
     }
-    let [one, other, incarnation, position, check] = words;
-    let source = LogIdentity { region: [one, other], incarnation };
+    let [one, other, incarnation, origin, position, check] = words;
+    let source = LogIdentity { region: [one, other], incarnation, origin };
     Ok((source, FollowPosition { position, check }))
 }
 
@@ -65,12 +65,12 @@ impl Member {
         self.check_usable()?;
         let map = self.map();
         let [one, other] = to.region;
-        let words = [one, other, to.incarnation, place.position, place.check];
-        store(map, FOLLOW_SWITCH + 40, 0)?;
+        let words = [one, other, to.incarnation, to.origin, place.position, place.check];
+        store(map, FOLLOW_SWITCH + 48, 0)?;
         for (word, at) in words.into_iter().zip((FOLLOW_SWITCH..).step_by(8)) {
             store(map, at, word)?;
         }
-        store(map, FOLLOW_SWITCH + 40, check_of(&words))?;
+        store(map, FOLLOW_SWITCH + 48, check_of(&words))?;
         crash_point!("switch.named");
         store(map, FOLLOW_STATE, seal(FollowState::SWITCHING))?;
         crash_point!("switch.begun");

@@ -21,6 +21,8 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Target {
     pub(super) view: u64,
     pub(super) address: String,
+    /// The copy is discarded first.
+    pub(super) discards: bool,
 }
 
 #[derive(Debug, Default)]
@@ -156,7 +158,7 @@ fn follow_target(
         source: &target.address,
         tls: member.tls.as_ref(),
         name: &member.host,
-        discards: false,
+        discards: target.discards,
         on_event: &mut on_event,
         is_over: &|| !member.is_current(change),
     };

@@ -150,6 +150,7 @@ impl SourceConnection<'_> {
             place: hello.place,
             source_id: id_bytes(beginning.own),
             incarnation: beginning.own.incarnation,
+            origin: beginning.own.origin,
             start: beginning.start,
             heap_bytes: beginning.heap_bytes,
             name: &shared.config.name,
@@ -157,10 +158,11 @@ impl SourceConnection<'_> {
         shared.emit(&PeerEvent::Connected { name, address: self.address, joins });
         let group = shared.group.as_deref();
         let tell = |input: PartitionInput| group.map_or((), |group: &Group| group.tell(input));
-        tell(PartitionInput::MemberConnected { host: name.clone(), view, joins });
+        let connection = group.map_or(0, Group::next_connection);
+        tell(PartitionInput::MemberConnected { host: name.clone(), view, connection });
         let mut shipment = Shipment {
             shared,
-            member: group.map(|group| ServedMember { group, view }),
+            member: group.map(|group| ServedMember { group, view, connection }),
             served,
             link: &mut self.link,
             received: &mut self.received,
@@ -176,7 +178,8 @@ impl SourceConnection<'_> {
         if let Err(error) = caught_up.and_then(|()| shipment.ship(session, &mut beginning.feed)) {
             let reason = error.to_string();
             shared.emit(&PeerEvent::Left { name, reason: &reason });
-            tell(PartitionInput::MemberLeft { host: name.clone(), view, reason });
+            let host = name.clone();
+            tell(PartitionInput::MemberLeft { host, view, connection, reason });
         }
     }
 
@@ -188,11 +191,12 @@ impl SourceConnection<'_> {
             self.link.stream.exchange(&mut self.received).map_err(|error| failed(&error))?;
             match self.received.next() {
                 Ok(Some(Message::Hello(hello))) => {
-                    let Hello { place, source_id, incarnation, position, check, .. } = hello;
+                    let Hello { place, source_id, incarnation, origin, position, .. } = hello;
+                    let check = hello.check;
                     return Ok(Greeting {
                         place,
                         name: hello.name.to_owned(),
-                        of: identity_of(source_id, incarnation),
+                        of: identity_of(source_id, (incarnation, origin)),
                         applied: FollowPosition { position, check },
                         heap_bytes: hello.heap_bytes,
                     });

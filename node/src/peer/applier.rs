@@ -6,7 +6,7 @@ use nearstate_wire::{Message, PositionMessage, Refusal};
 
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
 use super::follower::FollowProgress;
-use super::group::{Group, Turn, by_old_number};
+use super::group::{Group, by_old_number};
 
 /// The member of a group that follows its owner.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +23,13 @@ pub(super) struct ConnectionProgress {
     pub(super) is_catching_up: bool,
     /// The position at which the copy became full on this connection.
     pub(super) full_since: u64,
-    /// The last position message that was not answered.
+    /// The last position message that the driver was not told of.
     pub(super) told: Option<PositionMessage>,
+    /// The stamp of the first position message.
+    pub(super) first_stamp: Option<u64>,
+    /// The last acknowledgement.
+    pub(super) acknowledged: u64,
+    pub(super) answered: u64,
 }
 
 /// What follows from a message.
@@ -103,7 +108,7 @@ impl Applier<'_, '_, '_> {
             }
             Message::Position(message) => return self.take_position(message),
             Message::Switch(message) => {
-                let to = identity_of(message.source_id, message.incarnation);
+                let to = identity_of(message.source_id, (message.incarnation, message.origin));
                 let place = FollowPosition { position: message.position, check: message.check };
                 self.follower.switch(to, place, &by_old_number(&message.numbers))?;
                 if let Some(member) = self.membership {
@@ -139,6 +144,7 @@ impl Applier<'_, '_, '_> {
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
         self.connection.told = Some(message);
+        self.connection.first_stamp.get_or_insert(message.stamp);
         if let Some(member) = self.membership {
             member.group.kept().trim(message.floor);
             let is_full = !self.progress.is_joining && self.connection.full_since != 0;
@@ -148,14 +154,5 @@ impl Applier<'_, '_, '_> {
             }
         }
         Ok(Applied::UpTo(message.position))
-    }
-
-    /// A4. Returns the end of the promise, if a position message is answered.
-    pub(super) fn promise(
-        &mut self,
-        turn: Option<&mut Turn<'_>>,
-    ) -> Option<(PositionMessage, std::time::Duration)> {
-        let told = self.connection.told.take()?;
-        turn.map(|turn| (told, turn.promise()))
     }
 }

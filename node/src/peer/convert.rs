@@ -21,11 +21,11 @@ pub(crate) fn id_bytes(identity: LogIdentity) -> [u8; 16] {
 }
 
 /// The identity with these bytes.
-pub(crate) fn identity_of(id: [u8; 16], incarnation: u64) -> LogIdentity {
+pub(crate) fn identity_of(id: [u8; 16], (incarnation, origin): (u64, u64)) -> LogIdentity {
     let both = u128::from_le_bytes(id);
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     let region = [both as u64, (both >> 64) as u64];
-    LogIdentity { region, incarnation }
+    LogIdentity { region, incarnation, origin }
 }
 
 const fn kind_of(kind: Kind) -> NamespaceKind {

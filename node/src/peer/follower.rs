@@ -294,6 +294,7 @@ impl FollowerConnection<'_> {
             place,
             source_id: id_bytes(of),
             incarnation: of.incarnation,
+            origin: of.origin,
             position: applied.position,
             check: applied.check,
             heap_bytes: self.heap_bytes,
@@ -306,7 +307,10 @@ impl FollowerConnection<'_> {
                 Some(Message::Welcome(welcome)) => {
                     let begun = Begun {
                         place: welcome.place,
-                        source: identity_of(welcome.source_id, welcome.incarnation),
+                        source: identity_of(
+                            welcome.source_id,
+                            (welcome.incarnation, welcome.origin),
+                        ),
                         start: welcome.start,
                         name: welcome.name.to_owned(),
                     };
@@ -374,6 +378,9 @@ impl FollowerConnection<'_> {
         }
         if joins {
             follower.begin(source)?;
+            if let Some(member) = self.membership {
+                self.session.bind(member.group.cluster_id)?;
+            }
         }
         config.discards = false;
         let position = if joins { 0 } else { applied.position };
@@ -382,7 +389,7 @@ impl FollowerConnection<'_> {
         self.connection = ConnectionProgress {
             is_catching_up: start == Start::Switch,
             full_since: if start == Start::Continue { applied.position } else { 0 },
-            told: None,
+            ..ConnectionProgress::default()
         };
         self.heard = Stopwatch::start();
         Ok(())
@@ -409,12 +416,24 @@ impl FollowerConnection<'_> {
                     let reason = format!("the source is silent for {:?}", self.pace.silence_max);
                     return Err(Ended::Retry(reason));
                 }
+                self.answer_late()?;
                 self.link.wait(self.pace.look)?;
             }
+            self.check_view()?;
             self.tell(config);
             if (config.is_over)() {
                 return Ok(Ended::Over);
             }
+        }
+    }
+
+    /// Ends the connection of a member whose host has seen a higher view.
+    fn check_view(&self) -> std::result::Result<(), Ended> {
+        match self.membership {
+            Some(member) if self.session.view_seen().map_err(Error::from)? > member.view => {
+                Err(Ended::Retry("this host has seen a higher view".to_owned()))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -433,7 +452,7 @@ impl FollowerConnection<'_> {
         follower: &mut Follower<'_>,
     ) -> std::result::Result<(), Ended> {
         let membership = self.membership;
-        let mut turn = membership.map(|member| member.group.turn_to_apply());
+        let turn = membership.map(|member| member.group.turn_to_apply());
         let mut applier = Applier {
             session: self.session,
             follower,
@@ -441,7 +460,7 @@ impl FollowerConnection<'_> {
             connection: &mut self.connection,
             membership,
         };
-        let mut acknowledged: Option<u64> = None;
+        let (mut acknowledged, mut joined): (Option<u64>, Option<u64>) = (None, None);
         while !membership.is_some_and(|member| member.group.is_freezing()) {
             // Nothing of a view lower than the highest one seen is applied.
             if let Some(view) = applier.higher_view()? {
@@ -456,6 +475,7 @@ impl FollowerConnection<'_> {
                 Applied::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
                 Applied::Joined(position) => {
                     acknowledged = acknowledged.max(Some(position));
+                    joined = Some(position);
                     (config.on_event)(&FollowEvent::Joined { position });
                 }
                 Applied::Refused(refusal) => return Err(refused(&refusal)),
@@ -465,19 +485,52 @@ impl FollowerConnection<'_> {
                 }
             }
         }
-        let stamp = applier.connection.told.map_or(0, |told| told.stamp);
-        let promised = applier.promise(turn.as_mut());
-        let applied = self.progress.position;
-        if let Some(position) = acknowledged {
-            self.send(&Message::Acknowledge(Acknowledgement { position, stamp }))?;
-        }
         drop(turn);
-        if let (Some(member), Some((told, promised_until))) = (membership, promised) {
-            let (view, replicated) = (member.view, told.replicated);
-            let input = PartitionInput::OwnerHeard { view, promised_until, replicated, applied };
-            member.group.tell(input);
+        let told = self.connection.told.take();
+        let mut stamp = told.map_or(0, |told| told.stamp);
+        if let Some(member) = membership {
+            if let Some(position) = joined {
+                member.group.tell(PartitionInput::Joined { view: member.view, position });
+            }
+            if let Some(told) = told {
+                let applied = if self.progress.is_joining { 0 } else { self.progress.position };
+                member.group.tell(PartitionInput::PositionReceived {
+                    view: member.view,
+                    stamp: told.stamp,
+                    answered: told.answered,
+                    is_leased: told.is_leased,
+                    replicated: told.replicated,
+                    applied,
+                });
+            }
+            stamp = self.answerable();
         }
-        Ok(())
+        let Some(position) = acknowledged else { return Ok(()) };
+        self.acknowledge(position, stamp)
+    }
+
+    /// The stamp that may be answered and was not, or 0.
+    fn answerable(&self) -> u64 {
+        let Some(member) = self.membership else { return 0 };
+        // One of an earlier connection is not answered on this one.
+        let first = self.connection.first_stamp.unwrap_or(u64::MAX);
+        let is_open = |stamp: &u64| *stamp >= first && *stamp > self.connection.answered;
+        member.group.answerable(member.view).filter(is_open).unwrap_or(0)
+    }
+
+    /// Answers a stamp that the driver has allowed since.
+    fn answer_late(&mut self) -> std::result::Result<(), Ended> {
+        match self.answerable() {
+            0 => Ok(()),
+            stamp => self.acknowledge(self.connection.acknowledged, stamp),
+        }
+    }
+
+    fn acknowledge(&mut self, position: u64, stamp: u64) -> std::result::Result<(), Ended> {
+        self.connection.acknowledged = self.connection.acknowledged.max(position);
+        self.connection.answered = self.connection.answered.max(stamp);
+        let position = self.connection.acknowledged;
+        self.send(&Message::Acknowledge(Acknowledgement { position, stamp }))
     }
 }
 

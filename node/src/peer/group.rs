@@ -2,16 +2,17 @@
 //! (`docs/decisions/026-cluster.md`): the view, the promise, the freeze, and what a successor needs.
 //!
 //! ```text
-//! follower's thread, for what has arrived       driver
-//! A1  take the turn                             F1  take the turn
-//! A2  view seen > view of the connection: end   F2  the promise has not ended: refuse
-//! A3  apply                                     F3  view seen := view, in the region
-//! A4  promise := now + lease                    F4  read what was applied, give the turn back
-//! A5  send the acknowledgement
+//! follower's thread, for what has arrived            driver
+//! A1  take the turn                                  F1  take the turn
+//! A2  view seen > view of the connection: end        F2  view seen := view, in the region
+//! A3  apply, give the turn back                      F3  read what was applied, give the turn back
+//! A4  tell the driver of position messages
+//! A5  acknowledge, with the stamp that it may answer
 //! ```
 //!
-//! A4 and F2 cannot overlap, so no acknowledgement is sent behind a freeze, and none is sent whose
-//! promise the freeze does not know.
+//! F2 precedes every later A2, so nothing is applied behind F3. What A5 acknowledges was applied
+//! before, so F3 has read it. The driver has promised before it lets a stamp be answered, and
+//! freezes after the promise.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nearstate_store::{Takeover, lease_clock};
+use nearstate_store::Takeover;
 use nearstate_wire::Place;
 
 use super::kept::KeptLog;
@@ -33,23 +34,26 @@ pub enum PartitionInput {
         host: String,
         /// The view of the connection.
         view: u64,
-        /// True if it gets all records first.
-        joins: bool,
+        /// The number of the connection: later ones have higher numbers.
+        connection: u64,
     },
-    /// Owner: a member has everything up to a position of the owner's log, in its region. It has
-    /// promised, if `sent_at` is present.
+    /// Owner: a member has acknowledged.
     MemberAcknowledged {
         /// Its name.
         host: String,
         /// The view of the connection.
         view: u64,
-        /// The position.
-        position: u64,
-        /// When the position message that it answers was sent, by the owner's clock of leases.
-        sent_at: Option<Duration>,
+        /// The number of the connection.
+        connection: u64,
+        /// The position of the owner's log up to which the member has everything in its region.
+        /// `None`: it has gaps.
+        position: Option<u64>,
+        /// The time of the owner's clock of leases before it sent the position message that is
+        /// answered, in nanoseconds; 0 if none is.
+        stamp: u64,
     },
-    /// Owner: a member that answers a position message does not have everything yet.
-    MemberJoins {
+    /// Owner: the log cannot keep what a member lacks. It joins when it connects again.
+    MemberBehind {
         /// Its name.
         host: String,
         /// The view of the connection.
@@ -61,20 +65,33 @@ pub enum PartitionInput {
         host: String,
         /// The view of the connection.
         view: u64,
+        /// The number of the connection.
+        connection: u64,
         /// The reason.
         reason: String,
     },
-    /// Member: a position message of the owner has arrived, and is answered. This host has promised
-    /// until `promised_until`.
-    OwnerHeard {
+    /// Member: a position message has arrived. It may be answered after
+    /// [`Partition::answer`](crate::Partition::answer).
+    PositionReceived {
         /// The view of the connection.
         view: u64,
-        /// The end of the promise, by this host's clock of leases.
-        promised_until: Duration,
+        /// The time of the owner's clock before it was sent.
+        stamp: u64,
+        /// The highest stamp that was answered, as far as the owner knows.
+        answered: u64,
+        /// True if the owner has a lease.
+        is_leased: bool,
         /// What counts as replicated at the owner.
         replicated: u64,
-        /// What this host has applied.
+        /// The position that this host has applied; 0 while it joins.
         applied: u64,
+    },
+    /// Member: the copy has all records of a moment from now on.
+    Joined {
+        /// The view of the connection.
+        view: u64,
+        /// The position.
+        position: u64,
     },
     /// Member: the connection to the owner has ended. It connects again.
     OwnerLost {
@@ -118,7 +135,13 @@ pub(crate) struct Group {
     pub(crate) inputs: PartitionInputs,
     /// The view in which members are served, 0 if none are.
     served_view: AtomicU64,
-    promise: Mutex<Duration>,
+    /// The number of the last connection.
+    connections: AtomicU64,
+    /// What every full member has applied, as the driver says.
+    floor: AtomicU64,
+    /// The highest stamp that may be answered, with its view.
+    answer: Mutex<(u64, u64)>,
+    turn: Mutex<()>,
     /// How many threads want to freeze: the follower lets them go first.
     freezing: AtomicUsize,
     kept: Mutex<KeptLog>,
@@ -136,27 +159,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The turn of a thread that applies, or that freezes, and the end of the promise.
-pub(crate) struct Turn<'g> {
-    promise: MutexGuard<'g, Duration>,
-    lease: Duration,
-}
-
-impl Turn<'_> {
-    /// A4. Returns the end of the promise.
-    pub(crate) fn promise(&mut self) -> Duration {
-        *self.promise = (*self.promise).max(lease_clock() + self.lease);
-        *self.promise
-    }
-
-    /// F2: the end of the promise, if it has not come.
-    pub(crate) fn promised(&self) -> Option<Duration> {
-        Some(*self.promise).filter(|until| lease_clock() < *until)
-    }
-}
+/// The turn of a thread that applies, or that freezes.
+pub(crate) struct Turn<'g>(
+    #[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'g, ()>,
+);
 
 impl Group {
-    /// A host that has started promises for one lease: what it has promised before is unknown.
     pub(crate) fn new(
         (cluster_id, partition): ([u8; 16], u32),
         lease: Duration,
@@ -168,7 +176,10 @@ impl Group {
             lease,
             inputs,
             served_view: AtomicU64::new(0),
-            promise: Mutex::new(lease_clock() + lease),
+            answer: Mutex::new((0, 0)),
+            connections: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            turn: Mutex::new(()),
             freezing: AtomicUsize::new(0),
             kept: Mutex::new(KeptLog::default()),
             catch_up: Mutex::new(None),
@@ -192,12 +203,41 @@ impl Group {
         self.served_view.store(view, Ordering::Release);
     }
 
+    pub(crate) fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Acquire)
+    }
+
+    /// It never falls, until the log is another one.
+    pub(crate) fn raise_floor(&self, floor: u64) {
+        self.floor.fetch_max(floor, Ordering::AcqRel);
+    }
+
+    pub(crate) fn clear_floor(&self) {
+        self.floor.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// A stamp may be answered on a connection of this view.
+    pub(crate) fn answer(&self, view: u64, stamp: u64) {
+        let mut answer = locked(&self.answer);
+        *answer = (*answer).max((view, stamp));
+    }
+
+    /// The highest stamp that may be answered in a view.
+    pub(crate) fn answerable(&self, view: u64) -> Option<u64> {
+        let (answered, stamp) = *locked(&self.answer);
+        (answered == view).then_some(stamp)
+    }
+
     /// A1.
     pub(crate) fn turn_to_apply(&self) -> Turn<'_> {
         while self.is_freezing() {
             std::thread::yield_now();
         }
-        Turn { promise: locked(&self.promise), lease: self.lease }
+        Turn(locked(&self.turn))
     }
 
     /// True if a thread wants to freeze: the follower gives the turn back.
@@ -208,7 +248,7 @@ impl Group {
     /// F1. Waits at most until what is applied at present is applied.
     pub(crate) fn turn_to_freeze(&self) -> Turn<'_> {
         self.freezing.fetch_add(1, Ordering::AcqRel);
-        let turn = Turn { promise: locked(&self.promise), lease: self.lease };
+        let turn = Turn(locked(&self.turn));
         self.freezing.fetch_sub(1, Ordering::AcqRel);
         turn
     }

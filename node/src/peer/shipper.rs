@@ -1,12 +1,13 @@
 //! One follower that is served: the log, until the connection ends.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{FeedItem, FeedSink, FeedStep, LogFeed, Session, lease_clock, now_ms_coarse};
+use nearstate_store::{
+    FeedItem, FeedSink, FeedStep, LogFeed, OwnerLease, Session, lease_clock, now_ms_coarse,
+};
 use nearstate_wire::{
     FrameReader, FrameWriter, Message, PositionMessage, Refusal, RefusalReason, SwitchMessage,
 };
@@ -50,6 +51,8 @@ impl FeedSink for FollowerOutput {
 pub(super) struct ServedMember<'s> {
     pub(super) group: &'s Group,
     pub(super) view: u64,
+    /// The number of the connection.
+    pub(super) connection: u64,
 }
 
 /// A connection whose follower was admitted.
@@ -94,6 +97,10 @@ impl Shipment<'_> {
             match step {
                 FeedStep::More => {}
                 FeedStep::Lost => {
+                    if let Some(ServedMember { group, view, .. }) = self.member {
+                        let host = self.served.name.clone();
+                        group.tell(PartitionInput::MemberBehind { host, view });
+                    }
                     let text = "the log has lost entries before they were sent";
                     return self.refuse(RefusalReason::Failed, text);
                 }
@@ -104,7 +111,7 @@ impl Shipment<'_> {
                 self.beat(session, &mut pace, 0)?;
             }
             if self.shared.config.keeps {
-                session.release_to(self.shared.releasable(feed.sent_position()))?;
+                session.release_to(self.floor(feed.sent_position()))?;
             }
             if self.link.stream.unsent() > before {
                 pace.sent = Stopwatch::start();
@@ -135,6 +142,7 @@ impl Shipment<'_> {
         self.link.send(&Message::Switch(SwitchMessage {
             source_id: id_bytes(own),
             incarnation: own.incarnation,
+            origin: own.origin,
             position: catch_up.takeover.position,
             check: 0,
             numbers: catch_up.numbers.clone(),
@@ -178,17 +186,29 @@ impl Shipment<'_> {
         }
         pace.told = position;
         pace.beat = Stopwatch::start();
-        pace.stamp += 1;
-        if self.member.is_some() {
-            if pace.stamps.len() >= STAMPS_MAX {
-                pace.stamps.pop_front();
-            }
-            pace.stamps.push_back((pace.stamp, lease_clock()));
-        }
+        pace.stamp = match self.member {
+            None => pace.stamp + 1,
+            Some(_) => nanos(lease_clock()).max(pace.stamp + 1),
+        };
         let (tail, replicated) = (session.log_tail_position()?, session.replicated_position()?);
-        let (check, stamp, floor) = (0, pace.stamp, self.shared.releasable(replicated));
-        let message = PositionMessage { position, check, tail, stamp, replicated, floor };
-        self.link.send(&Message::Position(message))
+        self.link.send(&Message::Position(PositionMessage {
+            position,
+            check: 0,
+            tail,
+            stamp: pace.stamp,
+            replicated,
+            floor: self.floor(replicated),
+            answered: pace.answered,
+            is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
+        }))
+    }
+
+    /// The position up to which no follower needs the log: in a cluster, what its driver says.
+    fn floor(&self, own: u64) -> u64 {
+        match self.member {
+            Some(member) => member.group.floor(),
+            None => self.shared.releasable(own),
+        }
     }
 
     fn take_acknowledgements(
@@ -219,34 +239,31 @@ impl Shipment<'_> {
         self.served.acknowledged.fetch_max(position, Ordering::Relaxed);
         self.served.tail.store(session.log_tail_position()?, Ordering::Relaxed);
         self.served.acknowledged_ms.store(now_ms_coarse(), Ordering::Relaxed);
-        if let Some(member) = self.member {
-            let sent_at = pace.sent_at(stamp)?;
-            self.tell_acknowledged(member, sent_at, feed.is_joining());
+        // Neither the answer to a message that was not sent extends a lease, nor one to another
+        // connection.
+        if stamp > pace.stamp {
+            return Err("it has answered a position message that was not sent".into());
+        }
+        pace.answered = pace.answered.max(stamp);
+        if let Some(ServedMember { group, view, connection }) = self.member {
+            let host = self.served.name.clone();
+            let position = self.served.acknowledged.load(Ordering::Relaxed);
+            let position = Some(position).filter(|at| !feed.is_joining() && *at >= self.full_at);
+            group.tell(PartitionInput::MemberAcknowledged {
+                host,
+                view,
+                connection,
+                position,
+                stamp,
+            });
         }
         Ok(())
     }
-
-    /// Tells the driver what a member has, and that it has promised.
-    fn tell_acknowledged(
-        &self,
-        member: ServedMember<'_>,
-        sent_at: Option<Duration>,
-        is_joining: bool,
-    ) {
-        let (host, view) = (self.served.name.clone(), member.view);
-        let position = self.served.acknowledged.load(Ordering::Relaxed);
-        member.group.tell(if is_joining || position < self.full_at {
-            PartitionInput::MemberJoins { host, view }
-        } else {
-            PartitionInput::MemberAcknowledged { host, view, position, sent_at }
-        });
-    }
 }
 
-/// Position messages whose time of sending is remembered: with one in each quarter of a lease and
-/// one for each change of the position, more are on their way only over a link that is stalled.
-/// The answer to a forgotten one extends no lease.
-const STAMPS_MAX: usize = 65_536;
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// When a source looks, sends and sleeps.
 struct Pace {
@@ -257,8 +274,8 @@ struct Pace {
     stamp: u64,
     /// The longest time between two position messages.
     interval: Duration,
-    /// The position messages that were not answered, and when they were sent.
-    stamps: VecDeque<(u64, Duration)>,
+    /// The highest stamp that was answered.
+    answered: u64,
 }
 
 impl Pace {
@@ -266,21 +283,8 @@ impl Pace {
     fn new(interval: Option<Duration>) -> Self {
         let now = Stopwatch::start();
         let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
-        let (told, stamp, stamps) = (u64::MAX, 0, VecDeque::new());
-        Self { looked: None, sent: now, beat: now, told, stamp, interval, stamps }
-    }
-
-    /// When the position message with this stamp was sent, which is answered by it. `None`: the
-    /// answer is to none.
-    fn sent_at(&mut self, stamp: u64) -> Shipped<Option<Duration>> {
-        if stamp > self.stamp {
-            return Err("it has answered a position message that was not sent".into());
-        }
-        let mut answered = None;
-        while let Some((_, at)) = self.stamps.pop_front_if(|(one, _)| *one <= stamp) {
-            answered = Some(at);
-        }
-        Ok(answered)
+        let (told, stamp, answered) = (u64::MAX, 0, 0);
+        Self { looked: None, sent: now, beat: now, told, stamp, interval, answered }
     }
 
     /// True if it is time to look at the catalog.

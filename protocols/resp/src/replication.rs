@@ -80,7 +80,7 @@ impl ReplicaWait {
 /// The word of `ROLE` for how far a replica is.
 pub const fn state_word(state: FollowState) -> &'static str {
     match state {
-        FollowState::Joining | FollowState::Extending => "sync",
+        FollowState::Joining | FollowState::Extending | FollowState::Demoting => "sync",
         FollowState::Full => "connected",
         FollowState::Promoting => "handshake",
     }

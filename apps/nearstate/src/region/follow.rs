@@ -227,6 +227,7 @@ const fn state_word(following: Following) -> &'static str {
         nearstate_store::FollowState::Full => "full",
         nearstate_store::FollowState::Extending => "joining further namespaces",
         nearstate_store::FollowState::Promoting => "being promoted",
+        nearstate_store::FollowState::Demoting => "being demoted",
     }
 }
 
