@@ -10,7 +10,6 @@
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 
-mod record;
 mod inbox;
 mod copy_thread;
 mod status;

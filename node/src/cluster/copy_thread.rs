@@ -8,16 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    CopyState, LogPosition, MemberRecord, Monotonic, PartitionId, RegionFacts, ViewNumber,
+    CopyState, HostId, LogPosition, MemberRecord, Monotonic, PartitionId, RegionFacts, Revision,
+    ViewNumber,
 };
 use nearstate_model::{Error, Result};
-use nearstate_store::{FollowState, Following, LogIdentity, OwnerLease, Session, lease_clock};
+use nearstate_store::{FollowPosition, FollowState, Following, LogIdentity};
 
-use crate::partition::{Freeze, Partition, PartitionState};
+use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
 
 use super::driver::{ClusterNotice, Notices};
 use super::inbox::{CopyInput, DriverInbox};
-use super::record::CopyRecord;
 
 /// The interval of looks at the region, and between two attempts of a task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -30,9 +30,9 @@ pub(super) enum CopyTask {
     Serve(ViewNumber),
     StopServing,
     Freeze(ViewNumber),
-    Promote { view: ViewNumber, origin: ViewNumber, seal: Option<LogPosition> },
+    Promote { origin: ViewNumber, seal: Option<LogPosition> },
     Demote { view: ViewNumber, seal: Option<LogPosition> },
-    Follow { view: ViewNumber, origin: ViewNumber, address: String, clients: Option<String> },
+    Follow { view: ViewNumber, address: String, clients: String, discards: bool },
     StopFollowing,
 }
 
@@ -43,19 +43,10 @@ impl CopyTask {
     }
 }
 
-/// How a task has ended.
-enum Outcome {
-    Done,
-    /// To be tried again at this time of the clock of leases, unless something else is to be done.
-    Later(Duration),
-}
-
 /// The copy, and what its thread and the driver share.
 pub(super) struct CopyShared {
     pub(super) partition: PartitionId,
     pub(super) copy: Partition,
-    session: Mutex<Session>,
-    record: Mutex<CopyRecord>,
     tasks: Mutex<Tasks>,
     changed: Condvar,
     inbox: Arc<DriverInbox>,
@@ -89,15 +80,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl CopyThread {
     pub(super) fn start(
         (partition, copy): (PartitionId, Partition),
-        (session, record): (Session, CopyRecord),
         inbox: Arc<DriverInbox>,
         notices: Notices,
     ) -> Result<Self> {
         let shared = Arc::new(CopyShared {
             partition,
             copy,
-            session: Mutex::new(session),
-            record: Mutex::new(record),
             tasks: Mutex::default(),
             changed: Condvar::new(),
             inbox,
@@ -142,13 +130,12 @@ impl CopyShared {
         let mut told = None;
         while !self.is_over() {
             let task = self.next();
-            let outcome = match &task {
-                Some(task) => self.attempt(task),
-                None => Outcome::Done,
-            };
+            let outcome = task.as_ref().map_or(Ok(()), |task| self.carry_out(task));
             self.tell_facts(&mut told, task.is_some());
-            if let (Some(task), Outcome::Later(at)) = (task, outcome) {
-                self.postpone(task, at);
+            if let (Some(task), Err(error)) = (task, outcome) {
+                let (partition, reason) = (self.partition, error.to_string());
+                (self.notices)(&ClusterNotice::Failed { partition, reason });
+                self.postpone(task);
             }
             locked(&self.tasks).present = None;
         }
@@ -170,127 +157,78 @@ impl CopyShared {
         task
     }
 
-    /// Waits until the time has come. A task that the rules repeat is dropped if another one has
-    /// come meanwhile; any other one stays the next.
-    fn postpone(&self, task: CopyTask, at: Duration) {
-        let mut tasks = locked(&self.tasks);
-        loop {
-            let left = at.saturating_sub(lease_clock());
-            let is_replaced = !tasks.queue.is_empty() && task.is_repeated();
-            if tasks.is_over || is_replaced {
-                return;
-            }
-            if left.is_zero() {
-                let ended = |later: &CopyTask| {
-                    matches!(
-                        (&task, later),
-                        (CopyTask::Serve(_), CopyTask::StopServing)
-                            | (CopyTask::Follow { .. }, CopyTask::StopFollowing)
-                    )
-                };
-                if !tasks.queue.iter().any(ended) {
-                    tasks.queue.push_front(task);
-                }
-                return;
-            }
-            let waited = self.changed.wait_timeout(tasks, left);
-            tasks = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Carries out a task. A failure is told; then it is tried again.
-    fn attempt(&self, task: &CopyTask) -> Outcome {
-        match self.carry_out(task) {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                let (partition, reason) = (self.partition, error.to_string());
-                (self.notices)(&ClusterNotice::Failed { partition, reason });
-                Outcome::Later(lease_clock() + LOOK_INTERVAL)
-            }
-        }
-    }
-
-    fn carry_out(&self, task: &CopyTask) -> Result<Outcome> {
-        match task {
-            CopyTask::Store(record) => locked(&self.record).set_member(*record)?,
-            CopyTask::Fence(is_fenced) => self.copy.set_fenced(*is_fenced)?,
-            CopyTask::Serve(view) => self.copy.serve(view.0)?,
-            CopyTask::StopServing => self.copy.stop_serving(),
-            CopyTask::StopFollowing => self.copy.stop_following(),
-            CopyTask::Freeze(view) => return self.freeze(*view),
-            CopyTask::Promote { view, origin, seal } => self.promote(*view, *origin, *seal)?,
-            CopyTask::Demote { view, seal } => {
-                let own = self.copy.state()?.own;
-                let seal = seal.filter(|seal| is_log(seal, own)).map(|seal| seal.position);
-                self.copy.demote(view.0, seal)?;
-            }
-            CopyTask::Follow { view, origin, address, clients } => {
-                self.copy.stop_following();
-                // What was followed before is known before another log is expected.
-                self.facts()?;
-                locked(&self.record).expect(*origin)?;
-                self.copy.follow(view.0, address, clients.as_deref())?;
-            }
-        }
-        Ok(Outcome::Done)
-    }
-
-    fn freeze(&self, view: ViewNumber) -> Result<Outcome> {
-        let held = match self.copy.freeze(view.0)? {
-            Freeze::Promised { until } => return Ok(Outcome::Later(until)),
-            Freeze::Frozen(following) => self.follower_position(&following)?,
-            Freeze::NotFull => self.owner_position()?,
+    /// A task that has failed is tried again after a while, unless the rules repeat it or what
+    /// follows has ended its purpose.
+    fn postpone(&self, task: CopyTask) {
+        let tasks = locked(&self.tasks);
+        let waited = self.changed.wait_timeout(tasks, LOOK_INTERVAL);
+        let mut tasks = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let has_ended = |later: &CopyTask| match task {
+            CopyTask::Serve(_) => *later == CopyTask::StopServing,
+            CopyTask::Follow { .. } => *later == CopyTask::StopFollowing,
+            CopyTask::Fence(_) => matches!(later, CopyTask::Fence(_)),
+            CopyTask::Store(_)
+            | CopyTask::StopServing
+            | CopyTask::StopFollowing
+            | CopyTask::Freeze(_)
+            | CopyTask::Promote { .. }
+            | CopyTask::Demote { .. } => false,
         };
-        if let Some(held) = held {
+        if !task.is_repeated() && !tasks.queue.iter().any(has_ended) {
+            tasks.queue.push_front(task);
+        }
+    }
+
+    fn carry_out(&self, task: &CopyTask) -> Result<()> {
+        match task {
+            CopyTask::Store(record) => {
+                let evicting = record.evicting.map_or(0, |host| host.0);
+                let acted = (record.revision.0, evicting);
+                self.copy.store_record(record.view.0, Some(acted))
+            }
+            CopyTask::Fence(is_fenced) => self.copy.set_fenced(*is_fenced),
+            CopyTask::Serve(view) => self.copy.serve(view.0),
+            CopyTask::StopServing => {
+                self.copy.stop_serving();
+                Ok(())
+            }
+            CopyTask::StopFollowing => {
+                self.copy.stop_following();
+                Ok(())
+            }
+            CopyTask::Freeze(view) => self.freeze(*view),
+            CopyTask::Promote { origin, seal } => {
+                let seal = seal.map(|seal| {
+                    let place = FollowPosition { position: seal.position, check: seal.check };
+                    (log_of(&seal), place)
+                });
+                self.copy.promote(origin.0, seal).map(drop)
+            }
+            CopyTask::Demote { view, seal } => self.demote(*view, *seal),
+            CopyTask::Follow { view, address, clients, discards } => {
+                if self.copy.state()?.following.is_none() {
+                    // A new region is an ordinary one: an owner's without a partition.
+                    self.demote(*view, None)?;
+                }
+                let clients = Some(clients.as_str());
+                let (view, discards) = (view.0, *discards);
+                self.copy.follow(&FollowTarget { view, address, clients, discards })
+            }
+        }
+    }
+
+    fn freeze(&self, view: ViewNumber) -> Result<()> {
+        if let Freeze::Frozen { log, place, .. } = self.copy.freeze(view.0)? {
+            let held = log_position(log, place);
             self.inbox.copy(self.partition, CopyInput::Frozen(view, held));
         }
-        Ok(Outcome::Done)
-    }
-
-    /// What an owner's region holds, with its writers refused.
-    fn owner_position(&self) -> Result<Option<LogPosition>> {
-        let state = self.copy.state()?;
-        let record = locked(&self.record);
-        if state.following.is_some() || !record.knows(state.own) {
-            return Ok(None);
-        }
-        drop(record);
-        self.copy.set_fenced(true)?;
-        let tail = self.copy.state()?.tail;
-        let origin = locked(&self.record).origin_of(state.own)?;
-        Ok(origin.map(|origin| log_position(state.own, origin, (tail, 0))))
-    }
-
-    fn follower_position(&self, following: &Following) -> Result<Option<LogPosition>> {
-        let origin = locked(&self.record).origin_of(following.source)?;
-        let held = (following.applied.position, following.applied.check);
-        Ok(origin.map(|origin| log_position(following.source, origin, held)))
-    }
-
-    fn promote(
-        &self,
-        view: ViewNumber,
-        origin: ViewNumber,
-        seal: Option<LogPosition>,
-    ) -> Result<()> {
-        self.copy.stop_following();
-        let state = self.copy.state()?;
-        let held = match &state.following {
-            Some(following) => self.follower_position(following)?,
-            None => None,
-        };
-        if let (Some(seal), Some(held)) = (seal, held)
-            && (!held.compare(&seal).is_eq() || held.is_fork_of(&seal))
-        {
-            let detail =
-                format!("the copy holds {held:?}, and the partition was sealed at {seal:?}");
-            return Err(Error::Damaged { detail });
-        }
-        locked(&self.record).expect(origin)?;
-        self.copy.promote(view.0, false)?;
-        let own = self.copy.state()?.own;
-        locked(&self.record).origin_of(own)?;
         Ok(())
+    }
+
+    fn demote(&self, view: ViewNumber, seal: Option<LogPosition>) -> Result<()> {
+        let own = self.copy.state()?.own;
+        let seal = seal.filter(|seal| log_of(seal) == own).map(|seal| seal.position);
+        self.copy.demote(view.0, seal).map(drop)
     }
 
     /// Tells the driver what the region is, if that has changed or something was done.
@@ -312,40 +250,31 @@ impl CopyShared {
     /// What the region is at present.
     pub(super) fn facts(&self) -> Result<RegionFacts> {
         let state = self.copy.state()?;
-        let lease_until = match locked(&self.session).owner_lease()? {
-            OwnerLease::Held { until } => monotonic(until),
-            OwnerLease::Unclustered | OwnerLease::Expired => Monotonic::BOOT,
+        let (revision, evicting) = state.evicting.unwrap_or_default();
+        let record = MemberRecord {
+            view: ViewNumber(state.view_seen),
+            revision: Revision(revision),
+            evicting: (evicting != 0).then_some(HostId(evicting)),
         };
-        let mut record = locked(&self.record).member();
-        record.view = record.view.max(ViewNumber(state.view_seen));
-        let copy = self.copy_state(&state)?;
-        Ok(RegionFacts { copy, record, replicated: state.replicated, lease_until })
+        let (copy, replicated) = (copy_state(&state), state.replicated);
+        Ok(RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_until) })
     }
+}
 
-    fn copy_state(&self, state: &PartitionState) -> Result<CopyState> {
-        let Some(following) = &state.following else {
-            let mut record = locked(&self.record);
-            let is_own = record.knows(state.own) || state.takeover.is_some();
-            let origin = if is_own { record.origin_of(state.own)? } else { None };
-            return Ok(match origin {
-                Some(origin) => CopyState::Owner { origin },
-                None if state.tail == 0 => CopyState::Empty,
-                None => CopyState::Owner { origin: ViewNumber::NONE },
-            });
-        };
-        Ok(match following.state {
-            FollowState::Joining | FollowState::Extending => CopyState::Joining,
-            FollowState::Demoting => match locked(&self.record).origin_of(state.own)? {
-                Some(origin) => CopyState::Owner { origin },
-                None => CopyState::Owner { origin: ViewNumber::NONE },
-            },
-            FollowState::Full | FollowState::Promoting => {
-                match self.follower_position(following)? {
-                    Some(held) if held.position > 0 => CopyState::Follower(held),
-                    Some(_) | None => CopyState::Joining,
-                }
-            }
-        })
+/// What the copy is good for. A region that is not bound is a new one, or one of another boot.
+fn copy_state(state: &PartitionState) -> CopyState {
+    if !state.is_bound {
+        return CopyState::Empty;
+    }
+    let Some(Following { state: following, source, applied }) = state.following else {
+        return CopyState::Owner { origin: ViewNumber(state.own.origin) };
+    };
+    match following {
+        FollowState::Joining | FollowState::Extending => CopyState::Joining,
+        FollowState::Demoting => CopyState::Owner { origin: ViewNumber(state.own.origin) },
+        FollowState::Full | FollowState::Promoting => {
+            CopyState::Follower(log_position(source, applied))
+        }
     }
 }
 
@@ -353,23 +282,37 @@ pub(super) fn monotonic(time: Duration) -> Monotonic {
     Monotonic(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn log_bytes(log: LogIdentity) -> [u8; 16] {
-    let [low, high] = log.region.map(u64::to_le_bytes);
-    let mut bytes = [0; 16];
-    for (to, from) in bytes.iter_mut().zip(low.into_iter().chain(high)) {
-        *to = from;
+fn log_position(log: LogIdentity, place: FollowPosition) -> LogPosition {
+    let LogIdentity { region: [low, high], incarnation, origin } = log;
+    let bytes = u128::from(low) | u128::from(high) << 64;
+    LogPosition {
+        origin: ViewNumber(origin),
+        log: bytes.to_le_bytes(),
+        incarnation,
+        position: place.position,
+        check: place.check,
     }
-    bytes
 }
 
-fn log_position(
-    log: LogIdentity,
-    origin: ViewNumber,
-    (position, check): (u64, u64),
-) -> LogPosition {
-    LogPosition { origin, log: log_bytes(log), incarnation: log.incarnation, position, check }
+fn log_of(position: &LogPosition) -> LogIdentity {
+    let bytes = u128::from_le_bytes(position.log);
+    let [low, high] = [bytes, bytes >> 64].map(|half| {
+        let [b0, b1, b2, b3, b4, b5, b6, b7, ..] = half.to_le_bytes();
+        u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7])
+    });
+    let (incarnation, origin) = (position.incarnation, position.origin.0);
+    LogIdentity { region: [low, high], incarnation, origin }
 }
 
-fn is_log(position: &LogPosition, log: LogIdentity) -> bool {
-    (position.log, position.incarnation) == (log_bytes(log), log.incarnation)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_and_its_place_are_the_same_in_both_forms() {
+        let log = LogIdentity { region: [3, u64::MAX - 4], incarnation: 5, origin: 6 };
+        let held = log_position(log, FollowPosition { position: 7, check: 8 });
+        assert_eq!(log_of(&held), log);
+        assert_eq!((held.position, held.check, held.origin), (7, 8, ViewNumber(6)));
+    }
 }

@@ -3,27 +3,25 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterEvent, ClusterState, Command, CopyState, Effects,
+    ClusterConfig, ClusterEvent, ClusterState, Command, CopyState, Effects, FollowStart,
     FollowerAcknowledgement, GroupPhase, GroupState, Host, HostEffect, HostId, HostInput,
     Monotonic, OwnerMessage, PartitionId, Role, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
 
-use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
+use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionConfig};
 use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
 
-use super::copy_thread::{CopyTask, CopyThread, monotonic};
+use super::copy_thread::{CopyShared, CopyTask, CopyThread, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
-use super::record::CopyRecord;
 use super::status::{ClusterStatus, CopyStatus, MemberStatus};
 
 /// How often in each lease the driver looks at the time.
@@ -71,8 +69,6 @@ pub struct CopyConfig {
     pub partition: PartitionId,
     /// The region.
     pub region: Region,
-    /// Its file.
-    pub region_file: PathBuf,
     /// Where clients reach the partition, on the host that owns it.
     pub port: u16,
 }
@@ -141,7 +137,9 @@ fn invalid(error: impl fmt::Display) -> Error {
 pub struct ClusterDriver {
     inbox: Arc<DriverInbox>,
     is_over: Arc<AtomicBool>,
-    status: Arc<Mutex<ClusterStatus>>,
+    host: HostId,
+    copies: BTreeMap<PartitionId, Arc<CopyShared>>,
+    published: Arc<Mutex<Published>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -178,7 +176,12 @@ impl ClusterDriver {
         let waking = Arc::clone(&inbox);
         let engine = engine(Box::new(move || waking.wake()))?;
         let is_over = Arc::new(AtomicBool::new(false));
-        let status = Arc::new(Mutex::new(ClusterStatus::default()));
+        let published = Arc::new(Mutex::new(Published::default()));
+        let shared = |(of, (thread, _)): (&PartitionId, &(CopyThread, u16))| {
+            (*of, Arc::clone(&thread.shared))
+        };
+        let opened = copies.iter().map(shared).collect();
+        let host = config.host;
         let process = RandomState::new().build_hasher().finish();
         let mut driver = Driver {
             host: Host::new(config.host, process, now()),
@@ -188,11 +191,9 @@ impl ClusterDriver {
             copies,
             inbox: Arc::clone(&inbox),
             effects: Effects::new(),
-            connections: BTreeMap::new(),
-            last_connection: 0,
             members: BTreeMap::new(),
             is_initialized: false,
-            status: Arc::clone(&status),
+            published: Arc::clone(&published),
         };
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
@@ -202,12 +203,18 @@ impl ClusterDriver {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
             })?;
-        Ok(Self { inbox, is_over, status, thread: Some(thread) })
+        Ok(Self { inbox, is_over, host, copies: opened, published, thread: Some(thread) })
     }
 
     /// What this host knows at present.
     pub fn status(&self) -> ClusterStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        // The driver never waits for a region, so the lock is not held while one is read.
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let copies = published.groups.iter().filter_map(|group| {
+            let copy = self.copies.get(&group.partition())?;
+            published.copy_status((self.host, copy), group)
+        });
+        ClusterStatus { engine: published.engine.clone(), copies: copies.collect() }
     }
 }
 
@@ -236,11 +243,9 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
         on_event: config.on_peer_event,
         inputs: Arc::new(move |input| inputs.connection(partition, input)),
     };
-    let session = copy.region.session()?;
-    let record = CopyRecord::open(&copy.region_file, session.log_identity()?.region)?;
     let opened = Partition::open(opened, &copy.region)?;
     let notices = Arc::clone(&config.on_notice);
-    CopyThread::start((partition, opened), (session, record), Arc::clone(inbox), notices)
+    CopyThread::start((partition, opened), Arc::clone(inbox), notices)
 }
 
 fn now() -> Monotonic {
@@ -256,13 +261,10 @@ struct Driver {
     copies: BTreeMap<PartitionId, (CopyThread, u16)>,
     inbox: Arc<DriverInbox>,
     effects: Effects,
-    /// The open connections of members, the latest one last.
-    connections: BTreeMap<(PartitionId, HostId), Vec<u64>>,
-    last_connection: u64,
     /// The last acknowledgement of each member, for the status.
-    members: BTreeMap<(PartitionId, HostId), (Option<u64>, Monotonic)>,
+    members: MemberPositions,
     is_initialized: bool,
-    status: Arc<Mutex<ClusterStatus>>,
+    published: Arc<Mutex<Published>>,
 }
 
 impl Driver {
@@ -295,9 +297,14 @@ impl Driver {
             self.step_state();
         }
         self.step(HostInput::Tick);
-        let copies = self.state.groups().filter_map(|group| self.copy_status(group)).collect();
-        let status = ClusterStatus { engine, copies };
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        let roles = self.copies.keys().filter_map(|of| Some((*of, self.host.role(*of)?)));
+        let published = Published {
+            engine,
+            groups: self.state.groups().cloned().collect(),
+            roles: roles.collect(),
+            members: self.members.clone(),
+        };
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
     }
 
     fn engine_event(&mut self, event: EngineEvent) {
@@ -356,58 +363,49 @@ impl Driver {
 
     fn connection(&mut self, partition: PartitionId, input: &PartitionInput) {
         match input {
-            PartitionInput::MemberConnected { host, view, .. } => {
+            PartitionInput::MemberConnected { host, view, connection } => {
                 let Some(host) = self.host_of(host) else { return };
-                self.last_connection += 1;
-                let connection = self.last_connection;
-                self.connections.entry((partition, host)).or_default().push(connection);
-                let view = ViewNumber(*view);
+                let (view, connection) = (ViewNumber(*view), *connection);
                 self.step(HostInput::Connected { partition, host, view, connection });
             }
-            PartitionInput::MemberLeft { host, .. } => {
+            PartitionInput::MemberLeft { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
-                let open = self.connections.entry((partition, host)).or_default();
-                if open.is_empty() {
-                    return;
-                }
-                // The oldest one: a member that connects again replaces its connection.
-                let connection = open.remove(0);
+                let connection = *connection;
                 self.step(HostInput::Disconnected { partition, host, connection });
             }
-            PartitionInput::MemberAcknowledged { host, view, position, sent_at } => {
-                self.acknowledged((partition, host), *view, (Some(*position), *sent_at));
+            PartitionInput::MemberBehind { host, .. } => {
+                let Some(host) = self.host_of(host) else { return };
+                self.step(HostInput::Behind { partition, host });
             }
-            PartitionInput::MemberJoins { host, view } => {
-                self.acknowledged((partition, host), *view, (None, None));
+            PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
+                let Some(host) = self.host_of(host) else { return };
+                self.members.insert((partition, host), (*position, now()));
+                let acknowledgement = FollowerAcknowledgement {
+                    host,
+                    view: ViewNumber(*view),
+                    connection: *connection,
+                    position: *position,
+                    stamp: Monotonic(*stamp),
+                };
+                self.step(HostInput::Acknowledged { partition, acknowledgement });
             }
-            PartitionInput::OwnerHeard { view, .. } => {
-                // The connection's thread answers at once, and keeps the promise by itself.
-                let stamp = now();
-                let (view, answered) = (ViewNumber(*view), stamp);
-                let message = OwnerMessage { view, stamp, answered, is_leased: true };
+            PartitionInput::PositionReceived { view, stamp, answered, is_leased, .. } => {
+                let message = OwnerMessage {
+                    view: ViewNumber(*view),
+                    stamp: Monotonic(*stamp),
+                    answered: Monotonic(*answered),
+                    is_leased: *is_leased,
+                };
                 self.step(HostInput::PositionReceived { partition, message });
             }
-            PartitionInput::OwnerLost { .. } | PartitionInput::HigherView { .. } => {}
             PartitionInput::FollowFailed { reason, .. } => {
                 self.notice(&ClusterNotice::Failed { partition, reason: reason.clone() });
             }
+            // The copy's thread looks at the region, and the connection begins anew by itself.
+            PartitionInput::Joined { .. }
+            | PartitionInput::OwnerLost { .. }
+            | PartitionInput::HigherView { .. } => {}
         }
-    }
-
-    fn acknowledged(
-        &mut self,
-        (partition, host): (PartitionId, &str),
-        view: u64,
-        (position, sent_at): (Option<u64>, Option<Duration>),
-    ) {
-        let Some(host) = self.host_of(host) else { return };
-        let open = self.connections.get(&(partition, host));
-        let Some(&connection) = open.and_then(|open| open.last()) else { return };
-        self.members.insert((partition, host), (position, now()));
-        let stamp = sent_at.map_or(Monotonic::BOOT, monotonic);
-        let view = ViewNumber(view);
-        let acknowledgement = FollowerAcknowledgement { host, view, connection, position, stamp };
-        self.step(HostInput::Acknowledged { partition, acknowledgement });
     }
 
     fn carry_out(&mut self) {
@@ -428,17 +426,26 @@ impl Driver {
                 let until = Duration::from_nanos(until.0);
                 self.at_once(partition, |copy| copy.set_lease(until));
             }
-            // The region keeps what the slowest member that is connected needs; the thread of a
-            // connection answers by itself.
-            HostEffect::SetFloor { .. } | HostEffect::Answer { .. } => {}
+            HostEffect::SetFloor { partition, position } => {
+                self.at_once(partition, |copy| {
+                    copy.raise_floor(position);
+                    Ok(())
+                });
+            }
+            HostEffect::Answer { partition, view, stamp } => {
+                self.at_once(partition, |copy| {
+                    copy.answer(view.0, stamp.0);
+                    Ok(())
+                });
+            }
             HostEffect::Store { partition, record } => self.add(partition, CopyTask::Store(record)),
             HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
             HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),
             HostEffect::Serve { partition, view } => self.add(partition, CopyTask::Serve(view)),
             HostEffect::StopServing { partition } => self.add(partition, CopyTask::StopServing),
             HostEffect::Freeze { partition, view } => self.add(partition, CopyTask::Freeze(view)),
-            HostEffect::Promote { partition, view, origin, seal } => {
-                self.add(partition, CopyTask::Promote { view, origin, seal });
+            HostEffect::Promote { partition, origin, seal, .. } => {
+                self.add(partition, CopyTask::Promote { origin, seal });
             }
             HostEffect::Demote { partition, view, seal } => {
                 self.add(partition, CopyTask::Demote { view, seal });
@@ -446,8 +453,8 @@ impl Driver {
             HostEffect::StopFollowing { partition } => {
                 self.add(partition, CopyTask::StopFollowing);
             }
-            HostEffect::Follow { partition, owner, view, .. } => {
-                self.follow(partition, owner, view);
+            HostEffect::Follow { partition, owner, view, start } => {
+                self.follow(partition, owner, view, start);
             }
         }
     }
@@ -466,26 +473,39 @@ impl Driver {
         }
     }
 
-    fn follow(&self, partition: PartitionId, owner: HostId, view: ViewNumber) {
-        let (Some(address), Some(group)) =
-            (self.config.hosts.get(&owner), self.state.group(partition))
-        else {
-            return;
-        };
+    fn follow(&self, partition: PartitionId, owner: HostId, view: ViewNumber, start: FollowStart) {
+        let Some(address) = self.config.hosts.get(&owner) else { return };
         let Some((copy, port)) = self.copies.get(&partition) else { return };
         copy.add(CopyTask::Follow {
             view,
-            origin: group.origin(),
             address: address.peer.clone(),
-            clients: Some(format!("{}:{port}", address.clients)),
+            clients: format!("{}:{port}", address.clients),
+            discards: start == FollowStart::Discard,
         });
     }
+}
 
-    fn copy_status(&self, group: &GroupState) -> Option<CopyStatus> {
+/// What the driver has published at its last tick.
+#[derive(Clone, Debug, Default)]
+struct Published {
+    engine: EngineStatus,
+    groups: Vec<GroupState>,
+    roles: BTreeMap<PartitionId, Role>,
+    members: MemberPositions,
+}
+
+/// The last position of each member, and when it came.
+type MemberPositions = BTreeMap<(PartitionId, HostId), (Option<u64>, Monotonic)>;
+
+impl Published {
+    fn copy_status(
+        &self,
+        (me, copy): (HostId, &CopyShared),
+        group: &GroupState,
+    ) -> Option<CopyStatus> {
         let partition = group.partition();
-        let (copy, _) = self.copies.get(&partition)?;
-        let state = copy.shared.copy.state().ok()?;
-        let facts = copy.shared.facts().ok()?;
+        let state = copy.copy.state().ok()?;
+        let facts = copy.facts().ok()?;
         let reports = match group.phase() {
             GroupPhase::Serving { .. } => Vec::new(),
             GroupPhase::Sealing { reports } => reports.keys().copied().collect(),
@@ -493,7 +513,7 @@ impl Driver {
         let now = now();
         let lease_ms = facts.lease_until.0.saturating_sub(now.0) / 1_000_000;
         let of_partition = self.members.iter().filter(|((of, _), _)| *of == partition);
-        let is_owner = group.owner() == Some(self.host.id());
+        let is_owner = group.owner() == Some(me);
         let members = of_partition.filter(|_| is_owner).map(|((_, host), (position, at))| {
             let silent_ms = now.0.saturating_sub(at.0) / 1_000_000;
             MemberStatus { host: *host, position: *position, silent_ms }
@@ -507,7 +527,7 @@ impl Driver {
             reports_needed: group.reports_needed(),
             group: group.group().to_vec(),
             full: group.full().clone(),
-            role: role_name(self.host.role(partition), lease_ms > 0),
+            role: role_name(self.roles.get(&partition), lease_ms > 0),
             lease_ms,
             position: match facts.copy {
                 CopyState::Follower(held) => held.position,
@@ -520,7 +540,7 @@ impl Driver {
     }
 }
 
-const fn role_name(role: Option<Role>, is_leased: bool) -> &'static str {
+const fn role_name(role: Option<&Role>, is_leased: bool) -> &'static str {
     match role {
         None | Some(Role::Waiting) => "waiting",
         Some(Role::Sealing) => "sealing",

@@ -84,14 +84,17 @@ impl DriverInbox {
         {
             let mut inputs = self.inputs();
             match &input {
-                PartitionInput::OwnerHeard { .. } => drop(inputs.heard.insert(partition, input)),
-                PartitionInput::MemberAcknowledged { host, .. }
-                | PartitionInput::MemberJoins { host, .. } => {
+                PartitionInput::PositionReceived { .. } => {
+                    inputs.heard.insert(partition, input);
+                }
+                PartitionInput::MemberAcknowledged { host, .. } => {
                     let host = host.clone();
                     inputs.acknowledge((partition, host), input);
                 }
                 PartitionInput::MemberConnected { .. }
+                | PartitionInput::MemberBehind { .. }
                 | PartitionInput::MemberLeft { .. }
+                | PartitionInput::Joined { .. }
                 | PartitionInput::OwnerLost { .. }
                 | PartitionInput::FollowFailed { .. }
                 | PartitionInput::HigherView { .. } => {
@@ -119,16 +122,20 @@ impl DriverInbox {
 }
 
 impl Inputs {
-    /// Of two acknowledgements in one view the later one counts, with the later stamp of both.
+    /// Of two acknowledgements on one connection the later one counts, with the later stamp of both.
     fn acknowledge(&mut self, key: (PartitionId, String), mut input: PartitionInput) {
         let earlier = self.acknowledged.remove(&key);
         if let (
-            PartitionInput::MemberAcknowledged { view, sent_at, .. },
-            Some(PartitionInput::MemberAcknowledged { view: old, sent_at: old_sent_at, .. }),
+            PartitionInput::MemberAcknowledged { connection, stamp, .. },
+            Some(PartitionInput::MemberAcknowledged {
+                connection: earlier,
+                stamp: earlier_stamp,
+                ..
+            }),
         ) = (&mut input, earlier)
-            && *view == old
+            && *connection == earlier
         {
-            *sent_at = (*sent_at).max(old_sent_at);
+            *stamp = (*stamp).max(earlier_stamp);
         }
         self.acknowledged.insert(key, input);
     }
@@ -136,29 +143,23 @@ impl Inputs {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    fn acknowledged(view: u64, position: u64, sent_ms: Option<u64>) -> PartitionInput {
-        PartitionInput::MemberAcknowledged {
-            host: "b".to_owned(),
-            view,
-            position,
-            sent_at: sent_ms.map(Duration::from_millis),
-        }
+    fn acknowledged(connection: u64, position: u64, stamp: u64) -> PartitionInput {
+        let (host, position) = ("b".to_owned(), Some(position));
+        PartitionInput::MemberAcknowledged { host, view: 1, connection, position, stamp }
     }
 
     #[test]
-    fn of_acknowledgements_the_last_position_and_the_last_stamp_of_a_view_remain() {
+    fn of_acknowledgements_the_last_position_and_the_last_stamp_of_a_connection_remain() {
         let inbox = DriverInbox::default();
         let partition = PartitionId(1);
-        inbox.connection(partition, acknowledged(1, 10, Some(90)));
-        inbox.connection(partition, acknowledged(2, 20, Some(30)));
-        inbox.connection(partition, acknowledged(2, 21, None));
+        inbox.connection(partition, acknowledged(1, 10, 90));
+        inbox.connection(partition, acknowledged(2, 20, 30));
+        inbox.connection(partition, acknowledged(2, 21, 0));
         let mut inputs = Vec::new();
         inbox.take(&mut inputs);
-        assert_eq!(inputs, [DriverInput::Connection(partition, acknowledged(2, 21, Some(30)))]);
+        assert_eq!(inputs, [DriverInput::Connection(partition, acknowledged(2, 21, 30))]);
         inputs.clear();
         inbox.take(&mut inputs);
         assert_eq!(inputs, []);
