@@ -1,8 +1,8 @@
 //! The commands that consensus orders, and their bytes.
 //!
-//! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, or a
-//! revision), host u16 (0 if the command names none), and for a report: origin u64, log 16 bytes,
-//! incarnation u64, position u64, check u64; for the creation: process u64. A command has exactly one encoding.
+//! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, a
+//! revision, or a process), host u16 (0 if the command names none), and for a report: origin u64, log 16 bytes,
+//! incarnation u64, position u64, check u64. A command has exactly one encoding.
 
 use crate::id::{HostId, PartitionId, Revision, ViewNumber};
 use crate::limits::COMMAND_BYTES_MAX;
@@ -16,13 +16,14 @@ const FORMAT: u8 = 1;
 /// repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// The first owner is about to make the first copy of a new partition.
-    Create {
+    /// A process of a host with a new region: when it sees its number in the applied state, that
+    /// state is not older than its start.
+    Register {
         /// Of which partition.
         partition: PartitionId,
-        /// The revision on which the proposal rests.
-        revision: Revision,
-        /// The random number of the owner's process.
+        /// The host.
+        host: HostId,
+        /// The random number of its process.
         process: u64,
     },
     /// A full member has not heard the owner for a lease. When as many members suspect it as a seal
@@ -101,6 +102,16 @@ pub enum Command {
         /// The host that becomes the owner.
         host: HostId,
     },
+    /// An operator begins the partition anew with the region of a host: an empty one, or an ordinary
+    /// region that belonged to no cluster. What other copies hold is discarded.
+    ForceNew {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view that the exclusion began.
+        view: ViewNumber,
+        /// The host that becomes the owner.
+        host: HostId,
+    },
     /// An operator adds a host to the group. It is not full.
     AddMember {
         /// Of which partition.
@@ -138,7 +149,7 @@ impl Command {
     /// The partition that the command concerns.
     pub fn partition(&self) -> PartitionId {
         match *self {
-            Self::Create { partition, .. }
+            Self::Register { partition, .. }
             | Self::Suspect { partition, .. }
             | Self::Trust { partition, .. }
             | Self::Exclude { partition, .. }
@@ -147,6 +158,7 @@ impl Command {
             | Self::Full { partition, .. }
             | Self::Evict { partition, .. }
             | Self::AcceptLoss { partition, .. }
+            | Self::ForceNew { partition, .. }
             | Self::AddMember { partition, .. }
             | Self::RemoveMember { partition, .. } => partition,
         }
@@ -155,7 +167,7 @@ impl Command {
     /// The bytes of the command, at most [`COMMAND_BYTES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
         let (kind, number, host, held) = match *self {
-            Self::Create { revision, .. } => (11, revision.0, 0, None),
+            Self::Register { process, host, .. } => (11, process, host.0, None),
             Self::Suspect { view, host, .. } => (1, view.0, host.0, None),
             Self::Trust { view, host, .. } => (2, view.0, host.0, None),
             Self::Exclude { view, .. } => (3, view.0, 0, None),
@@ -164,6 +176,7 @@ impl Command {
             Self::Full { revision, host, .. } => (6, revision.0, host.0, None),
             Self::Evict { revision, host, .. } => (7, revision.0, host.0, None),
             Self::AcceptLoss { view, host, .. } => (8, view.0, host.0, None),
+            Self::ForceNew { view, host, .. } => (12, view.0, host.0, None),
             Self::AddMember { revision, host, .. } => (9, revision.0, host.0, None),
             Self::RemoveMember { revision, host, .. } => (10, revision.0, host.0, None),
         };
@@ -174,9 +187,6 @@ impl Command {
         bytes.extend(host.to_le_bytes());
         if let Some(held) = held {
             held.encode(&mut bytes);
-        }
-        if let Self::Create { process, .. } = self {
-            bytes.extend(process.to_le_bytes());
         }
         bytes
     }
@@ -211,17 +221,14 @@ impl Command {
             8 => (Self::AcceptLoss { partition, view, host }, rest),
             9 => (Self::AddMember { partition, revision, host }, rest),
             10 => (Self::RemoveMember { partition, revision, host }, rest),
-            11 => {
-                let (process, rest) = rest.split_first_chunk::<8>().ok_or(size)?;
-                let process = u64::from_le_bytes(*process);
-                (Self::Create { partition, revision, process }, rest)
-            }
+            11 => (Self::Register { partition, host, process: number }, rest),
+            12 => (Self::ForceNew { partition, view, host }, rest),
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {
             return Err(size);
         }
-        if matches!(kind, 3 | 11) != (host.0 == 0) {
+        if (kind == 3) != (host.0 == 0) {
             return Err(CommandError::Host(host.0));
         }
         Ok(command)

@@ -98,7 +98,8 @@ pub enum HostEffect {
         /// The view in which this log becomes the partition's: the copy's new origin.
         origin: ViewNumber,
         /// What it must hold: a follower exactly this, an old owner at least this. `None`: the first
-        /// copy of a new cluster.
+        /// copy of a new partition, made of an ordinary region, or of an empty one (an incomplete copy is
+        /// discarded first).
         seal: Option<LogPosition>,
     },
     /// Refuse writers, make positions behind the seal a gap (receipts answer `Lost`), raise the

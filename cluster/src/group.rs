@@ -4,6 +4,7 @@
 //! ```text
 //! Suspect, quorum(Serving => Sealing)      Report, quorum(Sealing => Serving)
 //! Exclude(Serving => Sealing)              AcceptLoss(Sealing => Serving)
+//!                                          ForceNew(Sealing => Serving)
 //!                                          Return(Sealing => Serving)
 //! ```
 //!
@@ -41,9 +42,9 @@ pub struct AcceptedLoss {
     /// The view in which it was accepted.
     pub view: ViewNumber,
     /// The longest copy that is known to have existed.
-    pub longest: LogPosition,
-    /// Where the partition continues.
-    pub sealed: LogPosition,
+    pub longest: Option<LogPosition>,
+    /// Where the partition continues. `None`: it began anew.
+    pub sealed: Option<LogPosition>,
 }
 
 /// The replicated state of one partition.
@@ -60,15 +61,15 @@ pub struct GroupState {
     pub(crate) origin: ViewNumber,
     pub(crate) seal: Option<LogPosition>,
     pub(crate) loss: Option<AcceptedLoss>,
-    pub(crate) created_by: Option<u64>,
+    pub(crate) registered: BTreeMap<HostId, u64>,
     pub(crate) switches: Switches,
 }
 
 /// What the application of a command did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Applied {
-    /// The partition's first copy may be made.
-    Created(HostId),
+    /// A process of the host is known.
+    Registered(HostId),
     /// A member suspects the owner, too few to exclude it.
     Suspected(HostId),
     /// A member has withdrawn its suspicion.
@@ -87,6 +88,8 @@ pub enum Applied {
     Evicted(HostId),
     /// There is a new owner by the decision of an operator.
     LossAccepted(HostId, LogPosition),
+    /// The partition begins anew at this host by the decision of an operator.
+    ForcedNew(HostId),
     /// The host belongs to the group.
     MemberAdded(HostId),
     /// The host does not belong to the group any more.
@@ -106,8 +109,6 @@ pub enum CommandRefusal {
     OtherView,
     /// The command names another revision.
     OtherRevision,
-    /// The partition has had replicated content.
-    Created,
     /// The partition is sealing.
     Sealing,
     /// The partition is not sealing.
@@ -150,7 +151,7 @@ impl GroupState {
             origin: ViewNumber::FIRST,
             seal: None,
             loss: None,
-            created_by: None,
+            registered: BTreeMap::new(),
             switches: Switches::default(),
         }
     }
@@ -217,9 +218,9 @@ impl GroupState {
         self.seal
     }
 
-    /// The process of the first owner that made the first copy.
-    pub fn created_by(&self) -> Option<u64> {
-        self.created_by
+    /// The last process of each host that has begun with a new region.
+    pub fn registered(&self) -> &BTreeMap<HostId, u64> {
+        &self.registered
     }
 
     /// The last loss that an operator accepted.
@@ -242,7 +243,7 @@ impl GroupState {
 
     fn try_apply(&mut self, command: &Command) -> Result<Applied, No> {
         match *command {
-            Command::Create { revision, process, .. } => self.create(revision, process),
+            Command::Register { host, process, .. } => self.register(host, process),
             Command::Suspect { view, host, .. } => self.suspect(view, host),
             Command::Trust { view, host, .. } => self.trust(view, host),
             Command::Exclude { view, .. } => self.exclude(view),
@@ -251,21 +252,18 @@ impl GroupState {
             Command::Full { revision, host, .. } => self.add_full(revision, host),
             Command::Evict { revision, host, .. } => self.evict(revision, host),
             Command::AcceptLoss { view, host, .. } => self.accept_loss(view, host),
+            Command::ForceNew { view, host, .. } => self.force_new(view, host),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
         }
     }
 
-    /// While the owner alone is full, nothing was ever replicated, so its region may be made anew.
-    fn create(&mut self, revision: Revision, process: u64) -> Result<Applied, No> {
-        self.require_revision(revision)?;
-        self.require_serving()?;
-        if self.seal.is_some() || self.full.len() > 1 {
-            return Err(No::Created);
+    fn register(&mut self, host: HostId, process: u64) -> Result<Applied, No> {
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
         }
-        self.created_by = Some(process);
-        self.revision = self.revision.next();
-        Ok(Applied::Created(self.owner))
+        self.registered.insert(host, process);
+        Ok(Applied::Registered(host))
     }
 
     fn suspect(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
@@ -329,7 +327,7 @@ impl GroupState {
             .filter(|(_, held)| counts_shorter || equal(held))
             .map(|&(host, _)| host)
             .collect();
-        self.begin_serving(winner, sealed);
+        self.begin_serving(winner, Some(sealed));
         Ok(Applied::Sealed(winner, sealed))
     }
 
@@ -341,12 +339,12 @@ impl GroupState {
         members.filter_map(|host| Some((*host, *reports.get(host)?))).collect()
     }
 
-    fn begin_serving(&mut self, owner: HostId, sealed: LogPosition) {
+    fn begin_serving(&mut self, owner: HostId, sealed: Option<LogPosition>) {
         invariant!(self.full.contains(&owner), "the owner's copy counts");
         self.owner = owner;
         self.revision = self.revision.next();
         self.origin = self.view;
-        self.seal = Some(sealed);
+        self.seal = sealed;
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
     }
 
@@ -394,13 +392,29 @@ impl GroupState {
         self.require_view(view)?;
         let GroupPhase::Sealing { reports } = &self.phase else { return Err(No::NotSealing) };
         let Some(&sealed) = reports.get(&host) else { return Err(No::NotReported) };
-        let known = reports.values().chain(&self.seal);
-        let longest =
-            known.fold(sealed, |best, next| if next.compare(&best).is_gt() { *next } else { best });
-        self.loss = Some(AcceptedLoss { view, longest, sealed });
+        self.loss = Some(AcceptedLoss { view, longest: self.longest(), sealed: Some(sealed) });
         self.full = BTreeSet::from([host]);
-        self.begin_serving(host, sealed);
+        self.begin_serving(host, Some(sealed));
         Ok(Applied::LossAccepted(host, sealed))
+    }
+
+    /// The partition begins anew with whatever the host's region has.
+    fn force_new(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
+        self.require_view(view)?;
+        let GroupPhase::Sealing { .. } = self.phase else { return Err(No::NotSealing) };
+        if !self.group.contains(&host) {
+            return Err(No::NotInGroup);
+        }
+        self.loss = Some(AcceptedLoss { view, longest: self.longest(), sealed: None });
+        self.full = BTreeSet::from([host]);
+        self.begin_serving(host, None);
+        Ok(Applied::ForcedNew(host))
+    }
+
+    /// The longest copy that is known from reports and the last seal.
+    fn longest(&self) -> Option<LogPosition> {
+        let GroupPhase::Sealing { reports } = &self.phase else { return self.seal };
+        reports.values().chain(&self.seal).copied().max_by(LogPosition::compare)
     }
 
     fn add_member(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
@@ -431,6 +445,7 @@ impl GroupState {
             return Err(No::TooFewFull);
         }
         self.group.retain(|member| *member != host);
+        self.registered.remove(&host);
         match &mut self.phase {
             GroupPhase::Serving { suspects } => {
                 suspects.remove(&host);

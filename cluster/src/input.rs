@@ -19,7 +19,8 @@ pub enum HostInput<'a> {
     /// What the region says: once before anything else of the partition, and again when
     /// [`Promote`](crate::HostEffect::Promote), [`Demote`](crate::HostEffect::Demote) or a join has
     /// changed the copy, when a follower's position has advanced (at any rate: only status uses
-    /// it), and when the region is lost ([`CopyState::Empty`](crate::CopyState::Empty)).
+    /// it), and when the region is lost ([`CopyState::Empty`](crate::CopyState::Empty)). A
+    /// follower whose region is lost keeps its order to follow, and joins anew.
     Region {
         /// Of which partition.
         partition: PartitionId,

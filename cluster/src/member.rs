@@ -87,11 +87,8 @@ impl Member {
 
     pub(crate) fn region(&mut self, read: RegionFacts) {
         let facts = self.merged(read);
-        let was_complete = matches!(
-            self.facts,
-            Some(RegionFacts { copy: CopyState::Follower(_) | CopyState::Owner { .. }, .. })
-        );
-        if was_complete && matches!(facts.copy, CopyState::Empty) {
+        let was_there = self.facts.is_some_and(|known| known.copy != CopyState::Empty);
+        if was_there && facts.copy == CopyState::Empty {
             // The region is lost, or was discarded: whatever ran on it has ended.
             self.frozen = None;
             self.floor = 0;
@@ -207,13 +204,13 @@ impl Member {
         let Some(facts) = self.facts else { return };
         let role = role_of((self.me, self.process), &self.group, &facts, self.switches);
         self.end_activity(role, effects);
-        if role != Role::Waiting && self.freeze(now, facts, effects) {
+        if !matches!(role, Role::Waiting | Role::Registering) && self.freeze(now, facts, effects) {
             return;
         }
         match role {
             Role::Waiting => {}
             Role::Sealing => self.seal(now, facts, effects),
-            Role::Creating => self.create(now, effects),
+            Role::Registering => self.register(now, effects),
             Role::Promoting => self.promote(now, facts, effects),
             Role::Serving => self.serve(now, facts, effects),
             Role::Lost => self.give_up(now, effects),
@@ -307,12 +304,9 @@ impl Member {
         self.repeat(now, HostEffect::Promote { partition, view, origin, seal }, effects);
     }
 
-    /// The applied state may be older than the region that this host has lost. So the state must
-    /// show a command of this very process first.
-    fn create(&mut self, now: Monotonic, effects: &mut Effects) {
-        let (partition, revision) = (self.partition(), self.group.revision());
-        let process = self.process;
-        self.propose(now, Command::Create { partition, revision, process }, effects);
+    fn register(&mut self, now: Monotonic, effects: &mut Effects) {
+        let (partition, host, process) = (self.partition(), self.me, self.process);
+        self.propose(now, Command::Register { partition, host, process }, effects);
     }
 
     fn give_up(&mut self, now: Monotonic, effects: &mut Effects) {

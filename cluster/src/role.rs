@@ -14,8 +14,9 @@ pub enum Role {
     Waiting,
     /// The owner is excluded: this host freezes its copy and reports.
     Sealing,
-    /// This host is the first owner, and asks whether the partition is really new.
-    Creating,
+    /// The region is new, so this host does not know what it has acted on before. It waits until the
+    /// applied state shows a command of this very process: then the state is no older than that.
+    Registering,
     /// This host is the owner, and its region is not promoted yet.
     Promoting,
     /// This host is the owner.
@@ -33,11 +34,12 @@ pub enum Role {
 /// | state | copy | role |
 /// |---|---|---|
 /// | not in the group; older than the record | any | `Waiting` |
+/// | process not registered | of a region without a record | `Registering` |
 /// | sealing | any | `Sealing` |
 /// | `me` owns | promoted in `origin` | `Serving` |
 /// | `me` owns | at the seal; owner of the sealed log | `Promoting` |
-/// | `me` owns, no seal, alone full, created by this process | empty, or ordinary | `Promoting` |
-/// | `me` owns, no seal, alone full | empty, or ordinary | `Creating` |
+/// | `me` owns, no seal, alone full, process registered | not complete, or ordinary | `Promoting` |
+/// | `me` owns, no seal, alone full | not complete, or ordinary | `Registering` |
 /// | `me` owns | other | `Lost` |
 /// | another owns | empty, joining | `Following(Discard)` |
 /// | another owns | follower of `origin`, or not behind the seal | `Following(Continue)` |
@@ -53,26 +55,32 @@ pub(crate) fn role_of(
     if is_older || !group.group().contains(&me) {
         return Role::Waiting;
     }
+    let is_registered = group.registered().get(&me) == Some(&process);
+    let is_known = facts.record.view > ViewNumber::NONE || switches.is_off(Switch::RegisterFirst);
+    if !is_known && !is_registered {
+        return Role::Registering;
+    }
     match group.phase() {
         GroupPhase::Sealing { .. } => Role::Sealing,
         GroupPhase::Serving { .. } if group.owner() == Some(me) => {
-            owner_role(process, group, facts.copy)
+            owner_role(is_registered, group, facts.copy)
         }
         GroupPhase::Serving { .. } => follower_role(group, facts.copy, switches),
     }
 }
 
-fn owner_role(process: u64, group: &GroupState, copy: CopyState) -> Role {
+fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Role {
     // Nothing was ever replicated.
     let is_first = group.seal().is_none() && group.full().len() == 1;
-    let is_created = group.created_by() == Some(process);
     match copy {
         CopyState::Owner { origin } if origin == group.origin() => Role::Serving,
-        CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty if is_first => {
-            if is_created {
+        CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty | CopyState::Joining
+            if is_first =>
+        {
+            if is_registered {
                 Role::Promoting
             } else {
-                Role::Creating
+                Role::Registering
             }
         }
         // Only `AcceptLoss` gives a partition to an old owner. Its own log may go on behind the seal.

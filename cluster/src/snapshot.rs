@@ -4,7 +4,8 @@
 //! the order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
 //! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
-//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest, sealed; created u8 (0, 1), and if 1: process u64. Sets are in
+//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal; registered u8,
+//! and for each host u16 and process u64. Sets are in
 //! ascending order, so a state has exactly one encoding.
 
 use crate::config::Lease;
@@ -83,19 +84,24 @@ fn encode_group(group: &GroupState, bytes: &mut Vec<u8>) {
         }
     }
     bytes.extend(group.origin.0.to_le_bytes());
-    bytes.push(u8::from(group.seal.is_some()));
-    if let Some(seal) = &group.seal {
-        seal.encode(bytes);
-    }
+    encode_position(group.seal.as_ref(), bytes);
     bytes.push(u8::from(group.loss.is_some()));
     if let Some(loss) = &group.loss {
         bytes.extend(loss.view.0.to_le_bytes());
-        loss.longest.encode(bytes);
-        loss.sealed.encode(bytes);
+        encode_position(loss.longest.as_ref(), bytes);
+        encode_position(loss.sealed.as_ref(), bytes);
     }
-    bytes.push(u8::from(group.created_by.is_some()));
-    if let Some(process) = group.created_by {
+    bytes.push(count(group.registered.len()));
+    for (host, process) in &group.registered {
+        bytes.extend(host.0.to_le_bytes());
         bytes.extend(process.to_le_bytes());
+    }
+}
+
+fn encode_position(position: Option<&LogPosition>, bytes: &mut Vec<u8>) {
+    bytes.push(u8::from(position.is_some()));
+    if let Some(position) = position {
+        position.encode(bytes);
     }
 }
 
@@ -155,10 +161,34 @@ impl<'a> Input<'a> {
         is_ascending.then(|| hosts.into_iter().collect())
     }
 
+    /// Hosts in ascending order, without repetition, each with a value.
+    fn map<T>(
+        &mut self,
+        mut value: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<BTreeMap<HostId, T>> {
+        let count = usize::from(self.u8()?);
+        if count > COPIES_MAX {
+            return None;
+        }
+        let mut map = BTreeMap::new();
+        for _ in 0..count {
+            let (host, value) = (self.host()?, value(self)?);
+            if map.keys().next_back().is_some_and(|last| *last >= host) {
+                return None;
+            }
+            map.insert(host, value);
+        }
+        Some(map)
+    }
+
     fn position(&mut self) -> Option<LogPosition> {
         let (position, rest): (_, &'a [u8]) = LogPosition::decode(self.rest)?;
         self.rest = rest;
         Some(position)
+    }
+
+    fn optional_position(&mut self) -> Option<Option<LogPosition>> {
+        if self.flag()? { self.position().map(Some) } else { Some(None) }
     }
 
     fn flag(&mut self) -> Option<bool> {
@@ -195,14 +225,15 @@ fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
     let full = input.host_set()?;
     let phase = decode_phase(input)?;
     let origin = input.view()?;
-    let seal = if input.flag()? { Some(input.position()?) } else { None };
+    let seal = input.optional_position()?;
     let loss = if input.flag()? {
-        let (view, longest, sealed) = (input.view()?, input.position()?, input.position()?);
+        let (view, longest, sealed) =
+            (input.view()?, input.optional_position()?, input.optional_position()?);
         Some(AcceptedLoss { view, longest, sealed })
     } else {
         None
     };
-    let created_by = if input.flag()? { Some(input.u64()?) } else { None };
+    let registered = input.map(Input::u64)?;
     let state = GroupState {
         partition,
         group,
@@ -215,7 +246,7 @@ fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
         origin,
         seal,
         loss,
-        created_by,
+        registered,
         switches: Switches::default(),
     };
     is_possible(&state).then_some(state)
@@ -225,18 +256,7 @@ fn decode_phase(input: &mut Input<'_>) -> Option<GroupPhase> {
     if !input.flag()? {
         return Some(GroupPhase::Serving { suspects: input.host_set()? });
     }
-    let count = usize::from(input.u8()?);
-    if count > COPIES_MAX {
-        return None;
-    }
-    let mut reports = BTreeMap::new();
-    for _ in 0..count {
-        let (host, held) = (input.host()?, input.position()?);
-        if reports.keys().next_back().is_some_and(|last| *last >= host) {
-            return None;
-        }
-        reports.insert(host, held);
-    }
+    let reports = input.map(Input::position)?;
     Some(GroupPhase::Sealing { reports })
 }
 
@@ -249,6 +269,7 @@ fn is_possible(state: &GroupState) -> bool {
     };
     members.len() == state.group.len()
         && others.is_subset(&members)
+        && state.registered.keys().all(|host| members.contains(host))
         && state.full.is_subset(&members)
         && state.full.contains(&state.owner)
         && (2..=members.len()).contains(&usize::from(state.acknowledgements))

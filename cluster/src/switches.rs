@@ -42,6 +42,8 @@ pub enum Switch {
     EvictLease,
     /// 10: an owner that has started waits for a state at least as new as the one it acted on.
     StoredRevision,
+    /// 8: a host with a new region waits for a state that is no older than its process.
+    RegisterFirst,
     /// 11: a member suspects an owner that sends, but does not hear.
     SuspectDeafOwner,
 }

@@ -1,0 +1,145 @@
+//! What must hold after every step.
+
+use crate::region::{Copy, Region};
+use crate::world::World;
+use nearstate_cluster::{Applied, HostId, LogPosition};
+use std::collections::BTreeMap;
+
+/// What was promised, and what happened to the copies.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// The longest history of which output was released: its length and check value.
+    pub(crate) released: (usize, u64),
+    /// Where each sealed log ends.
+    sealed: BTreeMap<u64, u64>,
+    /// Which transaction has which place in which log.
+    places: BTreeMap<(u64, u64), u64>,
+    /// Copies that were lost or discarded since n of them held everything that was released.
+    losses: usize,
+    /// The last copy of something released is lost, by n losses or more.
+    pub(crate) is_disaster: bool,
+    /// How often an operator had to accept a loss.
+    pub(crate) accepted: u32,
+    pub(crate) violation: Option<String>,
+}
+
+impl World {
+    pub(crate) fn violate(&mut self, what: &str) {
+        if self.ledger.violation.is_none() {
+            self.ledger.violation = Some(format!("{what} at {} ms", self.now / 1_000_000));
+        }
+    }
+
+    fn holds_released(&self, region: &Region) -> bool {
+        let (length, check) = self.ledger.released;
+        region.is_complete() && region.check_at(length) == Some(check)
+    }
+
+    /// An owner raises the word *replicated*: output up to there is released.
+    pub(crate) fn check_release(&mut self, host: HostId, position: u64) {
+        let region = &self.node(host).region;
+        let (log, length) = (region.log, region.base + position as usize);
+        let Some(check) = region.check_at(length) else {
+            return self.violate("Exists: a position is replicated that was not written");
+        };
+        let (known, known_check) = self.ledger.released;
+        let is_extension = length < known || region.check_at(known) == Some(known_check);
+        if self.ledger.sealed.get(&log).is_some_and(|sealed| position > *sealed) {
+            self.violate("ReleaseRule: output behind a seal is released");
+        }
+        if !is_extension {
+            self.violate("Durable: an owner releases output without having what was released");
+        } else if length > known {
+            self.ledger.released = (length, check);
+        }
+    }
+
+    /// A process commits: its place is used once.
+    pub(crate) fn check_commit(&mut self, (log, position, id): (u64, u64, u64)) {
+        if self.ledger.places.insert((log, position), id).is_some_and(|other| other != id) {
+            self.violate("NoFork: two transactions have one place in a log");
+        }
+    }
+
+    /// A process reads, and sends what it has read.
+    pub(crate) fn check_read(&mut self, host: HostId) {
+        let origin = self.node(host).region.origin;
+        if self.latest().origin() > origin {
+            self.violate("LeaseRule: an owner reads after a seal");
+        }
+    }
+
+    /// Consensus has ordered a command with this effect. `owner` is the owner before it.
+    pub(crate) fn check_applied(&mut self, owner: HostId, applied: Applied) {
+        match applied {
+            Applied::Sealed(winner, seal) => self.check_seal(owner, winner, &seal),
+            Applied::LossAccepted(..) | Applied::ForcedNew(_) => {
+                self.ledger.accepted += 1;
+                self.ledger.is_disaster = false;
+                self.ledger.released = (0, 0);
+                self.ledger.losses = 0;
+            }
+            Applied::Registered(_)
+            | Applied::Suspected(_)
+            | Applied::Trusted(_)
+            | Applied::Excluded(_)
+            | Applied::Reported(_)
+            | Applied::Returned(_)
+            | Applied::Full(_)
+            | Applied::Evicted(_)
+            | Applied::MemberAdded(_)
+            | Applied::MemberRemoved(_)
+            | Applied::Refused(_) => {}
+        }
+    }
+
+    fn check_seal(&mut self, owner: HostId, winner: HostId, seal: &LogPosition) {
+        let old = self.node(owner);
+        if old.region.copy == Copy::Owner && self.clock(owner) < old.region.lease_until {
+            self.violate("LeaseRule: a seal while the old owner holds a lease");
+        }
+        let region = &self.node(winner).region;
+        let is_there = region.is_complete() && region.held() == *seal;
+        if is_there && !self.holds_released(region) && !self.ledger.is_disaster {
+            self.violate("Durable: the sealed copy lacks what was released");
+        }
+        let mut log = [0; 8];
+        log.copy_from_slice(&seal.log[..8]);
+        self.ledger.sealed.insert(u64::from_le_bytes(log), seal.position);
+    }
+
+    /// A region becomes the owner's.
+    pub(crate) fn check_promoted(&mut self, host: HostId) {
+        let is_owner = self.latest().owner() == Some(host);
+        let is_origin = self.node(host).region.origin == self.latest().origin();
+        let holds = self.holds_released(&self.node(host).region);
+        if is_owner && is_origin && !holds && !self.ledger.is_disaster {
+            self.violate("Durable: the new owner lacks what was released");
+        }
+    }
+
+    fn holders(&self) -> usize {
+        self.nodes.values().filter(|node| self.holds_released(&node.region)).count()
+    }
+
+    /// A copy is about to be lost, or discarded.
+    pub(crate) fn check_gone(&mut self, host: HostId, is_loss: bool) {
+        let needed = self.latest().acknowledgements();
+        let holders = self.holders();
+        if holders >= needed {
+            self.ledger.losses = 0;
+        }
+        if self.ledger.released.0 == 0 || !self.holds_released(&self.node(host).region) {
+            return;
+        }
+        if is_loss || holders <= needed {
+            self.ledger.losses += 1;
+        }
+        if holders == 1 {
+            self.ledger.is_disaster = true;
+            if self.ledger.losses < needed {
+                self.violate("Durable: everything released is lost by fewer than n losses");
+            }
+        }
+    }
+}

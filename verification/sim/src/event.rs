@@ -1,0 +1,76 @@
+//! What will happen, in the order of time.
+
+use crate::region::Entry;
+use nearstate_cluster::{Command, ConnectionNumber, HostId, Monotonic, OwnerMessage, ViewNumber};
+use std::collections::BTreeMap;
+
+/// A message between hosts.
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    /// A follower connects. `length` and `check` say what it has; `None`: nothing of use.
+    Hello { view: ViewNumber, connection: ConnectionNumber, has: Option<(usize, u64)> },
+    /// The owner accepts. If it says so, the follower has to discard what it has.
+    Welcome { connection: ConnectionNumber, discard: bool, join_to: usize },
+    /// Entries from this index on.
+    Entries {
+        connection: ConnectionNumber,
+        index: usize,
+        entries: Vec<Entry>,
+        base: usize,
+        origin: ViewNumber,
+        log: u64,
+    },
+    /// The state of the owner.
+    Position { connection: ConnectionNumber, message: OwnerMessage },
+    /// What the follower has applied.
+    Acknowledge {
+        connection: ConnectionNumber,
+        view: ViewNumber,
+        length: usize,
+        position: Option<u64>,
+        stamp: Monotonic,
+    },
+}
+
+/// Something that happens at a time.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// A process looks at the time.
+    Tick(HostId, u64),
+    /// Attached processes of a host read and commit.
+    Work(HostId),
+    /// A message arrives.
+    Arrive { from: HostId, to: HostId, message: Message },
+    /// Consensus orders a command.
+    Append(Command),
+    /// A process applies commands up to this number.
+    Apply(HostId, u64, usize),
+    /// A process has frozen its copy.
+    Frozen(HostId, u64, ViewNumber),
+    /// A process has promoted its copy.
+    Promoted(HostId, u64, ViewNumber),
+    /// A process starts.
+    Start(HostId),
+    /// Something fails.
+    Fault,
+    /// An operator looks at the cluster.
+    Operate,
+}
+
+/// Events in the order of time. Events of one time are in the order in which they were added.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    events: BTreeMap<(u64, u64), Event>,
+    added: u64,
+}
+
+impl Queue {
+    pub(crate) fn add(&mut self, time: u64, event: Event) {
+        self.added += 1;
+        self.events.insert((time, self.added), event);
+    }
+
+    pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
+        self.events.pop_first().map(|((time, _), event)| (time, event))
+    }
+}

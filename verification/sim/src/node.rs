@@ -1,0 +1,73 @@
+//! A simulated host: its clock, its region, and its process if that runs.
+
+use crate::region::Region;
+use nearstate_cluster::{ConnectionNumber, FollowStart, Host, HostId, Monotonic, ViewNumber};
+use std::collections::BTreeMap;
+
+/// A clock that runs fast or slow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    /// The clock's time at time 0.
+    pub(crate) offset: u64,
+    /// Nanoseconds of the clock in a million nanoseconds: 980,000 to 1,020,000.
+    pub(crate) rate: u64,
+}
+
+impl Clock {
+    pub(crate) fn at(self, time: u64) -> Monotonic {
+        Monotonic(
+            self.offset + time / 1_000_000 * self.rate + time % 1_000_000 * self.rate / 1_000_000,
+        )
+    }
+}
+
+/// A follower's side of replication.
+#[derive(Debug, Clone)]
+pub(crate) struct Follow {
+    pub(crate) owner: HostId,
+    pub(crate) view: ViewNumber,
+    pub(crate) start: FollowStart,
+    pub(crate) connection: ConnectionNumber,
+    pub(crate) is_connected: bool,
+    /// The join is complete with so many entries.
+    pub(crate) join_to: usize,
+    /// The log of the owner, once it has sent entries.
+    pub(crate) log: Option<u64>,
+    pub(crate) heard_at: u64,
+    /// The latest stamp that may be sent back.
+    pub(crate) stamp: Monotonic,
+}
+
+/// An owner's side of replication.
+#[derive(Debug, Clone)]
+pub(crate) struct Serve {
+    pub(crate) view: ViewNumber,
+    /// The connection of each follower, and how many entries it has acknowledged.
+    pub(crate) followers: BTreeMap<HostId, (ConnectionNumber, usize)>,
+}
+
+/// A process of a host.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) host: Host,
+    /// How many commands it has applied.
+    pub(crate) applied: usize,
+    pub(crate) follow: Option<Follow>,
+    pub(crate) serve: Option<Serve>,
+}
+
+/// A host.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) clock: Clock,
+    pub(crate) region: Region,
+    pub(crate) process: Option<Process>,
+    /// Counts processes: what belongs to an earlier one is dropped.
+    pub(crate) generation: u64,
+    /// Nothing happens at this host before.
+    pub(crate) paused_until: u64,
+    /// Commands reach the host only afterwards.
+    pub(crate) uninformed_until: u64,
+    /// It never comes back.
+    pub(crate) is_gone: bool,
+}

@@ -1,0 +1,81 @@
+//! What a run simulates. Everything else follows from the seed.
+
+use nearstate_cluster::Switch;
+
+/// Which faults a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Faults {
+    /// None.
+    Quiet,
+    /// Delay, loss, duplication, reordering, cuts, kills, pauses; no region is lost.
+    NoLoss,
+    /// These, and lost regions.
+    All,
+    /// The host of the first owner is lost for ever, once everything is replicated.
+    OwnerLost,
+}
+
+/// What a run simulates.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Copies (RF). `None`: 2 to 5, by the seed.
+    pub copies: Option<u8>,
+    /// Acknowledgements (n). `None`: 2 to RF, by the seed.
+    pub acknowledgements: Option<u8>,
+    /// Which faults.
+    pub faults: Faults,
+    /// Milliseconds with faults.
+    pub fault_ms: u64,
+    /// Rules that do not hold.
+    pub off: Vec<Switch>,
+    /// Keep the last lines of what happened, for a report.
+    pub keeps_log: bool,
+}
+
+impl Options {
+    /// All faults, any group, all rules.
+    pub fn all() -> Self {
+        Self {
+            copies: None,
+            acknowledgements: None,
+            faults: Faults::All,
+            fault_ms: 12_000,
+            off: Vec::new(),
+            keeps_log: false,
+        }
+    }
+
+    /// The same without this rule.
+    #[must_use]
+    pub fn without(mut self, switch: Switch) -> Self {
+        self.off.push(switch);
+        self
+    }
+
+    /// The same with another kind of faults.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// The same with groups of this size.
+    #[must_use]
+    pub fn with_group(mut self, copies: u8, acknowledgements: u8) -> Self {
+        self.copies = Some(copies);
+        self.acknowledgements = Some(acknowledgements);
+        self
+    }
+
+    /// The same, and the report says what happened.
+    #[must_use]
+    pub fn with_log(mut self) -> Self {
+        self.keeps_log = true;
+        self
+    }
+
+    /// Does the rule not hold?
+    pub(crate) fn is_off(&self, switch: Switch) -> bool {
+        self.off.contains(&switch)
+    }
+}
