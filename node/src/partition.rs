@@ -215,13 +215,15 @@ impl Partition {
         let session = self.session();
         see(&session, view)?;
         match session.following()?.map(|following| following.state) {
-            None => return refused("the region is an owner's: demote it before it follows"),
+            None if session.log_identity()?.origin != 0 => {
+                return refused("the region is an owner's: demote it before it follows");
+            }
             // A promotion or a demotion was killed, and another host is the owner.
             Some(FollowState::Promoting | FollowState::Demoting) => {
                 self.group.unsettle();
                 session.demote(None)?;
             }
-            Some(FollowState::Joining | FollowState::Extending | FollowState::Full) => {}
+            Some(FollowState::Joining | FollowState::Extending | FollowState::Full) | None => {}
         }
         session.set_owner_address(clients)?;
         self.group.clear_floor();

@@ -94,7 +94,7 @@ fn unknown_values_are_errors() {
     let removed = written(&[Message::Removed { number: 1 }]);
     for (at, value, text) in [
         (4, 0, "unknown kind 0"),
-        (4, 12, "unknown kind 12"),
+        (4, 13, "unknown kind 13"),
         (5, 2, "unknown flags 0x02"),
         (6, 1, "unknown flags"),
         (7, 128, "unknown flags"),
@@ -110,9 +110,9 @@ fn unknown_values_are_errors() {
     let hello = written(&messages()[..1]);
     for kind in [1, 2] {
         let mut payload = hello[HEADER..].to_vec();
-        payload[0] = 2;
+        payload[0] = 3;
         let read = with_first(&frame(kind, &payload), |read| read.map(|_| ()));
-        assert_eq!(read, Err(WireError::OtherFormat { format: 2 }));
+        assert_eq!(read, Err(WireError::OtherFormat { format: 3 }));
     }
 }
 
@@ -120,10 +120,11 @@ fn unknown_values_are_errors() {
 #[test]
 fn unknown_numbers_and_flags_in_payloads_are_errors() {
     let all = messages();
-    let places: [(usize, usize, u8, &str); 9] = [
-        (1, 26, 2, "start of a welcome 2"),
+    let places: [(usize, usize, u8, &str); 10] = [
+        (1, 62, 3, "start of a welcome 3"),
+        (9, 56, 2, "lease 2"),
         (2, 0, 0, "reason of a refusal 0"),
-        (2, 0, 8, "reason of a refusal 8"),
+        (2, 0, 10, "reason of a refusal 10"),
         (3, 4, 5, "kind of a namespace 5"),
         (3, 22, 16, "flags of a tag"),
         (5, 25, 6, "kind of a change 6"),
@@ -192,12 +193,13 @@ fn a_writer_counts_its_frames() {
 }
 
 #[test]
-fn the_reader_of_a_follower_refuses_values_at_their_first_header() {
+fn the_reader_of_a_follower_refuses_large_messages_at_their_first_header() {
     for message in messages() {
         let bytes = written(std::slice::from_ref(&message));
         let mut reader = FrameReader::of_follower();
         reader.push(&bytes[..HEADER]);
-        let is_refused = matches!(message, Message::Record(_) | Message::Entry(_));
+        let is_refused =
+            matches!(message, Message::Record(_) | Message::Entry(_) | Message::Switch(_));
         assert_eq!(reader.next().is_err(), is_refused, "{message:?}");
     }
 }

@@ -2,8 +2,8 @@
 
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message,
-    NamespaceKind, NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal,
-    RefusalReason, ReplicatedTag, Start, Welcome, WireError,
+    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
+    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome, WireError,
 };
 
 /// Bytes of the header of a frame.
@@ -55,20 +55,26 @@ pub(crate) fn record<'a>(key: &'a [u8], change: Change<'a>) -> Message<'a> {
     Message::Record(RecordMessage { namespace: 5, version: 6, time_ms: 7, key, change })
 }
 
+const PLACE: Place = Place { cluster_id: *b"fedcba9876543210", partition: 12, view: 13 };
+
 /// One message of each kind, in the order of their numbers.
 pub(crate) fn messages() -> Vec<Message<'static>> {
     vec![
         Message::Hello(Hello {
+            place: PLACE,
             source_id: *b"0123456789abcdef",
             incarnation: 1,
+            origin: 14,
             position: 2,
             check: 3,
             heap_bytes: 4,
             name: "b",
         }),
         Message::Welcome(Welcome {
+            place: PLACE,
             source_id: *b"0123456789abcdef",
             incarnation: 1,
+            origin: 14,
             start: Start::Join,
             heap_bytes: 4,
             name: "a",
@@ -101,8 +107,25 @@ pub(crate) fn messages() -> Vec<Message<'static>> {
         Message::Absent(AbsentMessage { namespace: 5, version: 6, key: b"key" }),
         Message::Joined { position: 8, check: 9 },
         entry(changes()),
-        Message::Position(PositionMessage { position: 8, check: 9, tail: 10, stamp: 11 }),
+        Message::Position(PositionMessage {
+            position: 8,
+            check: 9,
+            tail: 10,
+            stamp: 11,
+            replicated: 15,
+            floor: 16,
+            answered: 17,
+            is_leased: true,
+        }),
         Message::Acknowledge(Acknowledgement { position: 8, stamp: 11 }),
+        Message::Switch(SwitchMessage {
+            source_id: *b"0123456789abcdef",
+            incarnation: 1,
+            origin: 14,
+            position: 8,
+            check: 9,
+            numbers: vec![(5, 18), (6, 19)],
+        }),
     ]
 }
 

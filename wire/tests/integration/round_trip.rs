@@ -3,8 +3,8 @@
 use crate::fixture::{changes, entry, messages, record, written};
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, Hello, Message,
-    NamespaceKind, NamespaceMessage, PositionMessage, RecordChange, RecordMessage, Refusal,
-    RefusalReason, ReplicatedTag, Start, Welcome,
+    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
+    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -63,7 +63,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     let key = prop::collection::vec(any::<u8>(), 1..40);
     let changes = prop::collection::vec(change_parts(), 1..5);
     let rest = (any::<u8>(), name(), names, key, changes);
-    (0..11_usize, any::<[u64; 5]>(), any::<u32>(), any::<[u8; 16]>(), rest).prop_map(
+    (0..12_usize, any::<[u64; 5]>(), any::<u32>(), any::<[u8; 16]>(), rest).prop_map(
         |(kind, numbers, number, id, (flags, name, names, key, changes))| {
             let id = if id == [0; 16] { [1; 16] } else { id };
             Parts { kind, numbers, number, id, flags, name, names, key, changes }
@@ -107,22 +107,30 @@ impl Parts {
         let source_id = self.id;
         match self.kind {
             0 => Message::Hello(Hello {
+                place: self.place(),
                 source_id,
                 incarnation: first,
+                origin: fifth,
                 position: second,
                 check: third,
                 heap_bytes: fourth,
                 name,
             }),
             1 => Message::Welcome(Welcome {
+                place: self.place(),
                 source_id,
                 incarnation: first,
-                start: if self.flags & 1 == 0 { Start::Continue } else { Start::Join },
+                origin: fifth,
+                start: match self.flags % 3 {
+                    0 => Start::Continue,
+                    1 => Start::Join,
+                    _ => Start::Switch,
+                },
                 heap_bytes: second,
                 name,
             }),
             2 => Message::Refusal(Refusal {
-                reason: RefusalReason::of_code(u16::from(self.flags % 7) + 1).expect("a reason"),
+                reason: RefusalReason::of_code(u16::from(self.flags % 9) + 1).expect("a reason"),
                 text: name,
             }),
             3 => self.namespace(),
@@ -151,9 +159,26 @@ impl Parts {
                 check: second,
                 tail: third,
                 stamp: fourth,
+                replicated: fifth,
+                floor: first,
+                answered: second,
+                is_leased: self.flags & 1 != 0,
+            }),
+            10 => Message::Switch(SwitchMessage {
+                source_id,
+                incarnation: first,
+                origin: second,
+                position: third,
+                check: fourth,
+                numbers: self.names.iter().map(|(_, flags)| (number, u32::from(*flags))).collect(),
             }),
             _ => Message::Acknowledge(Acknowledgement { position: first, stamp: second }),
         }
+    }
+
+    fn place(&self) -> Place {
+        let [first, ..] = self.numbers;
+        Place { cluster_id: self.id, partition: self.number, view: first }
     }
 
     fn namespace(&self) -> Message<'_> {
@@ -263,4 +288,12 @@ fn the_largest_transaction_is_read() {
     let all = [entry(vec![whole(), whole()]), Message::Removed { number: 1 }];
     let bytes = written(&all);
     assert_read(bytes.chunks(1 << 20), &all);
+}
+
+#[test]
+fn a_message_that_is_kept_is_the_same_on_another_connection() {
+    for message in crate::fixture::messages() {
+        let kept = nearstate_wire::KeptMessage::of(&message).expect("a valid message");
+        assert_eq!(kept.message(), Ok(message));
+    }
 }

@@ -5,8 +5,8 @@
 
 use nearstate_wire::{
     AbsentMessage, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message, NamespaceKind,
-    NamespaceMessage, RecordChange, RecordMessage, Refusal, RefusalReason, ReplicatedTag, Start,
-    Welcome,
+    NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal, RefusalReason,
+    ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -105,6 +105,7 @@ fn changes() -> Vec<Change<'static>> {
 /// Messages with all kinds of parts.
 fn messages() -> Vec<Message<'static>> {
     let (source_id, heap_bytes) = ([7; 16], 1 << 26);
+    let place = Place { cluster_id: [5; 16], partition: 1, view: 3 };
     let tag = ReplicatedTag {
         name: "t",
         is_unique: true,
@@ -119,8 +120,43 @@ fn messages() -> Vec<Message<'static>> {
     let (position, check) = (5, 6);
     let record = |change| RecordMessage { namespace: 1, version: 2, time_ms: 3, key: b"k", change };
     let mut all = vec![
-        Message::Hello(Hello { source_id, incarnation, position, check, heap_bytes, name }),
-        Message::Welcome(Welcome { source_id, incarnation, start, heap_bytes, name }),
+        Message::Hello(Hello {
+            place,
+            source_id,
+            incarnation,
+            origin: 4,
+            position,
+            check,
+            heap_bytes,
+            name,
+        }),
+        Message::Welcome(Welcome {
+            place,
+            source_id,
+            incarnation,
+            origin: 4,
+            start,
+            heap_bytes,
+            name,
+        }),
+        Message::Switch(SwitchMessage {
+            source_id,
+            incarnation,
+            origin: 4,
+            position,
+            check,
+            numbers: vec![(1, 2), (3, 4)],
+        }),
+        Message::Position(PositionMessage {
+            position,
+            check,
+            tail: 7,
+            stamp: 8,
+            replicated: 4,
+            floor: 3,
+            answered: 7,
+            is_leased: true,
+        }),
         Message::Refusal(Refusal { reason: RefusalReason::Fork, text: "why" }),
         Message::Namespace(NamespaceMessage {
             number: 1,
