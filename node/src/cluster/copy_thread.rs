@@ -206,10 +206,6 @@ impl CopyShared {
             }
             CopyTask::Demote { view, seal } => self.demote(*view, *seal),
             CopyTask::Follow { view, address, clients, discards } => {
-                if self.copy.state()?.following.is_none() {
-                    // A new region is an ordinary one: an owner's without a partition.
-                    self.demote(*view, None)?;
-                }
                 let clients = Some(clients.as_str());
                 let (view, discards) = (view.0, *discards);
                 self.copy.follow(&FollowTarget { view, address, clients, discards })

@@ -544,7 +544,7 @@ const fn role_name(role: Option<&Role>, is_leased: bool) -> &'static str {
     match role {
         None | Some(Role::Waiting) => "waiting",
         Some(Role::Sealing) => "sealing",
-        Some(Role::Creating) => "creating",
+        Some(Role::Registering) => "registering",
         Some(Role::Promoting) => "promoting",
         Some(Role::Serving) if is_leased => "owner",
         Some(Role::Serving) => "fenced",
