@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-mod limits;
 mod raft;
+mod limits;
 
 pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember};

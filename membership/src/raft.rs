@@ -1,14 +1,16 @@
 //! The embedded engine: openraft, with its files, its messages and its own thread.
 
-mod disk;
-mod types;
-mod storage;
-mod machine;
-mod message;
-mod connection;
-mod network;
-mod server;
 mod engine;
+mod server;
+mod network;
+mod config;
+mod connection;
+mod message;
+mod machine;
+mod storage;
+mod types;
+mod disk;
 
+pub use config::{MachineFactory, RaftConfig, RaftMember};
 pub use connection::MemberTls;
-pub use engine::{MachineFactory, RaftConfig, RaftEngine, RaftMember};
+pub use engine::RaftEngine;

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,100 +12,26 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
-    StateMachine,
 };
+use openraft::BasicNode;
 use openraft::error::{ClientWriteError, RaftError};
-use openraft::{BasicNode, SnapshotPolicy};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::limits::{
-    ENTRIES_KEPT, ENTRIES_SENT_MAX, PROPOSAL_MAX, PROPOSALS_MAX, RETRY_INTERVAL, SNAPSHOT_INTERVAL,
-    SNAPSHOT_PART_BYTES,
-};
+use crate::limits::{PROPOSAL_MAX, PROPOSALS_MAX, RETRY_INTERVAL};
 
-use super::connection::MemberTls;
+use super::config::RaftConfig;
 use super::disk::{DirectoryIdentity, MemberFiles};
-use super::machine::Machine;
-use super::message::{Reply, Request};
+use super::machine::RaftMachine;
+use super::message::{MemberReply, MemberRequest};
 use super::network::{MemberClient, NetworkFactory, unexpected};
 use super::server::{listen, serve};
 use super::storage::LogStore;
 use super::types::{CommandBytes, Raft};
 
-/// A host that may vote.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RaftMember {
-    /// Its name, which its certificate has.
-    pub name: String,
-    /// Where it listens for other members.
-    pub address: SocketAddr,
-}
-
-/// Makes the state machine in its first state.
-pub type MachineFactory = Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>;
-
-/// How this host takes part.
-#[derive(Clone)]
-pub struct RaftConfig {
-    /// The name of the cluster.
-    pub cluster: String,
-    /// The number of this host.
-    pub host: u64,
-    /// All hosts, this one included.
-    pub members: BTreeMap<u64, RaftMember>,
-    /// The directory of vote, log and snapshot.
-    pub directory: PathBuf,
-    /// A host that has not heard the leader for this long, or up to a third longer, stands for
-    /// election.
-    pub election: Duration,
-    /// Certificates. `None`: plain text.
-    pub tls: Option<MemberTls>,
-    /// Makes the state machine in its first state.
-    pub machine: MachineFactory,
-    /// Called when a connection was refused, with the reason.
-    pub on_refused: fn(SocketAddr, &str),
-}
-
-impl fmt::Debug for RaftConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RaftConfig").field("host", &self.host).finish_non_exhaustive()
-    }
-}
-
-impl RaftConfig {
-    /// The interval of the leader's messages.
-    pub(crate) fn heartbeat(&self) -> Duration {
-        (self.election / 8).max(Duration::from_millis(1))
-    }
-
-    /// Openraft waits for its upper bound and then for a random time between both bounds. So a
-    /// third and two thirds give one to four thirds of the wanted time.
-    fn openraft(&self) -> Result<openraft::Config> {
-        let ms = u64::try_from(self.election.as_millis()).unwrap_or(u64::MAX);
-        let config = openraft::Config {
-            cluster_name: self.cluster.clone(),
-            election_timeout_min: (ms / 3).max(2),
-            election_timeout_max: (ms * 2 / 3).max(4),
-            heartbeat_interval: u64::try_from(self.heartbeat().as_millis()).unwrap_or(u64::MAX),
-            install_snapshot_timeout: ms * 4,
-            max_payload_entries: ENTRIES_SENT_MAX,
-            replication_lag_threshold: SNAPSHOT_INTERVAL * 2,
-            snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_INTERVAL),
-            snapshot_max_chunk_size: SNAPSHOT_PART_BYTES,
-            max_in_snapshot_log_to_keep: ENTRIES_KEPT,
-            purge_batch_size: ENTRIES_KEPT,
-            ..openraft::Config::default()
-        };
-        config.validate().map_err(|error| Error::BadArgument {
-            detail: format!("an election time-out of {ms} ms is not possible ({error})"),
-        })
-    }
-}
-
 /// What the threads of an engine share.
-struct Shared {
+struct EngineShared {
     config: Arc<RaftConfig>,
     state: Arc<EngineState>,
     /// Absent while the engine has failed.
@@ -121,7 +45,7 @@ struct Shared {
 
 /// The embedded engine.
 pub struct RaftEngine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     runtime: Handle,
     thread: Option<JoinHandle<()>>,
 }
@@ -156,7 +80,7 @@ impl RaftEngine {
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
         let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
         let handle = runtime.handle().clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineShared {
             config: Arc::new(config),
             state,
             raft: Mutex::new(None),
@@ -194,7 +118,7 @@ impl RaftEngine {
 }
 
 /// Runs the engine again after each failure. The first start reports its outcome.
-async fn run_until_stopped(shared: &Arc<Shared>, ready: &mpsc::SyncSender<Result<()>>) {
+async fn run_until_stopped(shared: &Arc<EngineShared>, ready: &mpsc::SyncSender<Result<()>>) {
     let mut first = Some(ready);
     loop {
         let failure = match start(shared).await {
@@ -227,12 +151,12 @@ async fn run_until_stopped(shared: &Arc<Shared>, ready: &mpsc::SyncSender<Result
 }
 
 /// An openraft that runs.
-struct Running {
+struct RunningRaft {
     raft: Raft,
     server: tokio::task::JoinHandle<()>,
 }
 
-async fn start(shared: &Arc<Shared>) -> Result<Running> {
+async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
     let config = &shared.config;
     let settings = Arc::new(config.openraft()?);
     let Some(own) = config.members.get(&config.host) else {
@@ -245,17 +169,17 @@ async fn start(shared: &Arc<Shared>) -> Result<Running> {
     let identity = DirectoryIdentity { cluster: config.cluster.clone(), host: config.host };
     let (files, records) = MemberFiles::open(&config.directory, &identity)?;
     let store = LogStore::new(files, records);
-    let machine = Machine::open((config.machine)(), Arc::clone(&shared.state), store.clone())?;
+    let machine = RaftMachine::open((config.machine)(), Arc::clone(&shared.state), store.clone())?;
     let network = NetworkFactory { config: Arc::clone(config) };
     let raft = Raft::new(config.host, settings, network, store, machine).await;
     let raft = raft.map_err(unavailable)?;
     *lock(&shared.raft) = Some(raft.clone());
     let server = tokio::spawn(serve(listener, Arc::clone(config), raft.clone()));
-    Ok(Running { raft, server })
+    Ok(RunningRaft { raft, server })
 }
 
 /// Waits until openraft has failed, and says why; `None`: the engine is to stop.
-async fn run(shared: &Shared, running: Running) -> Option<String> {
+async fn run(shared: &EngineShared, running: RunningRaft) -> Option<String> {
     let mut metrics = running.raft.server_metrics();
     let mut failure = None;
     let failed = async {
@@ -282,7 +206,7 @@ async fn run(shared: &Shared, running: Running) -> Option<String> {
 }
 
 /// Proposes a command here or at the leader. One attempt.
-async fn propose(shared: &Shared, raft: &Raft, command: &[u8]) -> Result<u64> {
+async fn propose(shared: &EngineShared, raft: &Raft, command: &[u8]) -> Result<u64> {
     let forward = match raft.client_write(CommandBytes(command.to_vec())).await {
         Ok(reply) => return Ok(reply.log_id.index),
         Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => forward.leader_id,
@@ -296,8 +220,8 @@ async fn propose(shared: &Shared, raft: &Raft, command: &[u8]) -> Result<u64> {
         .unwrap_or_else(|| MemberClient::new(Arc::clone(&shared.config), target));
     // A leader that is lost is replaced within an election.
     let max = shared.config.election * 2;
-    match client.call(&Request::Propose(command.to_vec()), max).await {
-        Ok(Reply::Proposed(index)) => {
+    match client.call(&MemberRequest::Propose(command.to_vec()), max).await {
+        Ok(MemberReply::Proposed(index)) => {
             *leader = Some(client);
             Ok(index)
         }
@@ -307,7 +231,12 @@ async fn propose(shared: &Shared, raft: &Raft, command: &[u8]) -> Result<u64> {
 }
 
 /// Proposes a command until it is applied or `max` has passed.
-async fn propose_until(shared: &Shared, raft: &Raft, command: &[u8], max: Duration) -> Result<u64> {
+async fn propose_until(
+    shared: &EngineShared,
+    raft: &Raft,
+    command: &[u8],
+    max: Duration,
+) -> Result<u64> {
     let mut last = unavailable("no leader in time");
     let attempts = async {
         loop {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::storage::{LogStore, SNAPSHOT_FILE};
 use super::types::{
-    Entry, LogId, Snapshot, SnapshotMeta, StorageError, StoredMembership, TypeConfig,
+    LogId, RaftEntry, Snapshot, SnapshotMeta, StorageError, StoredMembership, TypeConfig,
 };
 
 /// A snapshot as it lies in its file.
@@ -29,7 +29,7 @@ struct StoredSnapshot {
 }
 
 /// The state machine of an engine that is running.
-pub(crate) struct Machine {
+pub(crate) struct RaftMachine {
     node: Arc<EngineState>,
     store: LogStore,
     /// Openraft shares its state machine among threads, and calls it from one at a time.
@@ -38,9 +38,9 @@ pub(crate) struct Machine {
     membership: StoredMembership,
 }
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for RaftMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Machine").field("last", &self.last).finish_non_exhaustive()
+        f.debug_struct("RaftMachine").field("last", &self.last).finish_non_exhaustive()
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct SnapshotDraft {
     stored: StoredSnapshot,
 }
 
-impl Machine {
+impl RaftMachine {
     /// The state machine with the snapshot of the files, if they have one.
     pub(crate) fn open(
         machine: Box<dyn StateMachine>,
@@ -93,7 +93,7 @@ async fn write(store: &LogStore, stored: StoredSnapshot) -> std::result::Result<
     Ok(written.map_err(|error| StorageIOError::write_snapshot(Some(signature), error))?)
 }
 
-impl RaftStateMachine<TypeConfig> for Machine {
+impl RaftStateMachine<TypeConfig> for RaftMachine {
     type SnapshotBuilder = SnapshotDraft;
 
     async fn applied_state(
@@ -104,7 +104,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
     async fn apply<I>(&mut self, entries: I) -> std::result::Result<Vec<()>, StorageError>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let mut replies = Vec::new();

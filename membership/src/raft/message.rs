@@ -1,7 +1,7 @@
 //! The messages between members. A connection begins with a hello; then each request has one reply.
 //!
-//! A message is its size (4 bytes), its check value (8 bytes) and JSON. Every size is checked before
-//! memory is taken for it.
+//! A message is its size (4 bytes), its check value (8 bytes) and JSON. Every size is checked
+//! before memory is taken for it.
 
 use std::io;
 
@@ -39,7 +39,7 @@ pub(crate) struct MemberHello {
 
 /// A request of a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub(crate) enum MemberRequest {
     Append(AppendEntriesRequest<TypeConfig>),
     Vote(VoteRequest<u64>),
     Snapshot(InstallSnapshotRequest<TypeConfig>),
@@ -49,7 +49,7 @@ pub(crate) enum Request {
 
 /// The reply to a request, or to a hello.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum MemberReply {
     /// The hello is accepted.
     Welcome,
     Append(AppendEntriesResponse<u64>),
@@ -61,7 +61,7 @@ pub(crate) enum Reply {
     Refused(String),
 }
 
-impl Request {
+impl MemberRequest {
     /// Checks what the engine relies on, and that the member speaks for itself.
     pub(crate) fn check(&self, from: u64) -> Result<(), String> {
         let speaks_for = |vote: &openraft::Vote<u64>| {

@@ -17,9 +17,9 @@ use openraft::{BasicNode, RPCTypes};
 
 use crate::limits::MESSAGE_BYTES_MAX;
 
+use super::config::RaftConfig;
 use super::connection::{MemberStream, MemberTls};
-use super::engine::RaftConfig;
-use super::message::{FORMAT, MemberHello, Reply, Request, receive, send};
+use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::types::TypeConfig;
 
 /// The way to one member.
@@ -53,17 +53,21 @@ impl MemberClient {
         };
         send(&mut stream, &hello).await?;
         match receive(&mut stream, MESSAGE_BYTES_MAX).await? {
-            Reply::Welcome => Ok(stream),
-            reply @ (Reply::Append(_)
-            | Reply::Vote(_)
-            | Reply::Snapshot(_)
-            | Reply::Proposed(_)
-            | Reply::Refused(_)) => Err(unexpected(&reply)),
+            MemberReply::Welcome => Ok(stream),
+            reply @ (MemberReply::Append(_)
+            | MemberReply::Vote(_)
+            | MemberReply::Snapshot(_)
+            | MemberReply::Proposed(_)
+            | MemberReply::Refused(_)) => Err(unexpected(&reply)),
         }
     }
 
     /// Sends a request and waits for its reply.
-    pub(crate) async fn call(&mut self, request: &Request, max: Duration) -> io::Result<Reply> {
+    pub(crate) async fn call(
+        &mut self,
+        request: &MemberRequest,
+        max: Duration,
+    ) -> io::Result<MemberReply> {
         // The connection is put back only after a reply: a call that was given up closes it.
         let stream = self.stream.take();
         let exchange = async {
@@ -83,14 +87,14 @@ impl MemberClient {
     }
 }
 
-pub(crate) fn unexpected(reply: &Reply) -> io::Error {
+pub(crate) fn unexpected(reply: &MemberReply) -> io::Error {
     match reply {
-        Reply::Refused(reason) => io::Error::other(reason.clone()),
-        Reply::Welcome
-        | Reply::Append(_)
-        | Reply::Vote(_)
-        | Reply::Snapshot(_)
-        | Reply::Proposed(_) => io::Error::other("the reply belongs to another request"),
+        MemberReply::Refused(reason) => io::Error::other(reason.clone()),
+        MemberReply::Welcome
+        | MemberReply::Append(_)
+        | MemberReply::Vote(_)
+        | MemberReply::Snapshot(_)
+        | MemberReply::Proposed(_) => io::Error::other("the reply belongs to another request"),
     }
 }
 
@@ -116,9 +120,9 @@ pub(crate) struct MemberNetwork {
 impl MemberNetwork {
     async fn request<E: std::error::Error>(
         &mut self,
-        (action, request): (RPCTypes, Request),
+        (action, request): (RPCTypes, MemberRequest),
         option: &RPCOption,
-    ) -> Result<Reply, RPCError<u64, BasicNode, E>> {
+    ) -> Result<MemberReply, RPCError<u64, BasicNode, E>> {
         let timeout = option.hard_ttl();
         self.client.call(&request, timeout).await.map_err(|error| {
             if error.kind() == io::ErrorKind::TimedOut {
@@ -130,7 +134,7 @@ impl MemberNetwork {
     }
 }
 
-fn wrong<E: std::error::Error>(reply: &Reply) -> RPCError<u64, BasicNode, E> {
+fn wrong<E: std::error::Error>(reply: &MemberReply) -> RPCError<u64, BasicNode, E> {
     RPCError::Network(NetworkError::new(&unexpected(reply)))
 }
 
@@ -140,14 +144,14 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        let request = (RPCTypes::AppendEntries, Request::Append(rpc));
+        let request = (RPCTypes::AppendEntries, MemberRequest::Append(rpc));
         match self.request(request, &option).await? {
-            Reply::Append(reply) => Ok(reply),
-            reply @ (Reply::Welcome
-            | Reply::Vote(_)
-            | Reply::Snapshot(_)
-            | Reply::Proposed(_)
-            | Reply::Refused(_)) => Err(wrong(&reply)),
+            MemberReply::Append(reply) => Ok(reply),
+            reply @ (MemberReply::Welcome
+            | MemberReply::Vote(_)
+            | MemberReply::Snapshot(_)
+            | MemberReply::Proposed(_)
+            | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
     }
 
@@ -159,14 +163,14 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
         InstallSnapshotResponse<u64>,
         RPCError<u64, BasicNode, RaftError<u64, InstallSnapshotError>>,
     > {
-        let request = (RPCTypes::InstallSnapshot, Request::Snapshot(rpc));
+        let request = (RPCTypes::InstallSnapshot, MemberRequest::Snapshot(rpc));
         match self.request(request, &option).await? {
-            Reply::Snapshot(reply) => Ok(reply),
-            reply @ (Reply::Welcome
-            | Reply::Append(_)
-            | Reply::Vote(_)
-            | Reply::Proposed(_)
-            | Reply::Refused(_)) => Err(wrong(&reply)),
+            MemberReply::Snapshot(reply) => Ok(reply),
+            reply @ (MemberReply::Welcome
+            | MemberReply::Append(_)
+            | MemberReply::Vote(_)
+            | MemberReply::Proposed(_)
+            | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
     }
 
@@ -175,13 +179,13 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
         rpc: VoteRequest<u64>,
         option: RPCOption,
     ) -> Result<VoteResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        match self.request((RPCTypes::Vote, Request::Vote(rpc)), &option).await? {
-            Reply::Vote(reply) => Ok(reply),
-            reply @ (Reply::Welcome
-            | Reply::Append(_)
-            | Reply::Snapshot(_)
-            | Reply::Proposed(_)
-            | Reply::Refused(_)) => Err(wrong(&reply)),
+        match self.request((RPCTypes::Vote, MemberRequest::Vote(rpc)), &option).await? {
+            MemberReply::Vote(reply) => Ok(reply),
+            reply @ (MemberReply::Welcome
+            | MemberReply::Append(_)
+            | MemberReply::Snapshot(_)
+            | MemberReply::Proposed(_)
+            | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
     }
 

@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use crate::limits::{CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX};
 
+use super::config::RaftConfig;
 use super::connection::{MemberStream, MemberTls};
-use super::engine::RaftConfig;
-use super::message::{FORMAT, MemberHello, Reply, Request, receive, send};
+use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::types::{CommandBytes, Raft};
 
 /// Accepts connections until it is dropped.
@@ -47,7 +47,8 @@ async fn converse(socket: TcpStream, config: &RaftConfig, raft: &Raft) -> io::Re
     let is_late = |_| io::Error::other("no hello in time");
     let (mut stream, from) = timeout(HELLO_MAX, greet(socket, config)).await.map_err(is_late)??;
     loop {
-        let request = timeout(IDLE_MAX, receive::<Request, _>(&mut stream, MESSAGE_BYTES_MAX));
+        let request =
+            timeout(IDLE_MAX, receive::<MemberRequest, _>(&mut stream, MESSAGE_BYTES_MAX));
         // An idle connection ends as if the other side had closed it.
         let Ok(request) = request.await else { return Ok(()) };
         let request = request?;
@@ -61,10 +62,10 @@ async fn greet(socket: TcpStream, config: &RaftConfig) -> io::Result<(Box<dyn Me
     let (mut stream, names) = MemberTls::accept(config.tls.as_ref(), socket).await?;
     let hello: MemberHello = receive(&mut stream, HELLO_BYTES_MAX).await?;
     if let Err(reason) = check_hello(&hello, names.as_deref(), config) {
-        send(&mut stream, &Reply::Refused(reason.clone())).await?;
+        send(&mut stream, &MemberReply::Refused(reason.clone())).await?;
         return Err(io::Error::other(reason));
     }
-    send(&mut stream, &Reply::Welcome).await?;
+    send(&mut stream, &MemberReply::Welcome).await?;
     Ok((stream, hello.from))
 }
 
@@ -95,24 +96,24 @@ fn check_hello(
 }
 
 /// Carries out a request.
-async fn answer(raft: &Raft, request: Request) -> Reply {
+async fn answer(raft: &Raft, request: MemberRequest) -> MemberReply {
     match request {
-        Request::Append(request) => match raft.append_entries(request).await {
-            Ok(reply) => Reply::Append(reply),
-            Err(error) => Reply::Refused(error.to_string()),
+        MemberRequest::Append(request) => match raft.append_entries(request).await {
+            Ok(reply) => MemberReply::Append(reply),
+            Err(error) => MemberReply::Refused(error.to_string()),
         },
-        Request::Vote(request) => match raft.vote(request).await {
-            Ok(reply) => Reply::Vote(reply),
-            Err(error) => Reply::Refused(error.to_string()),
+        MemberRequest::Vote(request) => match raft.vote(request).await {
+            Ok(reply) => MemberReply::Vote(reply),
+            Err(error) => MemberReply::Refused(error.to_string()),
         },
-        Request::Snapshot(request) => match raft.install_snapshot(request).await {
-            Ok(reply) => Reply::Snapshot(reply),
-            Err(error) => Reply::Refused(error.to_string()),
+        MemberRequest::Snapshot(request) => match raft.install_snapshot(request).await {
+            Ok(reply) => MemberReply::Snapshot(reply),
+            Err(error) => MemberReply::Refused(error.to_string()),
         },
-        Request::Propose(command) => match raft.client_write(CommandBytes(command)).await {
-            Ok(reply) => Reply::Proposed(reply.log_id.index),
-            Err(RaftError::APIError(error)) => Reply::Refused(error.to_string()),
-            Err(RaftError::Fatal(error)) => Reply::Refused(error.to_string()),
+        MemberRequest::Propose(command) => match raft.client_write(CommandBytes(command)).await {
+            Ok(reply) => MemberReply::Proposed(reply.log_id.index),
+            Err(RaftError::APIError(error)) => MemberReply::Refused(error.to_string()),
+            Err(RaftError::Fatal(error)) => MemberReply::Refused(error.to_string()),
         },
     }
 }

@@ -14,7 +14,7 @@ use openraft::{AnyError, LogState, OptionalSend, RaftLogId as _, RaftLogReader, 
 use serde::{Deserialize, Serialize};
 
 use super::disk::MemberFiles;
-use super::types::{Entry, LogId, StorageError, TypeConfig, Vote};
+use super::types::{LogId, RaftEntry, StorageError, TypeConfig, Vote};
 
 /// The file of the vote.
 const VOTE_FILE: &str = "vote";
@@ -25,7 +25,7 @@ pub(crate) const SNAPSHOT_FILE: &str = "snapshot";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum LogRecord {
     /// An entry behind the last one.
-    Entry(Entry),
+    Entry(RaftEntry),
     /// All entries from this index on are dropped.
     Truncated(u64),
     /// All entries up to this one are dropped.
@@ -35,19 +35,19 @@ pub(crate) enum LogRecord {
 /// The entries of a member and its files. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
-    log: Arc<Mutex<Log>>,
+    log: Arc<Mutex<MemberLog>>,
 }
 
 #[derive(Debug)]
-struct Log {
+struct MemberLog {
     files: MemberFiles,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, RaftEntry>,
     purged: Option<LogId>,
     /// The index of the last snapshot that this process has written.
     snapshot: u64,
 }
 
-impl Log {
+impl MemberLog {
     fn replay(&mut self, record: LogRecord) {
         match record {
             LogRecord::Entry(entry) => {
@@ -85,21 +85,21 @@ impl Log {
 impl LogStore {
     /// The store with what was read.
     pub(crate) fn new(files: MemberFiles, records: Vec<LogRecord>) -> Self {
-        let mut log = Log { files, entries: BTreeMap::new(), purged: None, snapshot: 0 };
+        let mut log = MemberLog { files, entries: BTreeMap::new(), purged: None, snapshot: 0 };
         for record in records {
             log.replay(record);
         }
         Self { log: Arc::new(Mutex::new(log)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Log> {
+    fn lock(&self) -> MutexGuard<'_, MemberLog> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the log or its files on the blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Log) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut MemberLog) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, AnyError> {
         let store = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&mut store.lock())).await;
@@ -135,7 +135,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: RB,
-    ) -> std::result::Result<Vec<Entry>, StorageError> {
+    ) -> std::result::Result<Vec<RaftEntry>, StorageError> {
         Ok(self.lock().entries.range(range).map(|(_, entry)| entry.clone()).collect())
     }
 }
@@ -170,7 +170,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         callback: LogFlushed<TypeConfig>,
     ) -> std::result::Result<(), StorageError>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let records: Vec<_> = entries.into_iter().map(LogRecord::Entry).collect();

@@ -20,7 +20,7 @@ openraft::declare_raft_types!(
 );
 
 pub(crate) type Raft = openraft::Raft<TypeConfig>;
-pub(crate) type Entry = openraft::Entry<TypeConfig>;
+pub(crate) type RaftEntry = openraft::Entry<TypeConfig>;
 pub(crate) type LogId = openraft::LogId<u64>;
 pub(crate) type Vote = openraft::Vote<u64>;
 pub(crate) type StorageError = openraft::StorageError<u64>;

@@ -33,7 +33,7 @@ impl StateMachine for Lines {
 
 /// Wakes the threads that wait for events.
 #[derive(Default)]
-struct Bell {
+struct WakeCount {
     rung: Mutex<u64>,
     changed: Condvar,
 }
@@ -41,13 +41,13 @@ struct Bell {
 /// One host: its engine, and what it was told.
 pub(crate) struct Host {
     pub(crate) engine: RaftEngine,
-    bell: Arc<Bell>,
+    bell: Arc<WakeCount>,
     text: Mutex<(String, Vec<EngineEvent>)>,
 }
 
 impl Host {
     pub(crate) fn start(config: RaftConfig) -> Result<Self> {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(WakeCount::default());
         let ringing = Arc::clone(&bell);
         let waker = move || {
             *ringing.rung.lock().unwrap() += 1;

@@ -1,4 +1,4 @@
-//! Bytes of strangers and of members of other clusters.
+//! Bytes of unauthenticated clients and of members of other clusters.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -48,11 +48,16 @@ fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
 fn a_member_does_not_speak_for_another_one() {
     let cluster = Cluster::start(3);
     cluster.propose(1, "first");
-    let vote = r#"{"Vote":{"vote":{"leader_id":{"term":900,"node_id":3},"committed":true},"last_log_id":null}}"#;
-    let reply = answer(&cluster, &[hello("east", 2, 1), message(vote)].concat());
+    let of =
+        |host: u64| format!(r#"{{"leader_id":{{"term":900,"node_id":{host}}},"committed":true}}"#);
+    let vote = format!(r#"{{"Vote":{{"vote":{},"last_log_id":null}}}}"#, of(3));
+    let reply = answer(&cluster, &[hello("east", 2, 1), message(&vote)].concat());
     assert!(reply.contains("Welcome") && !reply.contains("vote_granted"), "{reply}");
-    let gap = r#"{"Append":{"vote":{"leader_id":{"term":900,"node_id":2},"committed":true},"prev_log_id":null,"entries":[{"log_id":{"leader_id":{"term":900,"node_id":2},"index":77},"payload":"Blank"}],"leader_commit":null}}"#;
-    let reply = answer(&cluster, &[hello("east", 2, 1), message(gap)].concat());
+    let id = r#"{"leader_id":{"term":900,"node_id":2},"index":77}"#;
+    let entries = format!(r#"[{{"log_id":{id},"payload":"Blank"}}]"#);
+    let rest = format!(r#""prev_log_id":null,"entries":{entries},"leader_commit":null"#);
+    let gap = format!(r#"{{"Append":{{"vote":{},{rest}}}}}"#, of(2));
+    let reply = answer(&cluster, &[hello("east", 2, 1), message(&gap)].concat());
     assert!(reply.contains("Welcome") && !reply.contains("Append"), "{reply}");
     assert!(cluster.hosts[&1].told().1.is_empty());
     cluster.propose(1, "second");

@@ -137,7 +137,14 @@ impl ClusterHost<'_> {
     /// Opens or creates the regions.
     fn open(&self, file: &ClusterFile, host: &FileHost) -> Result<Vec<OpenCopy>> {
         let mut copies = Vec::new();
-        for partition in file.partitions.iter().filter(|of| of.group.contains(&host.id)) {
+        let own = || file.partitions.iter().filter(|of| of.group.contains(&host.id));
+        for partition in own() {
+            // Before anything is created.
+            let settings = self.partition_settings(host, partition);
+            let users = access_control::users(&settings, self.layers)?;
+            access_control::addresses(&settings, &users)?;
+        }
+        for partition in own() {
             let path = file.region_file(host, partition);
             let options = CreateOptions {
                 bytes_max: partition.region_bytes_max,
@@ -198,16 +205,22 @@ impl ClusterHost<'_> {
         Ok(())
     }
 
-    /// Serves the clients of a partition that this host owns.
-    fn start_node(&self, host: &FileHost, copy: &OpenCopy) -> Result<Node> {
-        let address = SocketAddr::new(host.clients, copy.partition.port);
+    /// The settings of the node of a partition.
+    fn partition_settings(&self, host: &FileHost, partition: &FilePartition) -> Settings {
         let mut settings = self.settings.clone();
-        settings.listen = vec![address];
+        settings.listen = vec![SocketAddr::new(host.clients, partition.port)];
         settings.unix = UnixPaths::At(Vec::new());
         let empty = Vec::new;
         (settings.tls_listen, settings.metrics, settings.nudsf) = (empty(), empty(), empty());
         (settings.nudsf_tls, settings.sentinel_listen) = (empty(), empty());
-        settings.sentinel_masters = vec![copy.partition.name.clone()];
+        settings.sentinel_masters = vec![partition.name.clone()];
+        settings
+    }
+
+    /// Serves the clients of a partition that this host owns.
+    fn start_node(&self, host: &FileHost, copy: &OpenCopy) -> Result<Node> {
+        let address = SocketAddr::new(host.clients, copy.partition.port);
+        let settings = self.partition_settings(host, &copy.partition);
         let bytes = copy.region.inspect()?.bytes_max;
         let budget = memory_budget(&settings, &self.place, bytes)?;
         let users = access_control::users(&settings, self.layers)?;

@@ -21,8 +21,7 @@ struct Hosts {
 
 /// Ports that are free now, on all addresses of loopback.
 fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> =
-        (0..count).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
@@ -111,9 +110,8 @@ impl Hosts {
 
     fn until_all_count(&self) {
         until("all copies count", || {
-            self.owner().is_some_and(|owner| {
-                self.status(owner).contains("\"full\":[\"a\",\"b\",\"c\"]")
-            })
+            self.owner()
+                .is_some_and(|owner| self.status(owner).contains("\"full\":[\"a\",\"b\",\"c\"]"))
         });
     }
 
