@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod node;
+mod cluster;
+mod consensus;
 mod partition;
 mod outbound;
 mod peer;
@@ -28,6 +30,14 @@ pub mod executor;
 pub mod metrics;
 pub mod clock;
 
+pub use cluster::{
+    ClusterDriver, ClusterNotice, ClusterStatus, CopyConfig, CopyStatus, DriverConfig, HostAddress,
+    MemberStatus,
+};
+pub use consensus::{
+    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+    SNAPSHOT_BYTES_MAX, StateMachine,
+};
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
@@ -44,5 +54,5 @@ pub use protocol::{
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
 pub use sampler::StuckTask;
-pub use tls::Tls;
+pub use tls::{Tls, certificate_names};
 pub use watch_selector::WatchSelector;

@@ -99,7 +99,7 @@ impl Tls {
     }
 
     /// The current configuration.
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+    pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -151,6 +151,14 @@ pub(crate) struct TlsClient<S> {
     pub(crate) stream: TlsStream<S>,
     /// The name in its certificate, if it was required to present one.
     pub(crate) name: Option<String>,
+}
+
+/// The DNS names among the subject alternative names of a certificate that was validated already.
+pub fn certificate_names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let certificate = webpki::EndEntityCert::try_from(certificate);
+    certificate
+        .map(|certificate| certificate.valid_dns_names().map(str::to_owned).collect())
+        .unwrap_or_default()
 }
 
 /// The first DNS name among the subject alternative names of a certificate that was validated

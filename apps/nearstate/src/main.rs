@@ -6,6 +6,7 @@ mod bench;
 mod numa;
 mod top;
 mod serve;
+mod cluster;
 mod record_counts;
 mod log;
 mod settings;
@@ -29,6 +30,9 @@ enum CliCommand {
     /// Run benchmarks: mobile-core workloads and single operations, compared with other stores
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Check a cluster file, create a cluster, show its status, administer it
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Show the processors and memory nodes of a machine, plan slices on them, apply the plan
     #[command(subcommand)]
     Numa(numa::NumaCommand),
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         CliCommand::Bench(command) => bench::run(command),
         CliCommand::Serve(args) => serve::run(&args),
         CliCommand::Region(command) => region::run(command, &mut std::io::stdout().lock()),
+        CliCommand::Cluster(command) => cluster::run(command, &mut std::io::stdout().lock()),
         CliCommand::Numa(command) => numa::run(command, &mut std::io::stdout().lock()),
         CliCommand::Top(args) => top::run(&args),
         CliCommand::Torture(args) => return torture::run(&args),

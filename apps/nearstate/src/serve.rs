@@ -1,5 +1,6 @@
 //! `nearstate serve`: runs a node that serves a region.
 
+mod cluster;
 mod metrics;
 mod nudsf;
 mod access_control;
@@ -38,6 +39,8 @@ use place::NodePlace;
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     flags: SettingFlags,
+    #[command(flatten)]
+    cluster: cluster::ClusterArgs,
     /// Print the effective settings with their origins and exit
     #[arg(long)]
     print_config: bool,
@@ -58,7 +61,15 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
         if layers.is_plain_left_out() {
             log::emit(log::NO_PLAIN_TCP, &[]);
         }
-        serve_until_signal(&settings, users, tls.as_ref(), begin)
+        match serve.cluster.chosen() {
+            None => serve_until_signal(&settings, users, tls.as_ref(), begin),
+            Some((file, host)) => {
+                let (settings, tls, place) = (&settings, tls.as_ref(), place::find(&settings)?);
+                let layers = &layers;
+                let served = cluster::ClusterHost { settings, layers, tls, place };
+                served.serve(file, host, begin)
+            }
+        }
     });
     log::flush();
     outcome

@@ -13,7 +13,7 @@ use nearstate_wire::{
 };
 use tokio_rustls::rustls::Connection;
 
-use super::applier::{Applied, Applier, ConnectionProgress, Membership};
+use super::applier::{AppliedMessage, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
 use super::convert::{id_bytes, identity_of};
 use super::events::FollowProgress;
@@ -459,15 +459,15 @@ impl FollowerConnection<'_> {
                 break;
             };
             match applier.apply(message)? {
-                Applied::Unacknowledged => {}
-                Applied::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
-                Applied::Joined(position) => {
+                AppliedMessage::Unacknowledged => {}
+                AppliedMessage::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
+                AppliedMessage::Joined(position) => {
                     acknowledged = acknowledged.max(Some(position));
                     joined = Some(position);
                     (config.on_event)(&FollowEvent::Joined { position });
                 }
-                Applied::Refused(refusal) => return Err(refused(&refusal)),
-                Applied::Unexpected => {
+                AppliedMessage::Refused(refusal) => return Err(refused(&refusal)),
+                AppliedMessage::Unexpected => {
                     let text = "the source sent a message that only a follower sends";
                     return Err(Ended::Retry(text.to_owned()));
                 }

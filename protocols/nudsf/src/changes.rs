@@ -52,7 +52,7 @@ impl Monitored {
     }
 
     /// True if a change of this record changes the resource.
-    fn is_changed(&self, change: &ChangedRecord) -> bool {
+    fn is_changed(&self, change: &NotifiableChange) -> bool {
         let (before, after) = (change.before.as_ref(), change.after.as_ref());
         match self {
             Self::Records => true,
@@ -109,7 +109,7 @@ impl NotifiedSubscription {
 }
 
 /// A change of a record.
-struct ChangedRecord {
+struct NotifiableChange {
     /// The id, encoded as in URIs.
     id: String,
     before: Option<RecordDraft>,
@@ -256,10 +256,10 @@ impl WatchedStorage {
         if let Some(draft) = before.take_if(|draft| has_expired(draft)) {
             notifications.extend(self.record_expired(&id, &draft, order, time_ms));
             let change =
-                ChangedRecord { id: id.clone(), before: Some(draft), after: None, time_ms };
+                NotifiableChange { id: id.clone(), before: Some(draft), after: None, time_ms };
             self.notify(&change, order, notifications);
         }
-        let change = ChangedRecord { id, before, after, time_ms };
+        let change = NotifiableChange { id, before, after, time_ms };
         self.notify(&change, order, notifications);
     }
 
@@ -283,7 +283,7 @@ impl WatchedStorage {
     }
 
     /// Adds the notification of each subscription that a change concerns.
-    fn notify(&self, change: &ChangedRecord, order: u64, notifications: &mut Vec<Notification>) {
+    fn notify(&self, change: &NotifiableChange, order: u64, notifications: &mut Vec<Notification>) {
         let (operation, draft) = match (&change.before, &change.after) {
             (None, None) => return,
             (None, Some(after)) => ("CREATED", after),

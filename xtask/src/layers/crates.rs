@@ -20,6 +20,7 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("ue", 20, "layer 2"),
     ("node", 30, "layer 3"),
     ("sdl", 30, "layer 3"),
+    ("membership", 40, "layer 4"),
     ("protocols/", 40, "layer 4"),
     ("capi", 40, "layer 4"),
     ("verification/", 50, "layer 5, verification"),

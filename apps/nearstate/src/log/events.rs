@@ -57,12 +57,30 @@ events! {
     PLACED = "NS-1013" Info "cores are placed",
         "The processors of the cores in their order, and the memory node that a new region \
          prefers. `place` decides.";
-    TOKEN_KEYS_FETCHED = "NS-1021" Info "keys of access tokens fetched",
-        "`nudsf.token_keys_url` has answered with this number of keys.";
+
+    CLUSTER_HOST_READY = "NS-1014" Info "the host takes part in its cluster",
+        "`nearstate cluster init` creates a new cluster, `nearstate cluster status` shows it.";
+    CLUSTER_OWNER = "NS-1015" Info "this host owns the partition",
+        "It serves clients as soon as it has a lease (`NS-1016`).";
+    CLUSTER_LEASE = "NS-1016" Info "this host has a lease of the partition",
+        "It serves the clients of the partition. Clears `NS-3009`.";
+    CLUSTER_OWNER_ENDED = "NS-1017" Info "this host does not own the partition any more",
+        "`nearstate cluster status` shows the owner. Clients connect there.";
+    CLUSTER_OWNER_HEARD = "NS-1018" Info "the owner of the partition is heard again",
+        "Clears `NS-3010`.";
+    CLUSTER_FROZEN = "NS-1019" Info "the copy is frozen for a report",
+        "The members of the group decide which one owns the partition.";
+    CLUSTER_DISCARDED = "NS-1020" Info "the copy is discarded and joins anew",
+        "This host was the owner, or its copy has another history. Until it has joined, the \
+         partition has one copy less.";
+    MEMBERSHIP_RECOVERED = "NS-1021" Info "the membership works again",
+        "Clears `NS-3012`.";
     NRF_REGISTERED = "NS-1022" Info "registered with the NRF",
         "Network functions can discover the node.";
     NRF_DEREGISTERED = "NS-1023" Info "the registration with the NRF is removed",
         "Network functions do not discover the node any more.";
+    TOKEN_KEYS_FETCHED = "NS-1024" Info "keys of access tokens fetched",
+        "`nudsf.token_keys_url` has answered with this number of keys.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -86,6 +104,10 @@ events! {
     FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
         "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `fork`: the region \
          of this node was restored from a copy; give the follower a new region.";
+
+    MEMBER_REFUSED = "NS-2009" Warn "a member of the cluster was refused",
+        "`reason` says what does not fit: the cluster file differs between hosts, the certificate \
+         has another name, or a host that is not in it connects.";
     TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
         "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
          day. Then, and before the first keys, Nudsf answers 503.";
@@ -110,6 +132,28 @@ events! {
          refused when the log is full.";
     NAMESPACE_NOT_LOGGED = "NS-3007" Warn "a namespace is not sent to followers",
         "It could not be added to the log, and is tried again. `reason` says why.";
-    NRF_FAILED = "NS-3011" Warn "a request to the NRF failed",
+    CLUSTER_COPY_FAILED = "NS-3008" Error "the copy of a partition failed",
+        "`reason` says what failed. It is tried again. If it is repeated, the host does not count \
+         as a member of the group.";
+    CLUSTER_LEASE_ENDED = "NS-3009" Error "the lease of the partition has ended",
+        "Too few members answer. Writers are refused (`Fenced`) until they answer (`NS-1016`), or \
+         another host owns the partition. Check the network and the other hosts.";
+    CLUSTER_OWNER_SILENT = "NS-3010" Warn "the owner of the partition is silent",
+        "If enough members say so, another host takes over. `NS-1018` clears it.";
+    CLUSTER_EVICTING = "NS-3011" Warn "a member is removed from those that count",
+        "It has not answered for two leases. It counts again when it has everything. Until then \
+         the group survives one loss less.";
+    MEMBERSHIP_FAILED = "NS-3012" Error "the membership has stopped on this host",
+        "`reason` names the file and what failed, mostly a full disk. The host does not vote and \
+         does not learn decisions. It tries again every second; `NS-1021` clears it.";
+    CLUSTER_REGION_LOST = "NS-3013" Error "the region of an owned partition is lost",
+        "Another member takes over. Check why the region's file is another one.";
+    CLUSTER_FORK = "NS-3014" Error "a copy has another history",
+        "A region was restored from an older copy, or repaired. The copy that does not belong to \
+         the owner's history joins anew.";
+    CLUSTER_CLIENTS_FAILED = "NS-3015" Error "the clients of an owned partition are not served",
+        "`reason` says what failed, mostly an address in use. Free it, then \
+         `nearstate cluster drain` or restart the node.";
+    NRF_FAILED = "NS-3016" Warn "a request to the NRF failed",
         "It is repeated, after at most a minute. `reason` says why.";
 }

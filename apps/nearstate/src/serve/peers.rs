@@ -76,7 +76,7 @@ pub(super) fn start(
     Ok(Some(server))
 }
 
-fn on_event(event: &PeerEvent<'_>) {
+pub(super) fn on_event(event: &PeerEvent<'_>) {
     match event {
         PeerEvent::Connected { name, address, joins } => {
             let fields: &log::LogFields<'_> =

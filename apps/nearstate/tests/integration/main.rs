@@ -11,6 +11,7 @@
 
 mod bench_presets;
 mod bench_run;
+mod cluster;
 mod bench_micro;
 mod conformance;
 mod fixture;

@@ -1,0 +1,195 @@
+//! `nearstate cluster`: checks a cluster file, and administers the nodes of a cluster.
+
+pub(crate) mod show;
+pub(crate) mod admin;
+pub(crate) mod file;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use nearstate_model::{Error, Result};
+use serde_json::Value;
+
+use admin::AdminRequest;
+use file::{ClusterFile, FileHost, FilePartition};
+
+/// The file, and the host whose node is asked.
+#[derive(Debug, Args)]
+pub(crate) struct NodeChoice {
+    /// The cluster file
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
+    /// The host whose node is asked. By default the first one of this machine
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+}
+
+/// `nearstate cluster`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Check a cluster file
+    Check {
+        /// The cluster file
+        #[arg(long, value_name = "FILE")]
+        cluster: PathBuf,
+    },
+    /// Create the cluster: once, when the nodes of all hosts run
+    Init(NodeChoice),
+    /// Show hosts, roles, leases, positions and lags
+    Status {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the last events of a node
+    Events(NodeChoice),
+    /// Let a host of the cluster file vote
+    Add {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// The host
+        name: String,
+    },
+    /// Take the vote from a host
+    Remove {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// The host
+        name: String,
+    },
+    /// Let another member own the partitions that the host owns
+    Drain(NodeChoice),
+    /// Give a partition whose members are lost to a host that has reported
+    AcceptLoss {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// The partition
+        #[arg(long)]
+        partition: String,
+        /// The host that becomes the owner
+        #[arg(long)]
+        to: String,
+    },
+}
+
+/// Runs a command.
+pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
+    let text = match command {
+        ClusterCommand::Check { cluster } => check(&ClusterFile::read(&cluster)?),
+        ClusterCommand::Init(node) => {
+            ask(&node, &AdminRequest::Init)?;
+            "the cluster is created\n".to_owned()
+        }
+        ClusterCommand::Status { node, json } => status(&node, json)?,
+        ClusterCommand::Events(node) => {
+            let events = ask(&node, &AdminRequest::Events)?;
+            let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
+            lines.map(|line| format!("{line}\n")).collect()
+        }
+        ClusterCommand::Add { node, name } => voters(&node, &name, true)?,
+        ClusterCommand::Remove { node, name } => voters(&node, &name, false)?,
+        ClusterCommand::Drain(node) => drain(&node)?,
+        ClusterCommand::AcceptLoss { node, partition, to } => {
+            let file = ClusterFile::read(&node.cluster)?;
+            let partition = partition_of(&file, &partition)?.id.0;
+            let host = file.host(&to)?.id.0;
+            ask(&node, &AdminRequest::AcceptLoss { partition, host })?;
+            format!("{to} owns the partition\n")
+        }
+    };
+    out.write_all(text.as_bytes()).map_err(|error| Error::System {
+        detail: "cannot write to standard output".to_owned(),
+        errno: error.raw_os_error().unwrap_or_default(),
+    })
+}
+
+fn partition_of<'f>(file: &'f ClusterFile, name: &str) -> Result<&'f FilePartition> {
+    file.partitions.iter().find(|partition| partition.name == name).ok_or_else(|| {
+        Error::BadArgument { detail: format!("no partition {name:?} in the cluster file") }
+    })
+}
+
+fn check(file: &ClusterFile) -> String {
+    format!(
+        "{}: {} hosts, {} partitions, {} copies, {} acknowledgements, a lease of {:?}\n",
+        file.name,
+        file.hosts.len(),
+        file.partitions.len(),
+        file.config.copies,
+        file.config.acknowledgements,
+        file.lease
+    )
+}
+
+/// The hosts whose nodes may be on this machine: the one that is named, or all.
+fn candidates<'f>(node: &NodeChoice, file: &'f ClusterFile) -> Result<Vec<&'f FileHost>> {
+    match &node.host {
+        Some(name) => Ok(vec![file.host(name)?]),
+        None => Ok(file.hosts.iter().collect()),
+    }
+}
+
+/// Asks the first node that answers.
+fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let mut last = None;
+    for host in candidates(node, &file)? {
+        match admin::request(&admin::socket_path(&file.directory(host)), request) {
+            Err(error @ Error::System { .. }) => last = last.or(Some(error)),
+            outcome => return outcome,
+        }
+    }
+    Err(last.unwrap_or_else(|| Error::BadArgument { detail: "the file has no host".to_owned() }))
+}
+
+fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let (mut statuses, mut last) = (Vec::new(), None);
+    for host in candidates(node, &file)? {
+        let path = admin::socket_path(&file.directory(host));
+        match admin::request(&path, &AdminRequest::Status) {
+            Ok(status) => statuses.push(status),
+            Err(error) => last = last.or(Some(error)),
+        }
+    }
+    match last {
+        Some(error) if statuses.is_empty() => Err(error),
+        Some(_) | None if is_json => Ok(format!("{}\n", Value::Array(statuses))),
+        Some(_) | None => Ok(show::table(&statuses)),
+    }
+}
+
+fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let id = u64::from(file.host(name)?.id.0);
+    let status = ask(node, &AdminRequest::Status)?;
+    let present = status["membership"]["voters"].as_array().cloned().unwrap_or_default();
+    let present = present.iter().filter_map(Value::as_str);
+    let present = present.filter_map(|name| file.host(name).ok().map(|host| u64::from(host.id.0)));
+    let mut voters: std::collections::BTreeSet<u64> = present.collect();
+    if votes {
+        voters.insert(id)
+    } else {
+        voters.remove(&id)
+    };
+    ask(node, &AdminRequest::Voters(voters.into_iter().collect()))?;
+    Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
+}
+
+fn drain(node: &NodeChoice) -> Result<String> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let status = ask(node, &AdminRequest::Status)?;
+    let mut text = String::new();
+    for copy in status["partitions"].as_array().into_iter().flatten() {
+        let Some(name) = copy["partition"].as_str() else { continue };
+        if copy["role"] == "owner" {
+            let partition = partition_of(&file, name)?.id.0;
+            ask(node, &AdminRequest::Drain { partition })?;
+            text.push_str(&format!("another member takes over {name}\n"));
+        }
+    }
+    Ok(if text.is_empty() { "the host owns no partition\n".to_owned() } else { text })
+}

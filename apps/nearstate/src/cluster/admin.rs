@@ -1,0 +1,116 @@
+//! Requests of operators to a node: one line of JSON over the Unix socket in the directory of its
+//! membership, and one line back. Whoever may use the directory may administer the node.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The largest line.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// The longest wait for the other side.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AdminRequest {
+    /// Create the cluster with the voters of the file.
+    Init,
+    /// What the host knows.
+    Status,
+    /// The last events of the host.
+    Events,
+    /// The hosts that vote from now on.
+    Voters(Vec<u64>),
+    /// Another member takes over from the owner.
+    Drain { partition: u32 },
+    /// This host owns the partition, whatever the others held.
+    AcceptLoss { partition: u32, host: u16 },
+}
+
+/// The reply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AdminReply {
+    Done(Value),
+    Failed(String),
+}
+
+/// The path of a node's socket.
+pub(crate) fn socket_path(directory: &Path) -> PathBuf {
+    directory.join("admin.sock")
+}
+
+fn failed(path: &Path, what: &str, error: &std::io::Error) -> Error {
+    let detail = format!("cannot {what} {} ({error})", path.display());
+    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
+}
+
+/// Listens at a path, which only this user may use. A socket of a node that has ended is replaced.
+///
+/// # Errors
+/// `System`.
+pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
+    // The lock of the directory is held, so no other node uses the socket.
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path).map_err(|error| failed(path, "listen on", &error))?;
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, mode).map_err(|error| failed(path, "protect", &error))?;
+    Ok(listener)
+}
+
+/// Answers one connection.
+pub(crate) fn answer(stream: UnixStream, carry_out: impl Fn(AdminRequest) -> Result<Value>) {
+    let reply = match receive::<AdminRequest>(&stream) {
+        Ok(request) => match carry_out(request) {
+            Ok(value) => AdminReply::Done(value),
+            Err(error) => AdminReply::Failed(error.to_string()),
+        },
+        Err(error) => AdminReply::Failed(error.to_string()),
+    };
+    // A client that has gone needs no reply.
+    let _ = send(&stream, &reply);
+}
+
+/// Sends a request and returns what the node answers.
+///
+/// # Errors
+/// `System`: no node is there; `Backend`: what the node says.
+pub(crate) fn request(path: &Path, request: &AdminRequest) -> Result<Value> {
+    let stream = UnixStream::connect(path).map_err(|error| {
+        let detail = format!(
+            "no node answers at {} ({error}): start `nearstate serve --cluster` on this host first",
+            path.display()
+        );
+        Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
+    })?;
+    let exchange = || -> std::io::Result<AdminReply> {
+        send(&stream, request)?;
+        receive(&stream)
+    };
+    match exchange().map_err(|error| failed(path, "talk to", &error))? {
+        AdminReply::Done(value) => Ok(value),
+        AdminReply::Failed(detail) => Err(Error::Backend { detail }),
+    }
+}
+
+fn send(mut stream: &UnixStream, message: &impl Serialize) -> std::io::Result<()> {
+    stream.set_write_timeout(Some(WAIT_MAX))?;
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> std::io::Result<T> {
+    stream.set_read_timeout(Some(WAIT_MAX))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}

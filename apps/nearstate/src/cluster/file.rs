@@ -1,0 +1,492 @@
+//! The cluster file: hosts, partitions and the lease, the same on all hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearstate_cluster::{ClusterConfig, HostConfig, HostId, PartitionConfig, PartitionId};
+use nearstate_membership::{MemberTls, RaftMember};
+use nearstate_model::{Error, Result};
+use nearstate_node::{ClientTls, HostAddress, Tls};
+use serde::Deserialize;
+
+use crate::settings::parse_time;
+
+/// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The longest name of a cluster: its bytes are the id in messages between members.
+const CLUSTER_NAME_BYTES_MAX: usize = 16;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    cluster: RawCluster,
+    tls: Option<RawTls>,
+    #[serde(default, rename = "host")]
+    hosts: Vec<RawHost>,
+    #[serde(default, rename = "partition")]
+    partitions: Vec<RawPartition>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCluster {
+    name: String,
+    #[serde(default = "default_lease")]
+    lease: String,
+    copies: u8,
+    #[serde(default = "default_acknowledgements")]
+    acknowledgements: u8,
+    #[serde(default = "default_engine")]
+    engine: String,
+    election: Option<String>,
+    #[serde(default = "default_regions")]
+    regions: String,
+    #[serde(default = "default_directory")]
+    directory: String,
+    #[serde(default = "default_namespaces")]
+    namespaces: Vec<String>,
+    #[serde(default)]
+    insecure: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTls {
+    certificate: String,
+    key: String,
+    ca: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHost {
+    id: u16,
+    name: String,
+    peer: SocketAddr,
+    membership: SocketAddr,
+    clients: Option<std::net::IpAddr>,
+    #[serde(default = "default_votes")]
+    votes: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPartition {
+    id: u32,
+    name: String,
+    group: Vec<String>,
+    port: u16,
+    #[serde(default = "default_region_max")]
+    region_max: String,
+}
+
+fn default_lease() -> String {
+    "300ms".to_owned()
+}
+fn default_acknowledgements() -> u8 {
+    2
+}
+fn default_engine() -> String {
+    "raft".to_owned()
+}
+fn default_regions() -> String {
+    "/dev/shm/nearstate-{cluster}-{host}-{partition}".to_owned()
+}
+fn default_directory() -> String {
+    "/var/lib/nearstate/{cluster}-{host}".to_owned()
+}
+fn default_namespaces() -> Vec<String> {
+    vec!["*".to_owned()]
+}
+const fn default_votes() -> bool {
+    true
+}
+fn default_region_max() -> String {
+    "1GiB".to_owned()
+}
+
+/// A host of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileHost {
+    pub(crate) id: HostId,
+    pub(crate) name: String,
+    pub(crate) peer: SocketAddr,
+    pub(crate) membership: SocketAddr,
+    pub(crate) clients: std::net::IpAddr,
+    pub(crate) votes: bool,
+}
+
+/// A partition of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FilePartition {
+    pub(crate) id: PartitionId,
+    pub(crate) name: String,
+    pub(crate) group: Vec<HostId>,
+    pub(crate) port: u16,
+    pub(crate) region_bytes_max: u64,
+}
+
+/// A valid cluster file.
+#[derive(Debug)]
+pub(crate) struct ClusterFile {
+    pub(crate) name: String,
+    pub(crate) lease: Duration,
+    pub(crate) election: Duration,
+    pub(crate) hosts: Vec<FileHost>,
+    pub(crate) partitions: Vec<FilePartition>,
+    pub(crate) namespaces: Vec<String>,
+    pub(crate) config: ClusterConfig,
+    regions: String,
+    directory: String,
+    tls: Option<RawTls>,
+}
+
+fn refused(path: &Path, what: impl Display) -> Error {
+    Error::BadArgument { detail: format!("{}: {what}", path.display()) }
+}
+
+impl ClusterFile {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// `BadArgument`: what is wrong, and in which line if it is one of syntax.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        use std::io::Read as _;
+        let file = std::fs::File::open(path).map_err(|error| refused(path, error))?;
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        read.map_err(|error| refused(path, error))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(refused(path, "is larger than 1 MiB"));
+        }
+        Self::parse(&text).map_err(|what| refused(path, what))
+    }
+
+    /// Parses and checks the text of a file.
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let raw: RawFile = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| {
+                1 + text.get(..span.start).unwrap_or_default().matches('\n').count()
+            });
+            format!("line {line}: {}", error.message())
+        })?;
+        let hosts: Vec<FileHost> = raw.hosts.into_iter().map(FileHost::of).collect();
+        let partitions = partitions(raw.partitions, &hosts)?;
+        let cluster = raw.cluster;
+        if cluster.engine != "raft" {
+            return Err(format!("unknown engine {:?}: expected \"raft\"", cluster.engine));
+        }
+        let lease = parse_time(&cluster.lease).map_err(|what| format!("cluster.lease: {what}"))?;
+        let election = match &cluster.election {
+            None => lease / 2,
+            Some(text) => parse_time(text).map_err(|what| format!("cluster.election: {what}"))?,
+        };
+        let config = ClusterConfig {
+            hosts: hosts.iter().map(FileHost::config).collect(),
+            partitions: partitions.iter().map(FilePartition::config).collect(),
+            copies: cluster.copies,
+            acknowledgements: cluster.acknowledgements,
+            lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
+        };
+        let file = Self {
+            name: cluster.name,
+            lease,
+            election,
+            hosts,
+            partitions,
+            namespaces: cluster.namespaces,
+            config,
+            regions: cluster.regions,
+            directory: cluster.directory,
+            tls: raw.tls,
+        };
+        file.check(cluster.insecure)?;
+        Ok(file)
+    }
+
+    fn check(&self, is_insecure: bool) -> std::result::Result<(), String> {
+        self.config.validate().map_err(|error| error.to_string())?;
+        let bytes = self.name.len();
+        if bytes == 0 || bytes > CLUSTER_NAME_BYTES_MAX || !is_plain(&self.name) {
+            return Err(format!(
+                "the name {:?} of the cluster: expected 1 to {CLUSTER_NAME_BYTES_MAX} letters, \
+                 digits, - and _",
+                self.name
+            ));
+        }
+        if let Some(host) = self.hosts.iter().find(|host| !is_plain(&host.name)) {
+            return Err(format!(
+                "the name {:?} of a host: expected letters, digits, . - and _",
+                host.name
+            ));
+        }
+        // A third more at the longest, as the engine's random part says.
+        if self.election * 4 / 3 >= self.lease {
+            return Err(format!(
+                "an election of {:?} does not end within a lease of {:?}: set cluster.election to \
+                 at most half the lease",
+                self.election, self.lease
+            ));
+        }
+        if self.hosts.iter().all(|host| !host.votes) {
+            return Err("no host votes: set votes = true for 3 or 5 hosts".to_owned());
+        }
+        for what in ["regions", "directory"] {
+            let pattern = if what == "regions" { &self.regions } else { &self.directory };
+            if what == "regions" && !pattern.contains("{partition}") && self.partitions.len() > 1 {
+                return Err("cluster.regions must contain {partition}".to_owned());
+            }
+            if !pattern.starts_with('/') {
+                return Err(format!("cluster.{what} {pattern:?} is not an absolute path"));
+            }
+        }
+        self.check_addresses(is_insecure)
+    }
+
+    fn check_addresses(&self, is_insecure: bool) -> std::result::Result<(), String> {
+        let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
+        let mut take = |address: SocketAddr, what: String| match taken.insert(address, what.clone())
+        {
+            Some(other) => Err(format!("{address} is the address of {other} and of {what}")),
+            None => Ok(()),
+        };
+        for host in &self.hosts {
+            take(host.peer, format!("the peers of host {:?}", host.name))?;
+            take(host.membership, format!("the membership of host {:?}", host.name))?;
+            for partition in self.partitions.iter().filter(|of| of.group.contains(&host.id)) {
+                let address = SocketAddr::new(host.clients, partition.port);
+                let what = format!("partition {:?} on host {:?}", partition.name, host.name);
+                take(address, what)?;
+            }
+        }
+        let is_open = |host: &&FileHost| {
+            let is_wide = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+            is_wide(host.peer) || is_wide(host.membership)
+        };
+        match self.hosts.iter().find(is_open) {
+            Some(host) if self.tls.is_none() && !is_insecure => Err(format!(
+                "host {:?} has addresses that other hosts can reach, without certificates: add \
+                 [tls], or set cluster.insecure = true if the network restricts access",
+                host.name
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The host with this name.
+    ///
+    /// # Errors
+    /// `BadArgument`: there is none; the names that there are.
+    pub(crate) fn host(&self, name: &str) -> Result<&FileHost> {
+        self.hosts.iter().find(|host| host.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+            let detail =
+                format!("no host {name:?} in the cluster file: it has {}", names.join(", "));
+            Error::BadArgument { detail }
+        })
+    }
+
+    /// The name of a host, or its number.
+    pub(crate) fn host_name(&self, id: HostId) -> String {
+        let host = self.hosts.iter().find(|host| host.id == id);
+        host.map_or_else(|| id.to_string(), |host| host.name.clone())
+    }
+
+    /// The name of a partition, or its number.
+    pub(crate) fn partition_name(&self, id: PartitionId) -> String {
+        let partition = self.partitions.iter().find(|partition| partition.id == id);
+        partition.map_or_else(|| id.to_string(), |partition| partition.name.clone())
+    }
+
+    /// The region file of a partition on a host.
+    pub(crate) fn region_file(&self, host: &FileHost, partition: &FilePartition) -> PathBuf {
+        self.filled(&self.regions, &host.name).replace("{partition}", &partition.name).into()
+    }
+
+    /// The directory of a host's membership.
+    pub(crate) fn directory(&self, host: &FileHost) -> PathBuf {
+        self.filled(&self.directory, &host.name).into()
+    }
+
+    fn filled(&self, pattern: &str, host: &str) -> String {
+        pattern.replace("{cluster}", &self.name).replace("{host}", host)
+    }
+
+    /// The hosts that vote.
+    pub(crate) fn voters(&self) -> BTreeSet<u64> {
+        self.hosts.iter().filter(|host| host.votes).map(|host| host.id.0.into()).collect()
+    }
+
+    /// All hosts as members of the engine.
+    pub(crate) fn members(&self) -> BTreeMap<u64, RaftMember> {
+        let member = |host: &FileHost| {
+            let member = RaftMember { name: host.name.clone(), address: host.membership };
+            (host.id.0.into(), member)
+        };
+        self.hosts.iter().map(member).collect()
+    }
+
+    /// Where all hosts are.
+    pub(crate) fn addresses(&self) -> BTreeMap<HostId, HostAddress> {
+        let address = |host: &FileHost| {
+            let address = HostAddress {
+                name: host.name.clone(),
+                peer: host.peer.to_string(),
+                clients: host.clients.to_string(),
+            };
+            (host.id, address)
+        };
+        self.hosts.iter().map(address).collect()
+    }
+
+    /// The id of the cluster in messages between members.
+    pub(crate) fn cluster_id(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        for (to, from) in id.iter_mut().zip(self.name.bytes()) {
+            *to = from;
+        }
+        id
+    }
+
+    /// The certificates of a host, if the file has some.
+    ///
+    /// # Errors
+    /// `BadArgument`: a file that cannot be read.
+    pub(crate) fn tls(&self, host: &FileHost) -> Result<Option<MemberTls>> {
+        let Some(tls) = &self.tls else { return Ok(None) };
+        let certificate = PathBuf::from(self.filled(&tls.certificate, &host.name));
+        let key = PathBuf::from(self.filled(&tls.key, &host.name));
+        Ok(Some(MemberTls {
+            server: Tls::read(&certificate, &key, Some(&tls.ca))?,
+            client: ClientTls::read(&tls.ca, Some((&certificate, &key)))?,
+        }))
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+fn partitions(
+    raw: Vec<RawPartition>,
+    hosts: &[FileHost],
+) -> std::result::Result<Vec<FilePartition>, String> {
+    let mut partitions = Vec::new();
+    for partition in raw {
+        let name = partition.name;
+        if !is_plain(&name) {
+            return Err(format!(
+                "the name {name:?} of a partition: expected letters, digits, . - and _"
+            ));
+        }
+        let mut group = Vec::new();
+        for member in &partition.group {
+            let Some(host) = hosts.iter().find(|host| host.name == *member) else {
+                return Err(format!("partition {name:?} names host {member:?}, which is unknown"));
+            };
+            group.push(host.id);
+        }
+        let region_bytes_max = crate::region::parse_bytes(&partition.region_max)
+            .map_err(|what| format!("partition {name:?}, region_max: {what}"))?;
+        let (id, port) = (PartitionId(partition.id), partition.port);
+        partitions.push(FilePartition { id, name, group, port, region_bytes_max });
+    }
+    Ok(partitions)
+}
+
+impl FileHost {
+    fn of(raw: RawHost) -> Self {
+        let clients = raw.clients.unwrap_or(raw.peer.ip());
+        let (id, votes) = (HostId(raw.id), raw.votes);
+        Self { id, name: raw.name, peer: raw.peer, membership: raw.membership, clients, votes }
+    }
+
+    fn config(&self) -> HostConfig {
+        HostConfig { id: self.id, name: self.name.clone() }
+    }
+}
+
+impl FilePartition {
+    fn config(&self) -> PartitionConfig {
+        PartitionConfig { id: self.id, name: self.name.clone(), group: self.group.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+[cluster]
+name = "east"
+copies = 3
+
+[[host]]
+id = 1
+name = "a"
+peer = "127.0.0.1:7001"
+membership = "127.0.0.1:7101"
+[[host]]
+id = 2
+name = "b"
+peer = "127.0.0.1:7002"
+membership = "127.0.0.1:7102"
+clients = "127.0.0.2"
+[[host]]
+id = 3
+name = "c"
+peer = "127.0.0.1:7003"
+membership = "127.0.0.1:7103"
+clients = "127.0.0.3"
+
+[[partition]]
+id = 1
+name = "amf"
+group = ["a", "b", "c"]
+port = 6379
+"#;
+
+    #[test]
+    fn a_file_with_defaults_is_complete() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        assert_eq!(file.lease, Duration::from_millis(300));
+        assert_eq!(file.voters(), BTreeSet::from([1, 2, 3]));
+        let (host, partition) = (file.host("b").unwrap(), &file.partitions[0]);
+        let region = file.region_file(host, partition);
+        assert_eq!(region, Path::new("/dev/shm/nearstate-east-b-amf"));
+        assert_eq!(file.directory(host), Path::new("/var/lib/nearstate/east-b"));
+        assert!(file.host("d").unwrap_err().to_string().contains("it has a, b, c"));
+    }
+
+    #[test]
+    fn each_mistake_has_its_own_error() {
+        for (from, to, error) in [
+            ("\"a\", \"b\", \"c\"", "\"a\", \"b\", \"d\"", "names host \"d\", which is unknown"),
+            ("id = 2", "id = 1", "two hosts have the number 1"),
+            ("name = \"b\"", "name = \"a\"", "two hosts have the name \"a\""),
+            ("copies = 3", "copies = 4", "4 copies are configured, but only 3 hosts"),
+            ("copies = 3", "copies = 2", "has 3 hosts, but 2 copies are configured"),
+            ("copies = 3", "copies = 3\nacknowledgements = 1", "at least 2"),
+            ("copies = 3", "copies = 3\nlease = \"10ms\"", "outside 300 to 10000 ms"),
+            ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),
+            ("copies = 3", "copies = 3\nengine = \"zoo\"", "unknown engine \"zoo\""),
+            ("copies = 3", "copies = 3\nregions = \"x\"", "is not an absolute path"),
+            ("copies = 3", "copies = 3\nlaese = \"1s\"", "line 5: unknown field `laese`"),
+            ("127.0.0.1:7102", "127.0.0.1:7001", "is the address of"),
+            ("127.0.0.1:7102", "10.0.0.1:7102", "without certificates: add [tls]"),
+            ("name = \"east\"", "name = \"\"", "of the cluster: expected 1 to 16"),
+            ("name = \"amf\"", "name = \"a/b\"", "of a partition: expected letters"),
+            ("port = 6379", "port = 99999", "line 28"),
+            ("port = 6379", "port = 6379\nregion_max = \"many\"", "region_max"),
+        ] {
+            assert!(GOOD.contains(from), "{from}");
+            let refused = ClusterFile::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+            assert!(refused.contains(error), "{to}: {refused:?} does not say {error:?}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `serve --cluster` as processes: three hosts on loopback addresses. Kills of the owner, restarts
+//! within the lease, and mistakes in cluster files.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nearstate_store::{Kind, Region, Schema};
+
+use crate::fixture::{Client, Folder, NEARSTATE, rejected, until};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Hosts of a cluster with one partition.
+struct Hosts {
+    folder: Folder,
+    file: PathBuf,
+    port: u16,
+    running: Vec<Option<Child>>,
+}
+
+/// Ports that are free now, on all addresses of loopback.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+fn cluster_file(folder: &Folder, lease: &str, ports: &[u16]) -> String {
+    let path = folder.path("");
+    let place = path.display();
+    let mut text = format!(
+        "[cluster]\nname = \"east\"\ncopies = 3\nlease = \"{lease}\"\n\
+         regions = \"{place}/{{host}}-{{partition}}\"\ndirectory = \"{place}/{{host}}.d\"\n"
+    );
+    for (number, name) in NAMES.iter().enumerate() {
+        text.push_str(&format!(
+            "[[host]]\nid = {}\nname = \"{name}\"\npeer = \"127.0.0.1:{}\"\n\
+             membership = \"127.0.0.1:{}\"\nclients = \"127.0.0.{}\"\n",
+            number + 1,
+            ports[2 * number],
+            ports[2 * number + 1],
+            number + 1
+        ));
+    }
+    text.push_str(&format!(
+        "[[partition]]\nid = 1\nname = \"amf\"\ngroup = [\"a\", \"b\", \"c\"]\nport = {}\n\
+         region_max = \"64MiB\"\n",
+        ports[6]
+    ));
+    text
+}
+
+impl Hosts {
+    /// Starts all hosts, creates the cluster, and waits until every copy counts.
+    fn start(lease: &str) -> Self {
+        let (folder, ports) = (Folder::new(), free_ports(7));
+        let file = folder.path("cluster.toml");
+        std::fs::write(&file, cluster_file(&folder, lease, &ports)).unwrap();
+        let running = NAMES.map(|_| None).into_iter().collect();
+        let mut hosts = Self { folder, file, port: ports[6], running };
+        for number in 0..NAMES.len() {
+            hosts.run(number);
+        }
+        until("the nodes answer operators", || {
+            NAMES.iter().all(|name| hosts.cluster(&["status", "--host", name]).is_some())
+        });
+        assert!(hosts.cluster(&["init", "--host", "a"]).is_some());
+        hosts.until_all_count();
+        hosts
+    }
+
+    fn run(&mut self, number: usize) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path(&format!("{}.log", NAMES[number])))
+            .unwrap();
+        let mut command = Command::new(NEARSTATE);
+        command.args(["serve", "--host", NAMES[number], "--cores", "1", "--cluster"]);
+        command.arg(&self.file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.running[number] = Some(command.spawn().unwrap());
+    }
+
+    fn kill(&mut self, number: usize) {
+        let mut host = self.running[number].take().unwrap();
+        host.kill().unwrap();
+        host.wait().unwrap();
+    }
+
+    /// What `nearstate cluster` prints. `None`: it fails.
+    fn cluster(&self, words: &[&str]) -> Option<String> {
+        let mut command = Command::new(NEARSTATE);
+        let output = command.arg("cluster").args(words).arg("--cluster").arg(&self.file).output();
+        let output = output.unwrap();
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// The status of the partition on a host, as JSON in one line.
+    fn status(&self, number: usize) -> String {
+        self.cluster(&["status", "--json", "--host", NAMES[number]]).unwrap_or_default()
+    }
+
+    fn is_owner(&self, number: usize) -> bool {
+        self.status(number).contains("\"role\":\"owner\"")
+    }
+
+    fn owner(&self) -> Option<usize> {
+        (0..NAMES.len()).find(|number| self.running[*number].is_some() && self.is_owner(*number))
+    }
+
+    fn until_all_count(&self) {
+        until("all copies count", || {
+            self.owner()
+                .is_some_and(|owner| self.status(owner).contains("\"full\":[\"a\",\"b\",\"c\"]"))
+        });
+    }
+
+    fn clients(&self, number: usize) -> Client<std::net::TcpStream> {
+        let address = format!("127.0.0.{}:{}", number + 1, self.port);
+        until("the owner serves clients", || std::net::TcpStream::connect(&address).is_ok());
+        Client::tcp(&address)
+    }
+
+    fn log(&self, number: usize) -> String {
+        std::fs::read_to_string(self.folder.path(&format!("{}.log", NAMES[number]))).unwrap()
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in self.running.iter_mut().flatten() {
+            let _ = host.kill();
+            let _ = host.wait();
+        }
+        if std::thread::panicking() {
+            for number in 0..NAMES.len() {
+                eprintln!("--- {}\n{}", NAMES[number], self.log(number));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
+    let mut hosts = Hosts::start("1s");
+    assert_eq!(hosts.owner(), Some(0));
+    let mut client = hosts.clients(0);
+    for number in 0..100 {
+        assert_eq!(client.ask(&["SET", &format!("key {number}"), &format!("{number}")]), "OK");
+    }
+    assert_eq!(client.ask(&["WAIT", "1", "10000"]), "2");
+    hosts.kill(0);
+    until("another host owns the partition", || hosts.owner().is_some());
+    let owner = hosts.owner().unwrap();
+    let mut client = hosts.clients(owner);
+    for number in 0..100 {
+        assert_eq!(client.ask(&["GET", &format!("key {number}")]), format!("{number}"));
+    }
+    assert_eq!(client.ask(&["SET", "after", "1"]), "OK");
+    // The old owner joins as a member.
+    hosts.run(0);
+    hosts.until_all_count();
+    assert_eq!(hosts.owner(), Some(owner));
+    assert!(hosts.status(0).contains("\"role\":\"member\""), "{}", hosts.status(0));
+}
+
+#[test]
+fn a_node_that_is_back_within_its_lease_is_no_fail_over() {
+    let mut hosts = Hosts::start("10s");
+    let region = Region::attach(&hosts.folder.path("a-amf")).unwrap();
+    let session = region.session().unwrap();
+    let namespace =
+        session.namespace("ue", &Schema { kind: Kind::Value, ..Schema::default() }).unwrap();
+    until("the namespace is replicated", || session.is_logged(namespace).unwrap());
+    session.put(namespace, b"before", b"1").unwrap();
+    hosts.kill(0);
+    // Attached processes go on without the node.
+    session.put(namespace, b"meanwhile", b"2").unwrap();
+    hosts.run(0);
+    until("the same host owns the partition", || hosts.is_owner(0));
+    hosts.until_all_count();
+    assert!(hosts.status(0).contains("\"view\":1,"), "{}", hosts.status(0));
+    session.put(namespace, b"after", b"3").unwrap();
+    let receipt = session.receipt();
+    until("it is replicated", || session.is_replicated(receipt).unwrap());
+}
+
+#[test]
+fn mistakes_in_a_cluster_file_are_refused_before_anything_is_created() {
+    let folder = Folder::new();
+    let file = folder.path("cluster.toml");
+    let good = cluster_file(&folder, "1s", &[1, 2, 3, 4, 5, 6, 7]);
+    for (from, to, host, error) in [
+        ("id = 2", "id = 1", "a", "two hosts have the number 1"),
+        ("\"c\"]", "\"d\"]", "a", "names host \"d\", which is unknown"),
+        ("copies = 3", "copies = 4", "a", "only 3 hosts"),
+        ("copies = 3", "copies = 3", "x", "no host \"x\" in the cluster file"),
+    ] {
+        std::fs::write(&file, good.replacen(from, to, 1)).unwrap();
+        let mut command = Command::new(NEARSTATE);
+        command.args(["serve", "--host", host, "--cluster"]).arg(&file);
+        let refused = rejected(&mut command);
+        assert!(refused.contains(error), "{refused}");
+    }
+    let left = std::fs::read_dir(folder.path("")).unwrap().count();
+    assert_eq!(left, 1, "only the file");
+}

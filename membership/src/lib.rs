@@ -1,0 +1,9 @@
+//! Layer 4: the engines that order the commands of a cluster on all its hosts. A crate of its own,
+//! because no other one should pay for openraft. See `docs/decisions/028-membership.md`.
+
+#![forbid(unsafe_code)]
+
+mod raft;
+mod limits;
+
+pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember};

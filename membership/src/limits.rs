@@ -1,0 +1,44 @@
+//! Limits of the membership.
+
+use std::time::Duration;
+
+/// The largest message between two members, in bytes: 32 entries with commands of 4 KiB, or a part
+/// of a snapshot, as text.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The largest message of a connection that has not said hello.
+pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
+
+/// A member says hello within this time, or its connection is closed.
+pub(crate) const HELLO_MAX: Duration = Duration::from_secs(2);
+
+/// A connection without a request for this long is closed. A member that needs it connects again.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// The most connections from other members: four for each of 16 hosts. Further ones are closed.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
+
+/// The most commands of this host that wait for the leader. Further ones are dropped, and their
+/// callers propose them again.
+pub(crate) const PROPOSALS_MAX: usize = 256;
+
+/// A command that was not applied within this time is dropped.
+pub(crate) const PROPOSAL_MAX: Duration = Duration::from_secs(2);
+
+/// Commands after which a snapshot is written: some hundred kilobytes of log.
+pub(crate) const SNAPSHOT_INTERVAL: u64 = 500;
+
+/// Commands that are kept in front of a snapshot, for members that are a little behind.
+pub(crate) const ENTRIES_KEPT: u64 = 100;
+
+/// Entries in one message to another member.
+pub(crate) const ENTRIES_SENT_MAX: u64 = 32;
+
+/// Bytes of a snapshot in one message: four times as many as text.
+pub(crate) const SNAPSHOT_PART_BYTES: u64 = 64 << 10;
+
+/// The log file is written anew when it has more bytes than this, and most of them are of no use.
+pub(crate) const LOG_BYTES_MIN: u64 = 1 << 20;
+
+/// A host whose disk has failed tries again after this time.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,0 +1,396 @@
+//! The files of a member: its vote, its log and its snapshot. What a call has written is on the disk
+//! when the call returns.
+//!
+//! | file | contents | is changed by |
+//! |---|---|---|
+//! | `identity` | the cluster and the host | nothing |
+//! | `vote` | the vote | a new file and a rename |
+//! | `snapshot` | the state machine | a new file and a rename |
+//! | `log` | entries, truncations and purges, in their order | appending; a new file and a rename when most of it is of no use |
+//!
+//! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. A record
+//! that was cut short by a crash is the last one, and was never acknowledged: it is dropped. An
+//! invalid record with a valid one behind it is damage, and the directory is refused.
+//!
+//! After a failed write nothing more is written: what the disk has is unknown. Opening the directory
+//! again reads it, and writes the log to a new file, so that what was read is on the disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use nearstate_model::{Error, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::limits::LOG_BYTES_MIN;
+
+/// The first four bytes of a record.
+const MARK: [u8; 4] = *b"NSMR";
+const HEADER_BYTES: usize = 24;
+/// The largest record: a snapshot as text.
+const RECORD_BYTES_MAX: usize = 8 << 20;
+/// The largest file that is read.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// To which member a directory belongs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DirectoryIdentity {
+    /// The name of the cluster.
+    pub(crate) cluster: String,
+    /// The number of the host.
+    pub(crate) host: u64,
+}
+
+/// The files of one directory.
+#[derive(Debug)]
+pub(crate) struct MemberFiles {
+    directory: PathBuf,
+    log: File,
+    log_bytes: u64,
+    /// The sequence number of the next record of the log.
+    sequence: u64,
+    has_failed: bool,
+    /// Holds the lock of the directory.
+    _lock: File,
+}
+
+fn failed(path: &Path, what: &str, error: &io::Error) -> Error {
+    let help = if error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error()) {
+        ": the file system is full, free some space"
+    } else {
+        ""
+    };
+    let detail = format!("cannot {what} {} ({error}){help}", path.display());
+    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::Damaged {
+        detail: format!(
+            "{}: {what}; remove this host from the cluster, empty its directory, and add it again",
+            path.display()
+        ),
+    }
+}
+
+fn encode(sequence: u64, value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    serde_json::to_writer(&mut bytes, value)?;
+    let Some((header, payload)) = bytes.split_first_chunk_mut::<HEADER_BYTES>() else {
+        return Err(io::Error::other("a record has no header"));
+    };
+    let Some(size) =
+        u32::try_from(payload.len()).ok().filter(|_| payload.len() <= RECORD_BYTES_MAX)
+    else {
+        return Err(io::Error::other(format!("a record of {} bytes", payload.len())));
+    };
+    let check = xxh3_64_with_seed(payload, sequence ^ u64::from(size).rotate_left(32));
+    let parts: [&[u8]; 4] =
+        [&MARK, &size.to_le_bytes(), &sequence.to_le_bytes(), &check.to_le_bytes()];
+    header.copy_from_slice(&parts.concat());
+    Ok(bytes)
+}
+
+/// The sequence number and payload of the record at the beginning of the bytes, if it is valid.
+fn record(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+    let (mark, numbers) = header.split_first_chunk::<4>()?;
+    let (size, numbers) = numbers.split_first_chunk::<4>()?;
+    let (sequence, check) = numbers.split_first_chunk::<8>()?;
+    let (size, sequence) = (u32::from_le_bytes(*size), u64::from_le_bytes(*sequence));
+    let payload = rest.get(..size as usize)?;
+    let expected = xxh3_64_with_seed(payload, sequence ^ u64::from(size).rotate_left(32));
+    let is_valid = *mark == MARK && expected.to_le_bytes() == check;
+    is_valid.then_some((sequence, payload))
+}
+
+/// The records of a file. What a crash has cut short is left out.
+fn records<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<Vec<T>> {
+    let mut records = Vec::new();
+    let mut rest = bytes;
+    while let Some((sequence, payload)) = record(rest) {
+        if sequence != records.len() as u64 {
+            return Err(damaged(path, &format!("record {sequence} is at a wrong place")));
+        }
+        let parsed = serde_json::from_slice(payload)
+            .map_err(|error| damaged(path, &format!("record {sequence} is not valid ({error})")))?;
+        records.push(parsed);
+        rest = rest.get(HEADER_BYTES + payload.len()..).unwrap_or_default();
+    }
+    let is_damaged = (1..rest.len()).any(|at| {
+        rest.get(at..).is_some_and(|bytes| bytes.starts_with(&MARK) && record(bytes).is_some())
+    });
+    if is_damaged {
+        return Err(damaged(path, &format!("record {} is damaged", records.len())));
+    }
+    Ok(records)
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(path, "open", &error)),
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| failed(path, "read", &error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(damaged(path, "the file is too large"));
+    }
+    Ok(Some(bytes))
+}
+
+impl MemberFiles {
+    /// Opens or creates a directory. Returns the records of its log.
+    ///
+    /// # Errors
+    /// `System`: the directory cannot be written, or another process uses it. `Damaged`: a record
+    /// that was acknowledged is not valid. `BadArgument`: the directory of another member.
+    pub(crate) fn open<T: Serialize + DeserializeOwned>(
+        directory: &Path,
+        identity: &DirectoryIdentity,
+    ) -> Result<(Self, Vec<T>)> {
+        fs::create_dir_all(directory).map_err(|error| failed(directory, "create", &error))?;
+        let lock = lock(directory)?;
+        check_identity(directory, identity)?;
+        let path = directory.join("log");
+        let old = match read(&path)? {
+            Some(bytes) => records(&path, &bytes)?,
+            None => Vec::new(),
+        };
+        let mut sequence = 0;
+        let (log, log_bytes) = write_log(directory, &mut sequence, &old)?;
+        let directory = directory.to_owned();
+        Ok((Self { directory, log, log_bytes, sequence, has_failed: false, _lock: lock }, old))
+    }
+
+    /// Notes a failure: nothing more is written.
+    fn checked<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        self.has_failed |= outcome.is_err();
+        outcome
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        if self.has_failed {
+            let detail = format!("{}: an earlier write has failed", self.directory.display());
+            return Err(Error::System { detail, errno: 0 });
+        }
+        Ok(())
+    }
+
+    /// Appends records to the log.
+    pub(crate) fn append<T: Serialize>(&mut self, records: &[T]) -> Result<()> {
+        self.check_usable()?;
+        let outcome = self.append_unchecked(records);
+        let path = self.directory.join("log");
+        self.checked(outcome.map_err(|error| failed(&path, "write", &error)))
+    }
+
+    fn append_unchecked<T: Serialize>(&mut self, records: &[T]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for record in records {
+            bytes.extend(encode(self.sequence, record)?);
+            self.sequence += 1;
+        }
+        self.log.write_all(&bytes)?;
+        self.log.sync_data()?;
+        self.log_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// True if the log is so large that it is worth writing it anew.
+    pub(crate) fn is_log_large(&self) -> bool {
+        self.log_bytes > LOG_BYTES_MIN
+    }
+
+    /// Replaces the log by these records.
+    pub(crate) fn replace_log<T: Serialize>(&mut self, records: &[T]) -> Result<()> {
+        self.check_usable()?;
+        self.sequence = 0;
+        let outcome = write_log(&self.directory, &mut self.sequence, records);
+        (self.log, self.log_bytes) = self.checked(outcome)?;
+        Ok(())
+    }
+
+    /// Replaces the contents of a file of one record.
+    pub(crate) fn replace(&mut self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.check_usable()?;
+        let outcome = replace_file(&self.directory, name, value);
+        self.checked(outcome)
+    }
+
+    /// The contents of a file of one record, if it exists.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        read_one(&self.directory.join(name))
+    }
+}
+
+/// Keeps other processes from the directory.
+fn lock(directory: &Path) -> Result<File> {
+    let path = directory.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| failed(&path, "open", &error))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
+        |error| {
+            let help = if error == rustix::io::Errno::WOULDBLOCK {
+                "another process uses it"
+            } else {
+                "it cannot be locked"
+            };
+            let detail = format!("{}: {help}", directory.display());
+            Error::System { detail, errno: error.raw_os_error() }
+        },
+    )?;
+    Ok(file)
+}
+
+fn check_identity(directory: &Path, identity: &DirectoryIdentity) -> Result<()> {
+    match read_one::<DirectoryIdentity>(&directory.join("identity"))? {
+        None => replace_file(directory, "identity", identity),
+        Some(found) if found == *identity => Ok(()),
+        Some(found) => Err(Error::BadArgument {
+            detail: format!(
+                "{}: belongs to host {} of cluster \"{}\", not to host {} of cluster \"{}\"",
+                directory.display(),
+                found.host,
+                found.cluster,
+                identity.host,
+                identity.cluster
+            ),
+        }),
+    }
+}
+
+fn read_one<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let Some(bytes) = read(path)? else { return Ok(None) };
+    let mut records = records(path, &bytes)?;
+    match (records.pop(), records.is_empty()) {
+        (Some(record), true) => Ok(Some(record)),
+        (Some(_) | None, _) => Err(damaged(path, "it does not have one valid record")),
+    }
+}
+
+/// Writes a file beside its final place, and renames it.
+fn replace_with(directory: &Path, name: &str, bytes: &[u8]) -> Result<File> {
+    let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
+    let write = || -> io::Result<File> {
+        let mut file = File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        File::open(directory)?.sync_all()?;
+        Ok(file)
+    };
+    write().map_err(|error| failed(&path, "write", &error))
+}
+
+fn replace_file(directory: &Path, name: &str, value: &impl Serialize) -> Result<()> {
+    let path = directory.join(name);
+    let bytes = encode(0, value).map_err(|error| failed(&path, "encode", &error))?;
+    replace_with(directory, name, &bytes).map(drop)
+}
+
+fn write_log<T: Serialize>(
+    directory: &Path,
+    sequence: &mut u64,
+    records: &[T],
+) -> Result<(File, u64)> {
+    let mut bytes = Vec::new();
+    for record in records {
+        let encoded = encode(*sequence, record);
+        bytes.extend(encoded.map_err(|error| failed(&directory.join("log"), "encode", &error))?);
+        *sequence += 1;
+    }
+    // The file stays open behind its last byte, which is where appending continues.
+    Ok((replace_with(directory, "log", &bytes)?, bytes.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> DirectoryIdentity {
+        DirectoryIdentity { cluster: "east".to_owned(), host: 1 }
+    }
+
+    fn open(directory: &Path) -> Result<(MemberFiles, Vec<String>)> {
+        MemberFiles::open(directory, &identity())
+    }
+
+    fn texts(count: usize) -> Vec<String> {
+        (0..count).map(|number| format!("record {number}")).collect()
+    }
+
+    #[test]
+    fn a_log_cut_at_any_byte_keeps_every_whole_record() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut files, _) = open(place.path()).unwrap();
+        files.append(&texts(4)).unwrap();
+        drop(files);
+        let path = place.path().join("log");
+        let whole = fs::read(&path).unwrap();
+        let size = encode(0, &"record 0").unwrap().len();
+        for cut in 0..=whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let (mut files, found) = open(place.path()).unwrap();
+            assert_eq!(found, texts(cut / size), "cut at {cut}");
+            files.append(&["more"]).unwrap();
+            drop(files);
+            let (_, found) = open(place.path()).unwrap();
+            assert_eq!(found.last().map(String::as_str), Some("more"), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_before_the_last_record_is_damage() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut files, _) = open(place.path()).unwrap();
+        files.append(&texts(3)).unwrap();
+        drop(files);
+        let path = place.path().join("log");
+        let whole = fs::read(&path).unwrap();
+        let last = whole.len() - encode(0, &"record 0").unwrap().len();
+        for at in 0..last {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, &flipped).unwrap();
+            let error = open(place.path()).unwrap_err();
+            assert!(matches!(error, Error::Damaged { .. }), "byte {at}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_directory_of_another_member_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        drop(open(place.path()).unwrap());
+        let other = DirectoryIdentity { host: 2, ..identity() };
+        let error = MemberFiles::open::<String>(place.path(), &other).unwrap_err();
+        assert!(error.to_string().contains("belongs to host 1 of cluster \"east\""), "{error}");
+    }
+
+    #[test]
+    fn a_directory_has_one_user() {
+        let place = tempfile::tempdir().unwrap();
+        let _first = open(place.path()).unwrap();
+        let error = open(place.path()).unwrap_err();
+        assert!(error.to_string().contains("another process uses it"), "{error}");
+    }
+
+    #[test]
+    fn a_replaced_log_and_vote_are_read_again() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut files, _) = open(place.path()).unwrap();
+        files.append(&texts(9)).unwrap();
+        files.replace_log(&texts(2)).unwrap();
+        files.append(&["third"]).unwrap();
+        files.replace("vote", &7_u64).unwrap();
+        drop(files);
+        let (files, found) = open(place.path()).unwrap();
+        assert_eq!(found, ["record 0", "record 1", "third"]);
+        assert_eq!(files.read::<u64>("vote").unwrap(), Some(7));
+        assert_eq!(files.read::<u64>("snapshot").unwrap(), None);
+    }
+}

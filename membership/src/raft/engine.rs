@@ -1,0 +1,353 @@
+//! The engine: a thread with a runtime of its own, on which openraft, its connections and the
+//! proposals of this host run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use nearstate_node::{
+    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+};
+use openraft::BasicNode;
+use openraft::error::{ClientWriteError, RaftError};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use crate::limits::{PROPOSAL_MAX, PROPOSALS_MAX, RETRY_INTERVAL};
+
+use super::config::RaftConfig;
+use super::disk::{DirectoryIdentity, MemberFiles};
+use super::machine::RaftMachine;
+use super::message::{MemberReply, MemberRequest};
+use super::network::{MemberClient, NetworkFactory, unexpected};
+use super::server::{listen, serve};
+use super::storage::LogStore;
+use super::types::{CommandBytes, Raft};
+
+/// What the threads of an engine share.
+struct EngineShared {
+    config: Arc<RaftConfig>,
+    state: Arc<EngineState>,
+    /// Absent while the engine has failed.
+    raft: Mutex<Option<Raft>>,
+    failure: Mutex<Option<String>>,
+    permits: Arc<Semaphore>,
+    /// The connection to the leader for commands of this host.
+    leader: tokio::sync::Mutex<Option<MemberClient>>,
+    stop: Notify,
+}
+
+/// The embedded engine.
+pub struct RaftEngine {
+    shared: Arc<EngineShared>,
+    runtime: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for RaftEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftEngine").field("host", &self.shared.config.host).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn system(what: &str, error: &io::Error) -> Error {
+    let detail = format!("{what}: {error}");
+    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
+}
+
+fn unavailable(detail: impl fmt::Display) -> Error {
+    Error::Backend { detail: format!("the membership does not decide: {detail}") }
+}
+
+impl RaftEngine {
+    /// Opens the files and starts. The thread that calls `waker` must not be waited for in it.
+    ///
+    /// # Errors
+    /// `System`: the directory or the address cannot be used. `Damaged`: a file of the directory.
+    /// `BadArgument`: the directory of another member, or a setting that is not possible.
+    pub fn start(config: RaftConfig, waker: EventWaker) -> Result<Self> {
+        let state = Arc::new(EngineState::new((config.machine)(), waker));
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
+        let handle = runtime.handle().clone();
+        let shared = Arc::new(EngineShared {
+            config: Arc::new(config),
+            state,
+            raft: Mutex::new(None),
+            failure: Mutex::new(None),
+            permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
+            leader: tokio::sync::Mutex::new(None),
+            stop: Notify::new(),
+        });
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let running = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("ns-membership".to_owned())
+            .spawn(move || runtime.block_on(run_until_stopped(&running, &ready)))
+            .map_err(|error| system("cannot start a thread", &error))?;
+        let engine = Self { shared, runtime: handle, thread: Some(thread) };
+        match is_ready.recv() {
+            Ok(outcome) => outcome.map(|()| engine),
+            Err(_) => Err(unavailable("its thread has ended")),
+        }
+    }
+
+    fn raft(&self) -> Result<Raft> {
+        let raft = lock(&self.shared.raft).clone();
+        raft.ok_or_else(|| {
+            let failure = lock(&self.shared.failure).clone();
+            unavailable(failure.unwrap_or_else(|| "it is not running".to_owned()))
+        })
+    }
+
+    fn wait<T>(&self, max: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+        // The runtime's time counts, so the time-out is made on it.
+        let bounded = async { timeout(max, work).await };
+        self.runtime.block_on(bounded).unwrap_or_else(|_| Err(unavailable("no majority in time")))
+    }
+}
+
+/// Runs the engine again after each failure. The first start reports its outcome.
+async fn run_until_stopped(shared: &Arc<EngineShared>, ready: &mpsc::SyncSender<Result<()>>) {
+    let mut first = Some(ready);
+    loop {
+        let failure = match start(shared).await {
+            Ok(running) => {
+                if let Some(ready) = first.take() {
+                    let _ = ready.send(Ok(()));
+                } else {
+                    shared.state.emit(EngineEvent::Recovered);
+                }
+                *lock(&shared.failure) = None;
+                run(shared, running).await
+            }
+            Err(error) => match first.take() {
+                Some(ready) => {
+                    let _ = ready.send(Err(error));
+                    return;
+                }
+                None => Some(error.to_string()),
+            },
+        };
+        let Some(reason) = failure else { return };
+        if lock(&shared.failure).replace(reason.clone()).is_none() {
+            shared.state.emit(EngineEvent::Failed { reason });
+        }
+        let stopped = timeout(RETRY_INTERVAL, shared.stop.notified()).await;
+        if stopped.is_ok() {
+            return;
+        }
+    }
+}
+
+/// An openraft that runs.
+struct RunningRaft {
+    raft: Raft,
+    server: tokio::task::JoinHandle<()>,
+}
+
+async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
+    let config = &shared.config;
+    let settings = Arc::new(config.openraft()?);
+    let Some(own) = config.members.get(&config.host) else {
+        let detail = format!("host {} is not in the cluster file", config.host);
+        return Err(Error::BadArgument { detail });
+    };
+    let listener = listen(own.address).await;
+    let listener =
+        listener.map_err(|error| system(&format!("cannot listen on {}", own.address), &error))?;
+    let identity = DirectoryIdentity { cluster: config.cluster.clone(), host: config.host };
+    let (files, records) = MemberFiles::open(&config.directory, &identity)?;
+    let store = LogStore::new(files, records);
+    let machine = RaftMachine::open((config.machine)(), Arc::clone(&shared.state), store.clone())?;
+    let network = NetworkFactory { config: Arc::clone(config) };
+    let raft = Raft::new(config.host, settings, network, store, machine).await;
+    let raft = raft.map_err(unavailable)?;
+    *lock(&shared.raft) = Some(raft.clone());
+    let server = tokio::spawn(serve(listener, Arc::clone(config), raft.clone()));
+    Ok(RunningRaft { raft, server })
+}
+
+/// Waits until openraft has failed, and says why; `None`: the engine is to stop.
+async fn run(shared: &EngineShared, running: RunningRaft) -> Option<String> {
+    let mut metrics = running.raft.server_metrics();
+    let mut failure = None;
+    let failed = async {
+        loop {
+            let state = running.raft.metrics().borrow().running_state.clone();
+            if let Err(error) = state {
+                failure = Some(error.to_string());
+                return;
+            }
+            // A failure changes the metrics; a poll finds it if its message was missed.
+            let _ = timeout(RETRY_INTERVAL, metrics.changed()).await;
+        }
+    };
+    tokio::select! {
+        () = failed => {}
+        () = shared.stop.notified() => {}
+    }
+    *lock(&shared.raft) = None;
+    running.server.abort();
+    let _ = running.server.await;
+    let _ = running.raft.shutdown().await;
+    *shared.leader.lock().await = None;
+    failure
+}
+
+/// Proposes a command here or at the leader. One attempt.
+async fn propose(shared: &EngineShared, raft: &Raft, command: &[u8]) -> Result<u64> {
+    let forward = match raft.client_write(CommandBytes(command.to_vec())).await {
+        Ok(reply) => return Ok(reply.log_id.index),
+        Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => forward.leader_id,
+        Err(error) => return Err(unavailable(error)),
+    };
+    let Some(target) = forward else { return Err(unavailable("there is no leader")) };
+    let mut leader = shared.leader.lock().await;
+    let mut client = leader
+        .take()
+        .filter(|client| client.target() == target)
+        .unwrap_or_else(|| MemberClient::new(Arc::clone(&shared.config), target));
+    // A leader that is lost is replaced within an election.
+    let max = shared.config.election * 2;
+    match client.call(&MemberRequest::Propose(command.to_vec()), max).await {
+        Ok(MemberReply::Proposed(index)) => {
+            *leader = Some(client);
+            Ok(index)
+        }
+        Ok(reply) => Err(unavailable(unexpected(&reply))),
+        Err(error) => Err(unavailable(error)),
+    }
+}
+
+/// Proposes a command until it is applied or `max` has passed.
+async fn propose_until(
+    shared: &EngineShared,
+    raft: &Raft,
+    command: &[u8],
+    max: Duration,
+) -> Result<u64> {
+    let mut last = unavailable("no leader in time");
+    let attempts = async {
+        loop {
+            match propose(shared, raft, command).await {
+                Ok(index) => return index,
+                Err(error) => last = error,
+            }
+            sleep(shared.config.heartbeat() / 2).await;
+        }
+    };
+    let done = timeout(max, attempts).await;
+    done.map_err(|_| last)
+}
+
+fn check_command(command: &[u8]) -> Result<()> {
+    if command.len() > COMMAND_BYTES_MAX {
+        let detail = format!("a command of {} bytes, at most {COMMAND_BYTES_MAX}", command.len());
+        return Err(Error::BadArgument { detail });
+    }
+    Ok(())
+}
+
+impl ConsensusEngine for RaftEngine {
+    fn name(&self) -> &'static str {
+        "raft"
+    }
+
+    fn initialize(&self, voters: &BTreeSet<u64>) -> Result<()> {
+        let raft = self.raft()?;
+        let mut nodes = BTreeMap::new();
+        for id in voters {
+            let member = self.shared.config.members.get(id).ok_or_else(|| Error::BadArgument {
+                detail: format!("host {id} is not in the cluster file"),
+            })?;
+            nodes.insert(*id, BasicNode::new(member.address));
+        }
+        self.wait(PROPOSAL_MAX, async move {
+            raft.initialize(nodes).await.map_err(|error| match error {
+                RaftError::APIError(error) => Error::BadArgument {
+                    detail: format!("the cluster cannot be initialized: {error}"),
+                },
+                RaftError::Fatal(error) => unavailable(error),
+            })
+        })
+    }
+
+    fn propose(&self, command: Vec<u8>) {
+        let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else { return };
+        let (Ok(raft), Ok(())) = (self.raft(), check_command(&command)) else { return };
+        let shared = Arc::clone(&self.shared);
+        self.runtime.spawn(async move {
+            let _permit = permit;
+            // The caller sees the effect, or proposes again.
+            let _ = propose_until(&shared, &raft, &command, PROPOSAL_MAX).await;
+        });
+    }
+
+    fn propose_and_wait(&self, command: Vec<u8>, max: Duration) -> Result<u64> {
+        check_command(&command)?;
+        let raft = self.raft()?;
+        // The inner time-out knows the reason, the outer one is the bound.
+        let inner = propose_until(&self.shared, &raft, &command, max);
+        self.wait(max + RETRY_INTERVAL, inner)
+    }
+
+    fn change_voters(&self, voters: &BTreeSet<u64>, max: Duration) -> Result<()> {
+        let raft = self.raft()?;
+        let members = &self.shared.config.members;
+        let known: BTreeMap<_, _> = voters
+            .iter()
+            .filter_map(|id| Some((*id, BasicNode::new(members.get(id)?.address))))
+            .collect();
+        if known.len() < voters.len() || voters.is_empty() {
+            let detail = "every voter must be a host of the cluster file".to_owned();
+            return Err(Error::BadArgument { detail });
+        }
+        self.wait(max, async move {
+            for (id, node) in known {
+                raft.add_learner(id, node, true).await.map_err(unavailable)?;
+            }
+            raft.change_membership(voters.clone(), false).await.map_err(unavailable)?;
+            Ok(())
+        })
+    }
+
+    fn take_events(&self, out: &mut Vec<EngineEvent>) {
+        self.shared.state.take_events(out);
+    }
+
+    fn status(&self) -> EngineStatus {
+        let failure = lock(&self.shared.failure).clone();
+        let applied = self.shared.state.applied();
+        let Some(raft) = lock(&self.shared.raft).clone() else {
+            return EngineStatus { applied, failure, ..EngineStatus::default() };
+        };
+        let metrics = raft.metrics().borrow().clone();
+        EngineStatus {
+            leader: metrics.current_leader,
+            voters: metrics.membership_config.membership().voter_ids().collect(),
+            applied,
+            term: metrics.current_term,
+            failure,
+        }
+    }
+}
+
+impl Drop for RaftEngine {
+    fn drop(&mut self) {
+        self.shared.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Requests from other members.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use openraft::error::RaftError;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::limits::{CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX};
+
+use super::config::RaftConfig;
+use super::connection::{MemberStream, MemberTls};
+use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
+use super::types::{CommandBytes, Raft};
+
+/// Accepts connections until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: Raft) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok((socket, address)) = listener.accept().await else {
+            // No descriptor is left, most likely.
+            tokio::time::sleep(config.heartbeat()).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            (config.on_refused)(address, "too many connections");
+            continue;
+        };
+        let (config, raft) = (Arc::clone(&config), raft.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            if let Err(error) = converse(socket, &config, &raft).await
+                && error.kind() != io::ErrorKind::UnexpectedEof
+            {
+                (config.on_refused)(address, &error.to_string());
+            }
+        });
+    }
+}
+
+async fn converse(socket: TcpStream, config: &RaftConfig, raft: &Raft) -> io::Result<()> {
+    let is_late = |_| io::Error::other("no hello in time");
+    let (mut stream, from) = timeout(HELLO_MAX, greet(socket, config)).await.map_err(is_late)??;
+    loop {
+        let request =
+            timeout(IDLE_MAX, receive::<MemberRequest, _>(&mut stream, MESSAGE_BYTES_MAX));
+        // An idle connection ends as if the other side had closed it.
+        let Ok(request) = request.await else { return Ok(()) };
+        let request = request?;
+        request.check(from).map_err(io::Error::other)?;
+        send(&mut stream, &answer(raft, request).await).await?;
+    }
+}
+
+/// The connection of a member that has said who it is.
+async fn greet(socket: TcpStream, config: &RaftConfig) -> io::Result<(Box<dyn MemberStream>, u64)> {
+    let (mut stream, names) = MemberTls::accept(config.tls.as_ref(), socket).await?;
+    let hello: MemberHello = receive(&mut stream, HELLO_BYTES_MAX).await?;
+    if let Err(reason) = check_hello(&hello, names.as_deref(), config) {
+        send(&mut stream, &MemberReply::Refused(reason.clone())).await?;
+        return Err(io::Error::other(reason));
+    }
+    send(&mut stream, &MemberReply::Welcome).await?;
+    Ok((stream, hello.from))
+}
+
+fn check_hello(
+    hello: &MemberHello,
+    names: Option<&[String]>,
+    config: &RaftConfig,
+) -> Result<(), String> {
+    if hello.format != FORMAT {
+        return Err(format!("messages of format {}, expected is {FORMAT}", hello.format));
+    }
+    if hello.cluster != config.cluster {
+        return Err(format!("cluster {:?}, this is {:?}", hello.cluster, config.cluster));
+    }
+    if hello.to != config.host {
+        return Err(format!("host {} is meant, this is host {}", hello.to, config.host));
+    }
+    let Some(member) = config.members.get(&hello.from).filter(|_| hello.from != config.host) else {
+        return Err(format!("host {} is not in the cluster file", hello.from));
+    };
+    match names {
+        Some(names) if !names.contains(&member.name) => Err(format!(
+            "the certificate of host {} does not have its name \"{}\"",
+            hello.from, member.name
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Carries out a request.
+async fn answer(raft: &Raft, request: MemberRequest) -> MemberReply {
+    match request {
+        MemberRequest::Append(request) => match raft.append_entries(request).await {
+            Ok(reply) => MemberReply::Append(reply),
+            Err(error) => MemberReply::Refused(error.to_string()),
+        },
+        MemberRequest::Vote(request) => match raft.vote(request).await {
+            Ok(reply) => MemberReply::Vote(reply),
+            Err(error) => MemberReply::Refused(error.to_string()),
+        },
+        MemberRequest::Snapshot(request) => match raft.install_snapshot(request).await {
+            Ok(reply) => MemberReply::Snapshot(reply),
+            Err(error) => MemberReply::Refused(error.to_string()),
+        },
+        MemberRequest::Propose(command) => match raft.client_write(CommandBytes(command)).await {
+            Ok(reply) => MemberReply::Proposed(reply.log_id.index),
+            Err(RaftError::APIError(error)) => MemberReply::Refused(error.to_string()),
+            Err(RaftError::Fatal(error)) => MemberReply::Refused(error.to_string()),
+        },
+    }
+}
+
+/// Listens at an address.
+pub(crate) async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}

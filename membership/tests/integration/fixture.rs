@@ -1,0 +1,181 @@
+//! Clusters of engines whose state machine is the list of their commands.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use nearstate_membership::{RaftConfig, RaftEngine, RaftMember};
+use nearstate_model::Result;
+use nearstate_node::{ConsensusEngine as _, EngineEvent, StateMachine};
+
+/// No step of a test takes longer, unless it fails.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// The commands that were applied, in their order, one a line.
+#[derive(Default)]
+pub(crate) struct Lines(Vec<u8>);
+
+impl StateMachine for Lines {
+    fn apply(&mut self, _: u64, command: &[u8]) {
+        self.0.extend_from_slice(command);
+        self.0.push(b'\n');
+    }
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
+        self.0 = snapshot.to_vec();
+        Ok(())
+    }
+}
+
+/// Wakes the threads that wait for events.
+#[derive(Default)]
+struct WakeCount {
+    rung: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// One host: its engine, and what it was told.
+pub(crate) struct Host {
+    pub(crate) engine: RaftEngine,
+    bell: Arc<WakeCount>,
+    text: Mutex<(String, Vec<EngineEvent>)>,
+}
+
+impl Host {
+    pub(crate) fn start(config: RaftConfig) -> Result<Self> {
+        let bell = Arc::new(WakeCount::default());
+        let ringing = Arc::clone(&bell);
+        let waker = move || {
+            *ringing.rung.lock().unwrap() += 1;
+            ringing.changed.notify_all();
+        };
+        let engine = RaftEngine::start(config, Box::new(waker))?;
+        Ok(Self { engine, bell, text: Mutex::default() })
+    }
+
+    /// The commands that the events of this host say, and its other events.
+    pub(crate) fn told(&self) -> (String, Vec<EngineEvent>) {
+        let mut told = self.text.lock().unwrap();
+        let mut events = Vec::new();
+        self.engine.take_events(&mut events);
+        for event in events {
+            match event {
+                EngineEvent::Applied { command, .. } => {
+                    told.0.push_str(std::str::from_utf8(&command).unwrap());
+                    told.0.push('\n');
+                }
+                EngineEvent::Restored { snapshot, .. } => {
+                    told.0 = String::from_utf8(snapshot).unwrap();
+                }
+                other @ (EngineEvent::Failed { .. } | EngineEvent::Recovered) => {
+                    told.1.push(other);
+                }
+            }
+        }
+        told.clone()
+    }
+
+    /// Waits until what the host was told satisfies the condition.
+    pub(crate) fn until(&self, is_met: impl Fn(&str, &[EngineEvent]) -> bool) -> String {
+        loop {
+            let before = *self.bell.rung.lock().unwrap();
+            let (text, others) = self.told();
+            if is_met(&text, &others) {
+                return text;
+            }
+            let rung = self.bell.rung.lock().unwrap();
+            let waited = self.bell.changed.wait_timeout_while(rung, LONG, |rung| *rung == before);
+            assert!(
+                !waited.unwrap().1.timed_out(),
+                "told {} lines, {others:?}",
+                text.lines().count()
+            );
+        }
+    }
+
+    pub(crate) fn until_lines(&self, count: usize) -> String {
+        self.until(|text, _| text.lines().count() >= count)
+    }
+}
+
+/// The hosts of a cluster.
+pub(crate) struct Cluster {
+    pub(crate) place: tempfile::TempDir,
+    members: BTreeMap<u64, RaftMember>,
+    pub(crate) hosts: BTreeMap<u64, Host>,
+}
+
+/// A loopback address that is free now.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+impl Cluster {
+    /// Hosts 1 to `count`, of which none runs.
+    pub(crate) fn new(count: u64) -> Self {
+        let member =
+            |id: u64| (id, RaftMember { name: format!("host-{id}"), address: free_address() });
+        let members = (1..=count).map(member).collect();
+        Self { place: tempfile::tempdir().unwrap(), members, hosts: BTreeMap::new() }
+    }
+
+    /// The same, running and initialized.
+    pub(crate) fn start(count: u64) -> Self {
+        let mut cluster = Self::new(count);
+        for id in 1..=count {
+            cluster.run(id);
+        }
+        let voters: BTreeSet<u64> = (1..=count).collect();
+        cluster.hosts[&1].engine.initialize(&voters).unwrap();
+        cluster
+    }
+
+    pub(crate) fn directory(&self, id: u64) -> PathBuf {
+        self.place.path().join(format!("host-{id}"))
+    }
+
+    pub(crate) fn address(&self, id: u64) -> SocketAddr {
+        self.members[&id].address
+    }
+
+    pub(crate) fn config(&self, id: u64) -> RaftConfig {
+        config_in(&self.directory(id), id, self.members.clone())
+    }
+
+    pub(crate) fn run(&mut self, id: u64) {
+        let host = Host::start(self.config(id)).unwrap();
+        self.hosts.insert(id, host);
+    }
+
+    pub(crate) fn propose(&self, id: u64, command: &str) -> u64 {
+        self.hosts[&id].engine.propose_and_wait(command.as_bytes().to_vec(), LONG).unwrap()
+    }
+
+    /// The host that leads, as soon as a running host knows it.
+    pub(crate) fn leader(&self) -> u64 {
+        self.propose(*self.hosts.keys().next().unwrap(), "who leads");
+        let known = self.hosts.values().find_map(|host| host.engine.status().leader);
+        known.unwrap()
+    }
+}
+
+pub(crate) fn config_in(
+    directory: &Path,
+    host: u64,
+    members: BTreeMap<u64, RaftMember>,
+) -> RaftConfig {
+    RaftConfig {
+        cluster: "east".to_owned(),
+        host,
+        members,
+        directory: directory.to_owned(),
+        election: Duration::from_millis(150),
+        tls: None,
+        machine: Arc::new(|| Box::<Lines>::default()),
+        on_refused: |_, _| {},
+    }
+}

@@ -1,0 +1,87 @@
+//! Bytes of unauthenticated clients and of members of other clusters.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::fixture::{Cluster, LONG};
+
+fn message(text: &str) -> Vec<u8> {
+    let size = u32::try_from(text.len()).unwrap();
+    [&size.to_le_bytes()[..], &xxh3_64(text.as_bytes()).to_le_bytes(), text.as_bytes()].concat()
+}
+
+fn hello(cluster: &str, from: u64, to: u64) -> Vec<u8> {
+    message(&format!(r#"{{"format":1,"cluster":"{cluster}","from":{from},"to":{to}}}"#))
+}
+
+/// Sends bytes, and returns what is answered until the connection is closed.
+fn answer(cluster: &Cluster, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(cluster.address(1)).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    // The other side may have closed already.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+#[test]
+fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
+    let cluster = Cluster::start(3);
+    for (bytes, reason) in [
+        (hello("west", 2, 1), "cluster \\\"west\\\", this is \\\"east\\\""),
+        (hello("east", 2, 3), "host 3 is meant, this is host 1"),
+        (hello("east", 7, 1), "host 7 is not in the cluster file"),
+        (hello("east", 1, 1), "host 1 is not in the cluster file"),
+        (message(r#"{"format":9,"cluster":"east","from":2,"to":1}"#), "format 9"),
+    ] {
+        let reply = answer(&cluster, &bytes);
+        assert!(reply.contains(reason), "{reply:?} does not say {reason:?}");
+    }
+    cluster.propose(1, "still alive");
+}
+
+#[test]
+fn a_member_does_not_speak_for_another_one() {
+    let cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let of =
+        |host: u64| format!(r#"{{"leader_id":{{"term":900,"node_id":{host}}},"committed":true}}"#);
+    let vote = format!(r#"{{"Vote":{{"vote":{},"last_log_id":null}}}}"#, of(3));
+    let reply = answer(&cluster, &[hello("east", 2, 1), message(&vote)].concat());
+    assert!(reply.contains("Welcome") && !reply.contains("vote_granted"), "{reply}");
+    let id = r#"{"leader_id":{"term":900,"node_id":2},"index":77}"#;
+    let entries = format!(r#"[{{"log_id":{id},"payload":"Blank"}}]"#);
+    let rest = format!(r#""prev_log_id":null,"entries":{entries},"leader_commit":null"#);
+    let gap = format!(r#"{{"Append":{{"vote":{},{rest}}}}}"#, of(2));
+    let reply = answer(&cluster, &[hello("east", 2, 1), message(&gap)].concat());
+    assert!(reply.contains("Welcome") && !reply.contains("Append"), "{reply}");
+    assert!(cluster.hosts[&1].told().1.is_empty());
+    cluster.propose(1, "second");
+}
+
+#[test]
+fn arbitrary_bytes_close_the_connection_and_nothing_else() {
+    let cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let good = [hello("east", 2, 1), message(r#"{"Propose":[104,105]}"#)].concat();
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    for _ in 0..60 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut bytes = good.clone();
+        let at = usize::try_from(random >> 32).unwrap() % bytes.len();
+        bytes[at] ^= 1 << (random & 7);
+        answer(&cluster, &bytes);
+    }
+    let huge = [&u32::MAX.to_le_bytes()[..], &[0; 8], &[b'x'; 64]].concat();
+    assert_eq!(answer(&cluster, &huge), "");
+    let deep = message(&format!("{}{}", "[".repeat(2000), "]".repeat(2000)));
+    assert_eq!(answer(&cluster, &deep), "");
+    assert!(cluster.hosts[&1].told().1.is_empty(), "the engine has not failed");
+    cluster.propose(1, "second");
+}

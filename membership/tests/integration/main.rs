@@ -1,0 +1,14 @@
+//! Engines of several hosts in one process, over loopback connections.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and prints why it was skipped"
+)]
+
+mod fixture;
+mod failures;
+mod hostile;
+mod raft;

@@ -1,0 +1,19 @@
+//! A host of a cluster: one thread that keeps the leases and decides by the rules of
+//! [`nearstate_cluster::Host`], and one thread for each copy that carries out what takes long.
+//!
+//! ```text
+//! consensus engine --+                              +--> copy's thread: freeze, promote, demote,
+//! connections -------+--> driver: Host::step -------+       follow, serve   --> facts of the region
+//! time --------------+     lease, replicated word   +--> consensus engine: proposals
+//! ```
+//!
+//! The driver never waits for a region, a disk or a connection, so that no lease ends because
+//! another partition is busy.
+
+mod inbox;
+mod copy_thread;
+mod status;
+mod driver;
+
+pub use driver::{ClusterDriver, ClusterNotice, CopyConfig, DriverConfig, HostAddress};
+pub use status::{ClusterStatus, CopyStatus, MemberStatus};

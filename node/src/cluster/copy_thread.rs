@@ -1,0 +1,315 @@
+//! The thread of one copy: it carries out, in their order, the effects that wait for the region, a
+//! disk or a connection, and tells the driver what the region is afterwards.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nearstate_cluster::{
+    CopyState, HostId, LogPosition, MemberRecord, Monotonic, PartitionId, RegionFacts, Revision,
+    ViewNumber,
+};
+use nearstate_model::{Error, Result};
+use nearstate_store::{FollowPosition, FollowState, Following, LogIdentity};
+
+use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
+
+use super::driver::{ClusterNotice, Notices};
+use super::inbox::{CopyInput, DriverInbox};
+
+/// The interval of looks at the region, and between two attempts of a task.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum CopyTask {
+    Store(MemberRecord),
+    Fence(bool),
+    Serve(ViewNumber),
+    StopServing,
+    Freeze(ViewNumber),
+    Promote { origin: ViewNumber, seal: Option<LogPosition> },
+    Demote { view: ViewNumber, seal: Option<LogPosition> },
+    Follow { view: ViewNumber, address: String, clients: String, discards: bool },
+    StopFollowing,
+}
+
+impl CopyTask {
+    /// True if the rules ask for it again until they see that it is done.
+    const fn is_repeated(&self) -> bool {
+        matches!(self, Self::Freeze(_) | Self::Promote { .. } | Self::Demote { .. })
+    }
+}
+
+/// The copy, and what its thread and the driver share.
+pub(super) struct CopyShared {
+    pub(super) partition: PartitionId,
+    pub(super) copy: Partition,
+    tasks: Mutex<Tasks>,
+    changed: Condvar,
+    inbox: Arc<DriverInbox>,
+    notices: Notices,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    queue: VecDeque<CopyTask>,
+    present: Option<CopyTask>,
+    is_over: bool,
+}
+
+impl fmt::Debug for CopyShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CopyShared").field("partition", &self.partition).finish_non_exhaustive()
+    }
+}
+
+/// The thread. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct CopyThread {
+    pub(super) shared: Arc<CopyShared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CopyThread {
+    pub(super) fn start(
+        (partition, copy): (PartitionId, Partition),
+        inbox: Arc<DriverInbox>,
+        notices: Notices,
+    ) -> Result<Self> {
+        let shared = Arc::new(CopyShared {
+            partition,
+            copy,
+            tasks: Mutex::default(),
+            changed: Condvar::new(),
+            inbox,
+            notices,
+        });
+        let running = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name(format!("ns-copy-{partition}"))
+            .spawn(move || running.run())
+            .map_err(|error| {
+                let detail = format!("cannot start a thread: {error}");
+                Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
+            })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Adds a task, unless the same one waits or runs and the rules repeat it.
+    pub(super) fn add(&self, task: CopyTask) {
+        let mut tasks = locked(&self.shared.tasks);
+        let is_known = tasks.queue.contains(&task)
+            || (tasks.queue.is_empty() && tasks.present.as_ref() == Some(&task));
+        if task.is_repeated() && is_known {
+            return;
+        }
+        tasks.queue.push_back(task);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for CopyThread {
+    fn drop(&mut self) {
+        locked(&self.shared.tasks).is_over = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl CopyShared {
+    fn run(&self) {
+        let mut told = None;
+        while !self.is_over() {
+            let task = self.next();
+            let outcome = task.as_ref().map_or(Ok(()), |task| self.carry_out(task));
+            self.tell_facts(&mut told, task.is_some());
+            if let (Some(task), Err(error)) = (task, outcome) {
+                let (partition, reason) = (self.partition, error.to_string());
+                (self.notices)(&ClusterNotice::Failed { partition, reason });
+                self.postpone(task);
+            }
+            locked(&self.tasks).present = None;
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        locked(&self.tasks).is_over
+    }
+
+    /// The next task, or `None` after the interval of looks.
+    fn next(&self) -> Option<CopyTask> {
+        let mut tasks = locked(&self.tasks);
+        if tasks.queue.is_empty() && !tasks.is_over {
+            let waited = self.changed.wait_timeout(tasks, LOOK_INTERVAL);
+            tasks = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let task = tasks.queue.pop_front();
+        tasks.present.clone_from(&task);
+        task
+    }
+
+    /// A task that has failed is tried again after a while, unless the rules repeat it or what
+    /// follows has ended its purpose.
+    fn postpone(&self, task: CopyTask) {
+        let tasks = locked(&self.tasks);
+        let waited = self.changed.wait_timeout(tasks, LOOK_INTERVAL);
+        let mut tasks = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let has_ended = |later: &CopyTask| match task {
+            CopyTask::Serve(_) => *later == CopyTask::StopServing,
+            CopyTask::Follow { .. } => *later == CopyTask::StopFollowing,
+            CopyTask::Fence(_) => matches!(later, CopyTask::Fence(_)),
+            CopyTask::Store(_)
+            | CopyTask::StopServing
+            | CopyTask::StopFollowing
+            | CopyTask::Freeze(_)
+            | CopyTask::Promote { .. }
+            | CopyTask::Demote { .. } => false,
+        };
+        if !task.is_repeated() && !tasks.queue.iter().any(has_ended) {
+            tasks.queue.push_front(task);
+        }
+    }
+
+    fn carry_out(&self, task: &CopyTask) -> Result<()> {
+        match task {
+            CopyTask::Store(record) => {
+                let evicting = record.evicting.map_or(0, |host| host.0);
+                let acted = (record.revision.0, evicting);
+                self.copy.store_record(record.view.0, Some(acted))
+            }
+            CopyTask::Fence(is_fenced) => self.copy.set_fenced(*is_fenced),
+            CopyTask::Serve(view) => self.copy.serve(view.0),
+            CopyTask::StopServing => {
+                self.copy.stop_serving();
+                Ok(())
+            }
+            CopyTask::StopFollowing => {
+                self.copy.stop_following();
+                Ok(())
+            }
+            CopyTask::Freeze(view) => self.freeze(*view),
+            CopyTask::Promote { origin, seal } => {
+                let seal = seal.map(|seal| {
+                    let place = FollowPosition { position: seal.position, check: seal.check };
+                    (log_of(&seal), place)
+                });
+                self.copy.promote(origin.0, seal).map(drop)
+            }
+            CopyTask::Demote { view, seal } => self.demote(*view, *seal),
+            CopyTask::Follow { view, address, clients, discards } => {
+                let clients = Some(clients.as_str());
+                let (view, discards) = (view.0, *discards);
+                self.copy.follow(&FollowTarget { view, address, clients, discards })
+            }
+        }
+    }
+
+    fn freeze(&self, view: ViewNumber) -> Result<()> {
+        if let Freeze::Frozen { log, place, .. } = self.copy.freeze(view.0)? {
+            let held = log_position(log, place);
+            self.inbox.copy(self.partition, CopyInput::Frozen(view, held));
+        }
+        Ok(())
+    }
+
+    fn demote(&self, view: ViewNumber, seal: Option<LogPosition>) -> Result<()> {
+        let own = self.copy.state()?.own;
+        let seal = seal.filter(|seal| log_of(seal) == own).map(|seal| seal.position);
+        self.copy.demote(view.0, seal).map(drop)
+    }
+
+    /// Tells the driver what the region is, if that has changed or something was done.
+    fn tell_facts(&self, told: &mut Option<RegionFacts>, is_due: bool) {
+        match self.facts() {
+            Ok(facts) => {
+                if is_due || *told != Some(facts) {
+                    *told = Some(facts);
+                    self.inbox.copy(self.partition, CopyInput::Facts(facts));
+                }
+            }
+            Err(error) => {
+                let (partition, reason) = (self.partition, error.to_string());
+                (self.notices)(&ClusterNotice::Failed { partition, reason });
+            }
+        }
+    }
+
+    /// What the region is at present.
+    pub(super) fn facts(&self) -> Result<RegionFacts> {
+        let state = self.copy.state()?;
+        let (revision, evicting) = state.evicting.unwrap_or_default();
+        let record = MemberRecord {
+            view: ViewNumber(state.view_seen),
+            revision: Revision(revision),
+            evicting: (evicting != 0).then_some(HostId(evicting)),
+        };
+        let (copy, replicated) = (copy_state(&state), state.replicated);
+        Ok(RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_until) })
+    }
+}
+
+/// What the copy is good for. A region that is not bound is a new one, or one of another boot.
+fn copy_state(state: &PartitionState) -> CopyState {
+    if !state.is_bound {
+        return CopyState::Empty;
+    }
+    let Some(Following { state: following, source, applied, reached }) = state.following else {
+        return CopyState::Owner { origin: ViewNumber(state.own.origin) };
+    };
+    match following {
+        FollowState::Joining | FollowState::Extending => CopyState::Joining,
+        FollowState::Demoting => CopyState::Owner { origin: ViewNumber(state.own.origin) },
+        FollowState::Full | FollowState::Promoting => {
+            let place = FollowPosition { position: reached, check: applied.check };
+            CopyState::Follower(log_position(source, place))
+        }
+    }
+}
+
+pub(super) fn monotonic(time: Duration) -> Monotonic {
+    Monotonic(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn log_position(log: LogIdentity, place: FollowPosition) -> LogPosition {
+    let LogIdentity { region: [low, high], incarnation, origin } = log;
+    let bytes = u128::from(low) | u128::from(high) << 64;
+    LogPosition {
+        origin: ViewNumber(origin),
+        log: bytes.to_le_bytes(),
+        incarnation,
+        position: place.position,
+        check: place.check,
+    }
+}
+
+fn log_of(position: &LogPosition) -> LogIdentity {
+    let bytes = u128::from_le_bytes(position.log);
+    let [low, high] = [bytes, bytes >> 64].map(|half| {
+        let [b0, b1, b2, b3, b4, b5, b6, b7, ..] = half.to_le_bytes();
+        u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7])
+    });
+    let (incarnation, origin) = (position.incarnation, position.origin.0);
+    LogIdentity { region: [low, high], incarnation, origin }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_and_its_place_are_the_same_in_both_forms() {
+        let log = LogIdentity { region: [3, u64::MAX - 4], incarnation: 5, origin: 6 };
+        let held = log_position(log, FollowPosition { position: 7, check: 8 });
+        assert_eq!(log_of(&held), log);
+        assert_eq!((held.position, held.check, held.origin), (7, 8, ViewNumber(6)));
+    }
+}

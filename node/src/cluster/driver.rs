@@ -1,0 +1,555 @@
+//! The driver: the thread that keeps the leases.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nearstate_cluster::{
+    ClusterConfig, ClusterEvent, ClusterState, Command, CopyState, Effects, FollowStart,
+    FollowerAcknowledgement, GroupPhase, GroupState, Host, HostEffect, HostId, HostInput,
+    MemberRole, Monotonic, OwnerMessage, PartitionId, ViewNumber,
+};
+use nearstate_model::{Error, Result};
+use nearstate_store::{Region, lease_clock};
+
+use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
+use crate::partition::{Partition, PartitionConfig};
+use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
+
+use super::copy_thread::{CopyShared, CopyTask, CopyThread, monotonic};
+use super::inbox::{CopyInput, DriverInbox, DriverInput};
+use super::status::{ClusterStatus, CopyStatus, MemberStatus};
+
+/// How often in each lease the driver looks at the time.
+const TICKS_PER_LEASE: u32 = 16;
+
+/// Tells what happens. It is called on several threads and must not block.
+pub(super) type Notices = Arc<dyn Fn(&ClusterNotice) + Send + Sync>;
+
+/// What the log of the host says, and what starts and stops serving clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterNotice {
+    /// Something has happened to a partition.
+    Event(ClusterEvent),
+    /// A region could not be used. It is tried again.
+    Failed {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The reason.
+        reason: String,
+    },
+    /// The membership has stopped on this host.
+    EngineFailed {
+        /// The reason.
+        reason: String,
+    },
+    /// The membership works again.
+    EngineRecovered,
+}
+
+/// Where a host is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostAddress {
+    /// Its name, under which it follows.
+    pub name: String,
+    /// Where members connect: `host:port`.
+    pub peer: String,
+    /// The name or address where clients connect.
+    pub clients: String,
+}
+
+/// A copy on this host.
+#[derive(Clone, Debug)]
+pub struct CopyConfig {
+    /// The number of the partition.
+    pub partition: PartitionId,
+    /// The region.
+    pub region: Region,
+    /// Where clients reach the partition, on the host that owns it.
+    pub port: u16,
+}
+
+/// What a driver needs.
+pub struct DriverConfig {
+    /// This host.
+    pub host: HostId,
+    /// The rules' configuration.
+    pub cluster: ClusterConfig,
+    /// The id of the cluster, in messages between members.
+    pub cluster_id: [u8; 16],
+    /// All hosts.
+    pub hosts: BTreeMap<HostId, HostAddress>,
+    /// The copies on this host.
+    pub copies: Vec<CopyConfig>,
+    /// TLS of connections to owners.
+    pub tls: Option<ClientTls>,
+    /// Patterns of the names of replicated namespaces.
+    pub namespaces: Vec<String>,
+    /// Told what happens to connections.
+    pub on_peer_event: fn(&PeerEvent<'_>),
+    /// Told what happens.
+    pub on_notice: Arc<dyn Fn(&ClusterNotice) + Send + Sync>,
+}
+
+impl fmt::Debug for DriverConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriverConfig").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+/// The replicated state as a state machine of an engine.
+#[derive(Debug)]
+struct ClusterMachine(ClusterState);
+
+impl StateMachine for ClusterMachine {
+    fn apply(&mut self, _: u64, command: &[u8]) {
+        if let Ok(command) = Command::decode(command) {
+            self.0.apply(&command);
+        }
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.encode()
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
+        self.0 = decode(snapshot)?;
+        Ok(())
+    }
+}
+
+fn decode(snapshot: &[u8]) -> Result<ClusterState> {
+    ClusterState::decode(snapshot).map_err(|error| Error::Damaged {
+        detail: format!("the snapshot of the membership: {error:?}"),
+    })
+}
+
+fn invalid(error: impl fmt::Display) -> Error {
+    Error::BadArgument { detail: error.to_string() }
+}
+
+/// Drives the copies of this host until it is dropped.
+#[derive(Debug)]
+pub struct ClusterDriver {
+    inbox: Arc<DriverInbox>,
+    is_over: Arc<AtomicBool>,
+    host: HostId,
+    copies: BTreeMap<PartitionId, Arc<CopyShared>>,
+    published: Arc<Mutex<Published>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ClusterDriver {
+    /// Makes the state machines of the engine.
+    ///
+    /// # Errors
+    /// `BadArgument`: the configuration is not valid.
+    pub fn machines(
+        config: &ClusterConfig,
+    ) -> Result<Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>> {
+        let new = ClusterState::new(config).map_err(invalid)?;
+        Ok(Arc::new(move || Box::new(ClusterMachine(new.clone()))))
+    }
+
+    /// Opens the copies and starts. `engine` gets the function that wakes the driver.
+    ///
+    /// # Errors
+    /// `BadArgument`: the configuration is not valid; those of the engine, of the regions and of
+    /// [`Partition::open`].
+    pub fn start(
+        config: DriverConfig,
+        listener: &PeerListener,
+        engine: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Result<Arc<dyn ConsensusEngine>>,
+    ) -> Result<Self> {
+        let state = ClusterState::new(&config.cluster).map_err(invalid)?;
+        let inbox = Arc::new(DriverInbox::default());
+        let mut copies = BTreeMap::new();
+        for copy in &config.copies {
+            let thread = open(&config, copy, &inbox)?;
+            thread.shared.copy.listen_with(listener);
+            copies.insert(copy.partition, (thread, copy.port));
+        }
+        let waking = Arc::clone(&inbox);
+        let engine = engine(Box::new(move || waking.wake()))?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let published = Arc::new(Mutex::new(Published::default()));
+        let shared = |(of, (thread, _)): (&PartitionId, &(CopyThread, u16))| {
+            (*of, Arc::clone(&thread.shared))
+        };
+        let opened = copies.iter().map(shared).collect();
+        let host = config.host;
+        let process = RandomState::new().build_hasher().finish();
+        let mut driver = Driver {
+            host: Host::new(config.host, process, now()),
+            config,
+            engine,
+            state,
+            copies,
+            inbox: Arc::clone(&inbox),
+            effects: Effects::new(),
+            members: BTreeMap::new(),
+            is_initialized: false,
+            published: Arc::clone(&published),
+        };
+        let ending = Arc::clone(&is_over);
+        let thread = std::thread::Builder::new()
+            .name("ns-cluster".to_owned())
+            .spawn(move || driver.run(&ending))
+            .map_err(|error| {
+                let detail = format!("cannot start a thread: {error}");
+                Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
+            })?;
+        Ok(Self { inbox, is_over, host, copies: opened, published, thread: Some(thread) })
+    }
+
+    /// What this host knows at present.
+    pub fn status(&self) -> ClusterStatus {
+        // The driver never waits for a region, so the lock is not held while one is read.
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let copies = published.groups.iter().filter_map(|group| {
+            let copy = self.copies.get(&group.partition())?;
+            published.copy_status((self.host, copy), group)
+        });
+        ClusterStatus { engine: published.engine.clone(), copies: copies.collect() }
+    }
+}
+
+impl Drop for ClusterDriver {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.inbox.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> Result<CopyThread> {
+    let partition = copy.partition;
+    let own = config.hosts.get(&config.host).map(|host| host.name.clone()).unwrap_or_default();
+    let inputs = Arc::clone(inbox);
+    let opened = PartitionConfig {
+        cluster_id: config.cluster_id,
+        partition: partition.0,
+        host: own,
+        lease: Duration::from_millis(config.cluster.lease_ms.into()),
+        namespaces: config.namespaces.clone(),
+        members_max: config.hosts.len(),
+        tls: config.tls.clone(),
+        on_event: config.on_peer_event,
+        inputs: Arc::new(move |input| inputs.connection(partition, input)),
+    };
+    let opened = Partition::open(opened, &copy.region)?;
+    let notices = Arc::clone(&config.on_notice);
+    CopyThread::start((partition, opened), Arc::clone(inbox), notices)
+}
+
+fn now() -> Monotonic {
+    monotonic(lease_clock())
+}
+
+/// What the thread has.
+struct Driver {
+    host: Host,
+    config: DriverConfig,
+    engine: Arc<dyn ConsensusEngine>,
+    state: ClusterState,
+    copies: BTreeMap<PartitionId, (CopyThread, u16)>,
+    inbox: Arc<DriverInbox>,
+    effects: Effects,
+    /// The last acknowledgement of each member, for the status.
+    members: MemberPositions,
+    is_initialized: bool,
+    published: Arc<Mutex<Published>>,
+}
+
+impl Driver {
+    fn run(&mut self, is_over: &AtomicBool) {
+        self.inbox.begin();
+        let tick = Duration::from_millis(self.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
+        let (mut inputs, mut events) = (Vec::new(), Vec::new());
+        let mut ticked = Duration::ZERO;
+        while !is_over.load(Ordering::Acquire) {
+            self.engine.take_events(&mut events);
+            for event in events.drain(..) {
+                self.engine_event(event);
+            }
+            self.inbox.take(&mut inputs);
+            for input in inputs.drain(..) {
+                self.input(input);
+            }
+            if lease_clock() >= ticked + tick {
+                ticked = lease_clock();
+                self.tick();
+            }
+            std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
+        }
+    }
+
+    fn tick(&mut self) {
+        let engine = self.engine.status();
+        if !self.is_initialized && !engine.voters.is_empty() {
+            self.is_initialized = true;
+            self.step_state();
+        }
+        self.step(HostInput::Tick);
+        let roles = self.copies.keys().filter_map(|of| Some((*of, self.host.role(*of)?)));
+        let published = Published {
+            engine,
+            groups: self.state.groups().cloned().collect(),
+            roles: roles.collect(),
+            members: self.members.clone(),
+        };
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+    }
+
+    fn engine_event(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Applied { command, .. } => {
+                if let Ok(command) = Command::decode(&command) {
+                    self.state.apply(&command);
+                }
+                self.is_initialized = true;
+                self.step_state();
+            }
+            EngineEvent::Restored { snapshot, .. } => match decode(&snapshot) {
+                Ok(state) => {
+                    self.state = state;
+                    self.is_initialized = true;
+                    self.step_state();
+                }
+                Err(error) => {
+                    self.notice(&ClusterNotice::EngineFailed { reason: error.to_string() })
+                }
+            },
+            EngineEvent::Failed { reason } => self.notice(&ClusterNotice::EngineFailed { reason }),
+            EngineEvent::Recovered => self.notice(&ClusterNotice::EngineRecovered),
+        }
+    }
+
+    fn notice(&self, notice: &ClusterNotice) {
+        (self.config.on_notice)(notice);
+    }
+
+    fn step_state(&mut self) {
+        self.host.step(now(), HostInput::State(&self.state), &mut self.effects);
+        self.carry_out();
+    }
+
+    fn step(&mut self, input: HostInput<'_>) {
+        self.host.step(now(), input, &mut self.effects);
+        self.carry_out();
+    }
+
+    fn input(&mut self, input: DriverInput) {
+        match input {
+            DriverInput::Copy(partition, CopyInput::Facts(facts)) => {
+                self.step(HostInput::Region { partition, facts });
+            }
+            DriverInput::Copy(partition, CopyInput::Frozen(view, held)) => {
+                self.step(HostInput::Frozen { partition, view, held });
+            }
+            DriverInput::Connection(partition, input) => self.connection(partition, &input),
+        }
+    }
+
+    fn host_of(&self, name: &str) -> Option<HostId> {
+        self.config.hosts.iter().find(|(_, host)| host.name == name).map(|(id, _)| *id)
+    }
+
+    fn connection(&mut self, partition: PartitionId, input: &PartitionInput) {
+        match input {
+            PartitionInput::MemberConnected { host, view, connection } => {
+                let Some(host) = self.host_of(host) else { return };
+                let (view, connection) = (ViewNumber(*view), *connection);
+                self.step(HostInput::Connected { partition, host, view, connection });
+            }
+            PartitionInput::MemberLeft { host, connection, .. } => {
+                let Some(host) = self.host_of(host) else { return };
+                let connection = *connection;
+                self.step(HostInput::Disconnected { partition, host, connection });
+            }
+            PartitionInput::MemberBehind { host, .. } => {
+                let Some(host) = self.host_of(host) else { return };
+                self.step(HostInput::Behind { partition, host });
+            }
+            PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
+                let Some(host) = self.host_of(host) else { return };
+                self.members.insert((partition, host), (*position, now()));
+                let acknowledgement = FollowerAcknowledgement {
+                    host,
+                    view: ViewNumber(*view),
+                    connection: *connection,
+                    position: *position,
+                    stamp: Monotonic(*stamp),
+                };
+                self.step(HostInput::Acknowledged { partition, acknowledgement });
+            }
+            PartitionInput::PositionReceived { view, stamp, answered, is_leased, .. } => {
+                let message = OwnerMessage {
+                    view: ViewNumber(*view),
+                    stamp: Monotonic(*stamp),
+                    answered: Monotonic(*answered),
+                    is_leased: *is_leased,
+                };
+                self.step(HostInput::PositionReceived { partition, message });
+            }
+            PartitionInput::FollowFailed { reason, .. } => {
+                self.notice(&ClusterNotice::Failed { partition, reason: reason.clone() });
+            }
+            // The copy's thread looks at the region, and the connection begins anew by itself.
+            PartitionInput::Joined { .. }
+            | PartitionInput::OwnerLost { .. }
+            | PartitionInput::HigherView { .. } => {}
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let effects: Vec<HostEffect> = self.effects.drain().collect();
+        for effect in effects {
+            self.carry_out_one(effect);
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: HostEffect) {
+        match effect {
+            HostEffect::Propose(command) => self.engine.propose(command.encode()),
+            HostEffect::Event(event) => self.notice(&ClusterNotice::Event(event)),
+            HostEffect::SetReplicated { partition, position } => {
+                self.at_once(partition, |copy| copy.set_replicated(position));
+            }
+            HostEffect::SetLease { partition, until } => {
+                let until = Duration::from_nanos(until.0);
+                self.at_once(partition, |copy| copy.set_lease(until));
+            }
+            HostEffect::SetFloor { partition, position } => {
+                self.at_once(partition, |copy| {
+                    copy.raise_floor(position);
+                    Ok(())
+                });
+            }
+            HostEffect::Answer { partition, view, stamp } => {
+                self.at_once(partition, |copy| {
+                    copy.answer(view.0, stamp.0);
+                    Ok(())
+                });
+            }
+            HostEffect::Store { partition, record } => self.add(partition, CopyTask::Store(record)),
+            HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
+            HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),
+            HostEffect::Serve { partition, view } => self.add(partition, CopyTask::Serve(view)),
+            HostEffect::StopServing { partition } => self.add(partition, CopyTask::StopServing),
+            HostEffect::Freeze { partition, view } => self.add(partition, CopyTask::Freeze(view)),
+            HostEffect::Promote { partition, origin, seal, .. } => {
+                self.add(partition, CopyTask::Promote { origin, seal });
+            }
+            HostEffect::Demote { partition, view, seal } => {
+                self.add(partition, CopyTask::Demote { view, seal });
+            }
+            HostEffect::StopFollowing { partition } => {
+                self.add(partition, CopyTask::StopFollowing);
+            }
+            HostEffect::Follow { partition, owner, view, start } => {
+                self.follow(partition, owner, view, start);
+            }
+        }
+    }
+
+    fn add(&self, partition: PartitionId, task: CopyTask) {
+        if let Some((copy, _)) = self.copies.get(&partition) {
+            copy.add(task);
+        }
+    }
+
+    /// What takes no time: a word of the region.
+    fn at_once(&self, partition: PartitionId, work: impl FnOnce(&Partition) -> Result<()>) {
+        let Some((copy, _)) = self.copies.get(&partition) else { return };
+        if let Err(error) = work(&copy.shared.copy) {
+            self.notice(&ClusterNotice::Failed { partition, reason: error.to_string() });
+        }
+    }
+
+    fn follow(&self, partition: PartitionId, owner: HostId, view: ViewNumber, start: FollowStart) {
+        let Some(address) = self.config.hosts.get(&owner) else { return };
+        let Some((copy, port)) = self.copies.get(&partition) else { return };
+        copy.add(CopyTask::Follow {
+            view,
+            address: address.peer.clone(),
+            clients: format!("{}:{port}", address.clients),
+            discards: start == FollowStart::Discard,
+        });
+    }
+}
+
+/// What the driver has published at its last tick.
+#[derive(Clone, Debug, Default)]
+struct Published {
+    engine: EngineStatus,
+    groups: Vec<GroupState>,
+    roles: BTreeMap<PartitionId, MemberRole>,
+    members: MemberPositions,
+}
+
+/// The last position of each member, and when it came.
+type MemberPositions = BTreeMap<(PartitionId, HostId), (Option<u64>, Monotonic)>;
+
+impl Published {
+    fn copy_status(
+        &self,
+        (me, copy): (HostId, &CopyShared),
+        group: &GroupState,
+    ) -> Option<CopyStatus> {
+        let partition = group.partition();
+        let state = copy.copy.state().ok()?;
+        let facts = copy.facts().ok()?;
+        let reports = match group.phase() {
+            GroupPhase::Serving { .. } => Vec::new(),
+            GroupPhase::Sealing { reports } => reports.keys().copied().collect(),
+        };
+        let now = now();
+        let lease_ms = facts.lease_until.0.saturating_sub(now.0) / 1_000_000;
+        let of_partition = self.members.iter().filter(|((of, _), _)| *of == partition);
+        let is_owner = group.owner() == Some(me);
+        let members = of_partition.filter(|_| is_owner).map(|((_, host), (position, at))| {
+            let silent_ms = now.0.saturating_sub(at.0) / 1_000_000;
+            MemberStatus { host: *host, position: *position, silent_ms }
+        });
+        Some(CopyStatus {
+            partition: partition.0,
+            view: group.view().0,
+            owner: group.owner(),
+            excluded: group.excluded(),
+            reports,
+            reports_needed: group.reports_needed(),
+            group: group.group().to_vec(),
+            full: group.full().clone(),
+            role: role_name(self.roles.get(&partition), lease_ms > 0),
+            lease_ms,
+            position: match facts.copy {
+                CopyState::Follower(held) => held.position,
+                CopyState::Empty | CopyState::Joining | CopyState::Owner { .. } => state.tail,
+            },
+            replicated: state.replicated,
+            sealed: group.seal().map(|seal| seal.position),
+            members: members.collect(),
+        })
+    }
+}
+
+const fn role_name(role: Option<&MemberRole>, is_leased: bool) -> &'static str {
+    match role {
+        None | Some(MemberRole::Waiting) => "waiting",
+        Some(MemberRole::Sealing) => "sealing",
+        Some(MemberRole::Registering) => "registering",
+        Some(MemberRole::Promoting) => "promoting",
+        Some(MemberRole::Serving) if is_leased => "owner",
+        Some(MemberRole::Serving) => "fenced",
+        Some(MemberRole::Lost) => "lost",
+        Some(MemberRole::Following(_)) => "member",
+        Some(MemberRole::Outdated) => "outdated",
+    }
+}

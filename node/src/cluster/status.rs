@@ -1,0 +1,60 @@
+//! What a host knows about its partitions, for operators.
+
+use std::collections::BTreeSet;
+
+use nearstate_cluster::HostId;
+
+use crate::consensus::EngineStatus;
+
+/// A member of a partition, as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// The member.
+    pub host: HostId,
+    /// The position up to which it has everything. `None`: it joins.
+    pub position: Option<u64>,
+    /// Milliseconds since its last acknowledgement.
+    pub silent_ms: u64,
+}
+
+/// A partition, as this host knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyStatus {
+    /// The number of the partition.
+    pub partition: u32,
+    /// The view.
+    pub view: u64,
+    /// The owner. `None`: it is excluded, and the members report.
+    pub owner: Option<HostId>,
+    /// The owner that was excluded.
+    pub excluded: Option<HostId>,
+    /// The hosts that have reported, while there is no owner.
+    pub reports: Vec<HostId>,
+    /// The reports that are needed.
+    pub reports_needed: usize,
+    /// The hosts of the group, in their order.
+    pub group: Vec<HostId>,
+    /// The members whose copies count.
+    pub full: BTreeSet<HostId>,
+    /// The part of this host: a word in lower case.
+    pub role: &'static str,
+    /// Milliseconds until the lease of this host ends; 0: it has none.
+    pub lease_ms: u64,
+    /// The end of the own log, or the last position that this copy has applied.
+    pub position: u64,
+    /// What is replicated of the own log.
+    pub replicated: u64,
+    /// The last position of the last sealed log.
+    pub sealed: Option<u64>,
+    /// The members, if this host is the owner.
+    pub members: Vec<MemberStatus>,
+}
+
+/// What a host knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// How the membership is.
+    pub engine: EngineStatus,
+    /// The partitions, in the order of their numbers.
+    pub copies: Vec<CopyStatus>,
+}
