@@ -3,17 +3,19 @@
 //!
 //! ```text
 //! consensus engine --+                              +--> copy's thread: freeze, promote, demote,
-//! connections -------+--> driver: Host::step -------+       follow, serve   --> facts of the region
+//! connections -------+--> driver: Host::step -------+     follow, serve   --> facts of the region
 //! time --------------+     lease, replicated word   +--> consensus engine: proposals
 //! ```
 //!
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 
-mod inbox;
-mod copy_thread;
-mod status;
 mod driver;
+mod status;
+mod copy_thread;
+mod inbox;
+mod notice;
 
-pub use driver::{ClusterDriver, ClusterNotice, CopyConfig, DriverConfig, HostAddress};
+pub use driver::{ClusterDriver, CopyConfig, DriverConfig, HostAddress};
+pub use notice::ClusterNotice;
 pub use status::{ClusterStatus, CopyStatus, MemberStatus};

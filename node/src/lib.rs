@@ -44,7 +44,7 @@ pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use outbound::OutboundStream;
-pub use partition::{FollowTarget, Freeze, Partition, PartitionConfig, PartitionState};
+pub use partition::{FollowTarget, Freeze, Partition, PartitionOptions, PartitionState};
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,
     PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer, follow,

@@ -34,7 +34,7 @@ use crate::peer::served::PeerShared;
 use crate::peer::source::PeerListener;
 
 /// The copy of a partition.
-pub struct PartitionConfig {
+pub struct PartitionOptions {
     /// The id of the cluster.
     pub cluster_id: [u8; 16],
     /// The number of the partition.
@@ -55,9 +55,9 @@ pub struct PartitionConfig {
     pub inputs: PartitionInputs,
 }
 
-impl std::fmt::Debug for PartitionConfig {
+impl std::fmt::Debug for PartitionOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PartitionConfig")
+        f.debug_struct("PartitionOptions")
             .field("partition", &self.partition)
             .field("host", &self.host)
             .finish_non_exhaustive()
@@ -147,8 +147,8 @@ impl Partition {
     ///
     /// # Errors
     /// `System`: no thread; those of a session.
-    pub fn open(config: PartitionConfig, region: &Region) -> Result<Self> {
-        let PartitionConfig { cluster_id, partition, host, lease, namespaces, .. } = config;
+    pub fn open(config: PartitionOptions, region: &Region) -> Result<Self> {
+        let PartitionOptions { cluster_id, partition, host, lease, namespaces, .. } = config;
         let group = Arc::new(PartitionGroup::new((cluster_id, partition), lease, config.inputs));
         let source = SourceConfig {
             namespaces,

@@ -9,47 +9,24 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterEvent, ClusterState, Command, CopyState, Effects, FollowStart,
-    FollowerAcknowledgement, GroupPhase, GroupState, Host, HostEffect, HostId, HostInput,
-    MemberRole, Monotonic, OwnerMessage, PartitionId, ViewNumber,
+    ClusterConfig, ClusterState, Command, CopyState, Effects, FollowStart, FollowerAcknowledgement,
+    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, MemberRole, Monotonic,
+    OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
-use crate::partition::{Partition, PartitionConfig};
+use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
 
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
+use super::notice::ClusterNotice;
 use super::status::{ClusterStatus, CopyStatus, MemberStatus};
 
 /// How often in each lease the driver looks at the time.
 const TICKS_PER_LEASE: u32 = 16;
-
-/// Tells what happens. It is called on several threads and must not block.
-pub(super) type Notices = Arc<dyn Fn(&ClusterNotice) + Send + Sync>;
-
-/// What the log of the host says, and what starts and stops serving clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClusterNotice {
-    /// Something has happened to a partition.
-    Event(ClusterEvent),
-    /// A region could not be used. It is tried again.
-    Failed {
-        /// Of which partition.
-        partition: PartitionId,
-        /// The reason.
-        reason: String,
-    },
-    /// The membership has stopped on this host.
-    EngineFailed {
-        /// The reason.
-        reason: String,
-    },
-    /// The membership works again.
-    EngineRecovered,
-}
 
 /// Where a host is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,7 +209,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
     let partition = copy.partition;
     let own = config.hosts.get(&config.host).map(|host| host.name.clone()).unwrap_or_default();
     let inputs = Arc::clone(inbox);
-    let opened = PartitionConfig {
+    let opened = PartitionOptions {
         cluster_id: config.cluster_id,
         partition: partition.0,
         host: own,
@@ -323,7 +300,7 @@ impl Driver {
                     self.step_state();
                 }
                 Err(error) => {
-                    self.notice(&ClusterNotice::EngineFailed { reason: error.to_string() })
+                    self.notice(&ClusterNotice::EngineFailed { reason: error.to_string() });
                 }
             },
             EngineEvent::Failed { reason } => self.notice(&ClusterNotice::EngineFailed { reason }),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nearstate_model::Error;
 use nearstate_node::{
-    FollowTarget, Freeze, Partition, PartitionConfig, PartitionInput, PeerEvent, PeerListener,
+    FollowTarget, Freeze, Partition, PartitionInput, PartitionOptions, PeerEvent, PeerListener,
 };
 use nearstate_store::{
     CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, ReceiptState, Region,
@@ -56,7 +56,7 @@ impl TestHost {
 
     fn start(name: &str, region: Region, folder: Arc<tempfile::TempDir>) -> Self {
         let (sender, inputs) = channel();
-        let config = PartitionConfig {
+        let config = PartitionOptions {
             cluster_id: CLUSTER,
             partition: 7,
             host: name.to_owned(),

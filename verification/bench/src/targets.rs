@@ -287,8 +287,8 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     }
     Err(Error::BadArgument {
         detail: format!(
-            "--layout {layout}: none of the targets {} has this layout: leave it out, or give geode \
-             (zones) or region (fill-50)",
+            "--layout {layout}: none of the targets {} has this layout: leave it out, or give \
+             geode (zones) or region (fill-50)",
             names.join(", ")
         ),
     })

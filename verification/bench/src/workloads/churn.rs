@@ -1,9 +1,9 @@
-//! Records that come and go, as sessions do: what an insert and a delete cost with tags and without,
-//! on memory that is reused and on fresh memory.
+//! Records that come and go, as sessions do: what an insert and a delete cost with tags and
+//! without, on memory that is reused and on fresh memory.
 //!
 //! | variant | tags | operation |
 //! |---|---|---|
-//! | `tagged` | three, two of them unique | a record that exists is deleted, another one is inserted |
+//! | `tagged` | three, two of them unique | a record is deleted, another one is inserted |
 //! | `plain` | none | the same |
 //! | `tagged-fresh` | three, two of them unique | a record is inserted for the first time |
 //!
