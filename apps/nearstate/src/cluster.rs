@@ -4,6 +4,7 @@ pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -87,7 +88,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
-            lines.map(|line| format!("{line}\n")).collect()
+            lines.flat_map(|line| [line, "\n"]).collect()
         }
         ClusterCommand::Add { node, name } => voters(&node, &name, true)?,
         ClusterCommand::Remove { node, name } => voters(&node, &name, false)?,
@@ -166,16 +167,12 @@ fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let id = u64::from(file.host(name)?.id.0);
     let status = ask(node, &AdminRequest::Status)?;
-    let present = status["membership"]["voters"].as_array().cloned().unwrap_or_default();
-    let present = present.iter().filter_map(Value::as_str);
+    let present = status.pointer("/membership/voters").and_then(Value::as_array);
+    let present = present.into_iter().flatten().filter_map(Value::as_str);
     let present = present.filter_map(|name| file.host(name).ok().map(|host| u64::from(host.id.0)));
-    let mut voters: std::collections::BTreeSet<u64> = present.collect();
-    if votes {
-        voters.insert(id)
-    } else {
-        voters.remove(&id)
-    };
-    ask(node, &AdminRequest::Voters(voters.into_iter().collect()))?;
+    let mut members: std::collections::BTreeSet<u64> = present.collect();
+    let _ = if votes { members.insert(id) } else { members.remove(&id) };
+    ask(node, &AdminRequest::Voters(members.into_iter().collect()))?;
     Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
 }
 
@@ -183,12 +180,14 @@ fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let mut text = String::new();
-    for copy in status["partitions"].as_array().into_iter().flatten() {
-        let Some(name) = copy["partition"].as_str() else { continue };
-        if copy["role"] == "owner" {
+    let copies = status.get("partitions").and_then(Value::as_array);
+    for copy in copies.into_iter().flatten() {
+        let of = |name: &str| copy.get(name).and_then(Value::as_str);
+        let Some(name) = of("partition") else { continue };
+        if of("role") == Some("owner") {
             let partition = partition_of(&file, name)?.id.0;
             ask(node, &AdminRequest::Drain { partition })?;
-            text.push_str(&format!("another member takes over {name}\n"));
+            let _ = writeln!(text, "another member takes over {name}");
         }
     }
     Ok(if text.is_empty() { "the host owns no partition\n".to_owned() } else { text })

@@ -67,8 +67,8 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
 }
 
 /// Answers one connection.
-pub(crate) fn answer(stream: UnixStream, carry_out: impl Fn(AdminRequest) -> Result<Value>) {
-    let reply = match receive::<AdminRequest>(&stream) {
+pub(crate) fn answer(stream: &UnixStream, carry_out: impl Fn(AdminRequest) -> Result<Value>) {
+    let reply = match receive::<AdminRequest>(stream) {
         Ok(request) => match carry_out(request) {
             Ok(value) => AdminReply::Done(value),
             Err(error) => AdminReply::Failed(error.to_string()),
@@ -76,7 +76,7 @@ pub(crate) fn answer(stream: UnixStream, carry_out: impl Fn(AdminRequest) -> Res
         Err(error) => AdminReply::Failed(error.to_string()),
     };
     // A client that has gone needs no reply.
-    let _ = send(&stream, &reply);
+    let _ = send(stream, &reply);
 }
 
 /// Sends a request and returns what the node answers.

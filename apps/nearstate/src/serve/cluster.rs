@@ -129,9 +129,9 @@ impl ClusterHost<'_> {
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &host.name), ("ms", &ms)]);
-        let outcome = self.serve_partitions(&host, &copies, &received);
+        self.serve_partitions(&host, &copies, &received);
         handle.close();
-        outcome
+        Ok(())
     }
 
     /// Opens or creates the regions.
@@ -165,12 +165,7 @@ impl ClusterHost<'_> {
     }
 
     /// Starts and stops the nodes of partitions until a signal.
-    fn serve_partitions(
-        &self,
-        host: &FileHost,
-        copies: &[OpenCopy],
-        received: &Receiver<Message>,
-    ) -> Result<()> {
+    fn serve_partitions(&self, host: &FileHost, copies: &[OpenCopy], received: &Receiver<Message>) {
         let mut nodes: BTreeMap<PartitionId, Node> = BTreeMap::new();
         while let Ok(message) = received.recv() {
             match message {
@@ -202,7 +197,6 @@ impl ClusterHost<'_> {
         for node in nodes.into_values() {
             stop(node);
         }
-        Ok(())
     }
 
     /// The settings of the node of a partition.
@@ -393,7 +387,7 @@ struct OperatorContext {
 fn answer_operators(listener: UnixListener, context: OperatorContext) -> Result<()> {
     let run = move || {
         for stream in listener.incoming().flatten() {
-            admin::answer(stream, |request| context.carry_out(request));
+            admin::answer(&stream, |request| context.carry_out(request));
         }
     };
     let started = std::thread::Builder::new().name("ns-admin".to_owned()).spawn(run);

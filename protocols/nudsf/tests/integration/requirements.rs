@@ -1,8 +1,6 @@
 //! The requirements of a conformant data repository, each with the tests that prove it. A
 //! requirement without a test fails the build, as does an operation of the contract without one.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::fmt::Write as _;
 
 use nearstate_nudsf::OPERATIONS;

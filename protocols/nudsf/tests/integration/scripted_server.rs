@@ -45,7 +45,7 @@ impl ScriptedServer {
         let address = listener.local_addr().unwrap();
         let (sender, seen) = channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             run(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let script = Rc::new(RefCell::new(script));
@@ -59,6 +59,7 @@ impl ScriptedServer {
                 .await;
             });
         });
+        let thread = thread.unwrap();
         Self { address, seen, stop: Some(stop), thread: Some(thread) }
     }
 
