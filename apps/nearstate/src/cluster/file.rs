@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearstate_cluster::{ClusterConfig, HostConfig, HostId, PartitionConfig, PartitionId};
+use nearstate_cluster::{
+    ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
+};
 use nearstate_membership::{MemberTls, RaftMember};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
@@ -376,6 +378,10 @@ fn partitions(
     raw: Vec<RawPartition>,
     hosts: &[FileHost],
 ) -> std::result::Result<Vec<FilePartition>, String> {
+    let mut names = std::collections::BTreeSet::new();
+    if let Some(twice) = hosts.iter().find(|host| !names.insert(&host.name)) {
+        return Err(ConfigError::DuplicateHostName(twice.name.clone()).to_string());
+    }
     let mut partitions = Vec::new();
     for partition in raw {
         let name = partition.name;

@@ -223,7 +223,7 @@ settings! {
     "nudsf.control_ca" as nudsf_control_ca: Option<PathBuf> = "", --"nudsf-control-ca";
     /// How long requests may wait for a core before those of low priority are refused
     "nudsf.overload_delay" as nudsf_overload_delay: TimeSpan = "20ms", --"nudsf-overload-delay";
-    /// Root of the URIs of the NRF that the node registers with. Requires `nudsf.nf_instance`
+    /// Root of the URIs of the NRF that the node registers with. Requires an id of the instance
     "nudsf.nrf" as nudsf_nrf: Option<String> = "", --"nudsf-nrf";
     /// Id of this instance for the NRF: a UUID, the same after each start
     "nudsf.nf_instance" as nudsf_nf_instance: Option<String> = "", --"nudsf-nf-instance";
