@@ -10,10 +10,12 @@
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 
-mod inbox;
-mod copy_thread;
-mod status;
 mod driver;
+mod copy_thread;
+mod inbox;
+mod notice;
+mod status;
 
-pub use driver::{ClusterDriver, ClusterNotice, CopyConfig, DriverConfig, HostAddress};
+pub use driver::{ClusterDriver, CopyConfig, DriverConfig, HostAddress};
+pub use notice::ClusterNotice;
 pub use status::{ClusterStatus, CopyStatus, MemberStatus};

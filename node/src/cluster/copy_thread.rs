@@ -16,8 +16,8 @@ use nearstate_store::{FollowPosition, FollowState, Following, LogIdentity};
 
 use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
 
-use super::driver::{ClusterNotice, Notices};
 use super::inbox::{CopyInput, DriverInbox};
+use super::notice::{ClusterNotice, Notices};
 
 /// The interval of looks at the region, and between two attempts of a task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);

@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterEvent, ClusterState, Command, CopyState, Effects, FollowStart,
-    FollowerAcknowledgement, GroupPhase, GroupState, Host, HostEffect, HostId, HostInput,
-    Monotonic, OwnerMessage, PartitionId, Role, ViewNumber,
+    ClusterConfig, ClusterState, Command, CopyState, Effects, FollowStart, FollowerAcknowledgement,
+    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, Monotonic, OwnerMessage,
+    PartitionId, Role, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
@@ -22,34 +22,11 @@ use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
 
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
+use super::notice::ClusterNotice;
 use super::status::{ClusterStatus, CopyStatus, MemberStatus};
 
 /// How often in each lease the driver looks at the time.
 const TICKS_PER_LEASE: u32 = 16;
-
-/// Tells what happens. It is called on several threads and must not block.
-pub(super) type Notices = Arc<dyn Fn(&ClusterNotice) + Send + Sync>;
-
-/// What the log of the host says, and what starts and stops serving clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClusterNotice {
-    /// Something has happened to a partition.
-    Event(ClusterEvent),
-    /// A region could not be used. It is tried again.
-    Failed {
-        /// Of which partition.
-        partition: PartitionId,
-        /// The reason.
-        reason: String,
-    },
-    /// The membership has stopped on this host.
-    EngineFailed {
-        /// The reason.
-        reason: String,
-    },
-    /// The membership works again.
-    EngineRecovered,
-}
 
 /// Where a host is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,29 @@
+//! What the driver and the copies' threads tell the program.
+
+use std::sync::Arc;
+
+use nearstate_cluster::{ClusterEvent, PartitionId};
+
+/// Tells what happens. It is called on several threads and must not block.
+pub(super) type Notices = Arc<dyn Fn(&ClusterNotice) + Send + Sync>;
+
+/// What the log of the host says, and what starts and stops serving clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterNotice {
+    /// Something has happened to a partition.
+    Event(ClusterEvent),
+    /// A region could not be used. It is tried again.
+    Failed {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The reason.
+        reason: String,
+    },
+    /// The membership has stopped on this host.
+    EngineFailed {
+        /// The reason.
+        reason: String,
+    },
+    /// The membership works again.
+    EngineRecovered,
+}
