@@ -447,6 +447,11 @@ typedef enum ns_status {
      * there, or promote the region.
      */
     NS_NOT_OWNER = 40,
+    /**
+     * This host owns the namespace no longer, or cannot know at present whether it does: nothing
+     * was changed. Try again, or write at the host that owns it.
+     */
+    NS_FENCED = 41,
 } ns_status;
 
 /**

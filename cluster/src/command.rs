@@ -1,8 +1,8 @@
 //! The commands that consensus orders, and their bytes.
 //!
 //! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, a
-//! revision, or a process), host u16 (0 if the command names none), and for a report: origin u64, log 16 bytes,
-//! incarnation u64, position u64, check u64. A command has exactly one encoding.
+//! revision, or a process), host u16 (0 if the command names none), and for a report: origin u64,
+//! log 16 bytes, incarnation u64, position u64, check u64. A command has exactly one encoding.
 
 use crate::id::{HostId, PartitionId, Revision, ViewNumber};
 use crate::limits::COMMAND_BYTES_MAX;
@@ -102,8 +102,8 @@ pub enum Command {
         /// The host that becomes the owner.
         host: HostId,
     },
-    /// An operator begins the partition anew with the region of a host: an empty one, or an ordinary
-    /// region that belonged to no cluster. What other copies hold is discarded.
+    /// An operator begins the partition anew with the region of a host: an empty one, or an
+    /// ordinary region that belonged to no cluster. What other copies hold is discarded.
     ForceNew {
         /// Of which partition.
         partition: PartitionId,

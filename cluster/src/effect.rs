@@ -81,7 +81,8 @@ pub enum HostEffect {
         /// The stamp of the message.
         stamp: Monotonic,
     },
-    /// Apply nothing of an older view any more (an owner: refuse writers), then give [`Frozen`](crate::HostInput::Frozen). The record is stored already.
+    /// Apply nothing of an older view any more (an owner: refuse writers), then give
+    /// [`Frozen`](crate::HostInput::Frozen). The record is stored already.
     Freeze {
         /// Of which partition.
         partition: PartitionId,
@@ -97,9 +98,9 @@ pub enum HostEffect {
         view: ViewNumber,
         /// The view in which this log becomes the partition's: the copy's new origin.
         origin: ViewNumber,
-        /// What it must hold: a follower exactly this, an old owner at least this. `None`: the first
-        /// copy of a new partition, made of an ordinary region, or of an empty one (an incomplete copy is
-        /// discarded first).
+        /// What it must hold: a follower exactly this, an old owner at least this. `None`: the
+        /// first copy of a new partition, made of an ordinary region, or of an empty one (an
+        /// incomplete copy is discarded first).
         seal: Option<LogPosition>,
     },
     /// Refuse writers, make positions behind the seal a gap (receipts answer `Lost`), raise the
@@ -113,7 +114,8 @@ pub enum HostEffect {
         /// it is of that log, are kept.
         seal: Option<LogPosition>,
     },
-    /// Follow this owner in this view. The record is stored already.
+    /// Follow this owner in this view; this replaces an earlier order. The record is stored
+    /// already.
     Follow {
         /// Of which partition.
         partition: PartitionId,

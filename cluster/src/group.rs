@@ -348,7 +348,8 @@ impl GroupState {
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
     }
 
-    /// The log goes on, and the same members hold the same parts of it, so `full` and `origin` stay.
+    /// The log goes on, and the same members hold the same parts of it, so `full` and `origin`
+    /// stay.
     fn return_owner(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
         self.require_view(view)?;
         let GroupPhase::Sealing { .. } = self.phase else { return Err(No::NotSealing) };

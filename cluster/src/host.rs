@@ -3,9 +3,9 @@
 use crate::effect::Effects;
 use crate::id::{HostId, Monotonic, PartitionId};
 use crate::input::HostInput;
-use crate::member::Member;
+use crate::member::PartitionMember;
 use crate::region::RegionFacts;
-use crate::role::Role;
+use crate::role::MemberRole;
 use crate::state::ClusterState;
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Host {
     id: HostId,
     process: u64,
     started: Monotonic,
-    members: BTreeMap<PartitionId, Member>,
+    members: BTreeMap<PartitionId, PartitionMember>,
     /// Facts of regions whose partition is not known yet.
     early: BTreeMap<PartitionId, RegionFacts>,
 }
@@ -37,7 +37,7 @@ impl Host {
 
     /// The part that this host has in a partition. `None` before the first state and the first
     /// facts of the region.
-    pub fn role(&self, partition: PartitionId) -> Option<Role> {
+    pub fn role(&self, partition: PartitionId) -> Option<MemberRole> {
         self.members.get(&partition)?.role()
     }
 
@@ -101,7 +101,7 @@ impl Host {
         partition: PartitionId,
         now: Monotonic,
         effects: &mut Effects,
-        input: impl FnOnce(&mut Member, &mut Effects),
+        input: impl FnOnce(&mut PartitionMember, &mut Effects),
     ) -> bool {
         let Some(member) = self.members.get_mut(&partition) else { return false };
         input(member, effects);
@@ -115,7 +115,7 @@ impl Host {
             let (id, started, early) = ((self.id, self.process), self.started, &mut self.early);
             let member = self.members.entry(partition).or_insert_with(|| {
                 // Promises of an earlier process of this host end one lease after the start.
-                let mut member = Member::new(id, group, state.lease(), started);
+                let mut member = PartitionMember::new(id, group, state.lease(), started);
                 if let Some(facts) = early.remove(&partition) {
                     member.region(facts);
                 }

@@ -69,8 +69,8 @@ pub enum HostInput<'a> {
         /// The message.
         message: OwnerMessage,
     },
-    /// [`Freeze`](crate::HostEffect::Freeze) is done: the record is stored, nothing of an older view
-    /// is applied any more, and this is what the copy holds.
+    /// [`Freeze`](crate::HostEffect::Freeze) is done: the record is stored, nothing of an older
+    /// view is applied any more, and this is what the copy holds.
     Frozen {
         /// Of which partition.
         partition: PartitionId,

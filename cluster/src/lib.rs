@@ -2,14 +2,14 @@
 //! what counts as replicated. [Decision 026](../../docs/decisions/026-cluster.md) has the reasons.
 //!
 //! ```text
-//!   consensus            ClusterState::apply        Host::step                 data path, regions
-//!   orders Commands  ->  the same at all hosts  ->  one host's part in it  ->  carry out HostEffects
-//!        ^                                               |    ^                          |
-//!        +---------------- HostEffect::Propose ----------+    +------- HostInput --------+
+//! consensus           ClusterState::apply       Host::step               data path, regions
+//! orders Commands --> the same at all hosts --> one host's part in it --> HostEffects
+//!      ^                                             |     ^                  |
+//!      +-------------- HostEffect::Propose ----------+     +---- HostInput ---+
 //! ```
 //!
-//! - A partition has at most one owner that can release output, also with hosts that return, pauses,
-//!   one-way cuts and clocks whose rates differ by 2 % to either side.
+//! - A partition has at most one owner that can release output, also with hosts that return,
+//!   pauses, one-way cuts and clocks whose rates differ by 2 % to either side.
 //! - What was replicated survives the loss of n - 1 hosts.
 //! - The crate is pure: it has no clock, threads, sockets or files, and no random order. Any bytes
 //!   give a command or an error.
@@ -28,7 +28,7 @@ pub use id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 pub use input::{ConnectionNumber, FollowerAcknowledgement, HostInput, OwnerMessage};
 pub use position::LogPosition;
 pub use region::{CopyState, MemberRecord, RegionFacts};
-pub use role::Role;
+pub use role::MemberRole;
 pub use snapshot::SnapshotError;
 pub use state::ClusterState;
 pub use switches::{Switch, Switches};

@@ -9,15 +9,15 @@ use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
 use crate::input::{ConnectionNumber, FollowerAcknowledgement, OwnerMessage};
 use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES};
-use crate::owner::{Owner, OwnerWords, Wanted};
+use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionFacts};
-use crate::role::{Role, role_of};
+use crate::role::{MemberRole, role_of};
 use crate::switches::{Switch, Switches};
 
 /// What a member is doing, so that it does nothing twice.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Activity {
+enum MemberActivity {
     /// Nothing.
     Idle,
     /// Serves followers in a view.
@@ -28,7 +28,7 @@ enum Activity {
 
 /// One host's part in one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Member {
+pub(crate) struct PartitionMember {
     me: HostId,
     process: u64,
     lease: Lease,
@@ -37,7 +37,7 @@ pub(crate) struct Member {
     facts: Option<RegionFacts>,
     /// When this process learned of the present view and phase.
     phase_began: Monotonic,
-    activity: Activity,
+    activity: MemberActivity,
     promise: Promise,
     is_fenced: bool,
     is_suspecting: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Member {
     repeated: Option<(HostEffect, Monotonic)>,
 }
 
-impl Member {
+impl PartitionMember {
     pub(crate) fn new(
         (me, process): (HostId, u64),
         group: &GroupState,
@@ -64,7 +64,7 @@ impl Member {
             group: group.clone(),
             facts: None,
             phase_began: now,
-            activity: Activity::Idle,
+            activity: MemberActivity::Idle,
             promise: Promise::at_start(lease, switches, now),
             is_fenced: true,
             is_suspecting: false,
@@ -93,8 +93,8 @@ impl Member {
             self.frozen = None;
             self.floor = 0;
             self.repeated = None;
-            if matches!(self.activity, Activity::Following(..)) {
-                self.activity = Activity::Idle;
+            if matches!(self.activity, MemberActivity::Following(..)) {
+                self.activity = MemberActivity::Idle;
             }
         }
         self.facts = Some(facts);
@@ -115,7 +115,7 @@ impl Member {
         }
         if let (CopyState::Follower(_), CopyState::Follower(_)) = (read.copy, known.copy)
             && self.is_frozen()
-            && !matches!(self.activity, Activity::Following(..))
+            && !matches!(self.activity, MemberActivity::Following(..))
         {
             facts.copy = known.copy;
         }
@@ -130,7 +130,7 @@ impl Member {
     /// A complete copy is frozen in each view before its host acts in that view, so that what it
     /// holds is known. Returns whether that is still to be done.
     fn freeze(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) -> bool {
-        let is_following = matches!(self.activity, Activity::Following(..));
+        let is_following = matches!(self.activity, MemberActivity::Following(..));
         let is_due = matches!(facts.copy, CopyState::Follower(_)) && !is_following;
         let (partition, view) = (self.partition(), self.group.view());
         if !is_due || self.is_frozen() || self.switches.is_off(Switch::FreezeFirst) {
@@ -156,7 +156,7 @@ impl Member {
         now: Monotonic,
         (host, view, connection): (HostId, ViewNumber, ConnectionNumber),
     ) {
-        if let Activity::Serving(serving, owner) = &mut self.activity
+        if let MemberActivity::Serving(serving, owner) = &mut self.activity
             && view == *serving
         {
             owner.connected(now, host, connection);
@@ -164,19 +164,19 @@ impl Member {
     }
 
     pub(crate) fn disconnected(&mut self, host: HostId, connection: ConnectionNumber) {
-        if let Activity::Serving(_, owner) = &mut self.activity {
+        if let MemberActivity::Serving(_, owner) = &mut self.activity {
             owner.disconnected(host, connection);
         }
     }
 
     pub(crate) fn behind(&mut self, host: HostId) {
-        if let Activity::Serving(_, owner) = &mut self.activity {
+        if let MemberActivity::Serving(_, owner) = &mut self.activity {
             owner.behind(host);
         }
     }
 
     pub(crate) fn acknowledged(&mut self, now: Monotonic, received: &FollowerAcknowledgement) {
-        if let Activity::Serving(view, owner) = &mut self.activity
+        if let MemberActivity::Serving(view, owner) = &mut self.activity
             && (received.view == *view || self.switches.is_off(Switch::AcknowledgementOfView))
         {
             owner.acknowledged(now, received);
@@ -189,7 +189,7 @@ impl Member {
         message: &OwnerMessage,
         effects: &mut Effects,
     ) {
-        let Activity::Following(view, _) = self.activity else { return };
+        let MemberActivity::Following(view, _) = self.activity else { return };
         if message.view != view {
             return;
         }
@@ -204,36 +204,38 @@ impl Member {
         let Some(facts) = self.facts else { return };
         let role = role_of((self.me, self.process), &self.group, &facts, self.switches);
         self.end_activity(role, effects);
-        if !matches!(role, Role::Waiting | Role::Registering) && self.freeze(now, facts, effects) {
+        if !matches!(role, MemberRole::Waiting | MemberRole::Registering)
+            && self.freeze(now, facts, effects)
+        {
             return;
         }
         match role {
-            Role::Waiting => {}
-            Role::Sealing => self.seal(now, facts, effects),
-            Role::Registering => self.register(now, effects),
-            Role::Promoting => self.promote(now, facts, effects),
-            Role::Serving => self.serve(now, facts, effects),
-            Role::Lost => self.give_up(now, effects),
-            Role::Following(start) => self.follow(now, facts, start, effects),
-            Role::Outdated => self.discard(now, facts, effects),
+            MemberRole::Waiting => {}
+            MemberRole::Sealing => self.seal(now, facts, effects),
+            MemberRole::Registering => self.register(now, effects),
+            MemberRole::Promoting => self.promote(now, facts, effects),
+            MemberRole::Serving => self.serve(now, facts, effects),
+            MemberRole::Lost => self.give_up(now, effects),
+            MemberRole::Following(start) => self.follow(now, facts, start, effects),
+            MemberRole::Outdated => self.discard(now, facts, effects),
         }
     }
 
     /// The role that the last inputs lead to. `None` before the region has said what it is.
-    pub(crate) fn role(&self) -> Option<Role> {
+    pub(crate) fn role(&self) -> Option<MemberRole> {
         self.facts.map(|facts| role_of((self.me, self.process), &self.group, &facts, self.switches))
     }
 
     pub(crate) fn answered(&self, host: HostId) -> Monotonic {
         match &self.activity {
-            Activity::Serving(_, owner) => owner.answered(host),
-            Activity::Idle | Activity::Following(..) => Monotonic::BOOT,
+            MemberActivity::Serving(_, owner) => owner.answered(host),
+            MemberActivity::Idle | MemberActivity::Following(..) => Monotonic::BOOT,
         }
     }
 
     pub(crate) fn is_leased(&self, now: Monotonic) -> bool {
         let until = self.facts.map_or(Monotonic::BOOT, |facts| facts.lease_until);
-        matches!(self.activity, Activity::Serving(..)) && now < until
+        matches!(self.activity, MemberActivity::Serving(..)) && now < until
     }
 
     fn partition(&self) -> PartitionId {
@@ -241,24 +243,24 @@ impl Member {
     }
 
     /// Ends what another role or view has begun.
-    fn end_activity(&mut self, role: Role, effects: &mut Effects) {
+    fn end_activity(&mut self, role: MemberRole, effects: &mut Effects) {
         let (partition, view) = (self.partition(), self.group.view());
         match (&self.activity, role) {
-            (Activity::Idle, _) => {}
-            (Activity::Serving(serving, _), Role::Serving) if *serving == view => {}
-            (Activity::Following(following, owner), Role::Following(_))
+            (MemberActivity::Idle, _) => {}
+            (MemberActivity::Serving(serving, _), MemberRole::Serving) if *serving == view => {}
+            (MemberActivity::Following(following, owner), MemberRole::Following(_))
                 if *following == view && Some(*owner) == self.group.owner() => {}
-            (Activity::Following(..), Role::Sealing)
+            (MemberActivity::Following(..), MemberRole::Sealing)
                 if self.switches.is_off(Switch::FreezeFirst) => {}
-            (Activity::Serving(..), _) => {
-                self.activity = Activity::Idle;
+            (MemberActivity::Serving(..), _) => {
+                self.activity = MemberActivity::Idle;
                 self.is_fenced = true;
                 effects.push(HostEffect::StopServing { partition });
                 effects.push(HostEffect::Fence { partition });
                 self.tell(ClusterEventKind::OwnerStopped, effects);
             }
-            (Activity::Following(..), _) => {
-                self.activity = Activity::Idle;
+            (MemberActivity::Following(..), _) => {
+                self.activity = MemberActivity::Idle;
                 effects.push(HostEffect::StopFollowing { partition });
             }
         }
@@ -319,16 +321,16 @@ impl Member {
     fn serve(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
         let (partition, view) = (self.partition(), self.group.view());
         self.store_owner(None, effects);
-        if !matches!(self.activity, Activity::Serving(..)) {
+        if !matches!(self.activity, MemberActivity::Serving(..)) {
             let owner = Owner::new(self.lease, self.switches, now);
-            self.activity = Activity::Serving(view, owner);
+            self.activity = MemberActivity::Serving(view, owner);
             self.is_fenced = true;
             effects.push(HostEffect::Fence { partition });
             effects.push(HostEffect::Serve { partition, view });
             self.tell(ClusterEventKind::OwnerStarted, effects);
         }
         let facts = self.facts.unwrap_or(facts);
-        let Activity::Serving(_, owner) = &self.activity else { return };
+        let MemberActivity::Serving(_, owner) = &self.activity else { return };
         let (group, record) = (&self.group, &facts.record);
         let replicated = owner.replicated(group, record, None).unwrap_or(0);
         let lease_until = owner.lease_until(group, record, None);
@@ -376,7 +378,7 @@ impl Member {
     }
 
     fn change_membership(&mut self, now: Monotonic, effects: &mut Effects) {
-        let (Activity::Serving(_, owner), Some(facts)) = (&self.activity, self.facts) else {
+        let (MemberActivity::Serving(_, owner), Some(facts)) = (&self.activity, self.facts) else {
             return;
         };
         let RegionFacts { record, replicated, lease_until, .. } = facts;
@@ -384,10 +386,10 @@ impl Member {
         let wanted = owner.wanted(now, self.me, &self.group, (&record, &words));
         let (partition, revision) = (self.partition(), self.group.revision());
         match wanted {
-            Some(Wanted::Full(host)) => {
+            Some(WantedChange::Full(host)) => {
                 self.propose(now, Command::Full { partition, revision, host }, effects);
             }
-            Some(Wanted::Evict(host)) => {
+            Some(WantedChange::Evict(host)) => {
                 // Stored, and not counted from now on, before it is proposed.
                 self.store_owner(Some(host), effects);
                 if self.propose(now, Command::Evict { partition, revision, host }, effects) {
@@ -408,8 +410,8 @@ impl Member {
         let (partition, view) = (self.partition(), self.group.view());
         let Some(owner) = self.group.owner() else { return };
         self.store_view(effects);
-        if matches!(self.activity, Activity::Idle) {
-            self.activity = Activity::Following(view, owner);
+        if matches!(self.activity, MemberActivity::Idle) {
+            self.activity = MemberActivity::Following(view, owner);
             effects.push(HostEffect::Follow { partition, owner, view, start });
         }
         let is_complete = matches!(facts.copy, CopyState::Follower(_));

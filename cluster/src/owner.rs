@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// What the owner knows of a follower's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Follower {
+struct CountedFollower {
     connection: ConnectionNumber,
     /// Everything up to here is applied. `None`: the copy has gaps, or has not acknowledged yet.
     position: Option<u64>,
@@ -30,12 +30,12 @@ pub(crate) struct Owner {
     switches: Switches,
     /// When this process began to serve this view.
     began: Monotonic,
-    followers: BTreeMap<HostId, Follower>,
+    followers: BTreeMap<HostId, CountedFollower>,
 }
 
 /// A change of the membership that the owner wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedChange {
     Full(HostId),
     Evict(HostId),
 }
@@ -58,7 +58,7 @@ impl Owner {
             return;
         }
         // A new connection forgets what the old one acknowledged: the region may be another one.
-        let follower = Follower {
+        let follower = CountedFollower {
             connection,
             position: None,
             stamp: Monotonic::BOOT,
@@ -119,7 +119,7 @@ impl Owner {
         group: &'a GroupState,
         record: &'a MemberRecord,
         without: Option<HostId>,
-    ) -> impl Iterator<Item = &'a Follower> {
+    ) -> impl Iterator<Item = &'a CountedFollower> {
         let is_evicting = move |host| {
             record.evicting == Some(host)
                 && record.revision == group.revision()
@@ -185,26 +185,26 @@ impl Owner {
         me: HostId,
         group: &GroupState,
         (record, words): (&MemberRecord, &OwnerWords),
-    ) -> Option<Wanted> {
+    ) -> Option<WantedChange> {
         if record.revision == group.revision()
             && let Some(host) = record.evicting
             && group.full().contains(&host)
         {
-            return Some(Wanted::Evict(host));
+            return Some(WantedChange::Evict(host));
         }
         let others = || group.group().iter().copied().filter(|host| *host != me);
         let is_ready = |host: &HostId| {
             !group.full().contains(host) && self.is_complete(now, *host, words.replicated)
         };
         if let Some(host) = others().find(is_ready) {
-            return Some(Wanted::Full(host));
+            return Some(WantedChange::Full(host));
         }
         if group.full().len() <= group.acknowledgements() {
             return None;
         }
         let is_silent = |host: &HostId| group.full().contains(host) && self.is_silent(now, *host);
         let may_go = |host: &HostId| self.others_suffice(now, group, (record, words), *host);
-        others().filter(is_silent).find(may_go).map(Wanted::Evict)
+        others().filter(is_silent).find(may_go).map(WantedChange::Evict)
     }
 
     fn is_complete(&self, now: Monotonic, host: HostId, replicated: u64) -> bool {

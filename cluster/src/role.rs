@@ -9,13 +9,14 @@ use crate::switches::{Switch, Switches};
 
 /// The part of a host in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum MemberRole {
     /// The applied state is older than what this host has already acted on, or does not concern it.
     Waiting,
     /// The owner is excluded: this host freezes its copy and reports.
     Sealing,
-    /// The region is new, so this host does not know what it has acted on before. It waits until the
-    /// applied state shows a command of this very process: then the state is no older than that.
+    /// The region is new, so this host does not know what it has acted on before. It waits until
+    /// the applied state shows a command of this very process: then the state is no older than
+    /// that.
     Registering,
     /// This host is the owner, and its region is not promoted yet.
     Promoting,
@@ -49,19 +50,19 @@ pub(crate) fn role_of(
     group: &GroupState,
     facts: &RegionFacts,
     switches: Switches,
-) -> Role {
+) -> MemberRole {
     let is_older = group.view() < facts.record.view && !switches.is_off(Switch::StoredView)
         || group.revision() < facts.record.revision && !switches.is_off(Switch::StoredRevision);
     if is_older || !group.group().contains(&me) {
-        return Role::Waiting;
+        return MemberRole::Waiting;
     }
     let is_registered = group.registered().get(&me) == Some(&process);
     let is_known = facts.record.view > ViewNumber::NONE || switches.is_off(Switch::RegisterFirst);
     if !is_known && !is_registered {
-        return Role::Registering;
+        return MemberRole::Registering;
     }
     match group.phase() {
-        GroupPhase::Sealing { .. } => Role::Sealing,
+        GroupPhase::Sealing { .. } => MemberRole::Sealing,
         GroupPhase::Serving { .. } if group.owner() == Some(me) => {
             owner_role(is_registered, group, facts.copy)
         }
@@ -69,31 +70,32 @@ pub(crate) fn role_of(
     }
 }
 
-fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Role {
+fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> MemberRole {
     // Nothing was ever replicated.
     let is_first = group.seal().is_none() && group.full().len() == 1;
     match copy {
-        CopyState::Owner { origin } if origin == group.origin() => Role::Serving,
+        CopyState::Owner { origin } if origin == group.origin() => MemberRole::Serving,
         CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty | CopyState::Joining
             if is_first =>
         {
             if is_registered {
-                Role::Promoting
+                MemberRole::Promoting
             } else {
-                Role::Registering
+                MemberRole::Registering
             }
         }
-        // Only `AcceptLoss` gives a partition to an old owner. Its own log may go on behind the seal.
+        // Only `AcceptLoss` gives a partition to an old owner. Its own log may go on behind the
+        // seal.
         CopyState::Owner { origin } if group.seal().is_some_and(|seal| origin == seal.origin) => {
-            Role::Promoting
+            MemberRole::Promoting
         }
         CopyState::Follower(held) if group.seal().is_some_and(|seal| is_at(&held, &seal)) => {
-            Role::Promoting
+            MemberRole::Promoting
         }
         CopyState::Empty
         | CopyState::Joining
         | CopyState::Follower(_)
-        | CopyState::Owner { .. } => Role::Lost,
+        | CopyState::Owner { .. } => MemberRole::Lost,
     }
 }
 
@@ -101,21 +103,120 @@ fn is_at(held: &LogPosition, seal: &LogPosition) -> bool {
     held.compare(seal).is_eq() && !held.is_fork_of(seal)
 }
 
-fn follower_role(group: &GroupState, copy: CopyState, switches: Switches) -> Role {
+fn follower_role(group: &GroupState, copy: CopyState, switches: Switches) -> MemberRole {
     let is_within = |held: &LogPosition| {
         group.seal().is_some_and(|seal| {
             held.origin == seal.origin && held.compare(&seal).is_le() && !held.is_fork_of(&seal)
         })
     };
     match copy {
-        CopyState::Empty | CopyState::Joining => Role::Following(FollowStart::Discard),
+        CopyState::Empty | CopyState::Joining => MemberRole::Following(FollowStart::Discard),
         CopyState::Follower(held)
             if held.origin == group.origin()
                 || is_within(&held)
                 || switches.is_off(Switch::DiscardOutdated) =>
         {
-            Role::Following(FollowStart::Continue)
+            MemberRole::Following(FollowStart::Continue)
         }
-        CopyState::Follower(_) | CopyState::Owner { .. } => Role::Outdated,
+        CopyState::Follower(_) | CopyState::Owner { .. } => MemberRole::Outdated,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Command;
+    use crate::id::{PartitionId, Revision};
+    use crate::region::MemberRecord;
+    use std::fmt::Write as _;
+
+    const PARTITION: PartitionId = PartitionId(1);
+
+    fn held(origin: u64, position: u64) -> LogPosition {
+        let origin = ViewNumber(origin);
+        LogPosition { origin, log: [1; 16], incarnation: 1, position, check: position }
+    }
+
+    /// Host 1 of three was excluded, and host 2 owns the partition from position 8 on.
+    fn sealed() -> GroupState {
+        let mut group = GroupState::new(PARTITION, &[HostId(1), HostId(2), HostId(3)], 2);
+        for host in [HostId(2), HostId(3)] {
+            let revision = group.revision();
+            group.apply(&Command::Full { partition: PARTITION, revision, host });
+        }
+        let view = ViewNumber(1);
+        group.apply(&Command::Exclude { partition: PARTITION, view });
+        for (host, position) in [(2, 8), (3, 7)] {
+            let (host, held, view) = (HostId(host), held(1, position), ViewNumber(2));
+            group.apply(&Command::Report { partition: PARTITION, view, host, held });
+        }
+        group
+    }
+
+    fn line(text: &mut String, name: &str, me: u16, group: &GroupState, view: u64) {
+        let copies = [
+            CopyState::Empty,
+            CopyState::Joining,
+            CopyState::Follower(held(1, 7)),
+            CopyState::Follower(held(1, 8)),
+            CopyState::Follower(held(1, 9)),
+            CopyState::Follower(held(2, 3)),
+            CopyState::Owner { origin: ViewNumber(0) },
+            CopyState::Owner { origin: ViewNumber(1) },
+            CopyState::Owner { origin: ViewNumber(2) },
+        ];
+        let _ = write!(text, "{name}:");
+        for copy in copies {
+            let record =
+                MemberRecord { view: ViewNumber(view), revision: Revision(0), evicting: None };
+            let facts = RegionFacts { copy, record, ..RegionFacts::NEW };
+            let role = role_of((HostId(me), 7), group, &facts, Switches::default());
+            let _ = match role {
+                MemberRole::Following(start) => write!(text, " {start:?}"),
+                MemberRole::Waiting
+                | MemberRole::Registering
+                | MemberRole::Sealing
+                | MemberRole::Promoting
+                | MemberRole::Serving
+                | MemberRole::Lost
+                | MemberRole::Outdated => write!(text, " {role:?}"),
+            };
+        }
+        text.push('\n');
+    }
+
+    #[test]
+    fn the_table_of_roles() {
+        let mut text = String::new();
+        let new = GroupState::new(PARTITION, &[HostId(1), HostId(2), HostId(3)], 2);
+        let group = sealed();
+        let mut sealing = group.clone();
+        sealing.apply(&Command::Exclude { partition: PARTITION, view: ViewNumber(2) });
+        let mut registered = new.clone();
+        registered.apply(&Command::Register { partition: PARTITION, host: HostId(1), process: 7 });
+        line(&mut text, "new, owner", 1, &new, 1);
+        line(&mut text, "registered, owner", 1, &registered, 0);
+        line(&mut text, "sealing", 3, &sealing, 2);
+        line(&mut text, "sealed, owner", 2, &group, 2);
+        line(&mut text, "sealed, other", 3, &group, 2);
+        line(&mut text, "no record", 3, &group, 0);
+        line(&mut text, "newer record", 3, &group, 3);
+        line(&mut text, "not in the group", 9, &group, 2);
+        let columns = "Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2)";
+        assert_eq!(
+            format!("{columns}\n{text}"),
+            "\
+Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2)
+new, owner: Registering Registering Lost Lost Lost Lost Registering Serving Lost
+registered, owner: Promoting Promoting Lost Lost Lost Lost Promoting Serving Lost
+sealing: Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing
+sealed, owner: Lost Lost Lost Promoting Lost Lost Lost Promoting Serving
+sealed, other: Discard Discard Continue Continue Outdated Continue Outdated Outdated Outdated
+no record: Registering Registering Registering Registering Registering Registering Registering \
+Registering Registering
+newer record: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
+not in the group: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
+"
+        );
     }
 }

@@ -4,9 +4,9 @@
 //! the order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
 //! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
-//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal; registered u8,
-//! and for each host u16 and process u64. Sets are in
-//! ascending order, so a state has exactly one encoding.
+//! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal;
+//! registered u8, and for each host u16 and process u64. Sets are in ascending order, so a state
+//! has exactly one encoding.
 
 use crate::config::Lease;
 use crate::group::{AcceptedLoss, GroupPhase, GroupState};
@@ -187,6 +187,7 @@ impl<'a> Input<'a> {
         Some(position)
     }
 
+    #[expect(clippy::option_option, reason = "damaged bytes, or an absent position")]
     fn optional_position(&mut self) -> Option<Option<LogPosition>> {
         if self.flag()? { self.position().map(Some) } else { Some(None) }
     }

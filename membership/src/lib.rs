@@ -1,5 +1,5 @@
 //! Layer 4: the engines that order the commands of a cluster on all its hosts. A crate of its own,
-//! because no other one should pay for openraft. See `docs/decisions/027-membership.md`.
+//! because no other one should pay for openraft. See `docs/decisions/028-membership.md`.
 
 #![forbid(unsafe_code)]
 

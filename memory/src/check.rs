@@ -56,6 +56,9 @@ pub struct CheckReport {
     pub bytes_index: u64,
     /// Bytes of free units, of cells in queues and of bump ranges.
     pub bytes_free: u64,
+    /// Bytes of replaced versions and transactions that the log holds. They are not free until the
+    /// log gives them up.
+    pub bytes_held: u64,
     /// Bytes of cells that are not reachable.
     pub bytes_leaked: u64,
     /// Bytes of the heap that were allocated.
@@ -494,7 +497,9 @@ impl Checker<'_> {
             {
                 self.report.fault(format!("cell {next:#x}: in {name}, retired in {retired:#x}"));
             }
-            self.report.bytes_free += cell::bytes_at(self.map, next)?;
+            let bytes = cell::bytes_at(self.map, next)?;
+            let CheckReport { bytes_held, bytes_free, .. } = &mut self.report;
+            *(if class == HELD { bytes_held } else { bytes_free }) += bytes;
             next = cell::word(self.map, next, WORD_NEXT)?.load(Ordering::Acquire);
         }
         Ok(last)

@@ -300,7 +300,7 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// The end of the lease by the clock of this boot, which may have passed; zero if there is none.
+    /// The end of the lease by the clock of this boot, which may have passed. Zero: there is none.
     ///
     /// # Errors
     /// `Damaged`.

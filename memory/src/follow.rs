@@ -17,8 +17,8 @@ use crate::index::bucket::{
 };
 use crate::layout::{
     CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
-    FOLLOW_PLACES, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN, LOG_SHIPPED, SUPER_ID,
-    SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
+    FOLLOW_PLACES, FOLLOW_REACHED, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN, LOG_SHIPPED,
+    SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -71,6 +71,9 @@ pub struct Following {
     pub source: LogIdentity,
     /// What it has applied.
     pub applied: FollowPosition,
+    /// The position up to which it has everything: not below that of `applied`, behind which there
+    /// is no entry up to here.
+    pub reached: u64,
 }
 
 impl FollowState {
@@ -95,10 +98,9 @@ impl FollowState {
         match unseal(word, "the state of a follower has a flipped bit")? {
             0 => Ok(None),
             1 => Ok(Some(Self::Joining)),
-            2 => Ok(Some(Self::Full)),
+            2 | Self::SWITCHING => Ok(Some(Self::Full)),
             3 => Ok(Some(Self::Promoting)),
             4 => Ok(Some(Self::Extending)),
-            Self::SWITCHING => Ok(Some(Self::Full)),
             6 => Ok(Some(Self::Demoting)),
             _ => Err(Corruption("a follower has an unknown state")),
         }
@@ -145,12 +147,19 @@ fn applied(map: &Map) -> Result<FollowPosition, Corruption> {
     Ok(one.into_iter().chain(other).max_by_key(|place| place.position).unwrap_or_default())
 }
 
+fn reached(map: &Map) -> Result<u64, Corruption> {
+    match load(map, FOLLOW_REACHED)? {
+        0 => Ok(0),
+        word => unseal(word, "the position that a follower has reached has a flipped bit"),
+    }
+}
+
 /// What a region follows, if it follows another one.
 pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     let Some(state) = FollowState::of_word(load(map, FOLLOW_STATE)?)? else { return Ok(None) };
     if switch::is_switching(map)? {
         let (source, applied) = switch::target(map)?;
-        return Ok(Some(Following { state, source, applied }));
+        return Ok(Some(Following { state, source, applied, reached: applied.position }));
     }
     let mut words = [0; 4];
     for (word, at) in words.iter_mut().zip(SOURCE_WORDS) {
@@ -165,7 +174,8 @@ pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     } else {
         return Err(Corruption("the log that a region follows has a flipped bit"));
     };
-    Ok(Some(Following { state, source, applied: applied(map)? }))
+    let (applied, reached) = (applied(map)?, reached(map)?);
+    Ok(Some(Following { state, source, applied, reached: reached.max(applied.position) }))
 }
 
 /// The incarnation of the region's log.
@@ -206,7 +216,7 @@ pub(crate) fn rejoin(map: &Map) -> Result<(), Corruption> {
     for place in FOLLOW_PLACES {
         store(map, place + 16, 0)?;
     }
-    for at in SOURCE_WORDS {
+    for at in SOURCE_WORDS.into_iter().chain([FOLLOW_REACHED]) {
         store(map, at, 0)?;
     }
     store(map, FOLLOW_CHECK, check_of(&[0; 4]))?;
@@ -218,6 +228,7 @@ fn name_source(map: &Map, source: LogIdentity) -> Result<(), Corruption> {
     let [one, other] = source.region;
     let words = [one, other, source.incarnation, source.origin];
     store(map, FOLLOW_CHECK, 0)?;
+    store(map, FOLLOW_REACHED, 0)?;
     crash_point!("follow.unnamed");
     for (word, at) in words.into_iter().zip(SOURCE_WORDS) {
         store(map, at, word)?;
@@ -339,6 +350,19 @@ impl Member {
         // `None` is lower than any position.
         let at = if position_at(one)? <= position_at(other)? { one } else { other };
         Ok(store_place(map, at, applied)?)
+    }
+
+    /// Behind the last applied entry there is none up to this position, which the copy has
+    /// therefore reached. The caller has the follower's lock.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_follow_reached(&self, position: u64) -> Result<()> {
+        const TOO_HIGH: Corruption = Corruption("a position that no log has");
+        if position >> 48 != 0 {
+            return Err(TOO_HIGH.into());
+        }
+        Ok(store(self.map(), FOLLOW_REACHED, seal(position))?)
     }
 
     /// The last entry that a follower of this region has acknowledged. Position 0: not known.

@@ -218,17 +218,9 @@ impl fmt::Display for Error {
             Self::NoObject { address } => {
                 write!(f, "no object has the address {address:#x}: {NO_OBJECT}")
             }
-            Self::Stalled { holder } => write!(
-                f,
-                "{holder} is alive but stopped while it holds a lock that this write needs: let it \
-                 run (kill -CONT) or end it (kill -KILL), then try again"
-            ),
+            Self::Stalled { holder } => stalled(f, holder),
             Self::NotOwner { namespace, address } => not_owner(f, namespace, address.as_deref()),
-            Self::Fenced { namespace } => write!(
-                f,
-                "namespace {namespace:?} is not writable: this host has no lease of it at present. \
-                 Try again, or write at the host that owns it (`nearstate cluster status`)"
-            ),
+            Self::Fenced { namespace } => fenced(f, namespace),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
@@ -268,6 +260,22 @@ fn limit_reached(
 }
 
 /// Writes the reason and the remedy for a write at a follower.
+fn stalled(f: &mut fmt::Formatter<'_>, holder: &Holder) -> fmt::Result {
+    write!(
+        f,
+        "{holder} is alive but stopped while it holds a lock that this write needs: let it run \
+         (kill -CONT) or end it (kill -KILL), then try again"
+    )
+}
+
+fn fenced(f: &mut fmt::Formatter<'_>, namespace: &str) -> fmt::Result {
+    write!(
+        f,
+        "namespace {namespace:?} is not writable: this host has no lease of it at present. Try \
+         again, or write at the host that owns it (`nearstate cluster status`)"
+    )
+}
+
 fn not_owner(f: &mut fmt::Formatter<'_>, namespace: &str, address: Option<&str>) -> fmt::Result {
     if let Some(address) = address {
         return write!(f, "namespace {namespace:?} belongs to another host: write at {address}");

@@ -2,7 +2,7 @@
 //!
 //! An engine orders opaque commands. It applies them to a [`StateMachine`], of which it takes and
 //! restores snapshots, and it reports what it has applied as [`EngineEvent`]s. No lease and no data
-//! passes through it (`docs/decisions/027-membership.md`).
+//! passes through it (`docs/decisions/028-membership.md`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;

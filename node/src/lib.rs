@@ -11,6 +11,7 @@ mod node;
 mod cluster;
 mod consensus;
 mod partition;
+mod outbound;
 mod peer;
 mod sampler;
 mod worker;
@@ -42,6 +43,7 @@ pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
+pub use outbound::OutboundStream;
 pub use partition::{FollowTarget, Freeze, Partition, PartitionConfig, PartitionState};
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,

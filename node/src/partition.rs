@@ -5,7 +5,7 @@
 //! |---|---|
 //! | follows the owner | [`Partition::follow`], [`Partition::freeze`] |
 //! | becomes the owner | [`Partition::promote`], [`Partition::serve`] |
-//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`], [`Partition::set_fenced`] |
+//! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`] |
 //! | is the owner no longer | [`Partition::demote`], then [`Partition::follow`] |
 //!
 //! What happens on the connections comes as [`PartitionInput`](crate::PartitionInput), on their
@@ -26,11 +26,11 @@ use nearstate_store::{
     WhenFull,
 };
 
-use self::member::{MemberThread, Target};
+use self::member::{MemberThread, OwnerTarget};
 use crate::peer::ClientTls;
-use crate::peer::events::{FollowerStats, PeerEvent};
-use crate::peer::group::{CatchUp, Group, PartitionInputs};
-use crate::peer::served::{PeerShared, SourceConfig};
+use crate::peer::events::{FollowerStats, PeerEvent, SourceConfig};
+use crate::peer::group::{CatchUp, PartitionGroup, PartitionInputs};
+use crate::peer::served::PeerShared;
 use crate::peer::source::PeerListener;
 
 /// The copy of a partition.
@@ -72,7 +72,8 @@ pub enum Freeze {
     Frozen {
         /// The log.
         log: LogIdentity,
-        /// The last entry of it that the region has.
+        /// The position up to which the region has everything, and the check value of the last
+        /// entry up to there.
         place: FollowPosition,
         /// True if it is the region's own log.
         is_own: bool,
@@ -124,7 +125,7 @@ pub struct PartitionState {
 #[derive(Debug)]
 pub struct Partition {
     shared: Arc<PeerShared>,
-    group: Arc<Group>,
+    group: Arc<PartitionGroup>,
     session: Mutex<Session>,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
@@ -148,7 +149,7 @@ impl Partition {
     /// `System`: no thread; those of a session.
     pub fn open(config: PartitionConfig, region: &Region) -> Result<Self> {
         let PartitionConfig { cluster_id, partition, host, lease, namespaces, .. } = config;
-        let group = Arc::new(Group::new((cluster_id, partition), lease, config.inputs));
+        let group = Arc::new(PartitionGroup::new((cluster_id, partition), lease, config.inputs));
         let source = SourceConfig {
             namespaces,
             keeps: true,
@@ -227,7 +228,7 @@ impl Partition {
         }
         session.set_owner_address(clients)?;
         self.group.clear_floor();
-        self.member.set(Some(Target { view, address: address.to_owned(), discards }));
+        self.member.set(Some(OwnerTarget { view, address: address.to_owned(), discards }));
         Ok(())
     }
 
@@ -259,18 +260,21 @@ impl Partition {
         };
         // A connection of a higher view may be what is followed already.
         self.member.end_below(view);
-        let Some(Following { state, source, applied }) = following else {
+        let Some(Following { state, source, applied, reached }) = following else {
             self.stop_serving();
             session.set_fenced(true)?;
             session.drain_logged()?;
-            let (log, place) = (session.log_identity()?, session.last_entry()?);
+            // Nothing is undecided, so the end of the log is the position of its last entry.
+            let (log, check) = (session.log_identity()?, session.last_entry()?.check);
+            let place = FollowPosition { position: session.log_tail_position()?, check };
             return Ok(Freeze::Frozen { log, place, is_own: true });
         };
         // A promotion that was killed has fenced writers: the copy is as it was.
         let is_whole = matches!(state, FollowState::Full | FollowState::Promoting)
             && session.is_bound(self.group.cluster_id)?;
         Ok(if is_whole {
-            Freeze::Frozen { log: source, place: applied, is_own: false }
+            let place = FollowPosition { position: reached, check: applied.check };
+            Freeze::Frozen { log: source, place, is_own: false }
         } else {
             Freeze::NotFull
         })
@@ -279,8 +283,8 @@ impl Partition {
     /// Makes the frozen copy the owner's region: its namespaces are logged, then they may be
     /// written. Members of the old log get what they lack. Writers are fenced until
     /// [`Partition::set_fenced`], so that the driver says when they begin. `seal`: what the copy
-    /// must hold, exactly; `None`: the region is an ordinary one, or an owner's, and its log becomes
-    /// that of the partition. Repeated after a kill.
+    /// must hold, exactly; `None`: the region is an ordinary one, and its log becomes that of
+    /// the partition. Repeated after a kill.
     ///
     /// # Errors
     /// `BadArgument`: a higher view was seen, the region is no copy, or it does not hold the seal;
@@ -304,11 +308,16 @@ impl Partition {
             session.bind(self.group.cluster_id)?;
             return Ok(None);
         };
-        let known =
-            session.takeover()?.filter(|takeover| (takeover.old, takeover.seal) == (log, place));
+        let known = session.takeover()?.filter(|takeover| {
+            takeover.old == log
+                && takeover.seal.check == place.check
+                && takeover.seal.position <= place.position
+        });
         match session.following()? {
             None if known.is_some_and(|takeover| takeover.own.origin == view) => return Ok(known),
-            Some(following) if (following.source, following.applied) == (log, place) => {}
+            Some(known)
+                if known.source == log
+                    && (known.reached, known.applied.check) == (place.position, place.check) => {}
             Some(_) | None => return refused("the copy does not hold exactly what was sealed"),
         }
         let takeover = session.promote_logged(view, WhenFull::Refuse, false)?;

@@ -5,6 +5,7 @@
 //! in turn, so a follower that is slow delays no other one, and no client.
 
 pub(crate) mod follower;
+pub(crate) mod applier;
 pub(crate) mod source;
 mod admission;
 mod shipper;
@@ -12,7 +13,6 @@ pub(crate) mod served;
 mod declared;
 pub(crate) mod group;
 pub(crate) mod kept;
-pub(crate) mod applier;
 pub(crate) mod events;
 mod convert;
 mod stream;
@@ -21,7 +21,7 @@ pub(crate) mod stopwatch;
 mod limits;
 
 pub use client_tls::ClientTls;
-pub use events::{FollowerStats, PeerConfig, PeerEvent};
-pub use follower::{FollowConfig, FollowEvent, FollowProgress, follow};
+pub use events::{FollowProgress, FollowerStats, PeerConfig, PeerEvent};
+pub use follower::{FollowConfig, FollowEvent, follow};
 pub use group::{PartitionInput, PartitionInputs};
 pub use source::{FollowerList, PeerListener, PeerServer};

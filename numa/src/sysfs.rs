@@ -164,12 +164,11 @@ impl SysTree {
     fn cpu(&self, number: u32, online: &CpuSet) -> Result<Cpu> {
         let folder = format!("devices/system/cpu/cpu{number}/topology");
         let siblings = self
-            .first_of([
-                self.list(&format!("{folder}/core_cpus_list")),
-                self.list(&format!("{folder}/thread_siblings_list")),
-                self.mask(&format!("{folder}/core_cpus")),
-                self.mask(&format!("{folder}/thread_siblings")),
-            ])?
+            .set_of(
+                &folder,
+                &["core_cpus_list", "thread_siblings_list"],
+                &["core_cpus", "thread_siblings"],
+            )?
             .map(|set| set.intersection(online))
             .filter(|set| set.contains(number));
         let id = |name: &str| -> Result<Option<u32>> {
@@ -190,16 +189,20 @@ impl SysTree {
         })
     }
 
-    #[expect(clippy::unused_self, reason = "reads as a property of the tree")]
-    fn first_of<const N: usize>(
-        &self,
-        sources: [Result<Option<CpuSet>>; N],
-    ) -> Result<Option<CpuSet>> {
-        let mut found = None;
-        for source in sources {
-            found = found.or(source?);
+    /// The first of these files that exists, lists before masks. The others are not read: a large
+    /// machine has thousands of files.
+    fn set_of(&self, folder: &str, lists: &[&str], masks: &[&str]) -> Result<Option<CpuSet>> {
+        for name in lists {
+            if let Some(set) = self.list(&format!("{folder}/{name}"))? {
+                return Ok(Some(set));
+            }
         }
-        Ok(found)
+        for name in masks {
+            if let Some(set) = self.mask(&format!("{folder}/{name}"))? {
+                return Ok(Some(set));
+            }
+        }
+        Ok(None)
     }
 
     /// Each cache once. A processor that a cache of the same index contains is not read again.
@@ -226,10 +229,7 @@ impl SysTree {
 
     fn cache(&self, folder: &str) -> Result<Option<Cache>> {
         let Some(level) = self.number(&format!("{folder}/level"))? else { return Ok(None) };
-        let cpus = self.first_of([
-            self.list(&format!("{folder}/shared_cpu_list")),
-            self.mask(&format!("{folder}/shared_cpu_map")),
-        ])?;
+        let cpus = self.set_of(folder, &["shared_cpu_list"], &["shared_cpu_map"])?;
         let kind = match self.text(&format!("{folder}/type"))?.as_deref().map(str::trim) {
             Some("Instruction") => CacheKind::Instruction,
             Some("Data") => CacheKind::Data,
@@ -249,10 +249,7 @@ impl SysTree {
                 let what = format!("node {number} is above the maximum of {}", NODES_MAX - 1);
                 return Err(unusable(&self.origin, &what));
             }
-            let cpus = self.first_of([
-                self.list(&format!("{folder}/cpulist")),
-                self.mask(&format!("{folder}/cpumap")),
-            ])?;
+            let cpus = self.set_of(&folder, &["cpulist"], &["cpumap"])?;
             let distances = self.text(&format!("{folder}/distance"))?.unwrap_or_default();
             let distances = distances.split_whitespace().map(|word| word.parse().unwrap_or(0));
             let memory = self.text(&format!("{folder}/meminfo"))?;

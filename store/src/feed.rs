@@ -212,7 +212,8 @@ impl Session {
         };
         let (phase, last) = match start {
             FeedStart::Continues => (FeedPhase::Full, applied),
-            FeedStart::Joins => (FeedPhase::Walking, FollowPosition::default()),
+            // The follower has it when it has all records.
+            FeedStart::Joins => (FeedPhase::Walking, self.last_entry()?),
         };
         let progress = Progress {
             session: self,
@@ -320,11 +321,11 @@ impl LogFeed<'_> {
             && self.stream.next_position() > until
         {
             self.progress.phase = FeedPhase::Full;
-            if self.progress.last.position < until {
-                // The last position was that of no entry, or of one before the walk.
+            if self.progress.last.position == 0 {
+                // The log has no entry, or has forgotten the last one.
                 self.progress.last = FollowPosition { position: until, check: UNKNOWN };
-                self.sent.push_back(self.progress.last);
             }
+            self.sent.push_back(self.progress.last);
             sink.send(FeedItem::Joined(self.progress.last))?;
         }
         Ok(())

@@ -345,8 +345,8 @@ impl Follower<'_> {
     }
 
     /// The copy has everything of the log that it follows, whose owner has gone. From here on it
-    /// follows the log of the new owner behind a position at which nothing is changed. `numbers` has
-    /// the number that each namespace has at the new owner, by its present one. A kill leaves one
+    /// follows the log of the new owner behind a position at which nothing is changed. `numbers`
+    /// has the number of each namespace at the new owner, by its present one. A kill leaves one
     /// log or the other. The source then tells its namespaces.
     ///
     /// # Errors
@@ -570,6 +570,14 @@ impl Follower<'_> {
     /// `Damaged`.
     pub fn set_position(&self, applied: FollowPosition) -> Result<()> {
         self.session.member.set_follow_position(applied)
+    }
+
+    /// Behind the last applied entry there is none up to this position.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_reached(&self, position: u64) -> Result<()> {
+        self.session.member.set_follow_reached(position)
     }
 
     /// The copy has everything up to this position: its tags are declared, and it is full.

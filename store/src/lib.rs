@@ -54,7 +54,7 @@ pub use follow::{Follower, Promotion};
 pub use index::schema::{Tag, TagSchema, TagState};
 pub use index::{ordered, search};
 pub use log::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
-pub use log::entry::{StreamedChange, StreamedRecord};
+pub use log::entry::{StreamedChange, StreamedRecord, StreamedVersions};
 pub use log::receipt::{Receipt, ReceiptState};
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, FollowPosition, FollowState, Following, Inspection, LogIdentity,

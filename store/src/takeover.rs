@@ -12,16 +12,16 @@
 //! P7  state := none                           D7  state := joining, of no log
 //! ```
 //!
-//! Each is repeated after a kill. P3 and P4 are not repeated behind P5: somebody may have written
+//! Each is repeated after a kill. P3 and P4 are not repeated behind P5: a writer may have begun
 //! since P6, and the log that begins at the stored position has that.
 
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{FollowPosition, FollowState, Following, LogIdentity, OwnerLease, Takeover};
+use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, Takeover};
 use nearstate_model::{Error, Result};
 
-use crate::log::consumer::{StreamItem, WhenFull};
+use crate::log::consumer::WhenFull;
 use crate::session::Session;
 
 /// What a demotion has changed.
@@ -190,16 +190,23 @@ impl Session {
         Ok(takeover)
     }
 
-    /// The log of an ordinary region becomes that of a partition: its positions are those of another
-    /// incarnation. Does nothing if that was done before.
+    /// The log of an ordinary region becomes that of a partition: its positions are those of
+    /// another incarnation. Does nothing if that was done before.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`.
+    /// `BadArgument`: it is that of a partition since another view; `Damaged`, `Forked`.
     pub fn begin_partition(&self, view: u64) -> Result<()> {
-        if self.member.log_identity()?.origin == view {
-            return Ok(());
+        match self.member.log_identity()?.origin {
+            0 => self.begin_incarnation(view),
+            origin if origin == view => Ok(()),
+            origin => {
+                let detail = format!(
+                    "the region's log is that of its partition since view {origin}: it does not \
+                     begin anew in view {view}"
+                );
+                Err(Error::BadArgument { detail })
+            }
         }
-        self.begin_incarnation(view)
     }
 
     fn begin_incarnation(&self, view: u64) -> Result<()> {
@@ -209,8 +216,8 @@ impl Session {
         self.member.set_log_origin(view)
     }
 
-    /// The writers of logged namespaces that are in their commit end it. Before, they are fenced, so
-    /// no other one begins.
+    /// The writers of logged namespaces that are in their commit end it. Before, they are fenced,
+    /// so no other one begins.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
     ///
@@ -223,26 +230,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// The last entry of the own log: position 0 if the log has none.
-    ///
-    /// Complexity: linear in the entries behind the last one that a follower has acknowledged.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn last_entry(&self) -> Result<FollowPosition> {
-        let shipped = self.member.shipped_position()?;
-        let floor = self.member.log_floor_position()?;
-        let mut last = shipped;
-        let mut stream =
-            self.commit_stream_behind(shipped.position.max(floor.saturating_sub(1)))?;
-        while let Some(item) = stream.next()? {
-            if let StreamItem::Transaction(entry) = item {
-                last = FollowPosition { position: entry.number, check: entry.check_value()? };
-            }
-        }
-        Ok(last)
     }
 
     /// The revision at which the owner has proposed to evict a member, and the member.

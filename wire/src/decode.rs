@@ -14,8 +14,8 @@ use crate::limits::{
 };
 use crate::message::{
     AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, FrameKind, Hello, Message,
-    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
-    ReplicatedTag, Start, SwitchMessage, Welcome, code,
+    NamespaceKind, NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage,
+    Refusal, ReplicatedTag, Start, SwitchMessage, Welcome, code,
 };
 use crate::refusal::RefusalReason;
 
@@ -86,8 +86,8 @@ impl<'a> PayloadReader<'a> {
         })
     }
 
-    fn place(&mut self) -> Result<Place, WireError> {
-        Ok(Place {
+    fn place(&mut self) -> Result<PartitionPlace, WireError> {
+        Ok(PartitionPlace {
             cluster_id: self.array("a cluster id")?,
             partition: self.u32("a partition")?,
             view: self.u64("a view")?,

@@ -14,8 +14,8 @@ use crate::limits::{
     REFUSAL_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
 };
 use crate::message::{
-    Change, ChangedPart, EntryMessage, Hello, Message, NamespaceMessage, Place, RecordChange,
-    RecordMessage, Start, SwitchMessage, Welcome, code,
+    Change, ChangedPart, EntryMessage, Hello, Message, NamespaceMessage, PartitionPlace,
+    RecordChange, RecordMessage, Start, SwitchMessage, Welcome, code,
 };
 
 /// Where encoded bytes go.
@@ -84,7 +84,7 @@ pub(crate) fn encode(message: &Message<'_>, out: &mut impl Output) -> Result<(),
     }
 }
 
-fn put_place(place: Place, out: &mut impl Output) {
+fn put_place(place: PartitionPlace, out: &mut impl Output) {
     out.put(&place.cluster_id);
     put_u32(place.partition, out);
     put_u64(place.view, out);

@@ -37,8 +37,8 @@ pub use frame::{FrameReader, FrameWriter};
 pub use kept::KeptMessage;
 pub use message::{
     AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, Hello, Message,
-    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
-    ReplicatedTag, Start, SwitchMessage, Welcome,
+    NamespaceKind, NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage,
+    Refusal, ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 pub use refusal::RefusalReason;
 

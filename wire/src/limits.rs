@@ -19,9 +19,9 @@ pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// The largest message: 320 MiB, a transaction of 256 MiB with names and versions.
 pub const MESSAGE_BYTES_MAX: usize = 320 << 20;
 
-/// The largest message that is neither a record nor an entry nor a switch: 64 KiB. The largest of these declares
-/// 32 tags with names of 255 bytes, in 8.5 KiB. A peer cannot make a host that waits for a hello
-/// buffer 320 MiB.
+/// The largest message that is neither a record nor an entry nor a switch: 64 KiB. The largest of
+/// these declares 32 tags with names of 255 bytes, in 8.5 KiB. A peer cannot make a host that waits
+/// for a hello buffer 320 MiB.
 pub const SMALL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// The most namespaces of a switch: those of a region.

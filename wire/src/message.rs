@@ -42,7 +42,7 @@ pub enum Message<'a> {
 
 /// Which copy of which partition a connection is for, in a cluster. All zero without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct PartitionPlace {
     /// The id of the cluster.
     pub cluster_id: [u8; 16],
     /// The number of the partition.
@@ -55,7 +55,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// The cluster, the partition and the view of the follower.
-    pub place: Place,
+    pub place: PartitionPlace,
     /// Id of the source whose log the region has applied. All zero: none yet.
     pub source_id: [u8; 16],
     /// Incarnation of that source's region.
@@ -76,7 +76,7 @@ pub struct Hello<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
     /// The cluster, the partition and the view of the source.
-    pub place: Place,
+    pub place: PartitionPlace,
     /// Id of the source's region. Not all zero.
     pub source_id: [u8; 16],
     /// Incarnation of that region.
@@ -286,8 +286,8 @@ pub struct PositionMessage {
     pub check: u64,
     /// The end of the source's log.
     pub tail: u64,
-    /// A rising number that the follower returns: in a cluster the time of the source's clock before
-    /// the message was sent, in nanoseconds.
+    /// A rising number that the follower returns: in a cluster the time of the source's clock
+    /// before the message was sent, in nanoseconds.
     pub stamp: u64,
     /// The position up to which the log counts as replicated.
     pub replicated: u64,

@@ -13,11 +13,15 @@ The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask
                                    takes two minutes after the build
   cargo xtask test [SUITE ..]      installs missing packages, runs all suites or the named ones;
                                    ends with `N passed, N failed`
-  cargo xtask soak [SCALE]         runs the same proofs for longer: about two hours at scale 1
+  cargo xtask soak [SCALE]         runs the same proofs for longer: about three hours at scale 1
   cargo xtask soak clients         uses a node with ten clients at pinned versions, and kills it
                                    during each run; `--only NAME` runs one client
   cargo xtask soak tcl             runs units of Redis' own tests (from Debian's source package)
                                    against a node; `--only UNIT` runs one unit
+  cargo xtask soak numa            applies plans and memory policies in an emulated guest with two
+                                   NUMA nodes, and compares what its kernel reports
+  cargo xtask soak nudsf           uses a node with curl, h2load, free5GC's client and generated
+                                   requests over HTTP/2; `--only NAME` runs one
   cargo xtask gate                 runs every check below, and prints a table with their times;
                                    `--without CHECK ..` leaves some out
   cargo xtask packages             installs missing system packages (apt-get); starts no service

@@ -10,6 +10,7 @@ mod help;
 mod gate;
 mod demo;
 mod soak;
+mod guest;
 mod suites;
 mod figures;
 mod instructions;

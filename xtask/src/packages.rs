@@ -83,6 +83,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "reads the topologies of the tests, which must agree with what we read",
     },
     Package {
+        name: "iproute2",
+        probe: PackageProbe::Program("ip"),
+        why: "connects the network namespaces of `nearstate bench run numap`",
+    },
+    Package {
         name: "strace",
         probe: PackageProbe::Program("strace"),
         why: "counts the system calls of a read in `nearstate bench code`",
@@ -133,6 +138,21 @@ pub(crate) const CLIENTS: &[Package] = &[
     },
 ];
 
+/// What the long test in a guest needs in addition.
+pub(crate) const GUEST: &[Package] = &[
+    Package {
+        name: "qemu-system-x86",
+        probe: PackageProbe::Program("qemu-system-x86_64"),
+        why: "emulates a machine with two NUMA nodes",
+    },
+    Package {
+        name: "busybox-static",
+        probe: PackageProbe::Program("busybox"),
+        why: "the programs of the guest",
+    },
+    Package { name: "cpio", probe: PackageProbe::Program("cpio"), why: "packs its files" },
+];
+
 /// What the long test with Redis' Tcl units needs in addition.
 pub(crate) const TCL: &[Package] = &[
     Package { name: "tcl", probe: PackageProbe::Program("tclsh"), why: "runs Redis' own tests" },
@@ -140,6 +160,20 @@ pub(crate) const TCL: &[Package] = &[
         name: "dpkg-dev",
         probe: PackageProbe::Program("dpkg-source"),
         why: "fetches the source package of Redis, which has these tests",
+    },
+];
+
+/// What the long test of clients of Nudsf needs in addition.
+pub(crate) const NUDSF: &[Package] = &[
+    Package {
+        name: "curl",
+        probe: PackageProbe::Program("curl"),
+        why: "the requests of the quick start, over HTTP/2",
+    },
+    Package {
+        name: "nghttp2-client",
+        probe: PackageProbe::Program("h2load"),
+        why: "many requests over HTTP/2",
     },
 ];
 

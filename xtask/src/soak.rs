@@ -2,10 +2,11 @@
 //! single steps, more histories, more random commands and more random input.
 //!
 //! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
-//! kills after every single instruction. `soak clients` and `soak tcl` are runs of their own, of
-//! some minutes: they need registries and source packages.
+//! kills after every single instruction. `soak clients`, `soak tcl`, `soak nudsf` and `soak numa`
+//! are runs of their own, of some minutes: they need registries, source packages, or an emulator.
+//! `soak sim` simulates clusters only.
 
-use crate::{packages, run};
+use crate::{guest, packages, run};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -65,6 +66,22 @@ const PARTS: &[Part] = &[
         last: LastArg::Count(10_000),
     },
     Part {
+        what: "kills at every named point, and at every point of the recovery from each",
+        minutes: 20,
+        args: &[
+            "test",
+            "-p",
+            "nearstate-torture",
+            "--features",
+            "nearstate-torture/crash-points",
+            "--test",
+            "integration",
+            "crash_points",
+        ],
+        environment: &[("NEARSTATE_CRASH_PAIRS", 9)],
+        last: LastArg::Absent,
+    },
+    Part {
         what: "kills of repairs",
         minutes: 10,
         args: &["torture", "--repair-kills"],
@@ -86,6 +103,13 @@ const PARTS: &[Part] = &[
         last: LastArg::Absent,
     },
     Part {
+        what: "simulated clusters under faults",
+        minutes: 12,
+        args: &["run", "--profile", "test", "-p", "nearstate-sim", "--"],
+        environment: &[],
+        last: LastArg::Count(100_000),
+    },
+    Part {
         what: "random bytes to every parser",
         minutes: 10,
         args: &["test", "-p", "nearstate-fuzz"],
@@ -94,20 +118,37 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs `clients` or `tcl`, or all parts of the usual run.
+/// Runs `clients`, `tcl`, `nudsf`, `numa` or `sim`, or all parts of the usual run.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
         Some("clients") => with_clients(root, packages::CLIENTS, args),
         Some("tcl") => with_clients(root, packages::TCL, args),
+        Some("nudsf") => with_clients(root, packages::NUDSF, args),
+        Some("numa") if args.len() == 1 => {
+            build(root, &[])?;
+            guest::run(root, &crate::suites::program(root))
+        }
+        Some("sim") => simulate(root, args),
         _ => all(root, args),
     }
+}
+
+/// Simulates clusters: 100,000 seeds, or as many as `args` says.
+fn simulate(root: &Path, args: &[String]) -> Result<bool, String> {
+    let seeds = match args {
+        [_] => "100000",
+        [_, seeds] if seeds.parse::<u64>().is_ok() => seeds,
+        _ => return Err("run `cargo xtask soak sim [SEEDS]`".to_owned()),
+    };
+    let program = ["run", "--profile", "test", "-p", "nearstate-sim", "--", seeds];
+    Ok(run::show(run::cargo().args(program).current_dir(root)).is_ok())
 }
 
 /// Runs the program of `verification/clients`, which prints a table of results.
 fn with_clients(root: &Path, more: &[packages::Package], args: &[String]) -> Result<bool, String> {
     let is_valid = matches!(args, [_]) || matches!(args, [_, only, _] if only == "--only");
     if !is_valid {
-        return Err("run `cargo xtask soak clients|tcl [--only NAME]`".to_owned());
+        return Err("run `cargo xtask soak clients|tcl|nudsf [--only NAME]`".to_owned());
     }
     packages::install_missing(packages::ALL)?;
     packages::install_missing(more)?;

@@ -47,6 +47,15 @@ const SUITES: &[Suite] = &[
 /// Test programs that the closing table lists.
 const SLOWEST: usize = 10;
 
+/// The variable with the number of tests that a test program runs at the same time.
+const THREADS: &str = "RUST_TEST_THREADS";
+
+/// One more test than processors at the same time: many tests wait for processes, sockets and
+/// timers.
+fn test_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 1
+}
+
 /// The number of tests that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct TestCount {
@@ -154,6 +163,9 @@ fn run_one(root: &Path, suite: &Suite, mut print: impl FnMut(&str)) -> SuiteOutp
         // The build of this command. Tests that start the program must not build it again with
         // other features.
         command.env("NEARSTATE_PROGRAM", program(root));
+        if std::env::var_os(THREADS).is_none() {
+            command.env(THREADS, test_threads().to_string());
+        }
     }
     print(&format!("$ {}", run::words(&command)));
     let mut output = SuiteOutput::default();

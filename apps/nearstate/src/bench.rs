@@ -82,7 +82,7 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
         BenchCommand::Micro(words) if words.has("--server") => {
             replaced("bench micro --server", "run kv --preset server")
         }
-        BenchCommand::Micro(_) => replaced("bench micro", "run micro --preset goals"),
+        BenchCommand::Micro(_) => replaced("bench micro", "run micro --preset operations"),
         BenchCommand::Code(options) => code::run(&options, &mut std::io::stdout().lock()),
         BenchCommand::Run(options) => {
             deliver::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())

@@ -467,13 +467,15 @@ fn report_text(report: &CheckReport) -> String {
         lines.push(format!("... and {} more", report.faults_count - named));
     }
     lines.push(format!(
-        "{}: {} records in {} namespaces; {} KiB live, {} KiB index, {} KiB free, {} KiB leaked",
+        "{}: {} records in {} namespaces; {} KiB live, {} KiB index, {} KiB free, {} KiB held by \
+         the log, {} KiB leaked",
         if report.is_clean() { "clean" } else { "DAMAGED" },
         report.records,
         report.namespaces,
         report.bytes_live >> 10,
         report.bytes_index >> 10,
         report.bytes_free >> 10,
+        report.bytes_held >> 10,
         report.bytes_leaked >> 10,
     ));
     lines.join("\n")
@@ -484,8 +486,8 @@ fn report_json(report: &CheckReport) -> Value {
         "is_clean": report.is_clean(), "faults": report.faults, "faults_count": report.faults_count,
         "namespaces": report.namespaces, "records": report.records,
         "bytes_live": report.bytes_live, "bytes_index": report.bytes_index,
-        "bytes_free": report.bytes_free, "bytes_leaked": report.bytes_leaked,
-        "bytes_taken": report.bytes_taken,
+        "bytes_free": report.bytes_free, "bytes_held": report.bytes_held,
+        "bytes_leaked": report.bytes_leaked, "bytes_taken": report.bytes_taken,
     })
 }
 

@@ -31,7 +31,7 @@ use crate::settings::{LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, Se
 use memory_budget::{MemoryBudget, MemoryDemand};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
-use nudsf::ServerTls;
+use nudsf::{NudsfParts, ServerTls};
 use place::NodePlace;
 
 /// The options of `nearstate serve`.
@@ -100,7 +100,9 @@ fn serve_until_signal(
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
-    let protocols = protocols(settings, &server, &metrics)?;
+    let NudsfParts { protocols: nudsf, keys: _token_keys } =
+        nudsf::parts(settings, metrics.nudsf())?;
+    let protocols = protocols(&server, &metrics, nudsf);
     // Before the node starts, so that no signal is lost once clients can connect.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
         detail: "cannot wait for signals".to_owned(),
@@ -122,10 +124,13 @@ fn serve_until_signal(
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
     let peers = peers::start(settings, tls.map(|tls| &tls.resp), (&region, &server))?;
+    let registration = nudsf::register(settings)?;
     let signals_handle = signals.handle();
     let signal = wait_for_signal(&mut signals, settings, tls);
     log::emit(log::SHUTTING_DOWN, &[("signal", &signal)]);
     metrics.end();
+    // Clients are sent elsewhere before connections end.
+    drop(registration);
     drop(peers);
     node.shutdown();
     let second_signal = std::thread::spawn(move || {
@@ -151,18 +156,17 @@ fn serve_until_signal(
 
 /// The protocols of all endpoints.
 fn protocols(
-    settings: &Settings,
     server: &Arc<RespServer>,
     metrics: &ServerMetrics,
-) -> Result<[Arc<dyn Protocol>; 5]> {
-    let [nudsf, nudsf_tls] = nudsf::protocols(settings, metrics.nudsf())?;
-    Ok([
+    [nudsf, nudsf_tls]: [Arc<dyn Protocol>; 2],
+) -> [Arc<dyn Protocol>; 5] {
+    [
         Arc::new(RespProtocol::new(Arc::clone(server))),
         Arc::new(RespProtocol::sentinel(Arc::clone(server))),
         Arc::new(ObserveProtocol::new(Arc::new(metrics.clone()))),
         nudsf,
         nudsf_tls,
-    ])
+    ]
 }
 
 /// Sets the limits of namespaces. A namespace that does not exist is created, as for RESP clients.

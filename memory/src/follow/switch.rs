@@ -9,8 +9,8 @@
 //! W5  state := full
 //! ```
 //!
-//! A kill before W3 leaves the old log. One behind it leaves the new log: W4 is repeated by the next
-//! follower.
+//! A kill before W3 leaves the old log. One behind it leaves the new log: W4 is repeated by the
+//! next follower.
 
 use nearstate_model::Result;
 

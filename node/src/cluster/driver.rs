@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, ClusterState, Command, CopyState, Effects, FollowStart, FollowerAcknowledgement,
-    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, Monotonic, OwnerMessage,
-    PartitionId, Role, ViewNumber,
+    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, MemberRole, Monotonic,
+    OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
@@ -20,7 +20,7 @@ use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine}
 use crate::partition::{Partition, PartitionConfig};
 use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
 
-use super::copy_thread::{CopyShared, CopyTask, CopyThread, monotonic};
+use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
 use super::notice::ClusterNotice;
 use super::status::{ClusterStatus, CopyStatus, MemberStatus};
@@ -214,7 +214,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
         partition: partition.0,
         host: own,
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
-        namespaces: config.namespaces.clone(),
+        namespaces: config.namespaces.iter().cloned().chain([FIRST_NAMESPACE.to_owned()]).collect(),
         members_max: config.hosts.len(),
         tls: config.tls.clone(),
         on_event: config.on_peer_event,
@@ -222,7 +222,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
     };
     let opened = Partition::open(opened, &copy.region)?;
     let notices = Arc::clone(&config.on_notice);
-    CopyThread::start((partition, opened), Arc::clone(inbox), notices)
+    CopyThread::start((partition, opened), copy.region.clone(), Arc::clone(inbox), notices)
 }
 
 fn now() -> Monotonic {
@@ -467,7 +467,7 @@ impl Driver {
 struct Published {
     engine: EngineStatus,
     groups: Vec<GroupState>,
-    roles: BTreeMap<PartitionId, Role>,
+    roles: BTreeMap<PartitionId, MemberRole>,
     members: MemberPositions,
 }
 
@@ -517,16 +517,16 @@ impl Published {
     }
 }
 
-const fn role_name(role: Option<&Role>, is_leased: bool) -> &'static str {
+const fn role_name(role: Option<&MemberRole>, is_leased: bool) -> &'static str {
     match role {
-        None | Some(Role::Waiting) => "waiting",
-        Some(Role::Sealing) => "sealing",
-        Some(Role::Registering) => "registering",
-        Some(Role::Promoting) => "promoting",
-        Some(Role::Serving) if is_leased => "owner",
-        Some(Role::Serving) => "fenced",
-        Some(Role::Lost) => "lost",
-        Some(Role::Following(_)) => "member",
-        Some(Role::Outdated) => "outdated",
+        None | Some(MemberRole::Waiting) => "waiting",
+        Some(MemberRole::Sealing) => "sealing",
+        Some(MemberRole::Registering) => "registering",
+        Some(MemberRole::Promoting) => "promoting",
+        Some(MemberRole::Serving) if is_leased => "owner",
+        Some(MemberRole::Serving) => "fenced",
+        Some(MemberRole::Lost) => "lost",
+        Some(MemberRole::Following(_)) => "member",
+        Some(MemberRole::Outdated) => "outdated",
     }
 }

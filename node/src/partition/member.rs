@@ -10,7 +10,7 @@ use nearstate_store::Region;
 
 use crate::peer::applier::Membership;
 use crate::peer::follower::follow_as;
-use crate::peer::group::{Group, PartitionInput};
+use crate::peer::group::{PartitionGroup, PartitionInput};
 use crate::peer::{ClientTls, FollowConfig, FollowEvent};
 
 /// The longest sleep of the thread between two looks.
@@ -18,7 +18,7 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// What is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct OwnerTarget {
     pub(super) view: u64,
     pub(super) address: String,
     /// The copy is discarded first.
@@ -26,8 +26,8 @@ pub(super) struct Target {
 }
 
 #[derive(Debug, Default)]
-struct Wanted {
-    target: Option<Target>,
+struct WantedOwner {
+    target: Option<OwnerTarget>,
     /// Rises with each change of the target.
     change: u64,
     /// True while the thread may apply something.
@@ -39,7 +39,7 @@ struct Wanted {
 pub(super) struct MemberThread {
     host: String,
     tls: Option<ClientTls>,
-    wanted: Mutex<Wanted>,
+    wanted: Mutex<WantedOwner>,
     changed: Condvar,
 }
 
@@ -51,20 +51,20 @@ impl fmt::Debug for MemberThread {
 
 impl MemberThread {
     pub(super) fn new(host: String, tls: Option<ClientTls>) -> Self {
-        Self { host, tls, wanted: Mutex::new(Wanted::default()), changed: Condvar::new() }
+        Self { host, tls, wanted: Mutex::new(WantedOwner::default()), changed: Condvar::new() }
     }
 
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+    fn wanted(&self) -> MutexGuard<'_, WantedOwner> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'w>(&self, wanted: MutexGuard<'w, Wanted>) -> MutexGuard<'w, Wanted> {
-        let waited = self.changed.wait_timeout(wanted, LOOK_MAX);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+    fn wait<'w>(&self, wanted: MutexGuard<'w, WantedOwner>) -> MutexGuard<'w, WantedOwner> {
+        let woken = self.changed.wait_timeout(wanted, LOOK_MAX);
+        woken.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Changes what is followed.
-    pub(super) fn set(&self, target: Option<Target>) {
+    pub(super) fn set(&self, target: Option<OwnerTarget>) {
         let mut wanted = self.wanted();
         // A target that has failed is tried again.
         if wanted.target != target || !wanted.is_busy {
@@ -98,7 +98,7 @@ impl MemberThread {
     }
 
     /// The next target, with the number of the change. `None`: it is over.
-    fn next(&self, done: u64) -> Option<(Target, u64)> {
+    fn next(&self, done: u64) -> Option<(OwnerTarget, u64)> {
         let mut wanted = self.wanted();
         wanted.is_busy = false;
         self.changed.notify_all();
@@ -126,7 +126,7 @@ impl MemberThread {
 pub(super) fn start(
     member: &Arc<MemberThread>,
     region: &Region,
-    group: &Arc<Group>,
+    group: &Arc<PartitionGroup>,
 ) -> Result<JoinHandle<()>> {
     let (member, region, group) = (Arc::clone(member), region.clone(), Arc::clone(group));
     let run = move || {
@@ -144,8 +144,8 @@ pub(super) fn start(
 
 fn follow_target(
     member: &MemberThread,
-    (region, group): (&Region, &Group),
-    (target, change): (&Target, u64),
+    (region, group): (&Region, &PartitionGroup),
+    (target, change): (&OwnerTarget, u64),
 ) {
     let view = target.view;
     let mut on_event = |event: &FollowEvent<'_>| match event {

@@ -12,13 +12,14 @@ use nearstate_store::{
     FeedStart, FollowPosition, LogFeed, LogIdentity, Session, Takeover, now_ms_coarse,
 };
 use nearstate_wire::{
-    FrameReader, FrameWriter, Hello, Message, Place, Refusal, RefusalReason, Start, Welcome,
+    FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal, RefusalReason, Start,
+    Welcome,
 };
 use tokio_rustls::rustls::{Connection, ServerConnection};
 
 use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
-use super::group::{CatchUp, Group, PartitionInput};
+use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{HELLO_MAX, LOOK_INTERVAL};
 use super::served::{Listed, PeerRouter, PeerShared, Served, Ungreeted};
 use super::shipper::{FollowerOutput, ServedMember, Shipment};
@@ -58,7 +59,7 @@ pub(super) fn serve(
 
 /// What a follower has said.
 struct Greeting {
-    place: Place,
+    place: PartitionPlace,
     name: String,
     of: LogIdentity,
     applied: FollowPosition,
@@ -157,8 +158,9 @@ impl SourceConnection<'_> {
         }));
         shared.emit(&PeerEvent::Connected { name, address: self.address, joins });
         let group = shared.group.as_deref();
-        let tell = |input: PartitionInput| group.map_or((), |group: &Group| group.tell(input));
-        let connection = group.map_or(0, Group::next_connection);
+        let tell =
+            |input: PartitionInput| group.map_or((), |group: &PartitionGroup| group.tell(input));
+        let connection = group.map_or(0, PartitionGroup::next_connection);
         tell(PartitionInput::MemberConnected { host: name.clone(), view, connection });
         let mut shipment = Shipment {
             shared,
@@ -269,7 +271,7 @@ fn begin<'s>(
 /// kept. One that has more than the seal joins: what is behind the seal is discarded.
 fn catch_up_for(
     session: &Session,
-    group: &Group,
+    group: &PartitionGroup,
     hello: &Greeting,
 ) -> Result<Option<Arc<CatchUp>>> {
     let Some(takeover) = session.takeover()?.filter(|takeover| takeover.old == hello.of) else {

@@ -5,13 +5,13 @@ use nearstate_store::{FollowPosition, Follower, Session};
 use nearstate_wire::{Message, PositionMessage, Refusal};
 
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
-use super::follower::FollowProgress;
-use super::group::{Group, by_old_number};
+use super::events::FollowProgress;
+use super::group::{PartitionGroup, by_old_number};
 
 /// The member of a group that follows its owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Membership<'g> {
-    pub(crate) group: &'g Group,
+    pub(crate) group: &'g PartitionGroup,
     /// The view of the connection.
     pub(crate) view: u64,
 }
@@ -33,7 +33,7 @@ pub(super) struct ConnectionProgress {
 }
 
 /// What follows from a message.
-pub(super) enum Applied<'m> {
+pub(super) enum AppliedMessage<'m> {
     /// Nothing is to be acknowledged.
     Unacknowledged,
     /// Everything up to this position is in the region.
@@ -64,7 +64,7 @@ impl Applier<'_, '_, '_> {
     }
 
     /// Applies one message.
-    pub(super) fn apply<'m>(&mut self, message: Message<'m>) -> Result<Applied<'m>> {
+    pub(super) fn apply<'m>(&mut self, message: Message<'m>) -> Result<AppliedMessage<'m>> {
         // It is kept first: applying takes it apart. What is not applied after all ends the
         // connection, and the next one begins what is kept anew.
         if let Some(member) = self.membership {
@@ -79,7 +79,7 @@ impl Applier<'_, '_, '_> {
         applied
     }
 
-    fn apply_content<'m>(&mut self, message: Message<'m>) -> Result<Applied<'m>> {
+    fn apply_content<'m>(&mut self, message: Message<'m>) -> Result<AppliedMessage<'m>> {
         match message {
             Message::Namespace(message) => self.follower.namespace(&namespace_of(&message)?)?,
             Message::Removed { number } => self.follower.remove_namespace(number)?,
@@ -94,7 +94,7 @@ impl Applier<'_, '_, '_> {
             }
             Message::Joined { position, check } => {
                 self.join(FollowPosition { position, check })?;
-                return Ok(Applied::Joined(position));
+                return Ok(AppliedMessage::Joined(position));
             }
             Message::Entry(message) => {
                 let place = FollowPosition { position: message.position, check: message.check };
@@ -103,7 +103,7 @@ impl Applier<'_, '_, '_> {
                 self.progress.entries += 1;
                 self.progress.position = place.position;
                 if !self.connection.is_catching_up {
-                    return Ok(Applied::UpTo(place.position));
+                    return Ok(AppliedMessage::UpTo(place.position));
                 }
             }
             Message::Position(message) => return self.take_position(message),
@@ -119,14 +119,14 @@ impl Applier<'_, '_, '_> {
                 self.connection.is_catching_up = false;
                 self.connection.full_since = place.position;
                 self.progress.position = place.position;
-                return Ok(Applied::Joined(place.position));
+                return Ok(AppliedMessage::Joined(place.position));
             }
-            Message::Refusal(refusal) => return Ok(Applied::Refused(refusal)),
+            Message::Refusal(refusal) => return Ok(AppliedMessage::Refused(refusal)),
             Message::Hello(_) | Message::Welcome(_) | Message::Acknowledge(_) => {
-                return Ok(Applied::Unexpected);
+                return Ok(AppliedMessage::Unexpected);
             }
         }
-        Ok(Applied::Unacknowledged)
+        Ok(AppliedMessage::Unacknowledged)
     }
 
     fn join(&mut self, place: FollowPosition) -> Result<()> {
@@ -140,9 +140,16 @@ impl Applier<'_, '_, '_> {
         Ok(())
     }
 
-    fn take_position<'m>(&mut self, message: PositionMessage) -> Result<Applied<'m>> {
+    fn take_position<'m>(&mut self, message: PositionMessage) -> Result<AppliedMessage<'m>> {
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
+        if self.membership.is_some()
+            && !self.progress.is_joining
+            && self.session.following()?.is_some_and(|known| known.reached < message.position)
+        {
+            // What is acknowledged is reported, also after a kill.
+            self.follower.set_reached(message.position)?;
+        }
         self.connection.told = Some(message);
         self.connection.first_stamp.get_or_insert(message.stamp);
         if let Some(member) = self.membership {
@@ -153,6 +160,6 @@ impl Applier<'_, '_, '_> {
                 self.session.settle_receipts()?;
             }
         }
-        Ok(Applied::UpTo(message.position))
+        Ok(AppliedMessage::UpTo(message.position))
     }
 }

@@ -53,7 +53,15 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// The configuration, for connections that are made elsewhere.
+    /// The same configuration for connections that offer protocols (ALPN), most preferred first.
+    #[must_use]
+    pub fn with_alpn(&self, protocols: &[&[u8]]) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        Self { config: Arc::new(config) }
+    }
+
+    /// The configuration, for clients that do not connect through the node.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.config)
     }
@@ -65,5 +73,22 @@ impl ClientTls {
         };
         let name = ServerName::try_from(host.to_owned()).map_err(|e| bad(&e))?;
         ClientConnection::new(Arc::clone(&self.config), name).map_err(|e| bad(&e))
+    }
+
+    /// The configuration for a connection on which one of these protocols is spoken (ALPN), and
+    /// the name that the certificate must have.
+    pub(crate) fn for_protocols(
+        &self,
+        host: &str,
+        protocols: &[&[u8]],
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>)> {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        // An IPv6 address has brackets in a URI.
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host.clone()).map_err(|e| Error::BadArgument {
+            detail: format!("{host}: is no name that a certificate can have ({e})"),
+        })?;
+        Ok((Arc::new(config), name))
     }
 }

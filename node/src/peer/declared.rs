@@ -3,8 +3,7 @@
 use nearstate_model::Result;
 use nearstate_store::{Kind, Session, WhenFull, glob};
 
-use super::events::PeerEvent;
-use super::served::SourceConfig;
+use super::events::{PeerEvent, SourceConfig};
 
 /// The namespaces that were added to the log.
 #[derive(Debug, Default)]

@@ -83,3 +83,28 @@ pub struct FollowerStats {
     /// Milliseconds since 1970 of its last acknowledgement.
     pub acknowledged_ms: u64,
 }
+
+/// How far a follower is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowProgress {
+    /// True while it gets all records.
+    pub is_joining: bool,
+    /// Records that were applied while it joined.
+    pub records: u64,
+    /// Transactions that were applied.
+    pub entries: u64,
+    /// The last position that was applied.
+    pub position: u64,
+    /// The end of the source's log, as it was told last.
+    pub tail: u64,
+}
+
+/// How followers of a region are served.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceConfig {
+    pub(crate) namespaces: Vec<String>,
+    pub(crate) keeps: bool,
+    pub(crate) followers_max: usize,
+    pub(crate) name: String,
+    pub(crate) on_event: fn(&PeerEvent<'_>),
+}

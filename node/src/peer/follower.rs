@@ -8,13 +8,15 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_store::{FollowPosition, FollowState, Follower, LogIdentity, Region, Session};
 use nearstate_wire::{
-    Acknowledgement, FrameReader, FrameWriter, Hello, Message, Place, Refusal, RefusalReason, Start,
+    Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal,
+    RefusalReason, Start,
 };
 use tokio_rustls::rustls::Connection;
 
-use super::applier::{Applied, Applier, ConnectionProgress, Membership};
+use super::applier::{AppliedMessage, Applier, ConnectionProgress, Membership};
 use super::client_tls::ClientTls;
 use super::convert::{id_bytes, identity_of};
+use super::events::FollowProgress;
 use super::group::PartitionInput;
 use super::limits::{
     BEAT_INTERVAL, CONNECT_MAX, HELLO_MAX, MEMBER_LOOK_INTERVAL, RETRY_MAX, RETRY_MIN, SILENCE_MAX,
@@ -68,21 +70,6 @@ pub enum FollowEvent<'a> {
     },
     /// How far it is.
     Progress(FollowProgress),
-}
-
-/// How far a follower is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FollowProgress {
-    /// True while it gets all records.
-    pub is_joining: bool,
-    /// Records that were applied while it joined.
-    pub records: u64,
-    /// Transactions that were applied.
-    pub entries: u64,
-    /// The last position that was applied.
-    pub position: u64,
-    /// The end of the source's log, as it was told last.
-    pub tail: u64,
 }
 
 /// Why a connection has ended.
@@ -305,7 +292,7 @@ impl FollowerConnection<'_> {
             self.link.exchange(&mut self.received)?;
             match self.received.next().map_err(|error| Ended::Retry(error.to_string()))? {
                 Some(Message::Welcome(welcome)) => {
-                    let begun = Begun {
+                    let answer = SourceAnswer {
                         place: welcome.place,
                         source: identity_of(
                             welcome.source_id,
@@ -314,7 +301,7 @@ impl FollowerConnection<'_> {
                         start: welcome.start,
                         name: welcome.name.to_owned(),
                     };
-                    return self.begin(config, follower, (of, applied), &begun);
+                    return self.begin(config, follower, (of, applied), &answer);
                 }
                 Some(Message::Refusal(refusal)) => return Err(refused(&refusal)),
                 Some(_) => return Err(Ended::Retry("the source sent no welcome".to_owned())),
@@ -329,8 +316,9 @@ impl FollowerConnection<'_> {
     }
 
     /// The place of the connection in the cluster.
-    fn place(&self) -> Place {
-        self.membership.map_or_else(Place::default, |member| member.group.place(member.view))
+    fn place(&self) -> PartitionPlace {
+        self.membership
+            .map_or_else(PartitionPlace::default, |member| member.group.place(member.view))
     }
 
     /// The source has welcomed a follower that has `applied` of the log `of`.
@@ -339,10 +327,10 @@ impl FollowerConnection<'_> {
         config: &mut FollowConfig<'_>,
         follower: &mut Follower<'_>,
         (of, applied): (LogIdentity, FollowPosition),
-        begun: &Begun,
+        answer: &SourceAnswer,
     ) -> std::result::Result<(), Ended> {
-        let Begun { source, start, ref name, .. } = *begun;
-        if begun.place != self.place() {
+        let SourceAnswer { source, start, ref name, .. } = *answer;
+        if answer.place != self.place() {
             let reason = format!("{name} is of another view or cluster");
             return Err(Ended::Retry(reason));
         }
@@ -430,7 +418,7 @@ impl FollowerConnection<'_> {
     /// Ends the connection of a member whose host has seen a higher view.
     fn check_view(&self) -> std::result::Result<(), Ended> {
         match self.membership {
-            Some(member) if self.session.view_seen().map_err(Error::from)? > member.view => {
+            Some(member) if self.session.view_seen()? > member.view => {
                 Err(Ended::Retry("this host has seen a higher view".to_owned()))
             }
             Some(_) | None => Ok(()),
@@ -471,15 +459,15 @@ impl FollowerConnection<'_> {
                 break;
             };
             match applier.apply(message)? {
-                Applied::Unacknowledged => {}
-                Applied::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
-                Applied::Joined(position) => {
+                AppliedMessage::Unacknowledged => {}
+                AppliedMessage::UpTo(position) => acknowledged = acknowledged.max(Some(position)),
+                AppliedMessage::Joined(position) => {
                     acknowledged = acknowledged.max(Some(position));
                     joined = Some(position);
                     (config.on_event)(&FollowEvent::Joined { position });
                 }
-                Applied::Refused(refusal) => return Err(refused(&refusal)),
-                Applied::Unexpected => {
+                AppliedMessage::Refused(refusal) => return Err(refused(&refusal)),
+                AppliedMessage::Unexpected => {
                     let text = "the source sent a message that only a follower sends";
                     return Err(Ended::Retry(text.to_owned()));
                 }
@@ -493,14 +481,14 @@ impl FollowerConnection<'_> {
                 member.group.tell(PartitionInput::Joined { view: member.view, position });
             }
             if let Some(told) = told {
-                let applied = if self.progress.is_joining { 0 } else { self.progress.position };
+                let position = if self.progress.is_joining { 0 } else { self.progress.position };
                 member.group.tell(PartitionInput::PositionReceived {
                     view: member.view,
                     stamp: told.stamp,
                     answered: told.answered,
                     is_leased: told.is_leased,
                     replicated: told.replicated,
-                    applied,
+                    applied: position,
                 });
             }
             stamp = self.answerable();
@@ -535,8 +523,8 @@ impl FollowerConnection<'_> {
 }
 
 /// The welcome of a source.
-struct Begun {
-    place: Place,
+struct SourceAnswer {
+    place: PartitionPlace,
     source: LogIdentity,
     start: Start,
     name: String,

@@ -1,5 +1,5 @@
 //! What the connections of one partition share with the driver of its group
-//! (`docs/decisions/026-cluster.md`): the view, the promise, the freeze, and what a successor needs.
+//! (`docs/decisions/026-cluster.md`): the view, the stamps, the freeze, and what a successor needs.
 //!
 //! ```text
 //! follower's thread, for what has arrived            driver
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_store::Takeover;
-use nearstate_wire::Place;
+use nearstate_wire::PartitionPlace;
 
 use super::kept::KeptLog;
 
@@ -128,7 +128,7 @@ pub(crate) struct CatchUp {
 }
 
 /// What the connections of a partition share.
-pub(crate) struct Group {
+pub(crate) struct PartitionGroup {
     pub(crate) cluster_id: [u8; 16],
     pub(crate) partition: u32,
     pub(crate) lease: Duration,
@@ -149,9 +149,9 @@ pub(crate) struct Group {
     is_settled: AtomicBool,
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for PartitionGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("partition", &self.partition).finish_non_exhaustive()
+        f.debug_struct("PartitionGroup").field("partition", &self.partition).finish_non_exhaustive()
     }
 }
 
@@ -164,7 +164,7 @@ pub(crate) struct Turn<'g>(
     #[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'g, ()>,
 );
 
-impl Group {
+impl PartitionGroup {
     pub(crate) fn new(
         (cluster_id, partition): ([u8; 16], u32),
         lease: Duration,
@@ -187,8 +187,8 @@ impl Group {
         }
     }
 
-    pub(crate) const fn place(&self, view: u64) -> Place {
-        Place { cluster_id: self.cluster_id, partition: self.partition, view }
+    pub(crate) const fn place(&self, view: u64) -> PartitionPlace {
+        PartitionPlace { cluster_id: self.cluster_id, partition: self.partition, view }
     }
 
     pub(crate) fn tell(&self, input: PartitionInput) {
@@ -265,7 +265,7 @@ impl Group {
         *locked(&self.catch_up) = catch_up.map(Arc::new);
     }
 
-    /// True at the first call since [`Group::unsettle`].
+    /// True at the first call since [`PartitionGroup::unsettle`].
     pub(crate) fn settles(&self) -> bool {
         !self.is_settled.swap(true, Ordering::AcqRel)
     }

@@ -47,7 +47,7 @@ pub(crate) struct KeptLog {
     bytes: usize,
 }
 
-fn refused(error: nearstate_wire::WireError) -> Error {
+fn refused(error: &nearstate_wire::WireError) -> Error {
     Error::BadArgument { detail: error.to_string() }
 }
 
@@ -86,15 +86,15 @@ impl KeptLog {
         let item = match message {
             Message::Namespace(namespace) => KeptItem::Namespace {
                 number: namespace.number,
-                message: KeptMessage::of(message).map_err(refused)?,
+                message: KeptMessage::of(message).map_err(|error| refused(&error))?,
             },
             Message::Removed { number } => KeptItem::Namespace {
                 number: *number,
-                message: KeptMessage::of(message).map_err(refused)?,
+                message: KeptMessage::of(message).map_err(|error| refused(&error))?,
             },
             Message::Entry(entry) if self.begin.is_some() => KeptItem::Entry {
                 place: FollowPosition { position: entry.position, check: entry.check },
-                message: KeptMessage::of(message).map_err(refused)?,
+                message: KeptMessage::of(message).map_err(|error| refused(&error))?,
             },
             // The records of a walk belong to no position.
             Message::Record(_) | Message::Absent(_) => {

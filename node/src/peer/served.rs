@@ -5,24 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearstate_store::{Region, Session};
-use nearstate_wire::{Place, RefusalReason};
+use nearstate_wire::{PartitionPlace, RefusalReason};
 
 use super::declared::DeclaredNamespaces;
-use super::events::{FollowerStats, PeerEvent};
-use super::group::{Group, PartitionInput};
+use super::events::{FollowerStats, PeerEvent, SourceConfig};
+use super::group::{PartitionGroup, PartitionInput};
 use super::limits::LEFT_MAX;
 use super::stopwatch::Stopwatch;
 use crate::tls::Tls;
-
-/// How followers of a region are served.
-#[derive(Clone, Debug)]
-pub(crate) struct SourceConfig {
-    pub(crate) namespaces: Vec<String>,
-    pub(crate) keeps: bool,
-    pub(crate) followers_max: usize,
-    pub(crate) name: String,
-    pub(crate) on_event: fn(&PeerEvent<'_>),
-}
 
 /// A region whose followers are served.
 #[derive(Debug)]
@@ -30,7 +20,7 @@ pub(crate) struct PeerShared {
     pub(crate) config: SourceConfig,
     pub(crate) region: Region,
     /// In a cluster.
-    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) group: Option<Arc<PartitionGroup>>,
     pub(crate) is_over: AtomicBool,
     followers: Mutex<Vec<Arc<Served>>>,
     /// Followers that have left, for a log that keeps entries: name, last position, and when.
@@ -73,7 +63,7 @@ impl PeerShared {
         config: SourceConfig,
         region: &Region,
         session: Session,
-        group: Option<Arc<Group>>,
+        group: Option<Arc<PartitionGroup>>,
     ) -> Self {
         Self {
             config,
@@ -191,9 +181,12 @@ impl PeerRouter {
     }
 
     /// The region that a hello is for.
-    pub(super) fn find(&self, place: Place) -> Result<Arc<PeerShared>, (RefusalReason, String)> {
+    pub(super) fn find(
+        &self,
+        place: PartitionPlace,
+    ) -> Result<Arc<PeerShared>, (RefusalReason, String)> {
         let is_of = |shared: &&Arc<PeerShared>| match &shared.group {
-            None => place == Place::default(),
+            None => place == PartitionPlace::default(),
             Some(group) => group.place(place.view) == place,
         };
         let Some(shared) = self.served().iter().find(is_of).map(Arc::clone) else {

@@ -14,7 +14,7 @@ use nearstate_wire::{
 
 use super::convert::{id_bytes, send_item};
 use super::events::PeerEvent;
-use super::group::{CatchUp, Group, PartitionInput};
+use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{
     BEAT_INTERVAL, HELLO_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
     SPIN_MAX,
@@ -49,7 +49,7 @@ impl FeedSink for FollowerOutput {
 /// A member of a group that is served.
 #[derive(Clone, Copy)]
 pub(super) struct ServedMember<'s> {
-    pub(super) group: &'s Group,
+    pub(super) group: &'s PartitionGroup,
     pub(super) view: u64,
     /// The number of the connection.
     pub(super) connection: u64,
@@ -76,7 +76,7 @@ impl Shipment<'_> {
             self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
-            let has_received = self.link.stream.exchange(&mut self.received)?;
+            let has_received = self.link.stream.exchange(self.received)?;
             if has_received {
                 self.take_acknowledgements(session, feed, &mut pace)?;
             }

@@ -11,9 +11,9 @@ use nearstate_store::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::admission::serve;
-use super::events::{FollowerStats, PeerConfig, PeerEvent};
+use super::events::{FollowerStats, PeerConfig, PeerEvent, SourceConfig};
 use super::limits::{LOOK_INTERVAL, UNGREETED_MAX};
-use super::served::{PeerRouter, PeerShared, SourceConfig};
+use super::served::{PeerRouter, PeerShared};
 use crate::tls::Tls;
 
 /// Serves followers until it is dropped.

@@ -8,4 +8,5 @@
 )]
 
 mod fixture;
+mod partition;
 mod sockets;

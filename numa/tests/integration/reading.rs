@@ -158,6 +158,31 @@ fn a_copy_of_sys_alone_is_read_too() {
     assert_eq!((read.cpus().len(), read.nodes().len()), (48, 2));
 }
 
+/// The time of reading is that of opening files: some thousand on a large machine. A file that is
+/// read although another one has the same says nonsense here, and would be an error.
+#[test]
+fn no_fact_is_read_twice() {
+    let tree = gold_5118().write();
+    for number in 0..48 {
+        let folder = tree.cpu().join(format!("cpu{number}"));
+        put(&folder.join("topology/thread_siblings"), "nonsense\n");
+        put(&folder.join("topology/core_cpus"), "nonsense\n");
+        for index in 0..4 {
+            put(&folder.join(format!("cache/index{index}/shared_cpu_map")), "nonsense\n");
+            // The second hyper-threads share every cache with the first ones.
+            if number >= 24 || (index == 3 && number >= 2) {
+                put(&folder.join(format!("cache/index{index}/level")), "nonsense\n");
+            }
+        }
+    }
+    for node in [0, 1] {
+        put(&tree.node().join(format!("node{node}/cpumap")), "nonsense\n");
+    }
+    let (found, expected) = (tree.read().unwrap(), read(&gold_5118()));
+    assert_eq!((found.cpus(), found.caches()), (expected.cpus(), expected.caches()));
+    assert_eq!(found.nodes(), expected.nodes());
+}
+
 #[test]
 fn this_machine_is_read_and_agrees_with_the_kernel() {
     let read = discover(None).unwrap();

@@ -49,7 +49,8 @@ impl Service<Request<Incoming>> for RequestService {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let context = Rc::clone(&self.0);
-        Box::pin(async move { Ok(respond(context, request).await) })
+        let arrived = context.core.clock().now();
+        Box::pin(async move { Ok(respond(context, request, arrived).await) })
     }
 }
 

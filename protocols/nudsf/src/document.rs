@@ -2,6 +2,7 @@
 //! last modification (u64, little-endian) and then the JSON text.
 
 use hyper::StatusCode;
+use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
 use nearstate_store::{Metadata, Namespace, Txn, View};
 use serde_json::Value;
 
@@ -9,6 +10,8 @@ use crate::conditions::Validators;
 use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
+use crate::timer::DUE_TAG;
+use crate::times::parse_date_time;
 
 /// A stored document.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +44,12 @@ impl Document {
         Validators { etag: version_etag(self.version), modified_ms: Some(self.modified_ms) }
     }
 
+    /// True for a subscription that has expired.
+    pub(crate) fn has_expired(&self, now_ms: u64) -> bool {
+        let expiry = self.value.get("expiry").and_then(Value::as_str).and_then(parse_date_time);
+        expiry.is_some_and(|expires_ms| expires_ms <= now_ms)
+    }
+
     /// The document as a response.
     pub(crate) fn reply(&self, status: StatusCode) -> Reply {
         Reply::json(status, &self.value)
@@ -60,4 +69,38 @@ pub(crate) fn write_document(
     let mut bytes = now_ms.to_le_bytes().to_vec();
     bytes.extend_from_slice(value.to_string().as_bytes());
     txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &[], expires_ms })
+}
+
+/// The tag of a subscription with the URI of its storage, as its client names it.
+pub(crate) const URI_TAG: &str = "\u{1}uri";
+
+/// How long a subscription whose expiry is to be notified stays after it, in milliseconds, if no
+/// node takes care of it.
+const GRACE_MS: u64 = 86_400_000;
+
+/// Writes a subscription: its times of modification and of expiry, the time at which the expiry is
+/// notified, and the URI of the storage.
+///
+/// # Errors
+/// As [`Txn::put_with_metadata`].
+pub(crate) fn write_subscription(
+    txn: &Txn<'_>,
+    (namespace, key): (Namespace, &[u8]),
+    value: &Value,
+    ((modified_ms, expires_ms), due_ms, uri): ((u64, u64), Option<u64>, &str),
+) -> nearstate_model::Result<()> {
+    let mut bytes = modified_ms.to_le_bytes().to_vec();
+    bytes.extend_from_slice(value.to_string().as_bytes());
+    let due = due_ms.unwrap_or_default().to_be_bytes();
+    let mut tags: Vec<(&str, &[u8])> = Vec::new();
+    if due_ms.is_some() {
+        tags.push((DUE_TAG, &due));
+    }
+    // Without it, URIs in notifications are relative.
+    if !uri.is_empty() && uri.len() <= TAG_VALUE_BYTES_MAX {
+        tags.push((URI_TAG, uri.as_bytes()));
+    }
+    let grace = if due_ms.is_some() { GRACE_MS } else { 0 };
+    let expires_ms = if expires_ms == 0 { 0 } else { expires_ms.saturating_add(grace) };
+    txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &tags, expires_ms })
 }

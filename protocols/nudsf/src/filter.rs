@@ -36,11 +36,14 @@ fn expression(value: &Value, depth: usize) -> Result<Search, String> {
     let Value::Object(object) = value else {
         return Err("an expression must be an object".to_owned());
     };
-    if object.contains_key("cond") {
+    // Generated clients, such as that of free5GC, send the attributes of all kinds of expressions:
+    // those of others are empty.
+    let given = |name: &str| object.get(name).filter(|value| !value.is_null() && *value != "");
+    if given("cond").is_some() {
         condition(object, depth)
-    } else if object.contains_key("op") {
+    } else if given("op").is_some() {
         comparison(object)
-    } else if let Some(ids) = object.get("recordIdList").or(object.get("timerIds")) {
+    } else if let Some(ids) = given("recordIdList").or(given("timerIds")) {
         let texts = ids.as_array().filter(|ids| !ids.is_empty());
         let texts = texts.map(|ids| ids.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
         match texts {
@@ -241,6 +244,16 @@ mod tests {
             (r#"{"op":"GT","tag":"age","value":"3"}"#, true),
             (r#"{"op":"LTE","tag":"age","value":"29"}"#, false),
             (r#"{"recordIdList":["r1","r2"]}"#, true),
+            // As free5GC's generated client sends them.
+            (
+                r#"{"cond":"","units":null,"op":"EQ","tag":"ueId","value":"455345",
+                "recordIdList":null}"#,
+                true,
+            ),
+            (
+                r#"{"cond":"","units":null,"op":"","tag":"","value":"","recordIdList":["r2"]}"#,
+                false,
+            ),
             (
                 r#"{"cond":"AND","units":[{"op":"EQ","tag":"ueId","value":"455345"},
                 {"recordIdList":["r2"]}]}"#,

@@ -4,19 +4,33 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod fuzzing;
+mod nrf;
+mod registration;
+mod key_source;
 mod protocol;
 mod connection;
 mod pipe;
 mod service;
+mod load;
+mod sbi;
 mod operations;
 mod call;
+mod notify;
+mod changes;
+mod due;
+mod deliver;
+mod host_client;
 mod document;
 mod repository;
+mod outbox;
 mod record;
 mod attributes;
 mod reply;
 mod patch;
 mod filter;
+mod timer;
 mod meta;
 mod conditions;
 mod multipart;
@@ -24,11 +38,18 @@ mod settings;
 mod target;
 mod table;
 mod token;
+mod fetch_state;
+mod outbound;
 mod problem;
 mod times;
 pub mod limits;
 
+pub use key_source::{KEYS_AGE_MAX, KeySource, KeySourceSettings, OnFetch};
+pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
-pub use settings::{NudsfMetrics, NudsfSettings, StorageSpec};
+pub use registration::NrfProfile;
+pub use settings::{
+    NotificationKind, NotificationResult, NotifySettings, NudsfMetrics, NudsfSettings, StorageSpec,
+};
 pub use table::{OPERATIONS, OperationSpec};
 pub use token::TokenKeys;

@@ -1,5 +1,7 @@
 //! The limits of the protocol: each with its reason, and the behaviour when it is reached.
 
+use std::time::Duration;
+
 use nearstate_model::limits::VALUE_BYTES_MAX;
 
 /// The longest body of a request, in bytes: the largest block, and 1 MiB for the rest of the
@@ -71,3 +73,42 @@ pub const SCAN_STEPS: u32 = 64;
 
 /// Attempts of a transaction that has conflicts, before 503 is answered.
 pub const TRIES_MAX: u32 = 1000;
+
+/// The most entries of the outbox for one target (scheme and authority). Further notifications for
+/// it are dropped and counted.
+pub const TARGET_ENTRIES_MAX: usize = 100_000;
+
+/// The most bytes of the outbox for one target. Further notifications for it are dropped and
+/// counted.
+pub const TARGET_BYTES_MAX: usize = 64 << 20;
+
+/// The most targets to which a node delivers at the same time, each with a task and a connection.
+/// Others wait until one of these is idle.
+pub const TARGETS_MAX: usize = 1024;
+
+/// Notifications of one target that are sent at the same time. After a kill, at most these arrive
+/// twice.
+pub const BATCH_MAX: usize = 64;
+
+/// The first pause after a target has failed. It doubles with each failure.
+pub const RETRY_MIN: Duration = Duration::from_millis(50);
+
+/// The longest pause: a target that is back gets its notifications this much later.
+pub const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Failures after which the circuit of a target is open: only one notification probes it.
+pub const FAILURES_MAX: u32 = 5;
+
+/// How long a notification is tried, in milliseconds. Then it is dropped and counted.
+pub const UNDELIVERED_MS_MAX: u64 = 3_600_000;
+
+/// How long the connection to a target stays open without notifications.
+pub const TARGET_IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// The largest body of a notification with blocks. A larger one has only the descriptor and the
+/// meta: the receiver reads the blocks.
+pub const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
+
+/// How often the notifier looks for changes, and for what is due: timers are this late at most on
+/// an idle node.
+pub const NOTIFIER_INTERVAL: Duration = Duration::from_millis(10);

@@ -171,6 +171,13 @@ pub(crate) fn uri(
     Err(Problem::attribute(format!("{pointer}/{name}"), reason))
 }
 
+/// True for the text form of a UUID.
+pub(crate) fn is_uuid(text: &str) -> bool {
+    let groups: Vec<&str> = text.split('-').collect();
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
-//! The operations of the data repository.
+//! The operations of the data repository and of timers.
 
+mod timers;
 mod search;
 mod blocks;
 mod subscriptions;
@@ -33,6 +34,12 @@ pub(crate) async fn execute(call: &Call<'_>) -> Reply {
         NudsfOperation::GetMetaSchema => schemas::get(call),
         NudsfOperation::CreateOrModifyMetaSchema => schemas::put(call).await,
         NudsfOperation::DeleteMetaSchema => schemas::delete(call).await,
+        NudsfOperation::SearchTimer => timers::search(call).await,
+        NudsfOperation::DeleteTimers => timers::delete_matching(call).await,
+        NudsfOperation::CreateOrModifyTimer => timers::put(call).await,
+        NudsfOperation::UpdateTimer => timers::patch(call).await,
+        NudsfOperation::DeleteTimer => timers::delete(call).await,
+        NudsfOperation::GetTimer => timers::get(call),
     };
     done.unwrap_or_else(|refusal| refusal)
 }

@@ -10,6 +10,8 @@ use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, PeerId
 use serde_json::json;
 
 use crate::connection::NudsfConnection;
+use crate::load::CoreLoad;
+use crate::notify::{self, NotifierClaim};
 use crate::repository::Repository;
 use crate::service::{HttpConnectionState, RequestContext};
 use crate::settings::{NudsfMetrics, NudsfSettings};
@@ -18,6 +20,7 @@ use crate::settings::{NudsfMetrics, NudsfSettings};
 pub struct NudsfProtocol {
     settings: Arc<NudsfSettings>,
     metrics: Arc<NudsfMetrics>,
+    notifier: Arc<NotifierClaim>,
     is_tls: bool,
 }
 
@@ -43,14 +46,14 @@ impl NudsfProtocol {
     /// `BadArgument`: as [`NudsfSettings::validate`].
     pub fn new(settings: Arc<NudsfSettings>, metrics: Arc<NudsfMetrics>) -> Result<Self> {
         settings.validate()?;
-        Ok(Self { settings, metrics, is_tls: false })
+        Ok(Self { settings, metrics, notifier: Arc::default(), is_tls: false })
     }
 
     /// The same protocol for endpoints with TLS.
     #[must_use]
     pub fn over_tls(&self) -> Self {
         let (settings, metrics) = (Arc::clone(&self.settings), Arc::clone(&self.metrics));
-        Self { settings, metrics, is_tls: true }
+        Self { settings, metrics, notifier: Arc::clone(&self.notifier), is_tls: true }
     }
 }
 
@@ -64,7 +67,9 @@ impl Protocol for NudsfProtocol {
         let (settings, metrics) = (Arc::clone(&self.settings), Arc::clone(&self.metrics));
         let repository = Rc::new(Repository::open(session, settings, metrics)?);
         let scheme = if self.is_tls { "https" } else { "http" };
-        Ok(Rc::new(NudsfCoreService { repository, core: core.clone(), scheme }))
+        let (core, notifier) = (core.clone(), Arc::clone(&self.notifier));
+        let load = Rc::default();
+        Ok(Rc::new(NudsfCoreService { repository, core, notifier, scheme, load }))
     }
 
     fn limit_error(&self, limit: &LimitExceeded) -> Vec<u8> {
@@ -93,10 +98,18 @@ impl Protocol for NudsfProtocol {
 struct NudsfCoreService {
     repository: Rc<Repository>,
     core: Core,
+    notifier: Arc<NotifierClaim>,
     scheme: &'static str,
+    load: Rc<CoreLoad>,
 }
 
 impl CoreService for NudsfCoreService {
+    fn begin(&self) {
+        if self.core.index() == 0 {
+            notify::begin(&self.repository, &self.notifier);
+        }
+    }
+
     fn accept(&self, _: &PeerIdentity) -> Box<dyn ConnectionHandler> {
         Box::new(NudsfConnection::new(RequestContext {
             repository: Rc::clone(&self.repository),
@@ -104,6 +117,7 @@ impl CoreService for NudsfCoreService {
             state: Rc::<HttpConnectionState>::default(),
             scheme: self.scheme,
             grant: RefCell::default(),
+            load: Rc::clone(&self.load),
         }))
     }
 }

@@ -16,7 +16,9 @@ use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
 use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
-use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
+use nearstate_store::meta::Meta;
+use nearstate_store::{Form, Kind, Metadata, Namespace, StreamedChange, StreamedRecord, Txn, View};
+use serde_json::Value;
 
 use crate::attributes::{Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, meta_digest};
 use crate::conditions::Validators;
@@ -70,6 +72,29 @@ impl RecordDraft {
     pub(crate) fn to_multipart(&self, seed: u64) -> (String, Vec<u8>) {
         let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
         multipart_of(&self.meta, &blocks, seed)
+    }
+
+    /// The record behind a part of its own, as a `multipart/mixed` body. Blocks that would exceed
+    /// `bytes_max` are left out, all of them.
+    pub(crate) fn to_notification(
+        &self,
+        first: Option<(&str, &Value)>,
+        bytes_max: usize,
+    ) -> (String, Vec<u8>) {
+        let mut writer = MultipartWriter::with_capacity(1024);
+        if let Some((id, value)) = first {
+            writer.part(id, "application/json", None, value.to_string().as_bytes());
+        }
+        let meta = self.meta.to_json().to_string();
+        writer.part("meta", "application/json", None, meta.as_bytes());
+        let bytes: usize = self.blocks.iter().map(|block| block.bytes.len() + 512).sum();
+        if writer.len() + bytes <= bytes_max {
+            for block in &self.blocks {
+                write_block(&mut writer, &block.id, &block.as_stored());
+            }
+        }
+        let (boundary, body) = writer.finish(bytes as u64);
+        (format!("multipart/mixed; boundary={boundary}"), body)
     }
 }
 
@@ -297,6 +322,54 @@ fn stored_block<'v>(
         bytes,
         attributes,
     }
+}
+
+/// The record of a version in the log; `None` for a set. What blocks and tags cannot express is
+/// left out.
+pub(crate) fn draft_of(version: &StreamedRecord<'_>) -> Option<RecordDraft> {
+    let (value, fields, meta) = match &version.change {
+        StreamedChange::Put { value, meta, is_set: false } => (Some(*value), &[][..], Some(*meta)),
+        StreamedChange::Patched { blocks, meta, .. } => (None, &blocks[..], *meta),
+        StreamedChange::Elements { is_set: false, elements, meta, .. } => {
+            (None, &elements[..], *meta)
+        }
+        StreamedChange::Put { is_set: true, .. }
+        | StreamedChange::Elements { is_set: true, .. }
+        | StreamedChange::Deleted { .. } => return None,
+    };
+    let meta = meta.filter(|meta| !meta.is_empty()).and_then(|meta| Meta::split(meta).ok());
+    let pairs: Vec<(&str, &[u8])> =
+        meta.iter().flat_map(|(_, meta)| meta.tags()).filter_map(Result::ok).collect();
+    let mut encoded = None;
+    let mut draft = RecordDraft::default();
+    draft.meta.expires_ms = meta.map_or(0, |(_, meta)| meta.expires_ms);
+    for (name, value) in pairs {
+        let text = || String::from_utf8_lossy(value).into_owned();
+        if name == ATTRIBUTES_TAG {
+            encoded = Some(value);
+        } else if name == SCHEMA_TAG {
+            draft.meta.schema_id = Some(text());
+        } else if !is_reserved(name) {
+            draft.meta.tags.entry(name.to_owned()).or_default().push(text());
+        }
+    }
+    let own = fields.iter().find(|(name, _)| *name == ATTRIBUTES_BLOCK.as_bytes());
+    let attributes = own.and_then(|(_, bytes)| *bytes).or(encoded).and_then(Attributes::decode);
+    let known = |id: &str| attributes.as_ref().and_then(|attributes| attributes.block(id));
+    let callback = attributes.as_ref().map(|attributes| attributes.callback.clone());
+    draft.meta.callback = callback.filter(|callback| !callback.is_empty());
+    if let Some(bytes) = value
+        && (known(VALUE_BLOCK).is_some() || attributes.is_none() || !bytes.is_empty())
+    {
+        draft.blocks.push(stored_block(VALUE_BLOCK, bytes, known(VALUE_BLOCK)).to_draft());
+    }
+    for (name, bytes) in fields {
+        let id = str::from_utf8(name).ok().filter(|id| !is_reserved(id));
+        if let (Some(id), Some(bytes)) = (id, bytes) {
+            draft.blocks.push(stored_block(id, bytes, known(id)).to_draft());
+        }
+    }
+    Some(draft)
 }
 
 /// Where a record is written.

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use hyper::header::ETAG;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::yield_now;
-use nearstate_store::{Kind, Namespace, Schema, Session, TagSchema, Txn, View};
+use nearstate_store::{Kind, Namespace, Schema, Session, TagSchema, Txn, View, WhenFull};
 
 use crate::limits::TRIES_MAX;
 use crate::meta::SCHEMA_TAG;
@@ -17,6 +17,7 @@ use crate::record::StoredRecord;
 use crate::reply::Reply;
 use crate::settings::{NudsfMetrics, NudsfSettings, StorageSpec};
 use crate::target::{API, encode_segment};
+use crate::timer::{DUE_TAG, EXPIRED_TAG};
 
 /// Attempts of a transaction that finds the region full: each begins by moving records together.
 const FULL_TRIES_MAX: u32 = 4;
@@ -27,6 +28,7 @@ pub(crate) struct StorageNamespaces {
     pub(crate) records: Namespace,
     pub(crate) subscriptions: Namespace,
     pub(crate) schemas: Namespace,
+    pub(crate) timers: Namespace,
 }
 
 /// A storage on a core.
@@ -83,10 +85,18 @@ fn open(session: &Session, spec: &StorageSpec) -> Result<StorageNamespaces> {
         }
         _ => session.namespace(&spec.namespace, &Schema { kind: Kind::Mixed, tags })?,
     };
-    let documents =
-        |what: &str| session.namespace(&format!("{}:{what}", spec.namespace), &Schema::default());
-    let (subscriptions, schemas) = (documents("subscriptions")?, documents("schemas")?);
-    Ok(StorageNamespaces { records, subscriptions, schemas })
+    let documents = |what: &str, tags: Vec<TagSchema>| {
+        let schema = Schema { kind: Kind::Value, tags };
+        session.namespace(&format!("{}:{what}", spec.namespace), &schema)
+    };
+    let tag = |name: &str, is_ordered| {
+        let name = name.to_owned();
+        TagSchema { name, is_ordered, ..TagSchema::default() }
+    };
+    let subscriptions = documents("subscriptions", vec![tag(DUE_TAG, true)])?;
+    let schemas = documents("schemas", Vec::new())?;
+    let timers = documents("timers", vec![tag(DUE_TAG, true), tag(EXPIRED_TAG, false)])?;
+    Ok(StorageNamespaces { records, subscriptions, schemas, timers })
 }
 
 impl Repository {
@@ -122,14 +132,45 @@ impl Repository {
             let detail = format!("the realm {realm:?} has no storage {storage:?}");
             return Err(Problem::not_found("STORAGE_NOT_FOUND", detail));
         };
-        let namespaces = found.namespaces.get();
-        let StorageNamespaces { records, subscriptions, schemas } = namespaces;
-        if [records, subscriptions, schemas].iter().all(|one| self.session.has_namespace(*one)) {
+        Ok(self.current(found)?)
+    }
+
+    fn current(&self, storage: &Storage) -> Result<StorageNamespaces> {
+        let namespaces = storage.namespaces.get();
+        let StorageNamespaces { records, subscriptions, schemas, timers } = namespaces;
+        let all = [records, subscriptions, schemas, timers];
+        if all.iter().all(|one| self.session.has_namespace(*one)) {
             return Ok(namespaces);
         }
-        let opened = open(&self.session, &found.spec)?;
-        found.namespaces.set(opened);
+        let opened = open(&self.session, &storage.spec)?;
+        storage.namespaces.set(opened);
         Ok(opened)
+    }
+
+    /// All storages: the namespaces of each, and its URI, which is relative without an `apiRoot`.
+    ///
+    /// # Errors
+    /// As [`Session::namespace`].
+    pub(crate) fn storages(&self) -> Result<Vec<(StorageNamespaces, String)>> {
+        let of = |storage: &Storage| {
+            let StorageSpec { realm, storage: name, .. } = &storage.spec;
+            Ok((self.current(storage)?, self.storage_uri("", realm, name)))
+        };
+        self.storages.iter().map(of).collect()
+    }
+
+    /// The log has all changes of a storage from now on, so that they are notified. A storage
+    /// without subscriptions and callbacks does not pay for it.
+    ///
+    /// # Errors
+    /// As [`Session::stream`].
+    pub(crate) fn log_changes(&self, storage: &StorageNamespaces) -> Result<()> {
+        for namespace in [storage.subscriptions, storage.records] {
+            if !self.session.is_logged(namespace)? {
+                self.session.stream(namespace, WhenFull::LoseOldest)?;
+            }
+        }
+        Ok(())
     }
 
     /// The absolute URI of a storage. `origin` is the scheme and the authority of the request.

@@ -1,10 +1,13 @@
 //! The settings of the protocol, and its counters.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use nearstate_model::{Error, Result};
+use nearstate_node::ClientTls;
 
 use crate::table::{OPERATION_COUNT, OPERATIONS};
 use crate::token::TokenKeys;
@@ -53,6 +56,16 @@ impl StorageSpec {
     }
 }
 
+/// How notifications are delivered.
+#[derive(Clone, Debug, Default)]
+pub struct NotifySettings {
+    /// A file whose lock (`flock`) lets one node of a region deliver. `None`: no other node serves
+    /// the region.
+    pub lock: Option<PathBuf>,
+    /// TLS for `https` targets. `None`: they are not reached.
+    pub tls: Option<ClientTls>,
+}
+
 /// The settings of the protocol.
 #[derive(Clone, Debug, Default)]
 pub struct NudsfSettings {
@@ -63,6 +76,11 @@ pub struct NudsfSettings {
     pub api_root: Option<String>,
     /// The keys of access tokens. `None`: requests need no token.
     pub tokens: Option<Arc<TokenKeys>>,
+    /// How notifications are delivered.
+    pub notify: NotifySettings,
+    /// How long requests may wait in the queue of a core before those of low priority are refused.
+    /// Zero: none is refused.
+    pub overload_delay: Duration,
 }
 
 impl NudsfSettings {
@@ -97,6 +115,58 @@ impl NudsfSettings {
     }
 }
 
+macro_rules! named {
+    ($(#[$doc:meta])* $type:ident { $($(#[$row:meta])* $name:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type { $($(#[$row])* $name,)+ }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
+            /// The name in metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+        }
+    };
+}
+
+named! {
+    /// A kind of notification.
+    NotificationKind {
+        /// `onDataChange`.
+        DataChange = "data_change",
+        /// `recordExpired`.
+        RecordExpired = "record_expired",
+        /// `subscriptionExpiryNotification`.
+        SubscriptionExpiry = "subscription_expiry",
+        /// `timerExpiry`.
+        TimerExpiry = "timer_expiry",
+    }
+}
+
+named! {
+    /// What became of a notification.
+    NotificationResult {
+        /// It became due.
+        Posted = "due",
+        /// The target has accepted it.
+        Delivered = "delivered",
+        /// The target has refused it for good.
+        Rejected = "rejected",
+        /// The target was unreachable for too long, or has too many.
+        Dropped = "dropped",
+    }
+}
+
+impl NotificationKind {
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+}
+
 /// The classes of status codes that are counted.
 const CLASSES: usize = 6;
 
@@ -104,11 +174,21 @@ const CLASSES: usize = 6;
 #[derive(Debug)]
 pub struct NudsfMetrics {
     counts: [[AtomicU64; CLASSES]; OPERATION_COUNT + 1],
+    notifications: [[AtomicU64; NotificationResult::ALL.len()]; NotificationKind::ALL.len()],
+    retries: AtomicU64,
+    stalls: AtomicU64,
+    lost: AtomicU64,
 }
 
 impl Default for NudsfMetrics {
     fn default() -> Self {
-        Self { counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))) }
+        Self {
+            counts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            notifications: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            retries: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
     }
 }
 
@@ -120,6 +200,43 @@ impl NudsfMetrics {
         if let Some(count) = self.counts.get(row).and_then(|row| row.get(class)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    pub(crate) fn count_notification(&self, kind: NotificationKind, result: NotificationResult) {
+        let row = self.notifications.get(kind as usize);
+        if let Some(count) = row.and_then(|row| row.get(result as usize)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_retry(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_stall(&self) {
+        self.stalls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_lost(&self, transactions: u64) {
+        self.lost.fetch_add(transactions, Ordering::Relaxed);
+    }
+
+    /// Notifications by kind and by what became of them.
+    pub fn notifications(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let mut all = Vec::new();
+        for (kind, row) in NotificationKind::ALL.iter().zip(&self.notifications) {
+            for (result, count) in NotificationResult::ALL.iter().zip(row) {
+                all.push((kind.name(), result.name(), count.load(Ordering::Relaxed)));
+            }
+        }
+        all
+    }
+
+    /// Events of the notifier: `retry` (a target has failed), `stall` (the region was full), `lost`
+    /// (a transaction that the log has lost before it was read).
+    pub fn notifier_events(&self) -> [(&'static str, u64); 3] {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [("retry", load(&self.retries)), ("stall", load(&self.stalls)), ("lost", load(&self.lost))]
     }
 
     /// All counts: the operation (`none` for requests that named none), the class (`2xx`), and the

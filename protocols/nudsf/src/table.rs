@@ -3,7 +3,7 @@
 
 use hyper::Method;
 
-/// A resource of the data repository.
+/// A resource of the data repository or of timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     Records,
@@ -14,6 +14,8 @@ pub(crate) enum Resource {
     Subscriptions,
     Subscription,
     Schema,
+    Timers,
+    Timer,
 }
 
 /// An operation. Its number is its row in [`OPERATIONS`].
@@ -39,6 +41,12 @@ pub(crate) enum NudsfOperation {
     GetMetaSchema,
     CreateOrModifyMetaSchema,
     DeleteMetaSchema,
+    SearchTimer,
+    DeleteTimers,
+    CreateOrModifyTimer,
+    UpdateTimer,
+    DeleteTimer,
+    GetTimer,
 }
 
 /// A row of the table.
@@ -50,7 +58,8 @@ pub struct OperationSpec {
     /// The method.
     pub method: Method,
     pub(crate) resource: Resource,
-    /// The path below `{apiRoot}/nudsf-dr/v1/{realmId}/{storageId}`.
+    /// The path below `{apiRoot}/nudsf-dr/v1/{realmId}/{storageId}`; of timers, below
+    /// `{apiRoot}/nudsf-timer/v1/{realmId}/{storageId}`.
     pub path: &'static str,
     /// The `OAuth2` scope that allows this operation alone.
     pub scope: &'static str,
@@ -69,6 +78,8 @@ impl Resource {
             Self::Subscriptions => "/subs-to-notify",
             Self::Subscription => "/subs-to-notify/{subscriptionId}",
             Self::Schema => "/meta-schemas/{schemaId}",
+            Self::Timers => "/timers",
+            Self::Timer => "/timers/{timerId}",
         }
     }
 }
@@ -82,33 +93,39 @@ macro_rules! operations {
             method: Method::$method,
             resource: Resource::$resource,
             path: Resource::$resource.path(),
-            scope: concat!("nudsf-dr:", $scope),
+            scope: $scope,
             tests: $tests,
         }),+];
     };
 }
 
 operations! {
-    SearchRecord GET Records "record:read" "dr01",
-    BulkDeleteRecords DELETE Records "record:modify" "dr02",
-    GetRecord GET Record "record:read" "dr03",
-    CreateOrModifyRecord PUT Record "record:create" "dr04",
-    PatchRecord PATCH Record "record:modify" "dr05",
-    DeleteRecord DELETE Record "record:modify" "dr06",
-    GetMeta GET Meta "record-meta:read" "dr07",
-    UpdateMeta PATCH Meta "record-meta:modify" "dr08",
-    GetBlockList GET Blocks "block:read" "dr09",
-    GetBlock GET Block "block:read" "dr10",
-    CreateOrModifyBlock PUT Block "block:create" "dr11",
-    DeleteBlock DELETE Block "block:modify" "dr12",
-    GetNotificationSubscriptions GET Subscriptions "subscription:read" "dr13",
-    GetNotificationSubscription GET Subscription "subscription:read" "dr14",
-    CreateAndUpdateNotificationSubscription PUT Subscription "subscription:create" "dr15",
-    UpdateNotificationSubscription PATCH Subscription "subscription:modify" "dr16",
-    DeleteNotificationSubscription DELETE Subscription "subscription:modify" "dr17",
-    GetMetaSchema GET Schema "meta-schema:read" "dr18",
-    CreateOrModifyMetaSchema PUT Schema "meta-schema:create" "dr19",
-    DeleteMetaSchema DELETE Schema "meta-schema:modify" "dr20",
+    SearchRecord GET Records "nudsf-dr:record:read" "dr01",
+    BulkDeleteRecords DELETE Records "nudsf-dr:record:modify" "dr02",
+    GetRecord GET Record "nudsf-dr:record:read" "dr03",
+    CreateOrModifyRecord PUT Record "nudsf-dr:record:create" "dr04",
+    PatchRecord PATCH Record "nudsf-dr:record:modify" "dr05",
+    DeleteRecord DELETE Record "nudsf-dr:record:modify" "dr06",
+    GetMeta GET Meta "nudsf-dr:record-meta:read" "dr07",
+    UpdateMeta PATCH Meta "nudsf-dr:record-meta:modify" "dr08",
+    GetBlockList GET Blocks "nudsf-dr:block:read" "dr09",
+    GetBlock GET Block "nudsf-dr:block:read" "dr10",
+    CreateOrModifyBlock PUT Block "nudsf-dr:block:create" "dr11",
+    DeleteBlock DELETE Block "nudsf-dr:block:modify" "dr12",
+    GetNotificationSubscriptions GET Subscriptions "nudsf-dr:subscription:read" "dr13",
+    GetNotificationSubscription GET Subscription "nudsf-dr:subscription:read" "dr14",
+    CreateAndUpdateNotificationSubscription PUT Subscription "nudsf-dr:subscription:create" "dr15",
+    UpdateNotificationSubscription PATCH Subscription "nudsf-dr:subscription:modify" "dr16",
+    DeleteNotificationSubscription DELETE Subscription "nudsf-dr:subscription:modify" "dr17",
+    GetMetaSchema GET Schema "nudsf-dr:meta-schema:read" "dr18",
+    CreateOrModifyMetaSchema PUT Schema "nudsf-dr:meta-schema:create" "dr19",
+    DeleteMetaSchema DELETE Schema "nudsf-dr:meta-schema:modify" "dr20",
+    SearchTimer GET Timers "nudsf-timer:timer:read" "tm01",
+    DeleteTimers DELETE Timers "nudsf-timer:timer:modify" "tm02",
+    CreateOrModifyTimer PUT Timer "nudsf-timer:timer:create" "tm03",
+    UpdateTimer PATCH Timer "nudsf-timer:timer:modify" "tm04",
+    DeleteTimer DELETE Timer "nudsf-timer:timer:modify" "tm05",
+    GetTimer GET Timer "nudsf-timer:timer:read" "tm06",
 }
 
 /// The number of operations.
@@ -131,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_number_of_an_operation_is_its_row() {
-        assert_eq!(OPERATION_COUNT, 20);
+        assert_eq!(OPERATION_COUNT, 26);
         for (row, spec) in OPERATIONS.iter().enumerate() {
             assert_eq!(spec.operation as usize, row, "{}", spec.id);
             let found = find(&spec.method, spec.resource).unwrap();

@@ -10,6 +10,9 @@ use crate::table::{OperationSpec, Resource, find, methods};
 /// The root of the data repository below `apiRoot`.
 pub(crate) const API: &str = "/nudsf-dr/v1";
 
+/// The root of timers below `apiRoot`.
+pub(crate) const TIMER_API: &str = "/nudsf-timer/v1";
+
 /// The characters of a path segment that are percent-encoded: all but `unreserved`, `sub-delims`,
 /// `:` and `@` (RFC 3986).
 const SEGMENT: &AsciiSet = &CONTROLS
@@ -54,9 +57,19 @@ pub(crate) fn encode_segment(segment: &str) -> String {
 /// 400 (another API, invalid encoding), 404 (no such resource), 405.
 pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> {
     let path = uri.path();
-    let below = path.find(API).and_then(|at| path.get(at + API.len()..));
-    let Some(below) = below.filter(|below| below.starts_with('/')) else {
-        let detail = format!("the path must begin with {API}/{{realmId}}/{{storageId}}");
+    let below = |api: &str| {
+        let below = path.find(api).and_then(|at| path.get(at + api.len()..));
+        below.filter(|below| below.starts_with('/'))
+    };
+    let (below, is_timer) = match below(API) {
+        None => (below(TIMER_API), true),
+        below => (below, false),
+    };
+    let Some(below) = below else {
+        let detail = format!(
+            "the path must begin with {API}/{{realmId}}/{{storageId}} or \
+             {TIMER_API}/{{realmId}}/{{storageId}}"
+        );
         return Err(Problem::new(StatusCode::BAD_REQUEST, "INVALID_API", detail));
     };
     let segments: Vec<&str> = below.split('/').skip(1).collect();
@@ -65,6 +78,9 @@ pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> 
         Problem::not_found("RESOURCE_URI_STRUCTURE_NOT_FOUND", detail)
     };
     let (realm, storage, id, block, resource) = match segments.as_slice() {
+        [realm, storage, "timers"] if is_timer => (realm, storage, "", "", Resource::Timers),
+        [realm, storage, "timers", id] if is_timer => (realm, storage, *id, "", Resource::Timer),
+        _ if is_timer => return Err(no_structure()),
         [realm, storage, "records"] => (realm, storage, "", "", Resource::Records),
         [realm, storage, "records", id] => (realm, storage, *id, "", Resource::Record),
         [realm, storage, "records", id, "meta"] => (realm, storage, *id, "", Resource::Meta),
@@ -77,7 +93,8 @@ pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> 
         [realm, storage, "meta-schemas", id] => (realm, storage, *id, "", Resource::Schema),
         _ => return Err(no_structure()),
     };
-    let is_collection = matches!(resource, Resource::Records | Resource::Subscriptions);
+    let is_collection =
+        matches!(resource, Resource::Records | Resource::Subscriptions | Resource::Timers);
     if id.is_empty() != is_collection {
         return Err(no_structure());
     }

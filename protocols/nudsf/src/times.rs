@@ -37,6 +37,14 @@ pub(crate) fn parse_http_date(text: &str) -> Option<u64> {
     seconds.checked_mul(1000)
 }
 
+/// Parses an HTTP date with or without milliseconds (`3gpp-Sbi-Sender-Timestamp`, TS 29.500).
+pub(crate) fn parse_http_date_ms(text: &str) -> Option<u64> {
+    let Some((before, after)) = text.split_once('.') else { return parse_http_date(text) };
+    let (fraction, zone) = after.split_once(' ')?;
+    let ms: u64 = fraction.parse().ok().filter(|_| fraction.len() == 3)?;
+    Some(parse_http_date(&format!("{before} {zone}"))? + ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +76,11 @@ mod tests {
             assert_eq!(parse_http_date(text), Some(784_111_777_000), "{text}");
         }
         assert_eq!(parse_http_date("never"), None);
+        let timestamp = "Sun, 06 Nov 1994 08:49:37.042 GMT";
+        assert_eq!(parse_http_date_ms(timestamp), Some(784_111_777_042));
+        for text in ["never", "a.b", "Sun, 06 Nov 1994 08:49:37.04 GMT", "x.123 GMT"] {
+            assert_eq!(parse_http_date_ms(text), None, "{text}");
+        }
         assert!(format_http_date(u64::MAX).ends_with("9999 23:59:59 GMT"));
     }
 }

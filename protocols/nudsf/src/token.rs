@@ -5,20 +5,24 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap, WWW_AUTHENTICATE};
 use nearstate_model::Error;
+use nearstate_node::clock::Clock;
+use nearstate_node::executor::timeout;
 use ring::hmac;
 use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::Value;
+use tokio::sync::watch;
 
+use crate::fetch_state::FetchState;
 use crate::problem::Problem;
-
-/// The service, which every token must have in its scope.
-const SERVICE: &str = "nudsf-dr";
 
 /// The longest token, in bytes. A longer one is refused before it is decoded.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
@@ -43,15 +47,43 @@ struct NamedKey {
     key: VerificationKey,
 }
 
-/// The keys that tokens may be signed with, and the audiences that tokens may be for.
-pub struct TokenKeys {
-    keys: Vec<NamedKey>,
+/// A JSON web key set.
+pub(crate) struct TokenKeySet(Vec<NamedKey>);
+
+/// The keys that tokens may be signed with, and the audiences that tokens may be for. Cheap to
+/// clone: clones share the keys.
+#[derive(Clone)]
+pub struct TokenKeys(Arc<SharedKeys>);
+
+struct SharedKeys {
     audiences: Vec<String>,
+    /// `None`: not fetched yet, or too old.
+    current: RwLock<Option<Arc<TokenKeySet>>>,
+    /// The fetches that ended, and those that requests wanted. `None`: keys of a file.
+    source: Option<FetchState>,
+}
+
+/// A request waits this long for keys that are being fetched.
+const FETCH_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Why a token was refused.
+enum TokenRefusal {
+    Invalid(&'static str),
+    /// No key has the id that the token names.
+    UnknownKey,
+    /// No keys have been fetched.
+    NoKeys,
+}
+
+impl From<&'static str> for TokenRefusal {
+    fn from(why: &'static str) -> Self {
+        Self::Invalid(why)
+    }
 }
 
 impl std::fmt::Debug for TokenKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenKeys").field("audiences", &self.audiences).finish_non_exhaustive()
+        f.debug_struct("TokenKeys").field("audiences", &self.0.audiences).finish_non_exhaustive()
     }
 }
 
@@ -82,26 +114,67 @@ impl TokenKeys {
     /// # Errors
     /// Why it is no key set.
     pub fn parse(text: &[u8], audiences: Vec<String>) -> Result<Self, String> {
-        let set: Value = serde_json::from_slice(text)
-            .map_err(|error| format!("wanted is a JSON web key set: {error}"))?;
-        let items = set.get("keys").and_then(Value::as_array);
-        let items = items.filter(|items| (1..=KEYS_MAX).contains(&items.len()));
-        let items =
-            items.ok_or_else(|| format!("`keys` must be an array of 1 to {KEYS_MAX} keys"))?;
-        let named = |(index, item): (usize, &Value)| {
-            let id = item.get("kid").and_then(Value::as_str).map(str::to_owned);
-            let key = key_of(item).map_err(|why| format!("key {index}: {why}"))?;
-            Ok(NamedKey { id, key })
-        };
-        let keys = items.iter().enumerate().map(named).collect::<Result<_, String>>()?;
-        Ok(Self { keys, audiences })
+        let current = RwLock::new(Some(Arc::new(TokenKeySet::parse(text)?)));
+        Ok(Self(Arc::new(SharedKeys { audiences, current, source: None })))
     }
 
-    /// Verifies the token of a request.
+    /// Keys that are fetched. There are none yet.
+    pub(crate) fn fetched(audiences: Vec<String>, interval_min: Duration) -> Self {
+        let source = FetchState {
+            ended: watch::Sender::new(0),
+            wanted: watch::Sender::new(0),
+            clock: Clock::new(),
+            ended_at: AtomicU64::new(0),
+            interval_min,
+        };
+        let current = RwLock::new(None);
+        Self(Arc::new(SharedKeys { audiences, current, source: Some(source) }))
+    }
+
+    /// Changes when a request wants keys that the set does not have.
+    pub(crate) fn wanted(&self) -> watch::Receiver<u64> {
+        let source = self.0.source.as_ref();
+        source.map_or_else(|| watch::channel(0).1, |source| source.wanted.subscribe())
+    }
+
+    /// A fetch has ended. `None`: it failed, and the keys stay unless they are too old.
+    pub(crate) fn finish_fetch(&self, keys: Option<TokenKeySet>, is_old: bool) {
+        {
+            let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
+            match keys {
+                Some(keys) => *current = Some(Arc::new(keys)),
+                None if is_old => *current = None,
+                None => {}
+            }
+        }
+        if let Some(source) = &self.0.source {
+            source.ended_at.store(source.now(), Ordering::Relaxed);
+            source.ended.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Asks for a fetch and waits for its end, but not for long. False: nothing was fetched.
+    async fn refresh(&self) -> bool {
+        let Some(source) = &self.0.source else { return false };
+        let mut ended = source.ended.subscribe();
+        ended.borrow_and_update();
+        source.wanted.send_modify(|count| *count += 1);
+        let ended_at = source.ended_at.load(Ordering::Relaxed);
+        let since = Duration::from_nanos(source.now().saturating_sub(ended_at));
+        if ended_at > 0 && since < source.interval_min {
+            // The fetch comes later, and this request does not wait for it.
+            return false;
+        }
+        let waited = timeout(FETCH_WAIT_MAX, ended.changed()).await;
+        waited.is_some_and(|changed| changed.is_ok())
+    }
+
+    /// Verifies the token of a request. A token of an unknown key waits for the keys that are
+    /// fetched because of it.
     ///
     /// # Errors
-    /// 401 with `WWW-Authenticate`.
-    pub(crate) fn verify(&self, headers: &HeaderMap, now_ms: u64) -> Result<Grant, Problem> {
+    /// 401 with `WWW-Authenticate`; 503: there are no keys.
+    pub(crate) async fn verify(&self, headers: &HeaderMap, now_ms: u64) -> Result<Grant, Problem> {
         let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some((scheme, token)) = value.and_then(|value| value.trim().split_once(' ')) else {
             let detail = "the request has no access token: get one from the NRF";
@@ -110,16 +183,29 @@ impl TokenKeys {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(unauthorized("the access token must be of type Bearer", "Bearer"));
         }
-        let grant = self.decode(token.trim(), now_ms / 1000);
-        grant.map_err(|why| {
+        let (token, now) = (token.trim(), now_ms / 1000);
+        let mut decoded = self.decode(token, now);
+        if matches!(decoded, Err(TokenRefusal::UnknownKey | TokenRefusal::NoKeys))
+            && self.refresh().await
+        {
+            decoded = self.decode(token, now);
+        }
+        decoded.map_err(|refusal| {
+            let why = match refusal {
+                TokenRefusal::Invalid(why) => why,
+                TokenRefusal::UnknownKey => "no key has the id that it names",
+                TokenRefusal::NoKeys => {
+                    return Problem::busy("the keys of access tokens could not be fetched");
+                }
+            };
             let detail = format!("the access token is invalid: {why}");
             unauthorized(detail, "Bearer error=\"invalid_token\"")
         })
     }
 
-    fn decode(&self, token: &str, now: u64) -> Result<Grant, &'static str> {
+    fn decode(&self, token: &str, now: u64) -> Result<Grant, TokenRefusal> {
         if token.len() > TOKEN_BYTES_MAX {
-            return Err("it is too long");
+            return Err("it is too long".into());
         }
         let (signed, signature) = token.rsplit_once('.').ok_or("it has no signature")?;
         let (header, claims) = signed.split_once('.').ok_or("it has no claims")?;
@@ -127,16 +213,21 @@ impl TokenKeys {
         let signature =
             URL_SAFE_NO_PAD.decode(signature).map_err(|_| "its signature is no base64url")?;
         if header.get("crit").is_some() {
-            return Err("it requires an extension");
+            return Err("it requires an extension".into());
         }
         let algorithm = header.get("alg").and_then(Value::as_str).unwrap_or_default();
         let id = header.get("kid").and_then(Value::as_str);
-        let mut keys = self.keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id);
+        let keys = self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(TokenKeySet(keys)) = keys.as_deref() else { return Err(TokenRefusal::NoKeys) };
+        let mut keys = keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id).peekable();
+        if id.is_some() && keys.peek().is_none() {
+            return Err(TokenRefusal::UnknownKey);
+        }
         if !keys.any(|key| key.key.verifies(algorithm, signed.as_bytes(), &signature)) {
-            return Err("no key verifies its signature");
+            return Err("no key verifies its signature".into());
         }
         let claims = decode_json(claims).ok_or("its claims are no JSON")?;
-        self.grant(&claims, now)
+        Ok(self.grant(&claims, now)?)
     }
 
     fn grant(&self, claims: &Value, now: u64) -> Result<Grant, &'static str> {
@@ -149,10 +240,10 @@ impl TokenKeys {
             return Err("it is not valid yet");
         }
         let is_ours = |value: &Value| {
-            value.as_str().is_some_and(|name| self.audiences.iter().any(|known| known == name))
+            value.as_str().is_some_and(|name| self.0.audiences.iter().any(|known| known == name))
         };
         let is_for_us = match claims.get("aud") {
-            _ if self.audiences.is_empty() => true,
+            _ if self.0.audiences.is_empty() => true,
             Some(Value::Array(all)) => all.iter().any(is_ours),
             Some(one) => is_ours(one),
             None => false,
@@ -163,6 +254,32 @@ impl TokenKeys {
         let scopes = claims.get("scope").and_then(Value::as_str).unwrap_or_default();
         let scopes = scopes.split(' ').filter(|scope| !scope.is_empty()).map(str::to_owned);
         Ok(Grant { expires, scopes: scopes.collect() })
+    }
+}
+
+impl TokenKeySet {
+    /// Parses a key set.
+    ///
+    /// # Errors
+    /// Why it is no key set.
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
+        let set: Value = serde_json::from_slice(text)
+            .map_err(|error| format!("wanted is a JSON web key set: {error}"))?;
+        let items = set.get("keys").and_then(Value::as_array);
+        let items = items.filter(|items| (1..=KEYS_MAX).contains(&items.len()));
+        let items =
+            items.ok_or_else(|| format!("`keys` must be an array of 1 to {KEYS_MAX} keys"))?;
+        let named = |(index, item): (usize, &Value)| {
+            let id = item.get("kid").and_then(Value::as_str).map(str::to_owned);
+            let key = key_of(item).map_err(|why| format!("key {index}: {why}"))?;
+            Ok(NamedKey { id, key })
+        };
+        items.iter().enumerate().map(named).collect::<Result<_, String>>().map(Self)
+    }
+
+    /// The number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -178,16 +295,17 @@ impl Grant {
     /// # Errors
     /// 403 with `WWW-Authenticate`.
     pub(crate) fn check(&self, scope: &str) -> Result<(), Problem> {
+        let (service, _) = scope.split_once(':').unwrap_or((scope, ""));
         let mut narrow = self
             .scopes
             .iter()
-            .filter(|known| known.strip_prefix(SERVICE).is_some_and(|rest| rest.starts_with(':')));
+            .filter(|known| known.strip_prefix(service).is_some_and(|rest| rest.starts_with(':')));
         let is_narrow = narrow.next().is_some();
-        if self.scopes.contains(SERVICE) && (!is_narrow || self.scopes.contains(scope)) {
+        if self.scopes.contains(service) && (!is_narrow || self.scopes.contains(scope)) {
             return Ok(());
         }
-        let detail = format!("the scope of the access token does not contain {SERVICE} {scope}");
-        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{SERVICE} {scope}\"");
+        let detail = format!("the scope of the access token does not contain {service} {scope}");
+        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{service} {scope}\"");
         Err(Problem::new(StatusCode::FORBIDDEN, "INSUFFICIENT_SCOPE", detail)
             .with_header(WWW_AUTHENTICATE, challenge))
     }
@@ -303,7 +421,16 @@ mod tests {
     fn verify(keys: &TokenKeys, token: &str) -> Result<Grant, Problem> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
-        keys.verify(&headers, NOW_MS)
+        verify_headers(keys, &headers)
+    }
+
+    fn verify_headers(keys: &TokenKeys, headers: &HeaderMap) -> Result<Grant, Problem> {
+        let mut verified = std::pin::pin!(keys.verify(headers, NOW_MS));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let std::task::Poll::Ready(done) = verified.as_mut().poll(&mut cx) else {
+            unreachable!("keys of a file need no wait")
+        };
+        done
     }
 
     #[test]
@@ -419,7 +546,7 @@ mod tests {
         for value in ["", "Basic abc", "Bearer", "x"] {
             let mut headers = HeaderMap::new();
             headers.insert(AUTHORIZATION, value.parse().unwrap());
-            let problem = keys.verify(&headers, NOW_MS).unwrap_err();
+            let problem = verify_headers(&keys, &headers).unwrap_err();
             assert_eq!(problem.status.as_u16(), 401, "{value}");
             assert_eq!(*problem.header.unwrap(), (WWW_AUTHENTICATE, "Bearer".to_owned()));
         }

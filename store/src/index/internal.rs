@@ -61,6 +61,8 @@ pub(crate) struct InternalCache {
     pub(crate) expiring: Cell<u32>,
     /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
+    /// The buffer for the key of a posting that is looked up.
+    pub(crate) posting_key: RefCell<Vec<u8>>,
     /// The last known depths of lists of postings.
     depths: Depths,
 }

@@ -10,10 +10,10 @@
 //! record, or if one began after the other had ended.
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{Corruption, LogEntry, LogRead, LogReader, Pin};
+use nearstate_memory::{Corruption, FollowPosition, LogEntry, LogRead, LogReader, Pin};
 use nearstate_model::Result;
 
-use crate::log::entry::{Absence, StreamedRecord, streamed};
+use crate::log::entry::{Absence, StreamedRecord, StreamedVersions, streamed, versions};
 use crate::log::receipt::Receipt;
 use crate::record::Kind;
 use crate::session::{Namespace, Session, wrong_kind};
@@ -75,6 +75,18 @@ impl<'c> StreamEntry<'c> {
             is_over |= record.is_err();
             is_before
         })
+    }
+
+    /// The records as they were before and after the transaction, whole.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn versions(&self) -> Result<Vec<StreamedVersions<'c>>> {
+        let mut all = Vec::new();
+        for record in self.entry.records()? {
+            all.extend(versions(&record)?);
+        }
+        Ok(all)
     }
 
     /// The time by which the transaction judged what has expired, in milliseconds since 1970.
@@ -168,6 +180,26 @@ impl Session {
     pub fn commit_stream_behind(&self, position: u64) -> Result<CommitStream<'_>> {
         let reader = self.member.log_reader_behind(position)?;
         Ok(CommitStream { session: self, reader, pin: None })
+    }
+
+    /// The last entry of the own log: position 0 if the log has none.
+    ///
+    /// Complexity: linear in the entries behind the last one that a follower has acknowledged.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn last_entry(&self) -> Result<FollowPosition> {
+        let shipped = self.member.shipped_position()?;
+        let floor = self.member.log_floor_position()?;
+        let mut last = shipped;
+        let mut stream =
+            self.commit_stream_behind(shipped.position.max(floor.saturating_sub(1)))?;
+        while let Some(item) = stream.next()? {
+            if let StreamItem::Transaction(entry) = item {
+                last = FollowPosition { position: entry.number, check: entry.check_value()? };
+            }
+        }
+        Ok(last)
     }
 
     /// Another host has everything up to a position of the log: it is replicated.

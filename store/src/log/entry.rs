@@ -67,6 +67,36 @@ pub struct StreamedRecord<'a> {
     pub change: StreamedChange<'a>,
 }
 
+/// A record of a committed transaction as it was before and after: each a whole record, as if it
+/// were new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamedVersions<'a> {
+    /// The number of the namespace in the region.
+    pub namespace: u32,
+    /// Key.
+    pub key: &'a [u8],
+    /// The record before, also one that had expired and was not collected; its change is never
+    /// `Deleted`.
+    pub before: Option<StreamedRecord<'a>>,
+    /// The record after; `None` if it was deleted or collected.
+    pub after: Option<StreamedRecord<'a>>,
+}
+
+/// Both versions of a record. `None` for a record that the transaction left absent.
+pub(crate) fn versions<'a>(
+    record: &LoggedRecord<'a>,
+) -> Result<Option<StreamedVersions<'a>>, Corruption> {
+    let whole = |cell: Option<Cell<'a>>| {
+        let new = LoggedRecord { new: cell, old: None, ..*record };
+        cell.map(|_| streamed(&new, Absence::All)).transpose()
+    };
+    let (before, after) = (whole(record.old)?, whole(record.new)?);
+    let Some(key) = after.as_ref().or(before.as_ref()).map(|record| record.key) else {
+        return Ok(None);
+    };
+    Ok(Some(StreamedVersions { namespace: record.namespace, key, before, after }))
+}
+
 /// A version of a record.
 #[derive(Clone, Copy)]
 struct Version<'a> {

@@ -10,6 +10,7 @@ use nearstate_model::Result;
 use crate::record::collection::{Collection, ElementWalk, PartTable, is_divided};
 use crate::record::edit::{CollectionEdit, StoredParts};
 use crate::record::fields::{Fields, is_block_name};
+use crate::record::layout::{BlockLayout, RecordBlocks};
 use crate::record::members::{FlatMembers, Members};
 use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::record::parts::Shape;
@@ -181,6 +182,13 @@ impl<'s> View<'s> {
         self.meta().map_or(Tags::none(), |meta| meta.tags()).filter_map(std::result::Result::ok)
     }
 
+    /// True if the record has this value of a tag.
+    #[inline]
+    pub fn has_tag(&self, name: &str, value: &[u8]) -> bool {
+        let mut pairs = self.meta().map_or(Tags::none(), |meta| meta.tags()).pairs();
+        pairs.any(|(tag, found)| is_name(tag, name.as_bytes()) && is_name(found, value))
+    }
+
     /// When the record expires, in milliseconds since 1970; 0: never.
     pub fn expires_ms(&self) -> u64 {
         self.meta().map_or(0, |meta| meta.expires_ms)
@@ -284,17 +292,71 @@ impl<'s> View<'s> {
     #[inline]
     pub fn blocks_among(&self, names: &[&str], mut each: impl FnMut(usize, &[u8])) {
         let Some(mut table) = self.table() else { return self.fields_among(names, each) };
-        let mut guess = 0;
-        while let Ok(Some(block)) = table.step() {
+        let (mut guess, mut missing) = (0, names.len());
+        while missing > 0
+            && let Ok(Some(block)) = table.step()
+        {
             let is_it = |name: &&str| is_name(block.name, name.as_bytes());
             let index = match names.get(guess) {
                 Some(name) if is_it(name) => Some(guess),
                 _ => names.iter().position(is_it),
             };
             let Some(index) = index else { continue };
-            guess = index + 1;
+            (guess, missing) = (index + 1, missing - 1);
             let Some(bytes) = bytes_of(self.cell, block.content) else { return };
             each(index, bytes);
+        }
+    }
+
+    /// Calls `each` with the index of the name and the bytes of each block whose name is wanted, in
+    /// any order.
+    ///
+    /// Complexity: one comparison of the head of the record's block table, if the record has the
+    /// layout of the last record that was used with these names; otherwise as
+    /// [`View::blocks_among`].
+    #[inline]
+    pub fn blocks_of(
+        &self,
+        names: &BlockLayout,
+        wanted: impl Fn(usize) -> bool,
+        each: impl FnMut(usize, &[u8]),
+    ) {
+        self.blocks_of_known(names, &std::cell::Cell::new(0), wanted, each);
+    }
+
+    /// As [`View::blocks_of`]; `known` is the number of the layout, or 0.
+    #[inline]
+    pub(crate) fn blocks_of_known(
+        &self,
+        names: &BlockLayout,
+        known: &std::cell::Cell<u64>,
+        wanted: impl Fn(usize) -> bool,
+        mut each: impl FnMut(usize, &[u8]),
+    ) {
+        if self.form != Form::Blocks {
+            return;
+        }
+        if let Some(cell) = self.region_cell() {
+            let of = RecordBlocks { cell, table: self.stored(), known };
+            if names.each(of, &wanted, &mut each) {
+                return;
+            }
+        }
+        self.walk_wanted(names, wanted, each);
+    }
+
+    #[cold]
+    fn walk_wanted(
+        &self,
+        names: &BlockLayout,
+        wanted: impl Fn(usize) -> bool,
+        mut each: impl FnMut(usize, &[u8]),
+    ) {
+        for (name, bytes) in self.blocks() {
+            if let Some(index) = names.index_of(name).filter(|index| wanted(*index)) {
+                debug_assert!(index < names.len(), "name {index} of {}", names.len());
+                each(index, bytes);
+            }
         }
     }
 

@@ -41,7 +41,7 @@ impl Session {
     /// The record that has this value of a unique tag, as a zero-copy view, or `None`; also `None`
     /// if it has expired.
     ///
-    /// Linearizable. Takes no lock. Cost: twice that of [`Session::get`], and a small allocation.
+    /// Linearizable. Takes no lock. Cost: twice that of [`Session::get`].
     /// Repeated if the value moves to another record between the two accesses, at most
     /// [`TRANSACTION_TRIES`] times.
     ///
@@ -49,9 +49,11 @@ impl Session {
     /// `BadArgument`: no such tag, not unique, or still being built; `Conflict` if the value moved
     /// during each attempt; `Damaged`, `Forked`.
     pub fn find(&self, namespace: Namespace, tag: &str, value: &[u8]) -> Result<Option<View<'_>>> {
-        let tags = self.tag_set(namespace.index)?;
-        let known = ready(tags.tag(tag), tag)?;
-        if !known.is_unique {
+        let known = self.with_tag_set(namespace.index, |tags| {
+            ready(tags.tag(tag), tag).map(|known| (known.id, known.is_unique))
+        })?;
+        let (id, is_unique) = known?;
+        if !is_unique {
             return Err(Error::BadArgument {
                 detail: format!("the tag {tag:?} is not unique: find all records that have it"),
             });
@@ -59,16 +61,17 @@ impl Session {
         if value.len() > TAG_VALUE_BYTES_MAX {
             return Ok(None);
         }
+        // Kept until the return: an answer that is moved travels through memory once more.
+        let mut key = self.internal.posting_key.borrow_mut();
+        posting_key(namespace.index, id, value, &mut key);
         let internal = self.member.table(self.internal_table()?)?;
-        let mut key = Vec::with_capacity(8 + value.len());
-        posting_key(namespace.index, known.id, value, &mut key);
         let hash = self.hash(&key);
         for _ in 0..TRANSACTION_TRIES {
             let _held = self.member.pin()?;
             let posting = self.member.lookup_small(internal, hash, &key)?;
             let Some((_, record)) = posting.record else { return Ok(None) };
             if let Some(view) = self.get_whole(namespace, record)? {
-                if view.tags().any(|(name, found)| name == tag && found == value) {
+                if view.has_tag(tag, value) {
                     return Ok(Some(view));
                 }
             } else if self.has_expired(namespace, record, (tag, value))? {

@@ -34,13 +34,29 @@ impl Session {
     /// The tags of a namespace at the current generation of its flags. `BadArgument` if it was
     /// removed.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
+        self.with_tag_set(namespace, Arc::clone)
+    }
+
+    /// As [`Session::tag_set`], of which `read` takes what it needs. It must not open a namespace
+    /// or declare a tag. Saves the two locked instructions of a clone.
+    #[inline]
+    pub(crate) fn with_tag_set<T>(
+        &self,
+        namespace: u32,
+        read: impl FnOnce(&Arc<TagSet>) -> T,
+    ) -> Result<T> {
         self.member.check_namespace(namespace)?;
         let now = self.member.namespace_flags(namespace)? / namespace_flags::GENERATION;
         if let Some((seen, tags)) = self.internal.tags.borrow().get(&namespace)
             && *seen == now
         {
-            return Ok(Arc::clone(tags));
+            return Ok(read(tags));
         }
+        Ok(read(&self.read_tag_set(namespace, now)?))
+    }
+
+    #[cold]
+    fn read_tag_set(&self, namespace: u32, now: u64) -> Result<Arc<TagSet>> {
         let key = schema_key(namespace);
         let table = self.member.table(self.internal_table()?)?;
         let _held = self.member.pin()?;

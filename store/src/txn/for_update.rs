@@ -117,27 +117,9 @@ impl RecordForUpdate<'_> {
         &self,
         names: &BlockLayout,
         wanted: impl Fn(usize) -> bool,
-        mut each: impl FnMut(usize, &[u8]),
+        each: impl FnMut(usize, &[u8]),
     ) {
-        if self.view.form() == Form::Blocks && !names.each(self.record_blocks(), &wanted, &mut each)
-        {
-            self.walk(names, wanted, each);
-        }
-    }
-
-    #[cold]
-    fn walk(
-        &self,
-        names: &BlockLayout,
-        wanted: impl Fn(usize) -> bool,
-        mut each: impl FnMut(usize, &[u8]),
-    ) {
-        for (name, bytes) in self.view.blocks() {
-            if let Some(index) = names.index_of(name).filter(|index| wanted(*index)) {
-                debug_assert!(index < names.len(), "name {index} of {}", names.len());
-                each(index, bytes);
-            }
-        }
+        self.view.blocks_of_known(names, &self.layout, wanted, each);
     }
 
     #[inline]

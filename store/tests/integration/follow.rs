@@ -11,13 +11,13 @@ use nearstate_store::{
 
 use crate::fixture::{TestFolder, clean};
 
-struct Host {
-    folder: TestFolder,
-    region: Region,
+pub(crate) struct Host {
+    pub(crate) folder: TestFolder,
+    pub(crate) region: Region,
 }
 
 impl Host {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = TestFolder::new();
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path, &options).unwrap();
@@ -25,13 +25,13 @@ impl Host {
     }
 
     /// Checks the region after the last session has ended.
-    fn check(self) {
+    pub(crate) fn check(self) {
         drop(self.region);
         clean(&self.folder.path);
     }
 }
 
-fn mixed() -> Schema {
+pub(crate) fn mixed() -> Schema {
     let tag = |name: &str, is_unique| TagSchema {
         name: name.to_owned(),
         is_unique,
@@ -42,7 +42,7 @@ fn mixed() -> Schema {
 }
 
 /// Gives an item to the follower, as the processes of two hosts do.
-fn deliver(
+pub(crate) fn deliver(
     follower: &mut Follower<'_>,
     item: FeedItem<'_>,
     applied: &mut u64,
@@ -65,7 +65,7 @@ fn deliver(
 }
 
 /// Runs parts until nothing is left.
-fn run(source: &Session, feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
+pub(crate) fn run(source: &Session, feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
     let mut applied = 0;
     loop {
         let step = feed
@@ -82,7 +82,11 @@ fn run(source: &Session, feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) {
     }
 }
 
-fn start<'s>(source: &'s Session, follower: &mut Follower<'_>, copy: &Session) -> LogFeed<'s> {
+pub(crate) fn start<'s>(
+    source: &'s Session,
+    follower: &mut Follower<'_>,
+    copy: &Session,
+) -> LogFeed<'s> {
     let following = copy.following().unwrap();
     let (of, applied) = match following {
         Some(following) if following.state != FollowState::Joining => {
@@ -99,7 +103,7 @@ fn start<'s>(source: &'s Session, follower: &mut Follower<'_>, copy: &Session) -
 }
 
 /// Everything that a client can read of a namespace.
-fn contents(session: &Session, namespace: Namespace) -> BTreeMap<Vec<u8>, Vec<String>> {
+pub(crate) fn contents(session: &Session, namespace: Namespace) -> BTreeMap<Vec<u8>, Vec<String>> {
     let mut all = BTreeMap::new();
     let mut scan = session.scan(namespace).unwrap();
     while let Some(view) = scan.next().unwrap() {
@@ -116,12 +120,12 @@ fn contents(session: &Session, namespace: Namespace) -> BTreeMap<Vec<u8>, Vec<St
     all
 }
 
-fn key(number: u64) -> Vec<u8> {
+pub(crate) fn key(number: u64) -> Vec<u8> {
     format!("imsi-{number}").into_bytes()
 }
 
 /// One of many changes of a record, chosen by a number.
-fn change(session: &Session, ns: Namespace, number: u64) {
+pub(crate) fn change(session: &Session, ns: Namespace, number: u64) {
     let (record, kind) = (key(number * 7 % 40), number * 31 % 11);
     let value = vec![number as u8; (number * 13 % 700) as usize];
     let guti = (number * 5 % 64).to_le_bytes();
@@ -239,7 +243,10 @@ fn only_the_follower_writes_until_the_promotion_and_no_version_is_given_twice() 
         other.remove_namespace(mirrored).unwrap_err(),
     ];
     for error in refused {
-        assert!(matches!(&error, Error::NotOwner { namespace } if namespace == "ue"), "{error}");
+        assert!(
+            matches!(&error, Error::NotOwner { namespace, .. } if namespace == "ue"),
+            "{error}"
+        );
     }
     assert!(other.promote(false).unwrap_err().to_string().contains("another process follows"));
     // What the old owner does from here on is lost.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, CreateOptions, Error, Filter, Kind, Metadata, Namespace,
-    Notice, Outcome, RecordForUpdate, Region, Schema, Session, TagSchema, now_ms_coarse,
+    Notice, Outcome, RecordForUpdate, Region, Schema, Session, TagSchema, View, now_ms_coarse,
 };
 
 use crate::fixture::clean;
@@ -155,6 +155,11 @@ fn patches_by_index_equal_patches_by_name() {
                     assert!(seen[place].replace(bytes.to_vec()).is_none(), "returned twice");
                 },
             );
+            let view = session.get(ns, one).unwrap().unwrap();
+            let mut by_view = [const { None }; NAMES.len()];
+            let keep = |place: usize, bytes: &[u8]| by_view[place] = Some(bytes.to_vec());
+            view.blocks_of(&names, |place| place != 1, keep);
+            assert_eq!(by_view, seen, "a view finds the same blocks");
             for (place, name) in wanted {
                 let known = expected.iter().find(|(known, _)| known == name);
                 assert_eq!(seen[place], known.map(|(_, bytes)| bytes.clone()), "{name}");
@@ -205,6 +210,33 @@ fn a_layout_learnt_from_one_record_is_not_applied_to_another() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_layout_finds_the_blocks_that_only_the_transaction_has() {
+    open(Kind::Mixed, |session, ns| {
+        let names = BlockLayout::new(&["a", "b"]).unwrap();
+        let set = |name, bytes| BlockChange { name, bytes: Some(bytes) };
+        let changes = [set("a", b"1"), set("b", b"2")];
+        session.patch(ns, b"k", &changes, Condition::Always).unwrap();
+        let seen = |view: &View<'_>| {
+            let mut seen = Vec::new();
+            view.blocks_of(
+                &names,
+                |place| place == 1,
+                |place, bytes| seen.push((place, bytes.to_vec())),
+            );
+            seen
+        };
+        assert_eq!(seen(&session.get(ns, b"k").unwrap().unwrap()), [(1, b"2".to_vec())]);
+        let txn = session.begin().unwrap();
+        txn.patch(ns, b"k", &[set("b", b"new")]).unwrap();
+        assert_eq!(seen(&txn.get(ns, b"k").unwrap().unwrap()), [(1, b"new".to_vec())]);
+        txn.put(ns, b"k", b"a value").unwrap();
+        assert_eq!(seen(&txn.get(ns, b"k").unwrap().unwrap()), []);
+        drop(txn);
+        assert_eq!(seen(&session.get(ns, b"k").unwrap().unwrap()), [(1, b"2".to_vec())]);
     });
 }
 

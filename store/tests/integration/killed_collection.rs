@@ -145,7 +145,7 @@ fn a_change_of_a_collection_is_whole_after_a_kill_at_any_point() {
                     child("killed_collection::changes_in_another_process", &folder.path);
                 let ended = output(command.env("NEARSTATE_CRASH_AT", &plan)).unwrap();
                 let text = String::from_utf8_lossy(&ended.stdout);
-                let done = text.lines().filter_map(|line| line.strip_prefix("step ")).last();
+                let done = text.lines().filter_map(|line| line.strip_prefix("step ")).next_back();
                 let done: usize = done.map_or(0, |number| number.parse().unwrap());
                 let found = stored(&folder.path);
                 let is_whole = found == models[done]

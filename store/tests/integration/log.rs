@@ -10,7 +10,7 @@ use nearstate_store::{
     Session, StreamItem, StreamedChange, WhenFull,
 };
 
-use crate::fixture::TestRegion;
+use crate::fixture::{TestRegion, checked};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -234,6 +234,24 @@ fn a_log_leaves_the_heap_to_the_records() {
 }
 
 /// With a log that keeps everything a full heap refuses logged commits and says why. Others go on.
+/// What the log holds is neither in use nor free.
+#[test]
+fn the_check_tells_what_the_log_holds() {
+    const ROUNDS: u8 = 100;
+    let fixture = TestRegion::new();
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "kept", Kind::Value, WhenFull::Refuse);
+    for round in 0..ROUNDS {
+        session.put(ns, b"k", &[round; 1000]).unwrap();
+    }
+    drop(session);
+    let total = fixture.region.inspect().unwrap().heap.total;
+    let report = checked(&fixture.folder.path).unwrap();
+    assert!(report.bytes_held > 1000 * u64::from(ROUNDS - 1), "{report:?}");
+    let sum = report.bytes_live + report.bytes_index + report.bytes_free + report.bytes_held;
+    assert_eq!((sum, report.bytes_leaked), (total, 0), "{report:?}");
+}
+
 #[test]
 fn a_full_heap_with_a_log_that_keeps_entries_names_the_log() {
     let fixture = TestRegion::with_bytes(64 << 20);

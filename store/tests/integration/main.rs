@@ -31,6 +31,8 @@ mod hostile;
 #[cfg(feature = "crash-points")]
 mod killed_collection;
 mod killed_tag_declaration;
+#[cfg(feature = "crash-points")]
+mod killed_takeover;
 mod large_collections;
 mod log;
 mod mixed_namespaces;
@@ -43,4 +45,5 @@ mod records;
 mod scans;
 mod tag_declaration;
 mod tags;
+mod takeover;
 mod transactions;

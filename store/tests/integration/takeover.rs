@@ -1,21 +1,314 @@
-//! The region of a member of a cluster: fenced, promoted with its log, switched, demoted; and what a
-//! kill at each step of that leaves.
+//! The region of a member of a cluster: fenced, promoted with its log, switched and demoted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nearstate_store::{
-    CreateOptions, Demotion, Error, FeedStart, FollowPosition, FollowState, LogIdentity, Namespace,
-    OwnerLease, ReceiptState, Region, Schema, Session, WhenFull, lease_clock,
+    Demotion, Error, FeedItem, FeedStart, FollowPosition, FollowState, Follower, LogFeed,
+    Namespace, OwnerLease, ReceiptState, Schema, Session, Takeover, WhenFull, lease_clock,
 };
 
-use crate::fixture::{TestFolder, clean, in_child_killed_at};
-use crate::follow::{Host, contents, key, run, start};
+use crate::follow::{Host, change, contents, deliver, key, mixed, run, start};
 
-const CLUSTER: [u8; 16] = *b"0123456789abcdef";
+pub(crate) fn ue(session: &Session) -> Namespace {
+    session.namespace("ue", &mixed()).unwrap()
+}
 
-fn put(session: &Session, ns: Namespace, numbers: std::ops::Range<u64>) {
-    for number in numbers {
-        session.put(ns, &key(number % 50), &number.to_le_bytes()).unwrap();
+/// An owner with two members that have everything, and then have got different parts of more.
+pub(crate) struct Three {
+    pub(crate) owner: Host,
+    pub(crate) ahead: Host,
+    pub(crate) behind: Host,
+}
+
+/// Sends some entries.
+fn send_some(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>, entries: usize) {
+    let mut left = entries;
+    let mut applied = 0;
+    let ended = feed.step(true, &mut |item: FeedItem<'_>| {
+        if left == 0 {
+            return Err(Error::Forked); // The connection ends.
+        }
+        left -= usize::from(matches!(item, FeedItem::Entry { .. }));
+        deliver(follower, item, &mut applied)
+    });
+    assert!(ended.is_err() || left == 0, "{ended:?}");
+}
+
+impl Three {
+    pub(crate) fn new() -> Self {
+        let [owner, ahead, behind] = [0; 3].map(|_| Host::new());
+        let source = owner.region.session().unwrap();
+        let ns = ue(&source);
+        source.begin_partition(1).unwrap();
+        source.stream(ns, WhenFull::Refuse).unwrap();
+        (0..200).for_each(|number| change(&source, ns, number));
+        let copies = [&ahead, &behind].map(|host| host.region.session().unwrap());
+        for copy in &copies {
+            let mut follower = copy.follow().unwrap();
+            let mut feed = start(&source, &mut follower, copy);
+            run(&source, &mut feed, &mut follower);
+        }
+        let counted = source.receipt();
+        source.acknowledge_to(counted.position()).unwrap();
+        for number in 0..40_u64 {
+            source.put(ns, &key(number + 500), &number.to_le_bytes()).unwrap();
+        }
+        for (copy, entries) in copies.iter().zip([30, 10]) {
+            let mut follower = copy.follow().unwrap();
+            let mut feed = start(&source, &mut follower, copy);
+            assert!(!feed.is_joining());
+            send_some(&mut feed, &mut follower, entries);
+        }
+        Self { owner, ahead, behind }
     }
+
+    pub(crate) fn check(self) {
+        let Self { owner, ahead, behind } = self;
+        [owner, ahead, behind].into_iter().for_each(Host::check);
+    }
+}
+
+pub(crate) fn applied(session: &Session) -> FollowPosition {
+    session.following().unwrap().unwrap().applied
+}
+
+/// The numbers of a switch.
+pub(crate) fn numbers(session: &Session) -> BTreeMap<u32, u32> {
+    session.taken_over_numbers().unwrap().into_iter().collect()
+}
+
+/// Brings a member at the seal to the log of the new owner.
+pub(crate) fn switch(heir: &Session, takeover: &Takeover, copy: &Session) {
+    let mut follower = copy.follow().unwrap();
+    let place = FollowPosition { position: takeover.position, check: 0 };
+    follower.switch(takeover.own, place, &numbers(heir)).unwrap();
+    let (mut feed, begun) = heir.log_feed(takeover.own, place).unwrap();
+    assert_eq!(begun, FeedStart::Continues);
+    run(heir, &mut feed, &mut follower);
+}
+
+/// Joins or continues.
+pub(crate) fn follow(source: &Session, copy: &Session) {
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(source, &mut follower, copy);
+    run(source, &mut feed, &mut follower);
+}
+
+pub(crate) fn assert_equal(one: &Session, other: &Session) {
+    assert_eq!(contents(other, ue(other)), contents(one, ue(one)));
+}
+
+#[test]
+fn members_continue_with_the_log_of_the_new_owner_and_the_old_one_joins() {
+    let three = Three::new();
+    let [old, heir, late] =
+        [&three.owner, &three.ahead, &three.behind].map(|host| host.region.session().unwrap());
+    let seal = applied(&heir);
+    assert!(applied(&late).position < seal.position);
+    // The members end their connections. The heir's records are those of the seal.
+    let sealed = contents(&heir, ue(&heir));
+    let takeover = heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    assert_eq!((takeover.seal, takeover.own.origin), (seal, 5));
+    assert_eq!(heir.takeover().unwrap(), Some(takeover));
+    assert!(heir.is_logged(ue(&heir)).unwrap());
+    assert_eq!(contents(&heir, ue(&heir)), sealed);
+    (0..30).for_each(|number| change(&heir, ue(&heir), number));
+    // A member at the seal gets nothing of the old log.
+    let (mut feed, _) = old.log_feed(takeover.old, applied(&late)).unwrap();
+    let mut follower = late.follow().unwrap();
+    follower.begin_connection();
+    let missing = 20;
+    send_some(&mut feed, &mut follower, missing);
+    drop((feed, follower));
+    assert_eq!(applied(&late), seal);
+    switch(&heir, &takeover, &late);
+    assert_equal(&heir, &late);
+    assert_eq!(late.following().unwrap().unwrap().source, takeover.own);
+    // The old owner has more than the seal.
+    let demoted = old.demote(Some(seal.position)).unwrap();
+    assert_eq!((demoted.namespaces, demoted.lost_replicated), (1, 0));
+    assert!(demoted.lost >= 10, "{demoted:?}");
+    follow(&heir, &old);
+    assert_equal(&heir, &old);
+    drop((old, heir, late));
+    three.check();
+}
+
+#[test]
+fn a_namespace_of_the_same_name_at_the_new_owner_is_another_one() {
+    let three = Three::new();
+    let [heir, late] = [&three.ahead, &three.behind].map(|host| host.region.session().unwrap());
+    follow(&three.owner.region.session().unwrap(), &heir);
+    follow(&three.owner.region.session().unwrap(), &late);
+    let takeover = heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    let keys: Vec<Vec<u8>> = contents(&heir, ue(&heir)).into_keys().collect();
+    for key in &keys {
+        assert!(heir.delete(ue(&heir), key).unwrap());
+    }
+    assert!(heir.remove_namespace(ue(&heir)).unwrap());
+    let ns = ue(&heir);
+    heir.stream(ns, WhenFull::Refuse).unwrap();
+    heir.put(ns, b"only", b"v").unwrap();
+    switch(&heir, &takeover, &late);
+    assert_equal(&heir, &late);
+    assert_eq!(contents(&late, ue(&late)).len(), 1);
+    drop((heir, late));
+    three.check();
+}
+
+#[test]
+fn a_demotion_loses_what_is_behind_the_seal_and_says_so() {
+    let three = Three::new();
+    let [old, writer] = [0; 2].map(|_| three.owner.region.session().unwrap());
+    let heir = three.ahead.region.session().unwrap();
+    let (seal, counted) = (applied(&heir).position, old.replicated_position().unwrap());
+    let kept = writer.receipt_of_all().unwrap();
+    writer.put(ue(&writer), b"lost", b"v").unwrap();
+    let lost = writer.receipt();
+    let waiter = three.owner.region.session().unwrap();
+    let woken = std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || waiter.wait_replicated(lost, Duration::from_secs(60)));
+        let demoted = old.demote(Some(seal)).unwrap();
+        assert!(demoted.lost >= lost.position() - seal, "{demoted:?}");
+        waiting.join().unwrap().unwrap()
+    });
+    assert_eq!(woken, ReceiptState::Lost);
+    let state =
+        |position| old.receipt_state(nearstate_store::Receipt::of_position(position)).unwrap();
+    assert_eq!(state(counted), ReceiptState::Replicated);
+    // The group has kept it, and has not yet replicated it.
+    assert_eq!(state(seal), ReceiptState::Pending);
+    assert_eq!(state(seal + 1), ReceiptState::Lost);
+    assert_eq!(state(kept.position()), ReceiptState::Lost);
+    // Attached writers are refused, and learn the owner.
+    old.set_owner_address(Some("b.example:6379")).unwrap();
+    let refused = writer.put(ue(&writer), b"k", b"v").unwrap_err();
+    assert!(refused.to_string().contains("write at b.example:6379"), "{refused}");
+    assert!(old.demote(Some(seal)).is_err(), "it is a copy now");
+    let takeover = heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    follow(&heir, &old);
+    assert_eq!(old.log_identity().unwrap().origin, 0);
+    old.settle_receipts().unwrap();
+    assert_eq!(state(seal), ReceiptState::Replicated);
+    assert_eq!(state(seal + 1), ReceiptState::Lost);
+    assert_equal(&heir, &old);
+    assert!(contents(&old, ue(&old)).keys().all(|key| key != b"lost"));
+    // It becomes the owner again, of another log.
+    let (source, place) = (old.following().unwrap().unwrap().source, applied(&old));
+    assert_eq!(source, takeover.own);
+    let again = old.promote_logged(6, WhenFull::Refuse, false).unwrap();
+    assert_eq!((again.old, again.seal), (source, place));
+    writer.put(ue(&writer), b"k", b"v").unwrap();
+    assert_eq!(writer.receipt_state(writer.receipt()).unwrap(), ReceiptState::Pending);
+    drop((old, writer, heir));
+    three.check();
+}
+
+#[test]
+fn a_demotion_without_a_seal_loses_what_was_not_replicated() {
+    let three = Three::new();
+    let old = three.owner.region.session().unwrap();
+    let (counted, tail) = (old.replicated_position().unwrap(), old.log_tail_position().unwrap());
+    let demoted = old.demote(None).unwrap();
+    assert_eq!(demoted, Demotion { namespaces: 1, lost: tail - counted, lost_replicated: 0 });
+    drop(old);
+    three.check();
+}
+
+#[test]
+fn an_accepted_loss_takes_receipts_back() {
+    let three = Three::new();
+    let old = three.owner.region.session().unwrap();
+    let counted = old.replicated_position().unwrap();
+    let demoted = old.demote(Some(counted - 7)).unwrap();
+    assert_eq!(demoted.lost_replicated, 7);
+    let receipt = nearstate_store::Receipt::of_position(counted);
+    assert_eq!(old.receipt_state(receipt).unwrap(), ReceiptState::Lost);
+    drop(old);
+    three.check();
+}
+
+#[test]
+fn a_fenced_region_refuses_writers_of_logged_namespaces_only() {
+    let host = Host::new();
+    let [session, node] = [0; 2].map(|_| host.region.session().unwrap());
+    let ns = ue(&session);
+    let local = session.namespace("local", &Schema::default()).unwrap();
+    session.stream(ns, WhenFull::LoseOldest).unwrap();
+    session.put(ns, b"k", b"v").unwrap();
+    node.set_fenced(true).unwrap();
+    let refused = [
+        session.put(ns, b"k", b"w").unwrap_err(),
+        session.delete(ns, b"k").unwrap_err(),
+        session.transact(|txn| txn.put(ns, b"new", b"v")).unwrap_err(),
+        session.transact(|txn| txn.set_fields(ns, b"h", &[(b"f", b"v")])).unwrap_err(),
+        session.remove_namespace(ns).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(&error, Error::Fenced { namespace } if namespace == "ue"), "{error}");
+    }
+    session.put(local, b"k", b"v").unwrap();
+    assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
+    node.set_fenced(false).unwrap();
+    session.put(ns, b"k", b"w").unwrap();
+    drop((session, node));
+    host.check();
+}
+
+#[test]
+fn a_lease_is_held_until_it_ends() {
+    let host = Host::new();
+    let [session, node] = [0; 2].map(|_| host.region.session().unwrap());
+    assert_eq!(session.owner_lease().unwrap(), OwnerLease::Unclustered);
+    let until = lease_clock() + Duration::from_secs(3600);
+    node.set_owner_lease(until).unwrap();
+    let OwnerLease::Held { until: end } = session.owner_lease().unwrap() else { panic!("held") };
+    assert!(end <= until && end + Duration::from_millis(1) > until, "{end:?} {until:?}");
+    node.set_owner_lease(lease_clock()).unwrap();
+    assert_eq!(session.owner_lease().unwrap(), OwnerLease::Expired);
+    node.end_leases().unwrap();
+    assert_eq!(session.owner_lease().unwrap(), OwnerLease::Unclustered);
+    drop((session, node));
+    host.check();
+}
+
+#[test]
+fn views_and_evictions_survive_and_never_fall() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    assert_eq!((session.view_seen().unwrap(), session.evicting().unwrap()), (0, None));
+    assert_eq!(session.see_view(7).unwrap(), 7);
+    assert_eq!(session.see_view(5).unwrap(), 7);
+    assert!(session.see_view(1 << 48).is_err());
+    session.set_evicting(Some((9, 3))).unwrap();
+    assert!(session.set_evicting(Some((1 << 32, 3))).is_err());
+    assert!(!session.is_bound(*b"0123456789abcdef").unwrap());
+    session.bind(*b"0123456789abcdef").unwrap();
+    assert!(!session.is_bound(*b"0123456789abcdeg").unwrap());
+    drop(session);
+    let session = host.region.session().unwrap();
+    assert_eq!((session.view_seen().unwrap(), session.evicting().unwrap()), (7, Some((9, 3))));
+    assert!(session.is_bound(*b"0123456789abcdef").unwrap());
+    session.set_evicting(None).unwrap();
+    assert_eq!(session.evicting().unwrap(), None);
+    drop(session);
+    host.check();
+}
+
+#[test]
+fn a_copy_without_all_records_is_not_promoted_and_not_switched() {
+    let (host, backup) = (Host::new(), Host::new());
+    let copy = backup.region.session().unwrap();
+    let mut follower = copy.follow().unwrap();
+    follower.begin(host.region.session().unwrap().log_identity().unwrap()).unwrap();
+    let own = copy.log_identity().unwrap();
+    let switched = follower.switch(own, FollowPosition::default(), &BTreeMap::new());
+    assert!(matches!(switched, Err(Error::Damaged { .. })));
+    drop(follower);
+    assert!(copy.promote_logged(1, WhenFull::Refuse, false).is_err());
+    assert_eq!(copy.following().unwrap().unwrap().state, FollowState::Joining);
+    drop(copy);
+    host.check();
+    backup.check();
 }

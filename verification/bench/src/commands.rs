@@ -1,7 +1,8 @@
 //! `nearstate bench compare` and `nearstate bench render`: reports on saved runs.
 
+use crate::numap::result::NumapRun;
 use crate::outputs::{print, write_page};
-use crate::{compare, outputs, report, saved};
+use crate::{compare, numap, outputs, report, saved};
 use clap::Args;
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -72,6 +73,9 @@ pub fn run_compare(options: &Compare, out: &mut impl Write) -> Result<()> {
 pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
     let html = options.html.as_deref();
     outputs::check(&[("--html", html)], &[&options.run])?;
+    if let Some(run) = numap::result::load(&options.run)? {
+        return render_numap(&run, html, out);
+    }
     let run = saved::load(&options.run)?;
     let is_written = write_page(html, || report::page(&run).html());
     let mut text =
@@ -82,6 +86,12 @@ pub fn run_render(options: &Render, out: &mut impl Write) -> Result<()> {
     if !options.json {
         text.push_str(&page_line(html, &is_written));
     }
+    both_errors(is_written, print(out, &text))
+}
+
+fn render_numap(run: &NumapRun, html: Option<&Path>, out: &mut impl Write) -> Result<()> {
+    let is_written = write_page(html, || numap::page(run).html());
+    let text = numap::text(run) + &page_line(html, &is_written);
     both_errors(is_written, print(out, &text))
 }
 

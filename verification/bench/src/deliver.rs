@@ -1,5 +1,6 @@
 //! `nearstate bench run`: executes a run, saves it and prints its report.
 
+use crate::numap::result::NumapRun;
 use crate::options::{Options, RunCommand};
 use crate::outputs::{print, write_page};
 use crate::presets::{self, Case, Measured, Preset};
@@ -9,7 +10,7 @@ use crate::result::Run;
 use crate::stat::as_f64;
 use crate::table::{ReportTable, wrapped};
 use crate::targets::{self, Support};
-use crate::{outputs, report, run, saved, workloads};
+use crate::{numap, outputs, report, run, saved, workloads};
 use clap::Parser as _;
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -30,6 +31,11 @@ pub fn run(
         return run_preset(name, options, words, (stop, out));
     }
     outputs::check(&files(options), &[])?;
+    if options.workload.as_deref() == Some(numap::NAME) {
+        numap::check_options(words)?;
+        let run = numap::measure(options, &command(words), stop)?;
+        return deliver_numap(&run, options, out);
+    }
     let run = run::run(options, &command(words), stop)?;
     let mut failures = deliver(&run, options, out);
     failures.extend(judge(&run).err());
@@ -87,7 +93,7 @@ fn case_options(
     let mut options = parsed.map_err(|e| Error::BadArgument { detail: e.to_string() })?.options;
     if let Some(factor) = given.scale {
         let least = options.clients * options.depth;
-        options.ops = scaled(options.ops, factor).max(1);
+        options.ops = Some(scaled(options.client_ops(), factor).max(1));
         options.records = options.records.map(|records| scaled(records, factor).max(least));
         options.warm_up = options.warm_up.map(|ops| scaled(ops, factor));
     }
@@ -174,6 +180,27 @@ fn write_files(run: &Run, options: &Options) -> Vec<Error> {
     [is_saved, is_reported].into_iter().filter_map(Result::err).collect()
 }
 
+/// The same for a run of `numap`.
+fn deliver_numap(run: &NumapRun, options: &Options, out: &mut impl Write) -> Result<()> {
+    let path = options.save.as_deref();
+    let is_saved = path.map_or(Ok(()), |path| saved::write_file(path, json(run)?.as_bytes()));
+    let is_reported = write_page(options.report.as_deref(), || numap::page(run).html());
+    let text = if options.json { json(run) } else { Ok(numap::text(run)) };
+    let is_printed = text.and_then(|text| print(out, &text));
+    let is_whole = if run.is_partial { Err(stopped()) } else { Ok(()) };
+    let counts = if run.invalid.is_empty() { Ok(()) } else { Err(invalid(&run.invalid)) };
+    let all = [is_saved, is_reported, is_printed, is_whole, counts];
+    outputs::together(all.into_iter().filter_map(Result::err).collect())
+}
+
+fn stopped() -> Error {
+    Error::Backend { detail: "the run was stopped before its end".to_owned() }
+}
+
+fn invalid(reasons: &[String]) -> Error {
+    Error::Backend { detail: format!("the run does not count: {}", reasons.join("; ")) }
+}
+
 fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
     if options.json {
         return json(run);
@@ -189,7 +216,7 @@ fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<Stri
 /// The error with which a run that does not count ends the program, after its report was printed.
 fn judge(run: &Run) -> Result<()> {
     if run.is_partial {
-        return Err(Error::Backend { detail: "the run was stopped before its end".to_owned() });
+        return Err(stopped());
     }
     let whys = run.targets.iter().map(|target| {
         let why = target.declined.as_ref()?;
@@ -202,8 +229,7 @@ fn judge(run: &Run) -> Result<()> {
     if run.invalid.is_empty() {
         return Ok(());
     }
-    let why = run.invalid.join("; ");
-    Err(Error::Backend { detail: format!("the run does not count: {why}") })
+    Err(invalid(&run.invalid))
 }
 
 /// Workloads, their variants and targets.
@@ -217,6 +243,7 @@ fn list(out: &mut impl Write) -> Result<()> {
             text.push_str(&wrapped(&format!("{variant}: {meaning}"), "    ", "      "));
         }
     }
+    text.push_str(&wrapped(numap::ABOUT, "\n  ", "      "));
     text.push_str("\nPresets\n");
     for preset in presets::all() {
         let line = format!("{} ({}): {}", preset.name, preset.workload, preset.about);

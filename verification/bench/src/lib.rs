@@ -16,6 +16,7 @@ pub mod deliver;
 pub mod commands;
 pub mod presets;
 pub mod compare;
+pub mod numap;
 pub mod report;
 pub mod outputs;
 pub mod saved;

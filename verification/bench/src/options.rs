@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// Ten seconds: after a minute of silence a target counts as stuck.
 const THINK_US_MAX: u64 = 10_000_000;
 
+/// Operations of each client and round, if no other number is given.
+const OPS: u64 = 100_000;
+
 /// Run a workload of the papers against one or more stores, verify what each kept, and compare
 #[derive(Args, Clone, Debug)]
 // Where operations have intended starts: the rounds, the ramp, or both.
@@ -96,9 +99,9 @@ pub struct Options {
     #[arg(long)]
     pub busy_poll: bool,
 
-    /// Operations of each client and round
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub ops: u64,
+    /// Operations of each client and round; probes of a point in numap [default: 100000; 1000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: Option<u64>,
 
     /// Limit each round of a target to about this time: fewer operations for slow targets
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -186,6 +189,13 @@ pub struct Options {
     /// Also print the latencies of each class of operations
     #[arg(long)]
     pub classes: bool,
+}
+
+impl Options {
+    /// Operations of each client and round.
+    pub fn client_ops(&self) -> u64 {
+        self.ops.unwrap_or(OPS)
+    }
 }
 
 /// A command line of `bench run` by itself.

@@ -15,6 +15,7 @@ use crate::result::{About, Drive, FORMAT, Run, TargetResult};
 use crate::space;
 use crate::stat::as_f64;
 use crate::table::counted;
+use crate::targets::region::on_node;
 use crate::targets::{self, Capabilities, Need, Support, Target};
 use crate::workloads::{self, Parameters, Requirements, WorkloadKind};
 use nearstate_model::{Error, Result};
@@ -34,7 +35,10 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     let parameters = parameters(options, kind.as_ref())?;
     let options = &with_background(options, kind.as_ref(), &parameters);
     check_rate(options)?;
-    let (chosen, missing) = choose(options, kind.as_ref())?;
+    let targets = on_node::expanded(&options.targets)?;
+    let is_on_nodes = targets.iter().any(|name| name.starts_with(on_node::PREFIX));
+    let options = &Options { targets, ..options.clone() };
+    let (chosen, mut missing) = choose(options, kind.as_ref())?;
     if let Some(name) = &options.kill {
         let victim = chosen.iter().find(|one| one.target.name() == name);
         let victim = victim.ok_or_else(|| Error::BadArgument {
@@ -44,7 +48,13 @@ pub fn run(options: &Options, command: &str, stop: &'static AtomicBool) -> Resul
     }
     let dir = space::folder(&options.dir)?;
     let machine = Machine::detect();
-    let pinning = pinning(options)?;
+    let mut pinning = pinning(options)?;
+    if is_on_nodes {
+        // Near and far are seen from one node. These targets have no servers.
+        let (cpus, note) = on_node::compute_node()?;
+        pinning = pinning.map(|(_, servers)| (cpus, servers));
+        missing.push(note);
+    }
     let drive = drive(options, pinning.clone());
     let display = Display::new(chosen.len() * (drive.rounds + 2));
     let context =
@@ -364,8 +374,8 @@ fn drive(options: &Options, pinning: Option<(Vec<usize>, Vec<usize>)>) -> Drive 
     Drive {
         clients: usize::try_from(options.clients).unwrap_or(1),
         depth: usize::try_from(options.depth).unwrap_or(1),
-        ops: options.ops,
-        warm_up: options.warm_up.unwrap_or(options.ops / 10),
+        ops: options.client_ops(),
+        warm_up: options.warm_up.unwrap_or(options.client_ops() / 10),
         rounds: usize::try_from(options.rounds).unwrap_or(1),
         rate: options.rate,
         arrivals: options.arrivals,

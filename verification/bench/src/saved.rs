@@ -155,12 +155,17 @@ struct SavedFormat {
 
 /// Loads a run that [`save`] wrote.
 pub fn load(path: &Path) -> Result<Run> {
+    parse(&read(path)?)
+        .map_err(|detail| Error::BadArgument { detail: format!("{}: {detail}", path.display()) })
+}
+
+/// The bytes of a saved run, or one more than any has.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     let unreadable = |e: &io::Error| system(&format!("reading {}", path.display()), e);
     let file = File::open(path).map_err(|e| unreadable(&e))?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| unreadable(&e))?;
-    parse(&bytes)
-        .map_err(|detail| Error::BadArgument { detail: format!("{}: {detail}", path.display()) })
+    Ok(bytes)
 }
 
 /// The advice of an error.

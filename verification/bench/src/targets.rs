@@ -21,6 +21,7 @@ mod wire;
 use crate::access::{StoreConnection, StoreSchema};
 use crate::reaper::Reaper;
 use nearstate_model::{Error, Result};
+use region::on_node::NodeRegionTarget;
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -106,7 +107,7 @@ impl Capabilities {
 /// A store that can be measured.
 pub trait Target: fmt::Debug {
     /// The word of the command line.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     fn version(&self) -> Result<String>;
 
@@ -193,6 +194,8 @@ struct FileDatabase {
     file: &'static str,
     /// True if large pages are requested after loading.
     is_collapsed: bool,
+    /// The share of a region's heap that other records take after loading, in percent.
+    fill: Option<u64>,
 }
 
 impl Database for FileDatabase {
@@ -201,11 +204,11 @@ impl Database for FileDatabase {
     }
 
     fn after_load(&mut self) -> Result<Option<String>> {
-        if self.is_collapsed {
-            region::back_with_large_pages(&self.reaper.folder().join(self.file))
-        } else {
-            Ok(None)
+        let path = self.reaper.folder().join(self.file);
+        if let Some(percent) = self.fill {
+            region::fill(&path, percent)?;
         }
+        if self.is_collapsed { region::back_with_large_pages(&path) } else { Ok(None) }
     }
 
     /// Memory of its file.
@@ -261,10 +264,13 @@ pub fn all() -> Vec<Box<dyn Target>> {
 
 /// The target of this name.
 pub fn named(name: &str) -> Result<Box<dyn Target>> {
+    if let Some(target) = NodeRegionTarget::named(name) {
+        return Ok(Box::new(target));
+    }
     let all = all();
     let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
-        detail: format!("no target is called {name:?}: give one of {names}"),
+        detail: format!("no target is called {name:?}: give one of {names}, region@NODE"),
     })
 }
 
@@ -281,7 +287,8 @@ pub fn can_be_laid_out(layout: Option<&str>, names: &[&str]) -> Result<()> {
     }
     Err(Error::BadArgument {
         detail: format!(
-            "--layout {layout}: none of the targets {} has layouts: leave it out, or give geode",
+            "--layout {layout}: none of the targets {} has this layout: leave it out, or give geode \
+             (zones) or region (fill-50)",
             names.join(", ")
         ),
     })
@@ -316,7 +323,10 @@ mod tests {
         assert_eq!(refusal(None, &["region"]), "");
         assert_eq!(refusal(Some("zones:3"), &["region", "geode"]), "");
         assert!(refusal(Some("foo"), &["region", "geode"]).contains("not a layout of geode"));
-        assert!(refusal(Some("zones"), &["region", "redis"]).contains("region, redis has layouts"));
+        assert!(
+            refusal(Some("zones"), &["region", "redis"]).contains("region, redis has this layout")
+        );
+        assert_eq!(refusal(Some("fill-95"), &["region", "redis"]), "");
     }
 
     /// Bytes that were measured after 100,000 operations, for each of 100,000 UEs, sessions and

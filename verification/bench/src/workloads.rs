@@ -9,6 +9,7 @@ pub mod micro;
 pub mod kv;
 pub mod executor;
 pub mod micro_tx;
+pub mod churn;
 pub mod txn;
 pub mod ycsb;
 pub mod record_model;
@@ -271,6 +272,7 @@ pub fn all() -> Vec<Box<dyn WorkloadKind>> {
         Box::new(mme::Mme::Update),
         Box::new(sgw_session::SgwSession),
         Box::new(micro_tx::MicroTx),
+        Box::new(churn::Churn),
         Box::new(txn::TxnWorkload),
         Box::new(ycsb::Ycsb),
         Box::new(kv::Kv),

@@ -3,7 +3,7 @@
 //! The tests beside this file start the built `nearstate` and use it with `ricsdl`, redis-py,
 //! go-redis, `redis-cli` and `redis-benchmark`. They also send the same commands to the node and to
 //! Debian's Redis and compare every byte of the replies. The program of this crate runs the long
-//! tests: ten clients, and Redis' Tcl units.
+//! tests: ten clients, Redis' Tcl units, and the clients of Nudsf.
 //!
 //! A module uses only modules that are listed below it.
 
@@ -16,6 +16,7 @@
 )]
 #![expect(clippy::print_stdout, reason = "a long test prints its progress")]
 
+pub mod nudsf;
 pub mod tcl_units;
 pub mod redis_source;
 pub mod soak;

@@ -1,12 +1,12 @@
-//! The long tests of the node with clients: `cargo xtask soak clients` and `cargo xtask soak tcl`
-//! start this program.
+//! The long tests of the node with clients: `cargo xtask soak clients`, `cargo xtask soak tcl` and
+//! `cargo xtask soak nudsf` start this program.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command line tool prints to standard output")]
 
 use std::process::ExitCode;
 
-use nearstate_clients::{soak, tcl_units};
+use nearstate_clients::{nudsf, soak, tcl_units};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -16,7 +16,9 @@ fn main() -> ExitCode {
         ["clients", "--only", name] => soak::run(Some(name)),
         ["tcl"] => tcl_units::run(None),
         ["tcl", "--only", name] => tcl_units::run(Some(name)),
-        _ => Err("run `nearstate-clients clients|tcl [--only NAME]`".to_owned()),
+        ["nudsf"] => nudsf::run(None),
+        ["nudsf", "--only", name] => nudsf::run(Some(name)),
+        _ => Err("run `nearstate-clients clients|tcl|nudsf [--only NAME]`".to_owned()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

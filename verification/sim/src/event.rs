@@ -1,6 +1,6 @@
 //! What will happen, in the order of time.
 
-use crate::region::Entry;
+use crate::region::SimulatedEntry;
 use nearstate_cluster::{Command, ConnectionNumber, HostId, Monotonic, OwnerMessage, ViewNumber};
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) enum Message {
     Entries {
         connection: ConnectionNumber,
         index: usize,
-        entries: Vec<Entry>,
+        entries: Vec<SimulatedEntry>,
         base: usize,
         origin: ViewNumber,
         log: u64,
@@ -34,7 +34,7 @@ pub(crate) enum Message {
 
 /// Something that happens at a time.
 #[derive(Debug, Clone)]
-pub(crate) enum Event {
+pub(crate) enum SimulatedEvent {
     /// A process looks at the time.
     Tick(HostId, u64),
     /// Attached processes of a host read and commit.
@@ -59,18 +59,18 @@ pub(crate) enum Event {
 
 /// Events in the order of time. Events of one time are in the order in which they were added.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    events: BTreeMap<(u64, u64), Event>,
+pub(crate) struct EventQueue {
+    events: BTreeMap<(u64, u64), SimulatedEvent>,
     added: u64,
 }
 
-impl Queue {
-    pub(crate) fn add(&mut self, time: u64, event: Event) {
+impl EventQueue {
+    pub(crate) fn add(&mut self, time: u64, event: SimulatedEvent) {
         self.added += 1;
         self.events.insert((time, self.added), event);
     }
 
-    pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
+    pub(crate) fn next(&mut self) -> Option<(u64, SimulatedEvent)> {
         self.events.pop_first().map(|((time, _), event)| (time, event))
     }
 }

@@ -1,6 +1,6 @@
 //! Processes: steps of the product's rules, and what the rules ask for.
 
-use crate::event::Event;
+use crate::event::SimulatedEvent;
 use crate::node::{Follow, Process, Serve};
 use crate::options::Faults;
 use crate::region::{Copy, Region};
@@ -88,7 +88,17 @@ impl World {
                     follow.stamp = follow.stamp.max(stamp);
                 }
             }
-            _ => unreachable!("not about connections: {effect:?}"),
+            HostEffect::Store { .. }
+            | HostEffect::Propose(_)
+            | HostEffect::SetReplicated { .. }
+            | HostEffect::SetFloor { .. }
+            | HostEffect::SetLease { .. }
+            | HostEffect::Fence { .. }
+            | HostEffect::Unfence { .. }
+            | HostEffect::Freeze { .. }
+            | HostEffect::Promote { .. }
+            | HostEffect::Demote { .. }
+            | HostEffect::Event(_) => unreachable!("not about connections: {effect:?}"),
         }
     }
 
@@ -104,13 +114,13 @@ impl World {
                 0..24 if is_faulty => self.random.u64(10 * MS..2_000 * MS),
                 _ => self.random.u64(MS / 5..8 * MS),
             };
-            self.queue.add(from + delay, Event::Append(command));
+            self.queue.add(from + delay, SimulatedEvent::Append(command));
         }
     }
 
     pub(crate) fn append(&mut self, command: Command) {
         if self.stalled_until > self.now {
-            return self.queue.add(self.stalled_until, Event::Append(command));
+            return self.queue.add(self.stalled_until, SimulatedEvent::Append(command));
         }
         let bytes = command.encode();
         assert_eq!(Command::decode(&bytes), Ok(command), "a command survives its encoding");
@@ -130,12 +140,12 @@ impl World {
                 _ => self.random.u64(MS / 5..6 * MS),
             };
             let generation = self.node(host).generation;
-            self.queue.add(self.now + delay, Event::Apply(host, generation, upto));
+            self.queue.add(self.now + delay, SimulatedEvent::Apply(host, generation, upto));
         }
     }
 
     pub(crate) fn apply(&mut self, host: HostId, generation: u64, upto: usize) {
-        let event = Event::Apply(host, generation, upto);
+        let event = SimulatedEvent::Apply(host, generation, upto);
         let until = self.node(host).uninformed_until.max(self.node(host).paused_until);
         if self.node(host).generation != generation {
             return;
@@ -161,7 +171,7 @@ impl World {
         if node.region.copy == Copy::Owner {
             node.region.is_fenced = true;
         }
-        self.queue.add(self.now + delay, Event::Frozen(host, generation, view));
+        self.queue.add(self.now + delay, SimulatedEvent::Frozen(host, generation, view));
     }
 
     pub(crate) fn frozen(&mut self, host: HostId, generation: u64, view: ViewNumber) {
@@ -182,17 +192,17 @@ impl World {
         }
         let delay = self.random.u64(MS..30 * MS);
         let generation = self.node(host).generation;
-        self.queue.add(self.now + delay, Event::Promoted(host, generation, origin));
+        self.queue.add(self.now + delay, SimulatedEvent::Promoted(host, generation, origin));
     }
 
-    /// The data path carries effects out in their order: a promotion that another effect of the role
-    /// has overtaken does not happen.
+    /// The data path carries effects out in their order: a promotion that another effect of the
+    /// role has overtaken does not happen.
     pub(crate) fn promoted(&mut self, host: HostId, generation: u64, origin: ViewNumber) {
         let log = self.number();
         let node = self.node_mut(host);
         let Some(process) = &node.process else { return };
         if node.generation != generation
-            || process.host.role(PARTITION) != Some(nearstate_cluster::Role::Promoting)
+            || process.host.role(PARTITION) != Some(nearstate_cluster::MemberRole::Promoting)
         {
             return;
         }
@@ -231,7 +241,7 @@ impl World {
             0 => self.random.u64(5 * MS..2_000 * MS),
             _ => self.random.u64(5 * MS..200 * MS),
         };
-        self.queue.add(self.now + delay, Event::Start(host));
+        self.queue.add(self.now + delay, SimulatedEvent::Start(host));
     }
 
     /// A process starts: it knows what its region says, and an older state of consensus.
@@ -257,9 +267,9 @@ impl World {
         let mut time = now;
         for upto in oldest + 1..=last {
             time += self.random.u64(1..20 * MS);
-            self.queue.add(time, Event::Apply(host, generation, upto));
+            self.queue.add(time, SimulatedEvent::Apply(host, generation, upto));
         }
-        self.queue.add(now + MS, Event::Tick(host, generation));
+        self.queue.add(now + MS, SimulatedEvent::Tick(host, generation));
     }
 
     /// The region of a host is lost.
@@ -278,7 +288,7 @@ impl World {
     /// The operator acts when nothing is released for a long time: excludes a silent owner, and
     /// then accepts the loss of what only lost copies had.
     pub(crate) fn operate(&mut self) {
-        self.queue.add(self.now + 2_000 * MS, Event::Operate);
+        self.queue.add(self.now + 2_000 * MS, SimulatedEvent::Operate);
         if self.now.saturating_sub(self.progress_at.max(self.heal_at())) < 12_000 * MS {
             return;
         }
@@ -301,6 +311,10 @@ impl World {
                 }
             }
         };
+        // After a decision the hosts have as much time again.
+        if !matches!(command, Command::Exclude { .. }) {
+            self.progress_at = self.now;
+        }
         self.append(command);
     }
 

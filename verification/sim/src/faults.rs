@@ -1,6 +1,6 @@
 //! What fails, and when.
 
-use crate::event::Event;
+use crate::event::SimulatedEvent;
 use crate::options::Faults;
 use crate::world::{MS, World};
 use nearstate_cluster::HostId;
@@ -13,10 +13,11 @@ impl World {
         match self.options.faults {
             Faults::Quiet => {}
             Faults::OwnerLost => self.lose_owner(),
+            Faults::OwnerDeaf => self.deafen_owner(),
             Faults::NoLoss | Faults::All => {
                 self.random_fault();
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
-                self.queue.add(next, Event::Fault);
+                self.queue.add(next, SimulatedEvent::Fault);
             }
         }
     }
@@ -27,6 +28,15 @@ impl World {
         let node = self.node_mut(owner);
         (node.is_gone, node.process) = (true, None);
         node.generation += 1;
+    }
+
+    /// The host counts as gone: it cannot hold a full copy again.
+    fn deafen_owner(&mut self) {
+        let owner = self.latest().owner().expect("an owner");
+        self.node_mut(owner).is_gone = true;
+        for other in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.cuts.insert((other, owner), u64::MAX);
+        }
     }
 
     fn random_host(&mut self) -> HostId {

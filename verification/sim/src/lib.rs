@@ -17,14 +17,15 @@
 )]
 
 pub use nearstate_cluster::Switch;
-pub use options::{Faults, Options};
+pub use options::{Faults, SimulationOptions};
 pub use world::{RunReport, run};
 
 mod execute;
 mod replicate;
 mod faults;
-mod world;
 mod check;
+mod world;
+mod ledger;
 mod event;
 mod node;
 mod region;

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
-use nearstate_sim::{Faults, Options, run};
+use nearstate_sim::{Faults, SimulationOptions, run};
 use std::process::ExitCode;
 
 /// Lines of the log of a failed run.
@@ -25,10 +25,15 @@ fn main() -> ExitCode {
     let kinds = [Faults::All, Faults::NoLoss, Faults::OwnerLost];
     let (mut views, mut steps, mut released, mut accepted) = (0, 0, 0, 0);
     for seed in first..first + seeds {
-        let faults = kinds[usize::try_from(seed % 3).unwrap_or(0)];
-        let report = run(seed, &Options::all().with_faults(faults));
+        let [lost, kept, owner] = kinds;
+        let faults = match seed % 3 {
+            0 => lost,
+            1 => kept,
+            _ => owner,
+        };
+        let report = run(seed, &SimulationOptions::all().with_faults(faults));
         if let Some(violation) = report.violation {
-            let options = Options::all().with_faults(faults).with_log();
+            let options = SimulationOptions::all().with_faults(faults).with_log();
             let log = run(seed, &options).log;
             for line in log.get(log.len().saturating_sub(LOG_LINES)..).unwrap_or_default() {
                 println!("{line}");

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 /// A clock that runs fast or slow.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct SimulatedClock {
     /// The clock's time at time 0.
     pub(crate) offset: u64,
     /// Nanoseconds of the clock in a million nanoseconds: 980,000 to 1,020,000.
     pub(crate) rate: u64,
 }
 
-impl Clock {
+impl SimulatedClock {
     pub(crate) fn at(self, time: u64) -> Monotonic {
         Monotonic(
             self.offset + time / 1_000_000 * self.rate + time % 1_000_000 * self.rate / 1_000_000,
@@ -58,8 +58,8 @@ pub(crate) struct Process {
 
 /// A host.
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) clock: Clock,
+pub(crate) struct SimulatedHost {
+    pub(crate) clock: SimulatedClock,
     pub(crate) region: Region,
     pub(crate) process: Option<Process>,
     /// Counts processes: what belongs to an earlier one is dropped.

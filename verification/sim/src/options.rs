@@ -13,11 +13,13 @@ pub enum Faults {
     All,
     /// The host of the first owner is lost for ever, once everything is replicated.
     OwnerLost,
+    /// Nothing reaches the first owner any more but the commands of consensus.
+    OwnerDeaf,
 }
 
 /// What a run simulates.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SimulationOptions {
     /// Copies (RF). `None`: 2 to 5, by the seed.
     pub copies: Option<u8>,
     /// Acknowledgements (n). `None`: 2 to RF, by the seed.
@@ -32,7 +34,7 @@ pub struct Options {
     pub keeps_log: bool,
 }
 
-impl Options {
+impl SimulationOptions {
     /// All faults, any group, all rules.
     pub fn all() -> Self {
         Self {

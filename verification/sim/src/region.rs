@@ -5,7 +5,7 @@ use nearstate_cluster::{CopyState, LogPosition, MemberRecord, Monotonic, RegionF
 
 /// One committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct SimulatedEntry {
     /// The log in which it was written.
     pub(crate) log: u64,
     /// Its position there, from 1.
@@ -35,7 +35,7 @@ pub(crate) struct Region {
     pub(crate) log: u64,
     /// How many entries are older than that log.
     pub(crate) base: usize,
-    pub(crate) content: Vec<Entry>,
+    pub(crate) content: Vec<SimulatedEntry>,
     pub(crate) record: MemberRecord,
     pub(crate) replicated: u64,
     pub(crate) lease_until: Monotonic,
@@ -106,10 +106,10 @@ impl Region {
     }
 
     /// A local process commits.
-    pub(crate) fn commit(&mut self, id: u64) -> Entry {
+    pub(crate) fn commit(&mut self, id: u64) -> SimulatedEntry {
         let position = self.position() + 1;
         let check = mix(self.check(), id);
-        let entry = Entry { log: self.log, position, id, check };
+        let entry = SimulatedEntry { log: self.log, position, id, check };
         self.content.push(entry);
         entry
     }

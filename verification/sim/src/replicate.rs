@@ -1,8 +1,8 @@
 //! The data path: followers connect, owners send entries and positions, followers acknowledge.
 //! Messages may be lost, repeated and reordered, so entries name their place.
 
-use crate::event::{Event, Message};
-use crate::region::{Copy, Entry};
+use crate::event::{Message, SimulatedEvent};
+use crate::region::{Copy, SimulatedEntry};
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{
     ConnectionNumber, FollowerAcknowledgement, HostId, HostInput, OwnerMessage, Switch, ViewNumber,
@@ -21,10 +21,10 @@ impl World {
         }
         let paused_until = self.node(host).paused_until;
         if paused_until > self.now {
-            return self.queue.add(paused_until, Event::Tick(host, generation));
+            return self.queue.add(paused_until, SimulatedEvent::Tick(host, generation));
         }
         let next = self.now + self.random.u64(15 * MS..30 * MS);
-        self.queue.add(next, Event::Tick(host, generation));
+        self.queue.add(next, SimulatedEvent::Tick(host, generation));
         self.step(host, HostInput::Tick);
         self.send_entries(host);
         self.say_hello(host);
@@ -58,7 +58,7 @@ impl World {
             messages.push((follower, Message::Position { connection, message }));
         }
         for (follower, message) in messages {
-            self.send(host, follower, message);
+            self.send(host, follower, &message);
         }
     }
 
@@ -77,13 +77,13 @@ impl World {
         let has = (!discards).then(|| (node.region.content.len(), node.region.check()));
         let (owner, view) = (follow.owner, follow.view);
         self.numbers = number;
-        self.send(host, owner, Message::Hello { view, connection: number, has });
+        self.send(host, owner, &Message::Hello { view, connection: number, has });
     }
 
     pub(crate) fn arrive(&mut self, from: HostId, to: HostId, message: Message) {
         let paused_until = self.node(to).paused_until;
         if paused_until > self.now {
-            return self.queue.add(paused_until, Event::Arrive { from, to, message });
+            return self.queue.add(paused_until, SimulatedEvent::Arrive { from, to, message });
         }
         if self.node(to).process.is_none() {
             return;
@@ -133,7 +133,7 @@ impl World {
         serve.followers.insert(from, (connection, length.unwrap_or(0)));
         let input = HostInput::Connected { partition: PARTITION, host: from, view, connection };
         self.step(to, input);
-        self.send(to, from, Message::Welcome { connection, discard: length.is_none(), join_to });
+        self.send(to, from, &Message::Welcome { connection, discard: length.is_none(), join_to });
     }
 
     fn on_welcome(
@@ -176,7 +176,7 @@ impl World {
         &mut self,
         host: HostId,
         connection: ConnectionNumber,
-        (index, entries): (usize, &[Entry]),
+        (index, entries): (usize, &[SimulatedEntry]),
         (base, origin, log): (usize, ViewNumber, u64),
     ) {
         if !self.hears(host, connection)
@@ -226,7 +226,7 @@ impl World {
         let position = (is_switched && Some(region.log) == follow.log).then(|| region.position());
         let (length, view, stamp) = (region.content.len(), follow.view, follow.stamp);
         let owner = follow.owner;
-        self.send(host, owner, Message::Acknowledge { connection, view, length, position, stamp });
+        self.send(host, owner, &Message::Acknowledge { connection, view, length, position, stamp });
     }
 
     fn on_acknowledge(

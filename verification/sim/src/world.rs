@@ -1,9 +1,9 @@
 //! A simulated cluster with one partition.
 
-use crate::check::Ledger;
-use crate::event::{Event, Message, Queue};
-use crate::node::{Clock, Node};
-use crate::options::{Faults, Options};
+use crate::event::{EventQueue, Message, SimulatedEvent};
+use crate::ledger::Ledger;
+use crate::node::{SimulatedClock, SimulatedHost};
+use crate::options::{Faults, SimulationOptions};
 use crate::region::{Copy, Region, mix};
 use fastrand::Rng;
 use nearstate_cluster::{
@@ -22,7 +22,7 @@ const LEASE_MS: u32 = 300;
 
 /// Without faults, before and after them: to join, and to become whole again.
 const QUIET_MS: u64 = 2_000;
-const HEAL_MS: u64 = 40_000;
+const HEAL_MS: u64 = 120_000;
 
 /// What a run was like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +46,11 @@ pub struct RunReport {
 /// A simulated cluster.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) options: Options,
+    pub(crate) options: SimulationOptions,
     pub(crate) random: Rng,
     pub(crate) now: u64,
-    pub(crate) queue: Queue,
-    pub(crate) nodes: BTreeMap<HostId, Node>,
+    pub(crate) queue: EventQueue,
+    pub(crate) nodes: BTreeMap<HostId, SimulatedHost>,
     /// The state after each number of commands.
     pub(crate) states: Vec<ClusterState>,
     /// No messages on these links before.
@@ -67,7 +67,7 @@ pub(crate) struct World {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, options: &Options) -> RunReport {
+pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
     let mut world = World::new(seed, options);
     world.run();
     RunReport {
@@ -82,7 +82,7 @@ pub fn run(seed: u64, options: &Options) -> RunReport {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &SimulationOptions) -> Self {
         let mut random = Rng::with_seed(seed);
         let copies = options.copies.unwrap_or_else(|| random.u8(2..=5));
         let acknowledgements = options.acknowledgements.unwrap_or_else(|| random.u8(2..=copies));
@@ -105,7 +105,7 @@ impl World {
             options: options.clone(),
             random,
             now: 0,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             nodes,
             states: vec![state],
             cuts: BTreeMap::new(),
@@ -118,11 +118,11 @@ impl World {
             progress_at: 0,
         };
         for host in hosts {
-            world.queue.add(0, Event::Start(host));
-            world.queue.add(0, Event::Work(host));
+            world.queue.add(0, SimulatedEvent::Start(host));
+            world.queue.add(0, SimulatedEvent::Work(host));
         }
-        world.queue.add(QUIET_MS * MS, Event::Fault);
-        world.queue.add(world.heal_at(), Event::Operate);
+        world.queue.add(QUIET_MS * MS, SimulatedEvent::Fault);
+        world.queue.add(world.heal_at(), SimulatedEvent::Operate);
         world
     }
 
@@ -160,25 +160,27 @@ impl World {
         (QUIET_MS + self.options.fault_ms) * MS
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SimulatedEvent) {
         match event {
-            Event::Tick(host, generation) => self.tick(host, generation),
-            Event::Work(host) => self.work(host),
-            Event::Arrive { from, to, message } => self.arrive(from, to, message),
-            Event::Append(command) => self.append(command),
-            Event::Apply(host, generation, upto) => self.apply(host, generation, upto),
-            Event::Frozen(host, generation, view) => self.frozen(host, generation, view),
-            Event::Promoted(host, generation, origin) => self.promoted(host, generation, origin),
-            Event::Start(host) => self.start(host),
-            Event::Fault => self.fault(),
-            Event::Operate => self.operate(),
+            SimulatedEvent::Tick(host, generation) => self.tick(host, generation),
+            SimulatedEvent::Work(host) => self.work(host),
+            SimulatedEvent::Arrive { from, to, message } => self.arrive(from, to, message),
+            SimulatedEvent::Append(command) => self.append(command),
+            SimulatedEvent::Apply(host, generation, upto) => self.apply(host, generation, upto),
+            SimulatedEvent::Frozen(host, generation, view) => self.frozen(host, generation, view),
+            SimulatedEvent::Promoted(host, generation, origin) => {
+                self.promoted(host, generation, origin);
+            }
+            SimulatedEvent::Start(host) => self.start(host),
+            SimulatedEvent::Fault => self.fault(),
+            SimulatedEvent::Operate => self.operate(),
         }
     }
 
     /// Attached processes of a host read and commit, whether its node runs or not.
     fn work(&mut self, host: HostId) {
         let next = self.now + self.random.u64(5 * MS..40 * MS);
-        self.queue.add(next, Event::Work(host));
+        self.queue.add(next, SimulatedEvent::Work(host));
         let (clock, is_late) = (self.clock(host), self.random.u8(..) < 25);
         let ignores_lease = self.options.is_off(Switch::Fence);
         let node = self.node(host);
@@ -199,11 +201,11 @@ impl World {
         }
     }
 
-    pub(crate) fn node(&self, host: HostId) -> &Node {
+    pub(crate) fn node(&self, host: HostId) -> &SimulatedHost {
         &self.nodes[&host]
     }
 
-    pub(crate) fn node_mut(&mut self, host: HostId) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, host: HostId) -> &mut SimulatedHost {
         self.nodes.get_mut(&host).expect("a host of the cluster")
     }
 
@@ -233,7 +235,7 @@ impl World {
     }
 
     /// Sends a message, or loses it, or repeats it, after some time.
-    pub(crate) fn send(&mut self, from: HostId, to: HostId, message: Message) {
+    pub(crate) fn send(&mut self, from: HostId, to: HostId, message: &Message) {
         if self.cuts.get(&(from, to)).is_some_and(|until| *until > self.now) {
             return;
         }
@@ -248,7 +250,7 @@ impl World {
                 0..16 if is_faulty => self.random.u64(5 * MS..100 * MS),
                 _ => self.random.u64(MS / 10..4 * MS),
             };
-            let event = Event::Arrive { from, to, message: message.clone() };
+            let event = SimulatedEvent::Arrive { from, to, message: message.clone() };
             self.queue.add(self.now + delay, event);
         }
     }
@@ -259,14 +261,14 @@ impl World {
     }
 }
 
-fn new_node(random: &mut Rng) -> Node {
+fn new_node(random: &mut Rng) -> SimulatedHost {
     let rate = match random.u8(0..4) {
         0 => 980_000,
         1 => 1_020_000,
         _ => random.u64(980_000..=1_020_000),
     };
-    Node {
-        clock: Clock { offset: random.u64(1..1 << 40), rate },
+    SimulatedHost {
+        clock: SimulatedClock { offset: random.u64(1..1 << 40), rate },
         region: Region::new(),
         process: None,
         generation: 0,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nearstate_store::Region;
-use nearstate_store::crash::POINTS;
+use nearstate_store::crash::{POINTS, TRACED_MAX};
 
 use crate::idle_memory::IdleCase;
 use crate::limits;
@@ -14,6 +14,7 @@ use crate::removals::RemovalCase;
 use crate::repairs;
 use crate::scenario::{ChildEnd, SCENARIOS, Scenario, child, child_with, named, prepare, verify};
 use crate::spawn::ChildCommand;
+use crate::spawn::EnvSetting;
 use crate::verify::check_clean;
 
 #[derive(Clone, Debug, Default)]
@@ -57,6 +58,47 @@ impl ReachedPoints {
     }
 }
 
+/// The points that a workload passes, and how often, up to [`TRACED_MAX`] times. What it does not
+/// pass needs no trial.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PassedPoints(BTreeMap<String, u32>);
+
+/// Runs of a workload that are traced: the random seed of a region decides about some points.
+const TRACES: usize = 2;
+
+impl PassedPoints {
+    /// Traces a workload in some regions. `run` prepares a region and runs the child in it with the
+    /// given setting.
+    pub(crate) fn of(
+        folder: &Path,
+        mut run: impl FnMut(EnvSetting<'_>) -> Result<(), String>,
+    ) -> Result<Self, String> {
+        let mut passed = Self::default();
+        for _ in 0..TRACES {
+            let file = folder.join("trace");
+            let path = file.to_str().ok_or("the folder's name is not UTF-8")?;
+            run(("NEARSTATE_CRASH_TRACE", path))?;
+            let text = std::fs::read_to_string(&file).map_err(|e| format!("{path}: {e}"))?;
+            std::fs::remove_file(&file).map_err(|e| format!("{path}: {e}"))?;
+            let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+            for point in text.lines() {
+                *counts.entry(point).or_default() += 1;
+            }
+            for (point, count) in counts {
+                let most = passed.0.entry(point.to_owned()).or_default();
+                *most = count.max(*most);
+            }
+        }
+        Ok(passed)
+    }
+
+    /// True if a point is passed this often.
+    pub(crate) fn has(&self, point: &str, times: u32) -> bool {
+        debug_assert!(times <= TRACED_MAX, "the trace does not tell");
+        self.0.get(point).is_some_and(|passed| *passed >= times)
+    }
+}
+
 /// The occurrences of a point at which a child is killed. The first is 1.
 pub(crate) struct Occurrences {
     /// How many, at most.
@@ -96,15 +138,27 @@ impl CrashTest<'_> {
         let end = child(self.starter, self.folder, words, Some(plan))?;
         Ok((end == ChildEnd::Killed).then_some(oracle))
     }
+
+    /// The points that a scenario passes.
+    fn passed(&self, scenario: &Scenario) -> Result<PassedPoints, String> {
+        PassedPoints::of(self.folder, |setting| {
+            prepare(self.folder, scenario)?;
+            let words = ("scenario", 0, scenario.name);
+            child_with(self.starter, self.folder, words, &[setting]).map(drop)
+        })
+        .map_err(|e| format!("{} traced: {e}", scenario.name))
+    }
 }
 
 /// Kills at every point in every scenario, at several occurrences with increasing distance.
 pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     for scenario in SCENARIOS {
-        let points = points_where(|point| scenario.has_point(point));
-        let occurrences =
-            Occurrences { tries: test.occurrences, next: |last, _| 1 + last + last / 2 };
+        let passed = test.passed(scenario)?;
+        let points = points_where(|point| scenario.has_point(point) && passed.has(point, 1));
+        // A full region takes long to fill and to verify.
+        let tries = if scenario.is_full { test.occurrences.div_ceil(2) } else { test.occurrences };
+        let occurrences = Occurrences { tries, next: |last, _| 1 + last + last / 2 };
         reached.each(points, &occurrences, scenario.name, &mut |plan, _| {
             let Some(mut oracle) = test.killed_writer(scenario, plan)? else { return Ok(false) };
             verify(test.folder, scenario, &mut oracle).map(|()| true)
@@ -120,8 +174,11 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     for scenario in SCENARIOS.iter().filter(|scenario| !scenario.is_full) {
         // Transactions have their own pairs below.
         let has_own_pairs = scenario.name.starts_with("transaction") || scenario.name == "streamed";
+        let passed = test.passed(scenario)?;
         for (first, second) in pairs(if has_own_pairs { 5 * test.stride } else { test.stride }) {
-            two_deaths(test, scenario, [first, second], &mut reached)?;
+            if passed.has(first, FIRST_DEATH) {
+                two_deaths(test, scenario, [first, second], &mut reached)?;
+            }
         }
     }
     for (first, second) in pairs_of_transactions() {
@@ -135,6 +192,9 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     }
     Ok(reached)
 }
+
+/// The occurrence of a point at which the first of two processes is killed.
+const FIRST_DEATH: u32 = 2;
 
 /// Every point of a commit with every point that its recovery passes.
 fn pairs_of_transactions() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -182,7 +242,8 @@ fn two_deaths(
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", scenario.name);
-    let killed = test.killed_writer(scenario, &format!("{first}:2")).map_err(context)?;
+    let killed =
+        test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
     let Some(mut oracle) = killed else { return Ok(()) };
     reached.count(first);
     let CrashTest { folder, starter, .. } = *test;
@@ -211,7 +272,11 @@ pub fn adoptions(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let is_second = |point: &str| point.starts_with("recover.") || point.starts_with("attach.");
     for scenario in ["replace", "grow", "free", "stalled", "transaction"].map(scenario_of) {
+        let passed = test.passed(scenario)?;
         for (row, first) in points_where(|point| !is_second(point)).enumerate() {
+            if !passed.has(first, FIRST_DEATH) {
+                continue;
+            }
             for (column, second) in points_where(is_second).enumerate() {
                 if (row + column) % test.stride == 0 {
                     adopt(test, scenario, [first, second], &mut reached)?;
@@ -233,7 +298,8 @@ fn adopt(
     reached: &mut ReachedPoints,
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, adopted until {second}: {e}", scenario.name);
-    let killed = test.killed_writer(scenario, &format!("{first}:2")).map_err(context)?;
+    let killed =
+        test.killed_writer(scenario, &format!("{first}:{FIRST_DEATH}")).map_err(context)?;
     let Some(mut oracle) = killed else { return Ok(()) };
     let CrashTest { folder, starter, .. } = *test;
     let no_slot = ("NEARSTATE_PLANT", "no-new-slot");

@@ -2,8 +2,8 @@
 
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message,
-    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
-    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome, WireError,
+    NamespaceKind, NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage,
+    Refusal, RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome, WireError,
 };
 
 /// Bytes of the header of a frame.
@@ -55,7 +55,8 @@ pub(crate) fn record<'a>(key: &'a [u8], change: Change<'a>) -> Message<'a> {
     Message::Record(RecordMessage { namespace: 5, version: 6, time_ms: 7, key, change })
 }
 
-const PLACE: Place = Place { cluster_id: *b"fedcba9876543210", partition: 12, view: 13 };
+const PLACE: PartitionPlace =
+    PartitionPlace { cluster_id: *b"fedcba9876543210", partition: 12, view: 13 };
 
 /// One message of each kind, in the order of their numbers.
 pub(crate) fn messages() -> Vec<Message<'static>> {

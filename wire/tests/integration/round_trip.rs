@@ -3,8 +3,8 @@
 use crate::fixture::{changes, entry, messages, record, written};
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, Hello, Message,
-    NamespaceKind, NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal,
-    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
+    NamespaceKind, NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage,
+    Refusal, RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -164,21 +164,22 @@ impl Parts {
                 answered: second,
                 is_leased: self.flags & 1 != 0,
             }),
-            10 => Message::Switch(SwitchMessage {
-                source_id,
-                incarnation: first,
-                origin: second,
-                position: third,
-                check: fourth,
-                numbers: self.names.iter().map(|(_, flags)| (number, u32::from(*flags))).collect(),
-            }),
+            10 => self.switch(),
             _ => Message::Acknowledge(Acknowledgement { position: first, stamp: second }),
         }
     }
 
-    fn place(&self) -> Place {
+    fn switch(&self) -> Message<'_> {
+        let [incarnation, origin, position, check, _] = self.numbers;
+        let number = |flags: u8| (self.number, u32::from(flags));
+        let numbers = self.names.iter().map(|(_, flags)| number(*flags)).collect();
+        let source_id = self.id;
+        Message::Switch(SwitchMessage { source_id, incarnation, origin, position, check, numbers })
+    }
+
+    fn place(&self) -> PartitionPlace {
         let [first, ..] = self.numbers;
-        Place { cluster_id: self.id, partition: self.number, view: first }
+        PartitionPlace { cluster_id: self.id, partition: self.number, view: first }
     }
 
     fn namespace(&self) -> Message<'_> {
@@ -292,7 +293,7 @@ fn the_largest_transaction_is_read() {
 
 #[test]
 fn a_message_that_is_kept_is_the_same_on_another_connection() {
-    for message in crate::fixture::messages() {
+    for message in messages() {
         let kept = nearstate_wire::KeptMessage::of(&message).expect("a valid message");
         assert_eq!(kept.message(), Ok(message));
     }

@@ -75,6 +75,12 @@ events! {
          partition has one copy less.";
     MEMBERSHIP_RECOVERED = "NS-1021" Info "the membership works again",
         "Clears `NS-3012`.";
+    NRF_REGISTERED = "NS-1022" Info "registered with the NRF",
+        "Network functions can discover the node.";
+    NRF_DEREGISTERED = "NS-1023" Info "the registration with the NRF is removed",
+        "Network functions do not discover the node any more.";
+    TOKEN_KEYS_FETCHED = "NS-1024" Info "keys of access tokens fetched",
+        "`nudsf.token_keys_url` has answered with this number of keys.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -101,7 +107,10 @@ events! {
 
     MEMBER_REFUSED = "NS-2009" Warn "a member of the cluster was refused",
         "`reason` says what does not fit: the cluster file differs between hosts, the certificate \
-         has another name, or a stranger connects.";
+         has another name, or a host that is not in it connects.";
+    TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
+        "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
+         day. Then, and before the first keys, Nudsf answers 503.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \
@@ -145,4 +154,6 @@ events! {
     CLUSTER_CLIENTS_FAILED = "NS-3015" Error "the clients of an owned partition are not served",
         "`reason` says what failed, mostly an address in use. Free it, then \
          `nearstate cluster drain` or restart the node.";
+    NRF_FAILED = "NS-3016" Warn "a request to the NRF failed",
+        "It is repeated, after at most a minute. `reason` says why.";
 }

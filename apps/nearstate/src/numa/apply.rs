@@ -10,7 +10,7 @@ use nearstate_numa::{Assignment, CpuSet, PlacementTool, discover, for_tool};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet as AffinityMask, sched_getaffinity, sched_setaffinity};
 
-use super::plan_file::{self, PlanFile};
+use super::plan_file::{self, PlanFile, PlannedMachine};
 use super::print;
 
 /// The options of `nearstate numa apply`.
@@ -101,16 +101,26 @@ fn find<'a>(file: &'a PlanFile, name: &str) -> Result<&'a Assignment> {
     })
 }
 
-/// A plan is applied only on a machine with the same nodes and processors.
+/// A plan is applied only on a machine of the same architecture with the same nodes and processors.
 fn check_machine(file: &PlanFile, one: &Assignment) -> Result<()> {
-    let here = plan_file::nodes_of(&discover(None)?);
+    let here = discover(None)?;
+    let nodes = plan_file::nodes_of(&here);
+    let kind = here.architecture().unwrap_or_default();
     match file.machines.get(one.machine) {
-        Some((_, nodes)) if *nodes == here => Ok(()),
-        Some((origin, nodes)) => Err(Error::BadArgument {
-            detail: format!(
-                "slice {} is planned for {origin} with nodes {nodes}; this machine has {here}; \
-                 plan for this machine, or print the plan with --print",
+        Some(PlannedMachine { origin, architecture: Some(other), .. }) if other != kind => {
+            let detail = format!(
+                "slice {} is planned for {origin}, whose architecture is {other}; this machine is \
+                 {kind}; plan for this machine, or print the plan with --print",
                 one.slice
+            );
+            Err(Error::BadArgument { detail })
+        }
+        Some(machine) if machine.nodes == nodes => Ok(()),
+        Some(machine) => Err(Error::BadArgument {
+            detail: format!(
+                "slice {} is planned for {} with nodes {}; this machine has {nodes}; plan for \
+                 this machine, or print the plan with --print",
+                one.slice, machine.origin, machine.nodes
             ),
         }),
         None => Err(Error::BadArgument {

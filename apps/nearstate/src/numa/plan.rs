@@ -235,7 +235,7 @@ fn current(args: &PlanArgs, machines: &[Topology]) -> Result<Vec<Assignment>> {
     let Some(path) = &args.current else { return Ok(Vec::new()) };
     let mut file = plan_file::read(path)?;
     for one in &mut file.assignments {
-        let old = file.machines.get(one.machine).map(|(_, nodes)| nodes.clone());
+        let old = file.machines.get(one.machine).map(|machine| machine.nodes.clone());
         let new = machines.get(one.machine).map(plan_file::nodes_of);
         if old.is_none() || old != new {
             one.machine = usize::MAX;

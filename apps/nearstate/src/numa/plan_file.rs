@@ -19,10 +19,25 @@ pub(super) fn nodes_of(topology: &Topology) -> Value {
     nodes.map(node).collect()
 }
 
+/// A machine of a plan.
+#[derive(Debug)]
+pub(super) struct PlannedMachine {
+    /// Where its topology was read.
+    pub(super) origin: String,
+    /// Its architecture, if known.
+    pub(super) architecture: Option<String>,
+    /// [`nodes_of`] it.
+    pub(super) nodes: Value,
+}
+
 /// The JSON of a plan.
 pub(super) fn to_json(plan: &SlicePlan, machines: &[Topology]) -> Value {
-    let machine =
-        |topology: &Topology| json!({"origin": topology.origin(), "nodes": nodes_of(topology)});
+    let machine = |topology: &Topology| {
+        json!({
+            "origin": topology.origin(), "architecture": topology.architecture(),
+            "nodes": nodes_of(topology),
+        })
+    };
     let unit = |unit: &SliceUnit| {
         json!({
             "cpus": unit.cpus, "proximity": unit.proximity.map(|near| near.to_string()),
@@ -62,8 +77,8 @@ pub(super) fn to_json(plan: &SlicePlan, machines: &[Topology]) -> Value {
 pub(super) struct PlanFile {
     /// The placed slices.
     pub(super) assignments: Vec<Assignment>,
-    /// Origin and nodes of each machine.
-    pub(super) machines: Vec<(String, Value)>,
+    /// Its machines, by their numbers.
+    pub(super) machines: Vec<PlannedMachine>,
 }
 
 /// Reads a plan.
@@ -97,7 +112,9 @@ pub(super) fn read(path: &Path) -> Result<PlanFile> {
     };
     let machine = |one: &Value| {
         let origin = one.get("origin")?.as_str()?.to_owned();
-        Some((origin, one.get("nodes")?.clone()))
+        // Missing in older files.
+        let architecture = one.get("architecture").and_then(Value::as_str).map(str::to_owned);
+        Some(PlannedMachine { origin, architecture, nodes: one.get("nodes")?.clone() })
     };
     let machines: Option<Vec<_>> = list("machines")?.iter().map(machine).collect();
     let machines = machines.ok_or_else(|| bad("a machine has no origin or nodes"))?;

@@ -152,7 +152,9 @@ pub(crate) fn addresses(settings: &Settings, users: &Users) -> Result<()> {
     let nudsf = settings.nudsf.iter().map(|address| (address, false));
     let nudsf = nudsf.chain(settings.nudsf_tls.iter().map(|address| (address, true)));
     for (address, is_tls) in nudsf.filter(|(address, _)| is_wide(address)) {
-        if is_tls && (requires_certificate || settings.nudsf_token_keys.is_some()) {
+        let has_tokens =
+            settings.nudsf_token_keys.is_some() || settings.nudsf_token_keys_url.is_some();
+        if is_tls && (requires_certificate || has_tokens) {
             continue;
         }
         if !settings.is_insecure {

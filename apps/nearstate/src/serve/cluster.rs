@@ -227,7 +227,8 @@ impl ClusterHost<'_> {
         let resp = super::resp_settings(&settings, users, budget);
         let server = Arc::new(RespServer::new(resp));
         let metrics = ServerMetrics::new(copy.region.clone(), Arc::clone(&server));
-        let protocols = super::protocols(&settings, &server, &metrics)?;
+        let nudsf = super::nudsf::parts(&settings, metrics.nudsf())?;
+        let protocols = super::protocols(&server, &metrics, nudsf.protocols);
         let config = super::config(&settings, &self.place, self.tls, budget.core_bytes_max);
         let node = Node::start(&config, &copy.region, &protocols)?;
         server.set_port(address.port());

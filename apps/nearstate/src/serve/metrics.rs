@@ -318,7 +318,16 @@ fn repository(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::R
     let values =
         counts.map(|(name, class, count)| ([("operation", name), ("status", class)], count));
     let help = "Responses of the data repository, by operation and class of status.";
-    counters(to, "nudsf_responses", help, values)
+    counters(to, "nudsf_responses", help, values)?;
+    let counts = metrics.0.nudsf.notifications().into_iter();
+    let values = counts.map(|(kind, result, count)| ([("kind", kind), ("result", result)], count));
+    let help = "Notifications of the data repository, by kind and by what became of them.";
+    counters(to, "nudsf_notifications", help, values)?;
+    let counts = metrics.0.nudsf.notifier_events().into_iter();
+    let values = counts.map(|(event, count)| ([("event", event)], count));
+    let help = "Targets that failed, waits for a full region, and transactions that the log lost \
+                before they were notified.";
+    counters(to, "nudsf_notifier_events", help, values)
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
 //! The data repository (Nudsf) of the node: its protocols, its endpoints, its TLS.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nearstate_model::{Error, Result};
-use nearstate_node::{Endpoint, ListenAddress, Protocol, Tls};
-use nearstate_nudsf::{NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys};
+use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
+use nearstate_nudsf::{
+    KeySource, KeySourceSettings, NotifySettings, NrfClient, NrfEvent, NrfProfile, NrfSettings,
+    NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys,
+};
 
+use crate::log;
 use crate::serve::access_control;
 use crate::settings::Settings;
 
@@ -27,14 +32,58 @@ impl ServerTls {
     }
 }
 
-/// The protocols without and with TLS.
+/// The data repository before the node starts.
+pub(super) struct NudsfParts {
+    /// The protocols without and with TLS.
+    pub(super) protocols: [Arc<dyn Protocol>; 2],
+    /// Fetches the keys of access tokens until it is dropped.
+    pub(super) keys: Option<KeySource>,
+}
+
+/// The authorities of servers of the control plane.
+fn control_tls(settings: &Settings) -> Result<Option<ClientTls>> {
+    let Some(path) = &settings.nudsf_control_ca else { return Ok(None) };
+    let tls = ClientTls::read(path, None)?;
+    access_control::check_mode(path, false)?;
+    Ok(Some(tls))
+}
+
+/// The keys of access tokens, and what fetches them.
+fn tokens(settings: &Settings) -> Result<(Option<Arc<TokenKeys>>, Option<KeySource>)> {
+    let audiences = settings.nudsf_token_audiences.clone();
+    match (&settings.nudsf_token_keys, &settings.nudsf_token_keys_url) {
+        (None, None) => Ok((None, None)),
+        (Some(path), None) => {
+            let keys = TokenKeys::read(path, audiences)?;
+            access_control::check_mode(path, true)?;
+            Ok((Some(Arc::new(keys)), None))
+        }
+        (None, Some(url)) => {
+            let tls = control_tls(settings)?;
+            let on_fetch = |done: std::result::Result<usize, &str>| match done {
+                Ok(keys) => log::emit(log::TOKEN_KEYS_FETCHED, &[("keys", &keys)]),
+                Err(reason) => log::emit(log::TOKEN_KEYS_FAILED, &[("reason", &reason)]),
+            };
+            let source = KeySourceSettings {
+                tls,
+                on_fetch: Arc::new(on_fetch),
+                ..KeySourceSettings::new(url)
+            };
+            let (keys, source) = KeySource::start(source, audiences)?;
+            Ok((Some(Arc::new(keys)), Some(source)))
+        }
+        (Some(_), Some(_)) => {
+            let detail = "nudsf.token_keys and nudsf.token_keys_url are both set: unset one";
+            Err(Error::BadArgument { detail: detail.to_owned() })
+        }
+    }
+}
+
+/// The protocols, and the source of keys.
 ///
 /// # Errors
-/// `BadArgument`: addresses without storages, or storages that contradict each other.
-pub(super) fn protocols(
-    settings: &Settings,
-    metrics: &Arc<NudsfMetrics>,
-) -> Result<[Arc<dyn Protocol>; 2]> {
+/// `BadArgument`: addresses without storages, or settings that contradict each other.
+pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<NudsfParts> {
     let has_address = !settings.nudsf.is_empty() || !settings.nudsf_tls.is_empty();
     let storages = settings.nudsf_storages.0.clone();
     if has_address && storages.is_empty() {
@@ -42,20 +91,58 @@ pub(super) fn protocols(
                       example to Realm01/Storage01=ue";
         return Err(Error::BadArgument { detail: detail.to_owned() });
     }
-    let tokens = match &settings.nudsf_token_keys {
-        None => None,
-        Some(path) => {
-            let audiences = settings.nudsf_token_audiences.clone();
-            let keys = TokenKeys::read(path, audiences)?;
-            access_control::check_mode(path, true)?;
-            Some(Arc::new(keys))
-        }
+    let (tokens, keys) = tokens(settings)?;
+    let tls = settings.nudsf_notify_ca.as_deref();
+    let tls = tls.map(|authorities| ClientTls::read(authorities, None)).transpose()?;
+    let mut lock = settings.region.path.clone().into_os_string();
+    lock.push(".nudsf");
+    let nudsf = NudsfSettings {
+        storages,
+        api_root: settings.nudsf_api_root.clone(),
+        tokens,
+        notify: NotifySettings { lock: Some(lock.into()), tls },
+        overload_delay: settings.nudsf_overload_delay.0,
     };
-    let api_root = settings.nudsf_api_root.clone();
-    let nudsf = NudsfSettings { storages, api_root, tokens };
     let protocol = NudsfProtocol::new(Arc::new(nudsf), Arc::clone(metrics))?;
     let over_tls = protocol.over_tls();
-    Ok([Arc::new(protocol), Arc::new(over_tls)])
+    Ok(NudsfParts { protocols: [Arc::new(protocol), Arc::new(over_tls)], keys })
+}
+
+/// Registers the node with the NRF, if one is set. Dropping the client removes the registration.
+///
+/// # Errors
+/// `BadArgument`: an invalid URI or profile.
+pub(super) fn register(settings: &Settings) -> Result<Option<NrfClient>> {
+    let Some(uri) = &settings.nudsf_nrf else { return Ok(None) };
+    let Some(instance) = &settings.nudsf_nf_instance else {
+        let detail = "nudsf.nrf requires nudsf.nf_instance: set it to a UUID of this node";
+        return Err(Error::BadArgument { detail: detail.to_owned() });
+    };
+    let announced = |announced: &[SocketAddr], listened: &[SocketAddr], is_tls: bool| {
+        let used = if announced.is_empty() { listened } else { announced };
+        used.iter().map(|address| (*address, is_tls)).collect::<Vec<_>>()
+    };
+    let mut endpoints = announced(&settings.nudsf_announce, &settings.nudsf, false);
+    endpoints.extend(announced(&settings.nudsf_announce_tls, &settings.nudsf_tls, true));
+    let profile = NrfProfile {
+        instance: instance.clone(),
+        group: settings.nudsf_nf_group.clone(),
+        supi_ranges: settings.nudsf_supi_ranges.clone(),
+        endpoints,
+    };
+    let on_event = |event: &NrfEvent| match event {
+        NrfEvent::Registered => log::emit(log::NRF_REGISTERED, &[]),
+        NrfEvent::Deregistered => log::emit(log::NRF_DEREGISTERED, &[]),
+        NrfEvent::Failed(reason) => log::emit(log::NRF_FAILED, &[("reason", reason)]),
+    };
+    NrfClient::start(NrfSettings {
+        uri: uri.clone(),
+        tls: control_tls(settings)?,
+        profile,
+        storages: settings.nudsf_storages.0.clone(),
+        on_event: Arc::new(on_event),
+    })
+    .map(Some)
 }
 
 /// The endpoints.

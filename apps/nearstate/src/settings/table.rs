@@ -208,10 +208,33 @@ settings! {
     /// File with the JSON web key set that access tokens are signed with. If set, every request of
     /// Nudsf must have a token
     "nudsf.token_keys" as nudsf_token_keys: Option<PathBuf> = "", --"nudsf-token-keys";
+    /// File with the certificate authorities of targets of notifications. Required for https
+    "nudsf.notify_ca" as nudsf_notify_ca: Option<PathBuf> = "", --"nudsf-notify-ca";
     /// Audiences that access tokens may be for: the type of the network function, and the ids of
     /// this instance. Without any, the audience is not checked
     "nudsf.token_audiences" as nudsf_token_audiences: Vec<String> = "UDSF",
         --"nudsf-token-audiences";
+    /// URL of the JSON web key set, instead of a file. Fetched every 5 minutes, and when a token
+    /// names an unknown key
+    "nudsf.token_keys_url" as nudsf_token_keys_url: Option<String> = "",
+        --"nudsf-token-keys-url";
+    /// PEM file with the authorities of the certificates of the NRF and of the server of the key
+    /// set, for https
+    "nudsf.control_ca" as nudsf_control_ca: Option<PathBuf> = "", --"nudsf-control-ca";
+    /// How long requests may wait for a core before those of low priority are refused
+    "nudsf.overload_delay" as nudsf_overload_delay: TimeSpan = "20ms", --"nudsf-overload-delay";
+    /// Root of the URIs of the NRF that the node registers with. Requires nudsf.nf_instance
+    "nudsf.nrf" as nudsf_nrf: Option<String> = "", --"nudsf-nrf";
+    /// Id of this instance for the NRF: a UUID, the same after each start
+    "nudsf.nf_instance" as nudsf_nf_instance: Option<String> = "", --"nudsf-nf-instance";
+    /// Group of UDSF instances that this one belongs to
+    "nudsf.nf_group" as nudsf_nf_group: Option<String> = "", --"nudsf-nf-group";
+    /// Ranges of SUPIs whose state the node keeps, each `FIRST-LAST` in digits. None: all
+    "nudsf.supi_ranges" as nudsf_supi_ranges: Vec<String> = "", --"nudsf-supi-ranges";
+    /// Addresses that the NRF tells clients, instead of those that the node listens on
+    "nudsf.announce" as nudsf_announce: Vec<SocketAddr> = "", --"nudsf-announce";
+    /// The same for TLS
+    "nudsf.announce_tls" as nudsf_announce_tls: Vec<SocketAddr> = "", --"nudsf-announce-tls";
 
     /// HTTP addresses for Prometheus (/metrics) and probes (/health, /ready)
     "metrics.listen" as metrics: Vec<SocketAddr> = "", --"metrics-listen";

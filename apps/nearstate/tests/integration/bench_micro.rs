@@ -117,8 +117,8 @@ fn a_read_makes_no_system_call() {
 #[test]
 fn a_command_that_was_replaced_names_the_new_one() {
     for (old, new) in [
-        (&["micro"][..], "nearstate bench run micro --preset goals"),
-        (&["micro", "--quick", "--keys", "1000"], "nearstate bench run micro --preset goals"),
+        (&["micro"][..], "nearstate bench run micro --preset operations"),
+        (&["micro", "--quick", "--keys", "1000"], "nearstate bench run micro --preset operations"),
         (&["micro", "--server", "--quick"], "nearstate bench run kv --preset server"),
     ] {
         let output = bench(old);

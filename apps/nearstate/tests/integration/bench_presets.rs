@@ -66,7 +66,7 @@ fn the_thesis_experiments_run_against_whitedb_where_it_is_installed() {
 fn replaced_commands_print_the_new_command_and_exit_with_status_2() {
     let cases: &[(&[&str], &str)] = &[
         (&["access", "--preset", "all"], "nearstate bench run micro --preset thesis"),
-        (&["micro", "--quick"], "nearstate bench run micro --preset goals"),
+        (&["micro", "--quick"], "nearstate bench run micro --preset operations"),
         (&["micro", "--server"], "nearstate bench run kv --preset server"),
         (&["transactions"], "nearstate bench run txn --preset transactions"),
         (&["transactions", "--only", "tatp"], "nearstate bench run tatp"),

@@ -167,10 +167,10 @@ fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
 #[test]
 fn a_node_that_is_back_within_its_lease_is_no_fail_over() {
     let mut hosts = Hosts::start("10s");
-    let region = Region::attach(hosts.folder.path("a-amf")).unwrap();
+    let region = Region::attach(&hosts.folder.path("a-amf")).unwrap();
     let session = region.session().unwrap();
     let namespace =
-        session.namespace("ue", &Schema { kind: Kind::Values, ..Schema::default() }).unwrap();
+        session.namespace("ue", &Schema { kind: Kind::Value, ..Schema::default() }).unwrap();
     until("the namespace is replicated", || session.is_logged(namespace).unwrap());
     session.put(namespace, b"before", b"1").unwrap();
     hosts.kill(0);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::fixture::{Folder, NEARSTATE, rejected, serve, start};
+use crate::fixture::{Folder, NEARSTATE, rejected, serve, start, until};
 
 /// Two sockets of two cores with two hyper-threads, as hwloc writes them.
 fn other_machine(folder: &TempDir) -> String {
@@ -140,6 +140,22 @@ fn slices_are_planned_explained_and_printed_for_other_tools() {
 }
 
 #[test]
+fn a_plan_for_another_architecture_is_refused_although_its_processors_exist_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, _) = plan_here(&folder);
+    let text = fs::read_to_string(&plan).unwrap();
+    let own = format!("\"architecture\": \"{}\"", std::env::consts::ARCH);
+    assert!(text.contains(&own), "{text}");
+    fs::write(&plan, text.replace(&own, "\"architecture\": \"vax\"")).unwrap();
+    let program = sleeping();
+    let pid = program.0.id().to_string();
+    refused(
+        &["apply", &plan, "--slice", "upf", "--pid", &pid],
+        "architecture is vax; this machine is",
+    );
+}
+
+#[test]
 fn a_plan_is_applied_to_a_process_and_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let (plan, cpu) = plan_here(&folder);
@@ -257,4 +273,89 @@ fn a_node_runs_on_the_processors_of_its_place() {
     let refused = rejected(&mut with("free", &["--place", "auto", "--pin-cores=false"]));
     assert!(refused.contains("unset one of them"), "{refused}");
     assert!(!folder.path("none").exists() && !folder.path("many").exists());
+}
+
+/// `bench run numap`, or `None` where network namespaces are not permitted.
+fn numap(words: &[&str]) -> Option<Command> {
+    let may = Command::new("unshare").args(["--net", "true"]).output().unwrap();
+    if !may.status.success() {
+        eprintln!("skipped: network namespaces are not permitted here");
+        return None;
+    }
+    let mut command = Command::new(NEARSTATE);
+    command.args(["bench", "run", "numap", "--rounds", "1"]).args(words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(command)
+}
+
+#[test]
+fn the_latency_of_each_pairing_is_measured_saved_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (saved, page) = (folder.path().join("a.json"), folder.path().join("a.html"));
+    let files = [saved.to_str().unwrap(), page.to_str().unwrap()];
+    let words = ["--ops", "20", "--json", "--save", files[0], "--report", files[1]];
+    let Some(mut command) = numap(&words) else { return };
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pairings = run["pairings"].as_array().unwrap();
+    assert_eq!(pairings[0]["name"], "none");
+    // Every scheme of the paper is measured, or named with the reason why it is not.
+    for scheme in ["hyper-thread", "collocated", "non-collocated"] {
+        let is_of = |text: &Value| text.as_str().unwrap().starts_with(scheme);
+        let is_measured = pairings.iter().any(|one| is_of(&one["name"]));
+        let is_named = run["missing"].as_array().unwrap().iter().any(is_of);
+        assert!(is_measured != is_named, "{scheme}: {run}");
+    }
+    let mut arrived = [0.0, 0.0];
+    for point in pairings.iter().flat_map(|one| one["points"].as_array().unwrap()) {
+        let round = &point["rounds"][0];
+        let replies = round["latencies"].as_array().unwrap().iter();
+        let replies: u64 = replies.map(|pair| pair[1].as_u64().unwrap()).sum();
+        assert_eq!(replies + round["lost"].as_u64().unwrap(), 20, "{point}");
+        arrived[usize::from(point["offered_mbps"] != 0)] +=
+            round["achieved_mbps"].as_f64().unwrap();
+    }
+    assert!(arrived[0] < 0.1 && arrived[1] > 0.0, "{arrived:?}");
+    let html = fs::read_to_string(&page).unwrap();
+    for part in ["Latency curves", "NUMA node P#0", "<polyline", "numa plan"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let mut again = Command::new(NEARSTATE);
+    let again = again.args(["bench", "render", files[0]]).output().unwrap();
+    assert!(String::from_utf8(again.stdout).unwrap().contains("mean RTT"));
+}
+
+#[test]
+fn namespaces_end_with_a_run_that_is_killed() {
+    let Some(mut command) = numap(&["--ops", "100000"]) else { return };
+    let mut run = Program(command.spawn().unwrap());
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let children = format!("/proc/{0}/task/{0}/children", run.0.id());
+    // The holders of the namespaces: once the first point is on, there are three.
+    let mut held = Vec::new();
+    until("the network is there", || {
+        let pids = fs::read_to_string(&children).unwrap_or_default();
+        held = pids.split_whitespace().filter_map(namespace).filter(|one| *one != own).collect();
+        held.len() == 3
+    });
+    run.0.kill().unwrap();
+    run.0.wait().unwrap();
+    until("no process is in one of the namespaces", || {
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        !names.filter_map(|pid| namespace(&pid)).any(|one| held.contains(&one))
+    });
+}
+
+#[test]
+fn options_of_stores_and_unknown_pairings_are_refused() {
+    let rejects = |words: &[&str], reason: &str| {
+        let mut command = Command::new(NEARSTATE);
+        let said = rejected(command.args(["bench", "run", "numap"]).args(words));
+        assert!(said.contains(reason), "{said}");
+    };
+    rejects(&["--clients", "4"], "numap has no --clients");
+    rejects(&["--targets", "collocated-l9"], "this machine has no pairing");
 }

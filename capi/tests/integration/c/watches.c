@@ -351,13 +351,15 @@ static void the_stream_contains_every_commit_completely(void)
     OK(ns_delete(session, values, ns_text("ue")));
     OK(ns_receipt_of_commit(session, &of_delete));
     OK(ns_receipt_of_reads(session, &of_reads));
-    CHECK(of_put.position == 1 && of_delete.position == 2 && of_reads.position == 2);
+    /* Each declaration has drawn a position of its own. */
+    CHECK(of_put.position > 0 && of_delete.position == of_put.position + 1);
+    CHECK(of_reads.position == of_delete.position);
     IS(NS_BAD_ARGUMENT, ns_receipt_of_commit(session, NULL));
     IS(NS_BAD_ARGUMENT, ns_receipt_wait(session, of_put, 0, NULL));
     OK(ns_receipt_wait(session, of_put, 1, &state));
     CHECK(state == NS_RECEIPT_PENDING);
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.lost == 0 && entry.number == 1);
+    CHECK(entry.lost == 0 && entry.number == of_put.position);
     OK(ns_stream_records(stream, see_record, &told));
     CHECK(told.records == 2 && told.blocks == 2 && told.cell == '5');
     IS(NS_BAD_ARGUMENT, ns_stream_records(stream, NULL, NULL));
@@ -367,12 +369,12 @@ static void the_stream_contains_every_commit_completely(void)
     OK(ns_receipt_wait(session, of_delete, 0, &state));
     CHECK(state == NS_RECEIPT_PENDING);
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.number == 2);
+    CHECK(entry.number == of_delete.position);
     OK(ns_stream_close(stream));
     /* Transactions that were not acknowledged are read again. */
     OK(ns_stream_open(session, &stream));
     OK(ns_stream_next(stream, &entry));
-    CHECK(entry.number == 2);
+    CHECK(entry.number == of_delete.position);
     OK(ns_stream_records(stream, see_deletion, &deletions));
     CHECK(deletions == 1 && ns_stream_next(stream, &entry) == NS_NOT_FOUND);
     OK(ns_stream_close(stream));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hyper::StatusCode;
+use memchr::memmem;
 use nearstate_model::limits::BLOCK_NAME_BYTES_MAX;
 use nearstate_store::Txn;
 use serde_json::{Value, json};
@@ -121,9 +122,19 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
     Validators { etag: version_etag(version), modified_ms: Some(call.now_ms) }
 }
 
+/// A record with a callback needs the log, which has expired records until they were notified.
+/// Looks for the attribute's name in the body, which may also be content: that costs only time.
+fn log_expiry(call: &Call<'_>) -> Result<(), Problem> {
+    if memmem::find(&call.body, b"callbackReference").is_some() {
+        call.repository.log_changes(&call.storage)?;
+    }
+    Ok(())
+}
+
 /// `CreateOrModifyRecord`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let draft = record_draft(call)?;
+    log_expiry(call)?;
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let old = for_write(view.as_ref())?;
@@ -188,6 +199,7 @@ pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
 /// the whole patch.
 pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
     let items = patch::parse(&call.json(patch::MEDIA)?)?;
+    log_expiry(call)?;
     let body = |txn: &Txn<'_>| -> Result<(Validators, Vec<patch::FailedItem>), CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(old) = for_write(view.as_ref())? else {
@@ -254,6 +266,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     let document = parse_json(&head.bytes)?;
     let parts = block_drafts(parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
+    log_expiry(call)?;
     let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(old) = for_write(view.as_ref())? else {

@@ -65,12 +65,12 @@ fn search_query(call: &Call<'_>) -> Result<SearchQuery, Problem> {
 }
 
 /// True if an index gives the candidates of a search, so that not every record is read.
-fn is_indexed(call: &Call<'_>, search: &Search) -> Result<bool, Problem> {
+fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<bool, Problem> {
     Ok(match search {
         Search::Records(_) => true,
         Search::And(units) => {
             for unit in units {
-                if is_indexed(call, unit)? {
+                if is_indexed(call, namespace, unit)? {
                     return Ok(true);
                 }
             }
@@ -78,7 +78,7 @@ fn is_indexed(call: &Call<'_>, search: &Search) -> Result<bool, Problem> {
         }
         Search::Or(units) => {
             for unit in units {
-                if !is_indexed(call, unit)? {
+                if !is_indexed(call, namespace, unit)? {
                     return Ok(false);
                 }
             }
@@ -86,7 +86,7 @@ fn is_indexed(call: &Call<'_>, search: &Search) -> Result<bool, Problem> {
         }
         Search::Not(_) | Search::Compare { op: Op::Neq, .. } => false,
         Search::Compare { op, tag, .. } => {
-            let tags = call.repository.session.tags(call.storage.records)?;
+            let tags = call.repository.session.tags(namespace)?;
             let known = tags.iter().find(|known| known.name == *tag);
             known.is_some_and(|known| *op == Op::Eq || known.is_ordered)
         }
@@ -94,13 +94,13 @@ fn is_indexed(call: &Call<'_>, search: &Search) -> Result<bool, Problem> {
 }
 
 /// Calls `visit` with each matching record until it returns false. Yields to other requests.
-async fn for_each_match(
+pub(super) async fn for_each_match(
     call: &Call<'_>,
+    namespace: Namespace,
     filter: Option<&Search>,
     mut visit: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, Problem>,
 ) -> Result<(), Problem> {
     let session = &call.repository.session;
-    let namespace: Namespace = call.storage.records;
     let mut matching = |view: &View<'_>| -> Result<bool, Problem> {
         let tags: Vec<(&str, &[u8])> = view.tags().collect();
         if filter.is_some_and(|filter| !filter.matches(view.key(), &tags)) {
@@ -109,7 +109,7 @@ async fn for_each_match(
         visit(view, &tags)
     };
     if let Some(search) = filter
-        && is_indexed(call, search)?
+        && is_indexed(call, namespace, search)?
     {
         let mut keys = Vec::new();
         session.search(namespace, search, u64::MAX, |key| {
@@ -160,7 +160,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
     let mut found = Found::default();
-    for_each_match(call, filter.as_ref(), |view, tags| {
+    for_each_match(call, call.storage.records, filter.as_ref(), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
         found.count += 1;
@@ -245,7 +245,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
     };
     let filter = parse_text(text, "filter")?;
     let mut keys = Vec::new();
-    for_each_match(call, Some(&filter), |view, _| {
+    for_each_match(call, call.storage.records, Some(&filter), |view, _| {
         if StoredRecord::of(view).is_some() && str::from_utf8(view.key()).is_ok() {
             keys.push(view.key().to_vec());
         }

@@ -1,16 +1,17 @@
-//! Subscriptions to notifications: GET, PUT, PATCH, DELETE. They are stored and expire.
+//! Subscriptions to notifications: GET, PUT, PATCH, DELETE. The notifier
+//! (`notify.rs`) reads them from the log.
 
 use hyper::StatusCode;
 use nearstate_node::executor::yield_if_due;
-use nearstate_store::Txn;
+use nearstate_store::{Txn, View};
 use serde_json::{Map, Value};
 
 use super::records::{patched, refuse_failed_test};
 use crate::call::Call;
 use crate::conditions::Validators;
-use crate::document::{Document, write_document};
+use crate::document::{Document, write_subscription};
 use crate::limits::{REFERENCES_MAX, SCAN_STEPS};
-use crate::meta::{text, uri};
+use crate::meta::{is_uuid, text, uri};
 use crate::patch;
 use crate::problem::Problem;
 use crate::record::version_etag;
@@ -60,17 +61,13 @@ impl ClientId {
     }
 }
 
-fn is_uuid(text: &str) -> bool {
-    let groups: Vec<&str> = text.split('-').collect();
-    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
-        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
 /// What the node needs of a subscription.
 struct Checked {
     client: ClientId,
     /// 0: never.
     expires_ms: u64,
+    /// When the expiry is notified.
+    due_ms: Option<u64>,
 }
 
 /// Checks a `NotificationSubscription`.
@@ -83,7 +80,7 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
         let cause = "MANDATORY_IE_MISSING";
         return Err(Problem::parameter(cause, "/callbackReference", "is required"));
     }
-    uri(object, "expiryCallbackReference", "")?;
+    let expiry_callback = uri(object, "expiryCallbackReference", "")?;
     let expires_ms = match object.get("expiry") {
         None => 0,
         Some(expiry) => {
@@ -103,7 +100,10 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     if features.is_some_and(|value| !value.as_str().is_some_and(is_hex)) {
         return Err(Problem::attribute("/supportedFeatures", "must be hexadecimal digits"));
     }
-    Ok(Checked { client, expires_ms })
+    let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
+    let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
+    let due_ms = (expires_ms != 0 && expiry_callback.is_some()).then_some(due_ms);
+    Ok(Checked { client, expires_ms, due_ms })
 }
 
 /// Checks a `SubscriptionFilter`: resources of this storage, and operations.
@@ -143,6 +143,22 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The subscription of a view, unless it has expired.
+fn current(call: &Call<'_>, view: Option<&View<'_>>) -> Result<Option<Document>, Problem> {
+    let document = view.map(Document::of).transpose()?;
+    Ok(document.filter(|document| !document.has_expired(call.now_ms)))
+}
+
+fn write(
+    txn: &Txn<'_>,
+    call: &Call<'_>,
+    value: &Value,
+    checked: &Checked,
+) -> nearstate_model::Result<()> {
+    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, call.uri.as_str());
+    write_subscription(txn, (call.storage.subscriptions, call.key()), value, times)
+}
+
 fn not_owner() -> Problem {
     let detail = "the subscription belongs to another network function";
     Problem::new(StatusCode::FORBIDDEN, "MODIFICATION_NOT_ALLOWED", detail)
@@ -158,7 +174,10 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
     let mut steps = 0_u32;
     while found.len() < limit.min(REFERENCES_MAX) && scan.step().map_err(Problem::from)? {
         if let Some(view) = scan.view().map_err(Problem::from)? {
-            found.push(Document::of(&view)?.value);
+            let document = Document::of(&view)?;
+            if !document.has_expired(call.now_ms) {
+                found.push(document.value);
+            }
         }
         steps += 1;
         if steps.is_multiple_of(SCAN_STEPS) {
@@ -172,8 +191,8 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
 pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
     let session = &call.repository.session;
     let view = session.get_whole(call.storage.subscriptions, call.key()).map_err(Problem::from)?;
-    let view = view.ok_or_else(|| no_subscription(&call.target.id))?;
-    let document = Document::of(&view)?;
+    let document = current(call, view.as_ref())?;
+    let document = document.ok_or_else(|| no_subscription(&call.target.id))?;
     let validators = document.validators();
     if let Some(reply) = call.read_refusal(&validators) {
         return Ok(reply);
@@ -190,9 +209,11 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let value = call.json("application/json")?;
     let checked = check(call, &value)?;
+    // From here on the log has what the subscription asks for.
+    call.repository.log_changes(&call.storage).map_err(Problem::from)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let view = txn.get(call.storage.subscriptions, call.key())?;
-        let old = view.as_ref().map(Document::of).transpose()?;
+        let old = current(call, view.as_ref())?;
         if let Some(old) = &old {
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             if !owner.is_same(&checked.client) {
@@ -200,8 +221,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
             }
         }
         call.check_write(old.as_ref().map(Document::validators).as_ref(), |_| None)?;
-        let times = (call.now_ms, checked.expires_ms);
-        write_document(txn, (call.storage.subscriptions, call.key()), &value, times)?;
+        write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };
     let (existed, version) = call.repository.transact(call.key(), body).await?;
@@ -219,10 +239,10 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     let items = patch::parse(&call.json(patch::MEDIA)?)?;
     let body =
         |txn: &Txn<'_>| -> Result<(Vec<patch::FailedItem>, Option<Validators>), CallRefusal> {
-            let Some(view) = txn.get(call.storage.subscriptions, call.key())? else {
+            let view = txn.get(call.storage.subscriptions, call.key())?;
+            let Some(old) = current(call, view.as_ref())? else {
                 return Err(no_subscription(&call.target.id).into());
             };
-            let old = Document::of(&view)?;
             call.check_write(Some(&old.validators()), |_| None)?;
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             let mut value = old.value.clone();
@@ -234,8 +254,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             if value == old.value {
                 return Ok((failed, Some(old.validators())));
             }
-            let times = (call.now_ms, check(call, &value)?.expires_ms);
-            write_document(txn, (call.storage.subscriptions, call.key()), &value, times)?;
+            write(txn, call, &value, &check(call, &value)?)?;
             Ok((failed, None))
         };
     let ((failed, unchanged), version) = call.repository.transact(call.key(), body).await?;
@@ -253,10 +272,10 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         .map_err(|error| Problem::query("client-id", format!("must be JSON: {error}")))?;
     let client = ClientId::parse(Some(&client), "query client-id")?;
     let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
-        let Some(view) = txn.get(call.storage.subscriptions, call.key())? else {
+        let view = txn.get(call.storage.subscriptions, call.key())?;
+        let Some(old) = current(call, view.as_ref())? else {
             return Err(no_subscription(&call.target.id).into());
         };
-        let old = Document::of(&view)?;
         if !ClientId::parse(old.value.get("clientId"), "/clientId")?.is_same(&client) {
             return Err(not_owner().into());
         }

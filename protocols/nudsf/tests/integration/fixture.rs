@@ -5,12 +5,18 @@
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
-use nearstate_nudsf::{NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec, TokenKeys};
+use nearstate_nudsf::{
+    NotifySettings, NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec, TokenKeys,
+};
 use nearstate_store::{CreateOptions, Region, Session};
 use serde_json::Value;
+
+use crate::contract::check_exchange;
 
 /// The storage.
 pub(crate) const STORAGE: &str = "/nudsf-dr/v1/Realm01/Storage01";
@@ -21,7 +27,7 @@ pub(crate) struct TestNode {
     pub(crate) metrics: Arc<NudsfMetrics>,
     region: Region,
     node: Option<Node>,
-    _folder: tempfile::TempDir,
+    folder: Option<tempfile::TempDir>,
 }
 
 pub(crate) fn node() -> TestNode {
@@ -35,20 +41,30 @@ pub(crate) fn node_with(limits: ConnectionLimits) -> TestNode {
 /// What differs between nodes.
 #[derive(Default)]
 pub(crate) struct TestNodeOptions {
+    pub(crate) overload_delay: Duration,
     pub(crate) limits: ConnectionLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) tokens: Option<Arc<TokenKeys>>,
+    pub(crate) notify: NotifySettings,
 }
 
 pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
-    let TestNodeOptions { limits, tls, tokens } = options;
     let folder = tempfile::tempdir().unwrap();
-    let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
+    let mut node = node_at(&folder.path().join("region"), options);
+    node.folder = Some(folder);
+    node
+}
+
+/// A node that serves the region at a path, which it creates if there is none.
+pub(crate) fn node_at(path: &Path, options: TestNodeOptions) -> TestNode {
+    let TestNodeOptions { limits, tls, tokens, notify, overload_delay } = options;
+    let region = Region::attach_or_create(path, &CreateOptions::default()).unwrap();
     let storages = vec![
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
         StorageSpec::parse("Realm01/Other").unwrap(),
     ];
-    let settings = Arc::new(NudsfSettings { storages, api_root: None, tokens });
+    let settings =
+        Arc::new(NudsfSettings { storages, api_root: None, tokens, notify, overload_delay });
     let metrics = Arc::<NudsfMetrics>::default();
     let protocol = NudsfProtocol::new(settings, Arc::clone(&metrics)).unwrap();
     let protocol = if tls.is_some() { protocol.over_tls() } else { protocol };
@@ -71,7 +87,7 @@ pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
         Some(ListenAddress::Tcp(address)) => *address,
         other => panic!("{other:?}"),
     };
-    TestNode { address, metrics, region, node: Some(node), _folder: folder }
+    TestNode { address, metrics, region, node: Some(node), folder: None }
 }
 
 impl Drop for TestNode {
@@ -80,14 +96,19 @@ impl Drop for TestNode {
             node.shutdown();
             node.join().unwrap();
         }
+        drop(self.folder.take());
     }
 }
 
 impl TestNode {
+    /// The number of notifications of a kind with this result.
+    pub(crate) fn notified(&self, kind: &str, result: &str) -> u64 {
+        let all = self.metrics.notifications();
+        all.iter().find(|(k, r, _)| (*k, *r) == (kind, result)).unwrap().2
+    }
+
     pub(crate) fn client(&self) -> TestClient {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        TestClient { stream: BufReader::new(stream) }
+        TestClient::connect(self.address)
     }
 
     /// A session of the region, as an attached process has it.
@@ -202,8 +223,14 @@ fn multipart(id: &str, media: &str, first: &str, blocks: &[(&str, &str)]) -> Str
 }
 
 impl TestClient {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
     /// Sends a request and reads its response. A path other than `/` and those of
-    /// `/nudsf-dr` is below the storage.
+    /// `/nudsf-` is below the storage.
     pub(crate) fn send(
         &mut self,
         method: &str,
@@ -212,7 +239,7 @@ impl TestClient {
         body: impl AsRef<[u8]>,
     ) -> TestReply {
         let body = body.as_ref();
-        let root = if path.starts_with("/nudsf-dr") || path == "/" { "" } else { STORAGE };
+        let root = if path.starts_with("/nudsf-") || path == "/" { "" } else { STORAGE };
         let mut head = format!("{method} {root}{path} HTTP/1.1\r\nHost: udsf.example\r\n");
         for (name, value) in headers {
             let _ = write!(head, "{name}: {value}\r\n");
@@ -223,7 +250,11 @@ impl TestClient {
         head += "\r\n";
         std::io::Write::write_all(self.stream.get_mut(), head.as_bytes()).unwrap();
         std::io::Write::write_all(self.stream.get_mut(), body).unwrap();
-        self.read(method)
+        let reply = self.read(method);
+        let mut types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(MIXED.0));
+        let media = types.next().map(|(_, value)| *value);
+        check_exchange((method, &format!("{root}{path}")), (media, body), &reply);
+        reply
     }
 
     pub(crate) fn get(&mut self, path: &str) -> TestReply {

@@ -39,7 +39,7 @@ pub(crate) fn with_tls<T>(
     })
 }
 
-fn run<T>(body: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, body)
 }
@@ -54,7 +54,7 @@ async fn connect<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S) -> Http
 }
 
 #[derive(Clone)]
-struct TokioExecutor;
+pub(crate) struct TokioExecutor;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for TokioExecutor {
     fn execute(&self, future: F) {
@@ -65,7 +65,7 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for TokioExecutor {
 }
 
 /// A stream of tokio as one of hyper.
-struct TokioIo<S>(S);
+pub(crate) struct TokioIo<S>(pub(crate) S);
 
 impl<S: AsyncRead + Unpin> hyper::rt::Read for TokioIo<S> {
     fn poll_read(

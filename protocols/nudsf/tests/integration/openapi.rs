@@ -7,30 +7,41 @@ use std::path::Path;
 
 use nearstate_nudsf::OPERATIONS;
 
-const BEGIN: &str = "<!-- begin operations -->";
-const END: &str = "<!-- end operations -->";
-
 fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
 /// The names of the tests of this crate.
-fn tests() -> Vec<String> {
-    let files = [
-        "records",
-        "meta",
-        "blocks",
-        "search",
-        "subscriptions",
-        "schemas",
-        "interfaces",
-        "http",
-        "security",
-    ];
-    let text: String =
-        files.iter().map(|file| read(&format!("tests/integration/{file}.rs"))).collect();
-    let names = text.split("#[test]\nfn ").skip(1).filter_map(|rest| rest.split('(').next());
-    names.map(str::to_owned).collect()
+pub(crate) fn tests() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration");
+    let mut names = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let found = text.split("#[test]\nfn ").skip(1).filter_map(|rest| rest.split('(').next());
+        names.extend(found.map(str::to_owned));
+    }
+    names
+}
+
+/// Checks a generated table of the page, or writes it.
+pub(crate) fn page_section(name: &str, table: &str) {
+    let (begin, end) = (format!("<!-- begin {name} -->"), format!("<!-- end {name} -->"));
+    let page = read("../../docs/nudsf.md");
+    let begin = page.find(&begin).unwrap() + begin.len();
+    let end = page.find(&end).unwrap();
+    if std::env::var_os("NEARSTATE_NUDSF_WRITE").is_some() {
+        let page = format!("{}\n{table}{}", &page[..begin], &page[end..]);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/nudsf.md");
+        std::fs::write(path, page).unwrap();
+        return;
+    }
+    let listed = page[begin..end].trim();
+    assert_eq!(
+        listed,
+        table.trim(),
+        "run the tests of openapi and requirements one after the \
+        other with NEARSTATE_NUDSF_WRITE=1"
+    );
 }
 
 #[test]
@@ -53,15 +64,5 @@ fn req_the_page_lists_the_operations_of_the_table() {
         writeln!(table, "| {id} | `{method} {path}` | `{scope}` | `{prefix}*` ({count}) |")
             .unwrap();
     }
-    let page = read("../../docs/nudsf.md");
-    let begin = page.find(BEGIN).unwrap() + BEGIN.len();
-    let end = page.find(END).unwrap();
-    if std::env::var_os("NEARSTATE_NUDSF_WRITE").is_some() {
-        let page = format!("{}\n{table}{}", &page[..begin], &page[end..]);
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/nudsf.md"), page)
-            .unwrap();
-        return;
-    }
-    let listed = page[begin..end].trim();
-    assert_eq!(listed, table.trim(), "run this test with NEARSTATE_NUDSF_WRITE=1");
+    page_section("operations", &table);
 }

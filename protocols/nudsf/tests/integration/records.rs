@@ -239,3 +239,19 @@ fn req08_an_expired_record_does_not_exist() {
     let created = client.put_record("r1", "{}", &[]);
     created.is(201, "");
 }
+
+#[test]
+fn req11_realms_and_storages_are_configuration_and_others_are_unknown() {
+    let node = node();
+    let mut client = node.client();
+    let path = |rest: &str| format!("/nudsf-dr/v1/{rest}/records/r1");
+    let body = record_body(META, &[]);
+    for (rest, cause) in
+        [("Realm02/Storage01", "REALM_NOT_FOUND"), ("Realm01/Storage02", "STORAGE_NOT_FOUND")]
+    {
+        client.send("PUT", &path(rest), &[MIXED], &body).is(404, cause);
+        client.send("GET", &path(rest), &[], "").is(404, cause);
+    }
+    client.send("PUT", &path("Realm01/Other"), &[MIXED], &body).is(201, "");
+    client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use nearstate_node::{ConnectionLimits, Tls};
+use nearstate_node::Tls;
 use nearstate_nudsf::TokenKeys;
 use ring::hmac;
 use serde_json::json;
@@ -58,8 +58,8 @@ fn token(scope: &str, expires_s: u64) -> String {
 fn req12_requests_need_a_token_whose_scope_allows_the_operation() {
     let set = json!({"keys": [{"kty": "oct", "k": URL_SAFE_NO_PAD.encode(SECRET)}]}).to_string();
     let keys = TokenKeys::parse(set.as_bytes(), vec!["UDSF".to_owned()]).unwrap();
-    let limits = ConnectionLimits::default();
-    let node = node_of(TestNodeOptions { tokens: Some(Arc::new(keys)), limits, tls: None });
+    let tokens = Some(Arc::new(keys));
+    let node = node_of(TestNodeOptions { tokens, ..TestNodeOptions::default() });
     let mut client = node.client();
     let refused = client.get("/records/r1");
     assert_eq!(refused.is(401, "ACCESS_TOKEN_INVALID").header("www-authenticate"), Some("Bearer"));

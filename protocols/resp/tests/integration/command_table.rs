@@ -207,7 +207,8 @@ fn every_row_has_a_function_or_subcommands() {
     for command in TABLE.commands().iter().filter(|command| !command.has_subcommands()) {
         let mut words: Vec<&[u8]> = command.name.split('|').map(str::as_bytes).collect();
         while words.len() < usize::from(command.arity.unsigned_abs()) {
-            words.push(b"1");
+            // WAIT for no follower answers at once; there is no executor here that could wait.
+            words.push(if command.name == "wait" { b"0" } else { b"1" });
         }
         let node = crate::fixture::node();
         let answer = node.client().ask_bytes(&words);

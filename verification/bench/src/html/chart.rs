@@ -29,6 +29,9 @@ const BINS: usize = 24;
 /// The colour of a target, the same in all charts. The targets most often compared have colours of
 /// the palette of Okabe and Ito, which colour-blind readers can distinguish.
 pub fn colour(target: &str) -> Colour {
+    if let Some(node) = target.strip_prefix("region@") {
+        return of_node(node.parse().unwrap_or(0));
+    }
     match target {
         "region" => RGBColor(0x00, 0x9E, 0x73),
         "node" => RGBColor(0x1F, 0x7F, 0xBF),
@@ -44,6 +47,21 @@ pub fn colour(target: &str) -> Colour {
         "geode" => RGBColor(0xC2, 0xA8, 0x00),
         _ => RGBColor(0x8A, 0x93, 0x9C),
     }
+}
+
+/// The colour of a region on a memory node: dark for the first, which is the clients' own.
+fn of_node(node: usize) -> Colour {
+    const COLOURS: [Colour; 8] = [
+        RGBColor(0x00, 0x4D, 0x38),
+        RGBColor(0x00, 0x9E, 0x73),
+        RGBColor(0x1F, 0x7F, 0xBF),
+        RGBColor(0x56, 0xB4, 0xE9),
+        RGBColor(0xD5, 0x5E, 0x00),
+        RGBColor(0xE6, 0x9F, 0x00),
+        RGBColor(0xCC, 0x79, 0xA7),
+        RGBColor(0x8A, 0x63, 0xC9),
+    ];
+    COLOURS.get(node % COLOURS.len()).copied().unwrap_or(INK)
 }
 
 /// A colour in CSS notation.

@@ -99,7 +99,7 @@ const WRITERS: &[Goal] = &[Goal::TimesPeer("region", "whitedb", 40.0)];
 
 pub(super) const PRESETS: [Preset; 3] = [
     Preset {
-        name: "goals",
+        name: "operations",
         workload: "micro",
         about: "single operations at 1,000, 100,000 and 1,000,000 records, and the goals of a read \
                 and a write",

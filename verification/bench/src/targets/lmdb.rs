@@ -79,7 +79,7 @@ impl Target for LmdbTarget {
         let room = records.saturating_mul(4).saturating_add(1 << 30);
         let environment = open(&path, room, need.clients)?;
         Tables::open(&environment, &need.schema)?;
-        Ok(Box::new(FileDatabase { reaper, file: "lmdb", is_collapsed: false }))
+        Ok(Box::new(FileDatabase { reaper, file: "lmdb", is_collapsed: false, fill: None }))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {

@@ -1,5 +1,6 @@
 //! Our region, in the client's process: a file in memory that every client attaches.
 
+pub mod on_node;
 mod loops;
 mod transaction;
 
@@ -15,8 +16,8 @@ use crate::reaper::Reaper;
 use nearstate_model::Result;
 use nearstate_model::limits::REGION_BYTES_MIN;
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, Outcome,
-    RecordForUpdate, Region, Session, TagSchema, Values, View,
+    BlockChange, BlockLayout, Condition, CreateOptions, Kind, Metadata, Namespace, NumaPolicy,
+    Outcome, RecordForUpdate, Region, Session, TagSchema, Values, View,
 };
 use std::ops::Bound;
 use std::path::Path;
@@ -31,6 +32,10 @@ const RECORD_ROOM: u64 = 512;
 const FILE_PERCENT: u64 = 125;
 const FILE_OVERHEAD: u64 = 96;
 const FILE_BYTES_MIN: u64 = 2 << 20;
+
+/// The value of a record that fills a heap, and the bytes that it takes at most.
+const FILLER: [u8; 1024] = [7; 1024];
+const FILLER_BYTES: u64 = 1152;
 
 /// The ordered tag of the keys of a table that is scanned.
 const ORDER: &str = "key";
@@ -56,23 +61,16 @@ impl Target for RegionTarget {
     }
 
     fn folder_bytes(&self, need: &Need) -> u64 {
-        file_bytes(need)
+        if fill_of(need).is_some() { bytes_max(need) } else { file_bytes(need) }
+    }
+
+    /// `fill-P`: after loading, the heap is filled to P percent with other records.
+    fn has_layout(&self, layout: &str) -> Result<bool> {
+        Ok(percent_of(layout).is_some())
     }
 
     fn start(&self, need: &Need) -> Result<Box<dyn Database>> {
-        let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
-        let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
-        let options = CreateOptions {
-            bytes_max: room.saturating_mul(2).max(REGION_BYTES_MIN),
-            ..CreateOptions::default()
-        };
-        let region = Region::create(&reaper.folder().join("region"), &options)?;
-        let session = region.session()?;
-        for table in need.schema.tables {
-            session.namespace(table.name, &schema_of(table))?;
-        }
-        drop(session);
-        Ok(Box::new(FileDatabase { reaper, file: "region", is_collapsed: true }))
+        Ok(Box::new(create(need, NumaPolicy::Default)?))
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
@@ -80,9 +78,60 @@ impl Target for RegionTarget {
     }
 }
 
+/// An empty region with the workload's namespaces, and its memory on these nodes.
+fn create(need: &Need, numa: NumaPolicy) -> Result<FileDatabase> {
+    let reaper = Reaper::start(&need.folder, None, |_| Vec::new())?;
+    let options = CreateOptions { bytes_max: bytes_max(need), numa, ..CreateOptions::default() };
+    let region = Region::create(&reaper.folder().join("region"), &options)?;
+    let session = region.session()?;
+    for table in need.schema.tables {
+        session.namespace(table.name, &schema_of(table))?;
+    }
+    drop(session);
+    Ok(FileDatabase { reaper, file: "region", is_collapsed: true, fill: fill_of(need) })
+}
+
 /// The used bytes of a region's file: much less than its maximum size.
 pub(super) fn file_bytes(need: &Need) -> u64 {
     need.all_bytes(FILE_PERCENT, FILE_OVERHEAD).saturating_add(FILE_BYTES_MIN)
+}
+
+/// The size of the region: twice that of the records.
+fn bytes_max(need: &Need) -> u64 {
+    let room = need.records.saturating_mul(need.record_bytes.saturating_add(RECORD_ROOM));
+    room.saturating_mul(2).max(REGION_BYTES_MIN)
+}
+
+/// The percentage in a layout `fill-P`: below 100, because deletes need some room.
+fn percent_of(layout: &str) -> Option<u64> {
+    let percent = layout.strip_prefix("fill-")?.parse().ok()?;
+    (1..100).contains(&percent).then_some(percent)
+}
+
+fn fill_of(need: &Need) -> Option<u64> {
+    need.layout.as_deref().and_then(percent_of)
+}
+
+/// Adds records of 1 KiB to a region until this share of its heap is in use. A record and its share
+/// of the index take somewhat less than [`FILLER_BYTES`], so that each look adds nearly all that is
+/// missing, and never more.
+pub(super) fn fill(path: &Path, percent: u64) -> Result<()> {
+    let region = Region::attach(path)?;
+    let session = region.session()?;
+    let filler = session.namespace("filler", &nearstate_store::Schema::default())?;
+    let mut added = 0_u64;
+    loop {
+        let heap = region.inspect()?.heap;
+        let wanted = heap.total / 100 * percent;
+        let missing = wanted.saturating_sub(heap.total.saturating_sub(heap.free)) / FILLER_BYTES;
+        if missing == 0 {
+            return Ok(());
+        }
+        for number in added..added + missing {
+            session.put(filler, &number.to_be_bytes(), &FILLER)?;
+        }
+        added += missing;
+    }
 }
 
 fn schema_of(table: &TableSchema) -> nearstate_store::Schema {
@@ -114,17 +163,40 @@ pub(super) fn back_with_large_pages(path: &Path) -> Result<Option<String>> {
 pub struct RegionConnection {
     session: Session,
     tables: Tables,
+}
+
+#[derive(Debug)]
+struct Tables {
+    known: Vec<(Namespace, &'static TableSchema)>,
     /// The parts of each table.
     names: Vec<BlockLayout>,
 }
 
-#[derive(Debug)]
-struct Tables(Vec<(Namespace, &'static TableSchema)>);
-
 impl Tables {
     #[inline]
     fn at(&self, table: TableId) -> Result<(Namespace, &'static TableSchema)> {
-        self.0.get(table.0).copied().ok_or_else(|| table.unknown())
+        self.known.get(table.0).copied().ok_or_else(|| table.unknown())
+    }
+
+    /// The names of a table's parts, if its records have several.
+    #[inline]
+    fn parts(&self, table: TableId) -> Option<&BlockLayout> {
+        self.names.get(table.0).filter(|names| names.len() > 1)
+    }
+
+    /// Passes the wanted parts of a record of a table.
+    #[inline]
+    fn pass(
+        &self,
+        table: TableId,
+        view: &View<'_>,
+        wanted: PartSet,
+        receive: &mut PartReceiver<'_>,
+    ) {
+        match self.parts(table) {
+            None => receive(0, view.bytes()),
+            Some(names) => view.blocks_of(names, |part| wanted.contains(part), receive),
+        }
     }
 }
 
@@ -139,7 +211,8 @@ impl RegionConnection {
             .map(|table| Ok((session.namespace(table.name, &schema_of(table))?, table)))
             .collect::<Result<_>>()?;
         let names = schema.tables.iter().map(|table| BlockLayout::new(table.parts));
-        Ok(Self { session, tables: Tables(tables), names: names.collect::<Result<_>>()? })
+        let tables = Tables { known: tables, names: names.collect::<Result<_>>()? };
+        Ok(Self { session, tables })
     }
 }
 
@@ -159,15 +232,13 @@ impl RegionConnection {
         wanted: PartSet,
         work: &mut dyn Work,
     ) {
-        match self.names.get(table.0) {
-            Some(names) if names.len() > 1 => {
-                record.blocks_of(
-                    names,
-                    |part| wanted.contains(part),
-                    |part, bytes| work.receive(part, bytes),
-                );
-            }
-            _ => work.receive(0, record.view().bytes()),
+        match self.tables.parts(table) {
+            None => work.receive(0, record.view().bytes()),
+            Some(names) => record.blocks_of(
+                names,
+                |part| wanted.contains(part),
+                |part, bytes| work.receive(part, bytes),
+            ),
         }
     }
 
@@ -184,9 +255,9 @@ impl RegionConnection {
         if needs_transaction(schema, change) {
             return self.in_transaction(&Request::Change { table, change: *change });
         }
-        let outcome = match self.names.get(table.0) {
-            Some(names) if names.len() > 1 => record.patch(names, change.parts)?,
-            _ => record.put(first_part(change.parts))?,
+        let outcome = match self.tables.parts(table) {
+            None => record.put(first_part(change.parts))?,
+            Some(names) => record.patch(names, change.parts)?,
         };
         Ok(matches!(outcome, Outcome::Done { .. }))
     }
@@ -261,24 +332,6 @@ const fn needs_transaction(schema: &TableSchema, change: &PartsChange<'_>) -> bo
     change.tags.is_some() || (schema.parts.len() == 1 && has_tags)
 }
 
-#[inline]
-fn pass_view(
-    schema: &TableSchema,
-    view: &View<'_>,
-    wanted: PartSet,
-    receive: &mut PartReceiver<'_>,
-) {
-    if schema.parts.len() == 1 {
-        receive(0, view.bytes());
-    } else {
-        view.blocks_among(schema.parts, |part, bytes| {
-            if wanted.contains(part) {
-                receive(part, bytes);
-            }
-        });
-    }
-}
-
 impl RegionConnection {
     #[inline]
     fn put_record(&self, table: TableId, entry: &RecordEntry<'_>) -> Result<()> {
@@ -314,17 +367,17 @@ impl StoreAccess for RegionConnection {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(request.table())?;
         match request {
-            Request::Read { key, wanted, .. } => {
+            Request::Read { table, key, wanted } => {
                 let Some(view) = self.session.get(namespace, key)? else { return Ok(false) };
-                pass_view(schema, &view, *wanted, &mut parts(receive));
+                self.tables.pass(*table, &view, *wanted, &mut parts(receive));
                 Ok(true)
             }
-            Request::Find { tag, wanted, .. } => {
+            Request::Find { table, tag, wanted } => {
                 let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
                 let Some(view) = self.session.find(namespace, name, tag.1)? else {
                     return Ok(false);
                 };
-                pass_view(schema, &view, *wanted, &mut parts(receive));
+                self.tables.pass(*table, &view, *wanted, &mut parts(receive));
                 receive(StoreReply::Key(view.key()));
                 Ok(true)
             }
@@ -367,7 +420,8 @@ impl StoreAccess for RegionConnection {
         let mut met = 0;
         let range = Values::Range(Bound::Included(from), Bound::Unbounded);
         self.session.find_all(namespace, ORDER, range, |view| {
-            pass_view(schema, view, PartSet::one(0), &mut |_, bytes| receive(view.key(), bytes));
+            let mut pass = |_: usize, bytes: &[u8]| receive(view.key(), bytes);
+            self.tables.pass(table, view, PartSet::one(0), &mut pass);
             met += 1;
             met < count
         })?;

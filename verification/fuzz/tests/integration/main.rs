@@ -4,5 +4,6 @@ mod block_table;
 mod divided_collection;
 mod glob;
 mod header;
+mod nudsf;
 mod resp;
 mod wire;

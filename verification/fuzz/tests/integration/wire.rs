@@ -5,8 +5,8 @@
 
 use nearstate_wire::{
     AbsentMessage, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message, NamespaceKind,
-    NamespaceMessage, Place, PositionMessage, RecordChange, RecordMessage, Refusal, RefusalReason,
-    ReplicatedTag, Start, SwitchMessage, Welcome,
+    NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage, Refusal,
+    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -105,7 +105,7 @@ fn changes() -> Vec<Change<'static>> {
 /// Messages with all kinds of parts.
 fn messages() -> Vec<Message<'static>> {
     let (source_id, heap_bytes) = ([7; 16], 1 << 26);
-    let place = Place { cluster_id: [5; 16], partition: 1, view: 3 };
+    let place = PartitionPlace { cluster_id: [5; 16], partition: 1, view: 3 };
     let tag = ReplicatedTag {
         name: "t",
         is_unique: true,

@@ -20,6 +20,9 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("copy", 8000, copy),
     ("batch-view", 8000, batch_view),
     ("batch-copy", 8000, batch_copy),
+    ("block-view", 8000, block_view),
+    ("find-by-tag", 8000, find_by_tag),
+    ("read-transaction", 2000, read_transaction),
     ("put", 8000, put),
     ("logged-put", 8000, logged_put),
     ("batch-put", 8000, batch_put),
@@ -68,10 +71,15 @@ impl Loaded {
     /// A key of a record (Marsaglia, Xorshift RNGs).
     #[inline]
     fn next_key(&mut self) -> [u8; 20] {
+        key(self.next_number())
+    }
+
+    #[inline]
+    fn next_number(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        key(self.random % RECORDS)
+        self.random % RECORDS
     }
 
     /// A namespace of records of eight blocks of 20 to 90 bytes.
@@ -183,6 +191,49 @@ fn batch_copy(times: u64) -> MeasuredResult {
             out.clear();
             out.extend_from_slice(view.as_ref().map(View::bytes).unwrap_or_default());
             black_box(&out);
+        })?;
+        Ok(())
+    })
+}
+
+/// A zero-copy read of three of eight blocks.
+fn block_view(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let blocks = loaded.blocks()?;
+    let layout = BlockLayout::new(&BLOCKS)?;
+    measured(times, |_| {
+        let key = loaded.next_key();
+        let view = loaded.session.get(blocks, &key)?.ok_or("no record")?;
+        let mut sum = 0;
+        view.blocks_of(&layout, |block| block % 3 == 0, |_, bytes| sum += bytes.len());
+        black_box(sum);
+        Ok(())
+    })
+}
+
+/// A zero-copy read of the record that has a value of a unique tag.
+fn find_by_tag(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let tagged = loaded.tagged()?;
+    (0..RECORDS).try_for_each(|number| loaded.insert_tagged(tagged, number))?;
+    measured(times, |_| {
+        let value = loaded.next_number().to_le_bytes();
+        let view = loaded.session.find(tagged, "guti", &value)?.ok_or("no record")?;
+        black_box(view.bytes().first());
+        Ok(())
+    })
+}
+
+/// A transaction that reads four records.
+fn read_transaction(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    measured(times, |_| {
+        let keys: [[u8; 20]; 4] = std::array::from_fn(|_| loaded.next_key());
+        loaded.session.transact(|txn| {
+            for key in &keys {
+                black_box(txn.get(loaded.values, key)?.map(|view| view.bytes().first().copied()));
+            }
+            Ok::<_, nearstate_store::Error>(())
         })?;
         Ok(())
     })

@@ -1,13 +1,26 @@
 //! Clusters under faults: what must hold, does; and each rule is needed for it.
 
-use nearstate_sim::{Faults, Options, RunReport, Switch, run};
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a panic is a failed test"
+)]
 
-/// The first seed of these that gives a violation.
-fn find(options: &Options, seeds: u64) -> Option<(u64, String)> {
-    (0..seeds).find_map(|seed| Some((seed, run(seed, options).violation?)))
+mod fixture;
+mod model;
+
+use nearstate_sim::{Faults, RunReport, SimulationOptions, Switch, run};
+
+/// The first seed from this one on that gives a violation of safety.
+fn find(options: &SimulationOptions, first: u64) -> Option<(u64, String)> {
+    (first..first + 20_000).find_map(|seed| {
+        let violation = run(seed, options).violation?;
+        (!violation.starts_with("NoStuck")).then_some((seed, violation))
+    })
 }
 
-fn expect_none(options: &Options, seeds: u64) -> Vec<RunReport> {
+fn expect_none(options: &SimulationOptions, seeds: u64) -> Vec<RunReport> {
     let reports: Vec<RunReport> = (0..seeds).map(|seed| run(seed, options)).collect();
     for (seed, report) in reports.iter().enumerate() {
         assert_eq!(report.violation, None, "seed {seed} of {options:?}");
@@ -15,35 +28,23 @@ fn expect_none(options: &Options, seeds: u64) -> Vec<RunReport> {
     reports
 }
 
-/// Switching the rule off gives one of these violations.
-fn expect_found(switch: Switch, options: Options, violations: &[&str]) {
-    let options = options.without(switch);
-    let found = find(&options, 20_000);
-    let (seed, violation) = found.unwrap_or_else(|| panic!("{switch:?} is not needed"));
-    println!("{switch:?}: seed {seed}: {violation}");
-    assert!(
-        violations.iter().any(|expected| violation.starts_with(expected)),
-        "{switch:?}, seed {seed}: {violation}"
-    );
-}
-
 #[test]
 fn nothing_replicated_is_lost_under_any_faults() {
-    let reports = expect_none(&Options::all(), 200);
+    let reports = expect_none(&SimulationOptions::all(), 200);
     let views: u64 = reports.iter().map(|report| report.views).sum();
     assert!(views > 400, "{views} views: the faults did nothing");
 }
 
 #[test]
 fn without_lost_regions_no_operator_is_needed() {
-    let reports = expect_none(&Options::all().with_faults(Faults::NoLoss), 150);
+    let reports = expect_none(&SimulationOptions::all().with_faults(Faults::NoLoss), 150);
     assert!(reports.iter().all(|report| report.accepted == 0));
 }
 
 #[test]
 fn a_group_survives_the_loss_of_its_owner() {
     for (copies, acknowledgements) in [(3, 2), (4, 2), (4, 3), (5, 2), (5, 3), (5, 4)] {
-        let options = Options::all().with_faults(Faults::OwnerLost);
+        let options = SimulationOptions::all().with_faults(Faults::OwnerLost);
         let reports = expect_none(&options.with_group(copies, acknowledgements), 8);
         assert!(reports.iter().all(|report| report.views == 2));
     }
@@ -52,60 +53,70 @@ fn a_group_survives_the_loss_of_its_owner() {
 #[test]
 fn a_seed_gives_the_same_trace() {
     for seed in 0..10 {
-        let (first, second) = (run(seed, &Options::all()), run(seed, &Options::all()));
+        let (first, second) =
+            (run(seed, &SimulationOptions::all()), run(seed, &SimulationOptions::all()));
         assert_eq!(first, second);
-        assert_ne!(first.trace, run(seed + 1, &Options::all()).trace);
+        assert_ne!(first.trace, run(seed + 1, &SimulationOptions::all()).trace);
     }
 }
+
+#[test]
+fn a_group_survives_an_owner_that_does_not_hear() {
+    for (copies, acknowledgements) in [(3, 2), (4, 2), (4, 3), (5, 3)] {
+        let options = SimulationOptions::all().with_faults(Faults::OwnerDeaf);
+        expect_none(&options.with_group(copies, acknowledgements), 4);
+    }
+}
+
+/// Each rule, and a seed near which its absence shows. The search goes on behind it, so another
+/// order of random choices makes the test slower, not weaker.
+const NEEDED: &[(Switch, u64)] = &[
+    (Switch::AcknowledgementOfView, 7),
+    (Switch::CountFull, 31),
+    (Switch::EnoughAcknowledgements, 1),
+    (Switch::Promise, 4),
+    (Switch::PromiseAtStart, 260),
+    (Switch::LeaseFromSend, 4),
+    (Switch::LeaseMargin, 4),
+    (Switch::FreezeFirst, 0),
+    (Switch::StoredView, 1650),
+    (Switch::ShorterIsNotFull, 100),
+    (Switch::ReportQuorum, 0),
+    (Switch::PromoteFirst, 0),
+    (Switch::DiscardOutdated, 0),
+    (Switch::RegisterFirst, 2810),
+    (Switch::Fence, 1),
+    (Switch::Revision, 61),
+    (Switch::EvictingIsStored, 282),
+    (Switch::EvictHolders, 683),
+    (Switch::StoredRevision, 1043),
+];
 
 #[test]
 fn each_rule_is_needed() {
-    use Switch as S;
-    let all = Options::all;
-    let (durable, lease, stuck) = ("Durable", "LeaseRule", "NoStuck");
-    for switch in [
-        S::AcknowledgementOfView,
-        S::CountFull,
-        S::EnoughAcknowledgements,
-        S::Promise,
-        S::PromiseAtStart,
-        S::LeaseFromSend,
-        S::LeaseMargin,
-        S::FreezeFirst,
-        S::StoredView,
-        S::ShorterIsNotFull,
-        S::ReportQuorum,
-        S::PromoteFirst,
-        S::DiscardOutdated,
-        S::Fence,
-        S::Revision,
-        S::EvictingIsStored,
-        S::EvictHolders,
-        S::EvictLease,
-        S::StoredRevision,
-        S::SuspectDeafOwner,
-    ] {
-        let started = 0;
-        let _ = started;
-        match find(&all().without(switch), 20_000) {
-            Some((seed, violation)) => println!("{switch:?}: seed {seed}: {violation}"),
-            None => println!("{switch:?}: NOT FOUND"),
-        }
+    for &(switch, first) in NEEDED {
+        let options = SimulationOptions::all().without(switch);
+        let Some((seed, violation)) = find(&options, first) else {
+            panic!("{switch:?} is not needed");
+        };
+        println!("{switch:?}: seed {seed}: {violation}");
     }
-    let _ = (durable, lease, stuck, expect_found as fn(S, Options, &[&str]));
 }
 
 #[test]
-#[ignore = "for a look at one seed"]
+fn an_owner_that_does_not_hear_must_be_suspected() {
+    let options = SimulationOptions::all().with_faults(Faults::OwnerDeaf).with_group(3, 2);
+    let report = run(0, &options.without(Switch::SuspectDeafOwner));
+    let violation = report.violation.expect("the owner stays for ever");
+    assert!(violation.starts_with("NoStuck"), "{violation}");
+}
+
+/// What happened with one seed: `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints the log of one seed, to look for a cause"]
 fn look() {
     let seed = std::env::var("SEED").unwrap().parse().unwrap();
-    let options = match std::env::var("OFF").unwrap_or_default().as_str() {
-        "deaf" => Options::all().without(Switch::SuspectDeafOwner),
-        "view" => Options::all().without(Switch::StoredView),
-        "lease" => Options::all().without(Switch::EvictLease),
-        _ => Options::all(),
-    };
-    let report = run(seed, &options.with_log());
+    let report = run(seed, &SimulationOptions::all().with_log());
     for line in &report.log {
         println!("{line}");
     }

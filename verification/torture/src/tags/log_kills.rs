@@ -34,7 +34,8 @@ pub(crate) fn lose(folder: &Path) -> Result<(), String> {
     let mut value = vec![7; VALUE_BYTES];
     for round in 0..3 {
         for number in 0..ROUND {
-            value.fill((round * ROUND + number) as u8);
+            let [low, ..] = (round * ROUND + number).to_le_bytes();
+            value.fill(low);
             let key = (number % KEYS).to_le_bytes();
             session.put(ns, &key, &value).map_err(context)?;
         }

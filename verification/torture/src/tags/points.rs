@@ -6,9 +6,11 @@ use std::path::Path;
 
 use nearstate_store::{Region, Schema, StreamItem, WhenFull};
 
-use crate::points::{CrashTest, Occurrences, ReachedPoints, points_where, points_with};
+use crate::points::{
+    CrashTest, Occurrences, PassedPoints, ReachedPoints, points_where, points_with,
+};
 use crate::region_access::{create_region, open_session};
-use crate::scenario::{ChildEnd, child_from};
+use crate::scenario::{ChildEnd, child_from, child_with};
 use crate::spawn::ChildCommand;
 use crate::tags::model::TagModel;
 use crate::tags::script_process::{KEPT, ScriptProgress, forget_progress, progress};
@@ -75,12 +77,29 @@ impl<'c> CrashCase<'c> {
     }
 }
 
+/// The points that a script passes.
+fn passed(test: &CrashTest<'_>, script: &TagScript) -> Result<PassedPoints, String> {
+    PassedPoints::of(test.folder, |setting| {
+        let case = CrashCase::new(test, script)?;
+        let words = ("tagged", 0, script.name);
+        let end = child_with(test.starter, test.folder, words, &[setting]);
+        drop(case);
+        end.map(drop)
+    })
+    .map_err(|e| format!("{} traced: {e}", script.name))
+}
+
+/// The occurrence of a point at which the first of two processes is killed.
+const FIRST_DEATH: u32 = 3;
+
 /// Kills at every point in every script, at several of its occurrences.
 pub fn writes(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let mut reached = ReachedPoints::default();
     let occurrences = Occurrences { tries: test.occurrences, next: |last, _| 2 * last + 1 };
     for script in SCRIPTS {
-        reached.each(points_where(|_| true), &occurrences, script.name, &mut |plan, _| {
+        let passed = passed(test, script)?;
+        let points = points_where(|point| passed.has(point, 1));
+        reached.each(points, &occurrences, script.name, &mut |plan, _| {
             let case = CrashCase::new(test, script)?;
             let end = case.play(plan)?;
             case.verify()?;
@@ -108,10 +127,11 @@ pub fn recoveries(test: &CrashTest<'_>) -> Result<ReachedPoints, String> {
     let of_first = ["txn.", "entry.", "event.", "ring.", "line.", "counter.", "log.", "hold."];
     let mut pair = 0_usize;
     for script in SCRIPTS {
+        let passed = passed(test, script)?;
         for first in points_with(&of_first) {
             for second in points_with(&of_recovery) {
                 pair += 1;
-                if pair.is_multiple_of(test.stride) {
+                if pair.is_multiple_of(test.stride) && passed.has(first, FIRST_DEATH) {
                     two_deaths(test, script, [first, second], &mut reached)?;
                 }
             }
@@ -128,7 +148,7 @@ fn two_deaths(
 ) -> Result<(), String> {
     let context = |e| format!("{} killed at {first}, then {second}: {e}", script.name);
     let case = CrashCase::new(test, script).map_err(context)?;
-    if case.play(&format!("{first}:3")).map_err(context)? == ChildEnd::Finished {
+    if case.play(&format!("{first}:{FIRST_DEATH}")).map_err(context)? == ChildEnd::Finished {
         return Ok(());
     }
     reached.count(first);

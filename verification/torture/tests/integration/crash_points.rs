@@ -11,8 +11,15 @@ use nearstate_torture::tags;
 
 use crate::fixture::{folder, starter};
 
-const fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> {
-    CrashTest { folder, starter, occurrences: 3, stride: 9 }
+/// Of the pairs of a crash point and a point of its recovery, one in this many is tested.
+/// `NEARSTATE_CRASH_PAIRS=9` tests nine times as many, as `cargo xtask soak` does.
+const STRIDE: usize = 9;
+
+fn crash_test<'t>(folder: &'t Path, starter: &'t ChildCommand) -> CrashTest<'t> {
+    let times = std::env::var("NEARSTATE_CRASH_PAIRS").ok();
+    let times: usize = times.and_then(|times| times.parse().ok()).unwrap_or(1);
+    let stride = (STRIDE / times.max(1)).max(1);
+    CrashTest { folder, starter, occurrences: 3, stride }
 }
 
 /// Also covers tags, expiry, watchers, the commit stream, counters, objects and the removal of

@@ -31,26 +31,36 @@ fn three_hundred_kills_lose_tear_and_leak_nothing() {
     );
 }
 
+/// Runs after which a region that was never full counts as a fault of the test.
+const FULL_RUNS_MAX: u64 = 8;
+
 /// Records of mixed sizes are moved, replaced and deleted in a region without room, by processes
-/// that are killed and stopped.
+/// that are killed and stopped. On a busy machine they are killed before they have filled it.
 #[test]
 fn kills_and_stops_in_a_full_region_lose_tear_and_leak_nothing() {
-    let options = TortureOptions {
-        kills: 80,
-        kills_per_check: 20,
-        writers: 4,
-        readers: 2,
-        folder: folder("full-region"),
-        seed: 1,
-        pause_us_max: 60_000,
-        full_region: Some(FullRegion { stop_ms_max: 1500, seconds_min: 0 }),
-    };
-    let report = run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
-    println!("{}", report.table());
-    assert_eq!((report.kills, report.checks, report.bytes_leaked), (80, 4, 0));
-    let full = report.full_region.unwrap();
-    assert!(full.stops > 5 && full.checks == 4 && full.free_percent_min < 25);
-    let counts = report.counts;
-    assert!(counts.writes_refused_as_full + counts.writes_refused_for_a_held_view > 0);
-    assert!(report.counts.acknowledged_states_verified > 1000);
+    for seed in 1..=FULL_RUNS_MAX {
+        let options = TortureOptions {
+            kills: 80,
+            kills_per_check: 20,
+            writers: 4,
+            readers: 2,
+            folder: folder("full-region"),
+            seed,
+            pause_us_max: 60_000 * seed,
+            full_region: Some(FullRegion { stop_ms_max: 1500, seconds_min: 0 }),
+        };
+        let report =
+            run(&options, &starter(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+        println!("{}", report.table());
+        assert_eq!((report.kills, report.checks, report.bytes_leaked), (80, 4, 0));
+        assert!(report.counts.acknowledged_states_verified > 1000);
+        let full = report.full_region.unwrap();
+        assert!(full.stops > 5 && full.checks == 4, "{} stops", full.stops);
+        let counts = report.counts;
+        let refused = counts.writes_refused_as_full + counts.writes_refused_for_a_held_view;
+        if full.free_percent_min < 25 && refused > 0 {
+            return;
+        }
+    }
+    panic!("{FULL_RUNS_MAX} runs did not fill the region");
 }

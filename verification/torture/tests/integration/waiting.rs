@@ -402,7 +402,7 @@ fn a_transaction_waits_for_many_stopped_holders_in_turn_and_then_names_the_one_i
     let keys: Vec<u32> = (0..8)
         .map(|bucket| {
             let is_in = |n: &u32| nearstate_memory::hash(seed, &key(*n)) % 8 == bucket;
-            (5000..).find(is_in).unwrap()
+            (5000..100_000).find(is_in).unwrap()
         })
         .collect();
     // A loaded machine can keep this thread from running for longer than the bound for one holder.

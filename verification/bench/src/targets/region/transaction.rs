@@ -1,6 +1,6 @@
 //! Reads and writes of the region's records within one transaction.
 
-use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of, pass_view};
+use super::{NO_BLOCKS, ORDER, Tables, Tagged, blocks_of};
 use crate::access::{
     PartSet, PartsChange, RecordEntry, ReplySink, Request, ScanRange, ScanSink, StoreAccess,
     StoreReply, TableId, first_part, parts,
@@ -66,17 +66,17 @@ impl StoreAccess for InTransaction<'_, '_> {
     fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
         let (namespace, schema) = self.tables.at(request.table())?;
         match request {
-            Request::Read { key, wanted, .. } => {
+            Request::Read { table, key, wanted } => {
                 let Some(record) = self.txn.get(namespace, key)? else { return Ok(false) };
-                pass_view(schema, &record, *wanted, &mut parts(receive));
+                self.tables.pass(*table, &record, *wanted, &mut parts(receive));
                 Ok(true)
             }
-            Request::Find { tag, wanted, .. } => {
+            Request::Find { table, tag, wanted } => {
                 let name = schema.tags.get(tag.0).map_or("", |rule| rule.name);
                 let Some((key, record)) = self.txn.find(namespace, name, tag.1)? else {
                     return Ok(false);
                 };
-                pass_view(schema, &record, *wanted, &mut parts(receive));
+                self.tables.pass(*table, &record, *wanted, &mut parts(receive));
                 receive(StoreReply::Key(&key));
                 Ok(true)
             }
@@ -100,7 +100,8 @@ impl StoreAccess for InTransaction<'_, '_> {
         })?;
         for key in &keys {
             if let Some(record) = self.txn.get(namespace, key)? {
-                pass_view(schema, &record, PartSet::one(0), &mut |_, bytes| receive(key, bytes));
+                let mut pass = |_: usize, bytes: &[u8]| receive(key, bytes);
+                self.tables.pass(table, &record, PartSet::one(0), &mut pass);
             }
         }
         Ok(keys.len())

@@ -1,0 +1,8 @@
+//! The rules of a cluster, one by one: commands, configurations, states, and a host's steps.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod codec;
+mod config;
+mod fixture;
+mod group;

@@ -1,0 +1,88 @@
+//! Connections that a protocol opens itself, for example to notify its clients. They belong to the
+//! core that opens them.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::peer::ClientTls;
+
+/// A connection to another host, with or without TLS.
+#[derive(Debug)]
+pub struct OutboundStream(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl OutboundStream {
+    /// Connects to a host, by name or address, and does the handshake of TLS. The caller limits
+    /// the time.
+    ///
+    /// # Errors
+    /// The name is not known, the host refuses, or TLS fails.
+    pub async fn connect(
+        (host, port): (&str, u16),
+        tls: Option<(&ClientTls, &[&[u8]])>,
+    ) -> io::Result<Self> {
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        let Some((tls, alpn)) = tls else { return Ok(Self(Inner::Plain(stream))) };
+        let (config, name) = tls.for_protocols(host, alpn).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(config).connect(name, stream).await?;
+        Ok(Self(Inner::Tls(Box::new(stream))))
+    }
+
+    /// Reads into `into`. `Ready(Ok(0))`: the other host has closed the connection.
+    ///
+    /// # Errors
+    /// As the socket, or as TLS.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(into);
+        let polled = match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+            Inner::Tls(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
+        };
+        polled.map(|read| read.map(|()| buffer.filled().len()))
+    }
+
+    /// Writes some of the bytes.
+    ///
+    /// # Errors
+    /// As the socket, or as TLS.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Inner::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    /// Sends what TLS has buffered.
+    ///
+    /// # Errors
+    /// As the socket, or as TLS.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Inner::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    /// Ends the own direction.
+    ///
+    /// # Errors
+    /// As the socket, or as TLS.
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Inner::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

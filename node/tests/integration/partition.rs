@@ -1,0 +1,325 @@
+//! The copies of a partition on three hosts, over loopback, with a driver that is scripted: counted
+//! acknowledgements, a frozen copy, promotion, catching up, demotion, and restarts in between.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nearstate_model::Error;
+use nearstate_node::{
+    FollowTarget, Freeze, Partition, PartitionConfig, PartitionInput, PeerEvent, PeerListener,
+};
+use nearstate_store::{
+    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, ReceiptState, Region,
+    Schema, Session, lease_clock,
+};
+
+const CLUSTER: [u8; 16] = *b"0123456789abcdef";
+/// A bound for what takes milliseconds.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The hosts that have got all records, in the order in which they did.
+static JOINS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn on_event(event: &PeerEvent<'_>) {
+    if let PeerEvent::Connected { name, joins: true, .. } = event {
+        JOINS.lock().unwrap_or_else(PoisonError::into_inner).push((*name).to_owned());
+    }
+}
+
+fn joins(host: &TestHost) -> usize {
+    let joins = JOINS.lock().unwrap_or_else(PoisonError::into_inner);
+    joins.iter().filter(|name| **name == host.name).count()
+}
+
+/// The node of a host. It can end and start again with its region.
+struct TestHost {
+    name: String,
+    region: Region,
+    partition: Partition,
+    listener: PeerListener,
+    inputs: Receiver<PartitionInput>,
+    /// The last acknowledgement of each member.
+    acknowledged: BTreeMap<String, u64>,
+    _folder: Arc<tempfile::TempDir>,
+}
+
+impl TestHost {
+    fn new(name: &str) -> Self {
+        let folder = Arc::new(tempfile::tempdir_in("/dev/shm").unwrap());
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&folder.path().join("region"), &options).unwrap();
+        Self::start(name, region, folder)
+    }
+
+    fn start(name: &str, region: Region, folder: Arc<tempfile::TempDir>) -> Self {
+        let (sender, inputs) = channel();
+        let config = PartitionConfig {
+            cluster_id: CLUSTER,
+            partition: 7,
+            host: name.to_owned(),
+            lease: Duration::from_millis(400),
+            namespaces: vec!["*".to_owned()],
+            members_max: 4,
+            tls: None,
+            on_event,
+            // A driver that has ended hears nothing.
+            inputs: Arc::new(move |input| sender.send(input).unwrap_or(())),
+        };
+        let partition = Partition::open(config, &region).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = PeerListener::start(&[address], None, on_event).unwrap();
+        partition.listen_with(&listener);
+        let (name, acknowledged) = (name.to_owned(), BTreeMap::new());
+        Self { name, region, partition, listener, inputs, acknowledged, _folder: folder }
+    }
+
+    /// The node's process ends, and another one starts.
+    fn restarted(self) -> Self {
+        let Self { name, region, partition, listener, _folder: folder, .. } = self;
+        drop((partition, listener));
+        Self::start(&name, region, folder)
+    }
+
+    fn address(&self) -> String {
+        self.listener.addresses()[0].to_string()
+    }
+
+    fn session(&self) -> Session {
+        self.region.session().unwrap()
+    }
+
+    fn own(&mut self, view: u64, seal: Option<(LogIdentity, FollowPosition)>) {
+        self.partition.promote(view, seal).unwrap();
+        self.acknowledged.clear();
+        self.partition.serve(view).unwrap();
+        self.partition.set_fenced(false).unwrap();
+    }
+
+    fn follow(&self, view: u64, owner: &Self, discards: bool) {
+        let address = &owner.address();
+        let clients = Some("clients:6379");
+        self.partition.follow(&FollowTarget { view, address, clients, discards }).unwrap();
+    }
+
+    /// The rules of the driver: a stamp is answered at once, and the highest position that a member
+    /// has acknowledged is replicated.
+    fn take_inputs(&mut self, view: u64) {
+        let wait = Duration::from_millis(1);
+        while let Ok(input) = self.inputs.recv_timeout(wait) {
+            match input {
+                PartitionInput::PositionReceived { view, stamp, .. } => {
+                    self.partition.answer(view, stamp);
+                }
+                PartitionInput::MemberAcknowledged { host, view: of, position, .. } => {
+                    assert_eq!(of, view, "an acknowledgement of another view");
+                    if let Some(position) = position {
+                        self.acknowledged.insert(host, position);
+                        let highest = self.acknowledged.values().max().copied().unwrap_or(0);
+                        self.partition.set_replicated(highest).unwrap();
+                    }
+                }
+                PartitionInput::FollowFailed { reason, .. } => panic!("{}: {reason}", self.name),
+                PartitionInput::MemberConnected { .. }
+                | PartitionInput::MemberBehind { .. }
+                | PartitionInput::MemberLeft { .. }
+                | PartitionInput::Joined { .. }
+                | PartitionInput::OwnerLost { .. }
+                | PartitionInput::HigherView { .. } => {}
+            }
+        }
+    }
+
+    fn frozen(&self, view: u64) -> (LogIdentity, FollowPosition) {
+        match self.partition.freeze(view).unwrap() {
+            Freeze::Frozen { log, place, .. } => (log, place),
+            Freeze::NotFull => panic!("{} is not full", self.name),
+        }
+    }
+}
+
+/// Lets the drivers work until something is true.
+fn until(view: u64, hosts: &mut [&mut TestHost], is_true: impl Fn(&[&mut TestHost]) -> bool) {
+    let end = lease_clock() + WAIT_MAX;
+    while !is_true(hosts) {
+        assert!(lease_clock() < end, "it does not become true");
+        for host in hosts.iter_mut() {
+            host.take_inputs(view);
+        }
+    }
+}
+
+/// A member has everything of the owner.
+fn has_all(owner: &TestHost, member: &TestHost) -> bool {
+    let (ours, theirs) = (owner.partition.state().unwrap(), member.partition.state().unwrap());
+    let is_full = theirs.following.is_some_and(|following| {
+        following.state == FollowState::Full && following.source == ours.own
+    });
+    is_full && contents(&owner.session()) == contents(&member.session())
+}
+
+fn ue(session: &Session) -> Namespace {
+    session.namespace("ue", &Schema::default()).unwrap()
+}
+
+fn contents(session: &Session) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut scan = session.scan(ue(session)).unwrap();
+    while let Some(view) = scan.next().unwrap() {
+        all.insert(view.key().to_vec(), (view.version(), view.bytes().to_vec()));
+    }
+    all
+}
+
+fn put(session: &Session, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let key = (number % 100).to_le_bytes();
+        session.put(ue(session), &key, &number.to_le_bytes().repeat(20)).unwrap();
+    }
+}
+
+/// Three hosts, of which the first is the owner in view 1, and the others have everything.
+fn group(test: &str) -> [TestHost; 3] {
+    let [mut owner, mut one, mut other] =
+        ["a", "b", "c"].map(|name| TestHost::new(&format!("{test}-{name}")));
+    put(&owner.session(), 0..150);
+    owner.own(1, None);
+    for member in [&one, &other] {
+        member.follow(1, &owner, false);
+    }
+    until(1, &mut [&mut owner, &mut one, &mut other], |hosts| {
+        let [owner, members @ ..] = hosts else { return false };
+        members.iter().all(|member| has_all(owner, member))
+    });
+    [owner, one, other]
+}
+
+/// What the owner has committed so far is replicated.
+fn replicate(view: u64, owner: &mut TestHost, members: &mut [&mut TestHost]) {
+    let session = owner.session();
+    let receipt = session.receipt_of_all().unwrap();
+    let mut hosts: Vec<&mut TestHost> = vec![owner];
+    hosts.extend(members.iter_mut().map(|member| &mut **member));
+    until(view, &mut hosts, |_| session.is_replicated(receipt).unwrap());
+}
+
+#[test]
+fn a_member_becomes_the_owner_and_the_others_continue_with_its_log() {
+    let [mut old, mut heir, mut late] = group("continue");
+    let writer = old.session();
+    put(&writer, 150..300);
+    replicate(1, &mut old, &mut [&mut heir, &mut late]);
+    // One member hears nothing more, and the other one has what is replicated.
+    late.partition.stop_following();
+    put(&writer, 300..400);
+    replicate(1, &mut old, &mut [&mut heir]);
+    let replicated = writer.receipt();
+    // The owner is cut off. What it commits is not replicated.
+    old.partition.stop_serving();
+    heir.partition.stop_following();
+    put(&writer, 400..450);
+    let lost = writer.receipt();
+    assert_eq!(writer.receipt_state(lost).unwrap(), ReceiptState::Pending);
+    let (seal, report) = (heir.frozen(2), late.frozen(2));
+    assert!(seal.0 == report.0 && seal.1.position > report.1.position, "{seal:?} {report:?}");
+    assert!(seal.1.position >= replicated.position());
+    let joined = joins(&late);
+    heir.own(2, Some(seal));
+    late.follow(2, &heir, false);
+    put(&heir.session(), 500..550);
+    replicate(2, &mut heir, &mut [&mut late]);
+    until(2, &mut [&mut heir, &mut late], |hosts| has_all(hosts[0], hosts[1]));
+    assert_eq!(joins(&late), joined, "it got entries, and no walk");
+    // The old owner comes back, with a writer that is attached and one that waits.
+    let waiter = old.session();
+    let woken = std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || waiter.wait_replicated(lost, WAIT_MAX));
+        let demoted = old.partition.demote(2, Some(seal.1.position)).unwrap();
+        assert_eq!(demoted.lost_replicated, 0);
+        assert!(demoted.lost > 0);
+        waiting.join().unwrap().unwrap()
+    });
+    assert_eq!(woken, ReceiptState::Lost);
+    old.follow(2, &heir, false);
+    let refused = writer.put(ue(&writer), b"k", b"v").unwrap_err();
+    assert!(matches!(&refused, Error::NotOwner { address: Some(at), .. } if at == "clients:6379"));
+    until(2, &mut [&mut heir, &mut old, &mut late], |hosts| {
+        let [owner, members @ ..] = hosts else { return false };
+        members.iter().all(|member| has_all(owner, member))
+    });
+    assert_eq!(writer.receipt_state(replicated).unwrap(), ReceiptState::Replicated);
+    assert_eq!(writer.receipt_state(lost).unwrap(), ReceiptState::Lost);
+}
+
+#[test]
+fn an_owner_that_was_restarted_serves_those_at_the_seal_and_the_others_join() {
+    let [mut old, mut heir, mut late] = group("restart");
+    let mut equal = TestHost::new("restart-d");
+    equal.follow(1, &old, false);
+    until(1, &mut [&mut old, &mut heir, &mut late, &mut equal], |hosts| {
+        has_all(hosts[0], hosts[3])
+    });
+    late.partition.stop_following();
+    put(&old.session(), 150..250);
+    until(1, &mut [&mut old, &mut heir, &mut equal], |hosts| {
+        has_all(hosts[0], hosts[1]) && has_all(hosts[0], hosts[2])
+    });
+    old.partition.stop_serving();
+    let seal = heir.frozen(2);
+    assert_eq!(equal.frozen(2), seal);
+    late.frozen(2);
+    heir.partition.promote(2, Some(seal)).unwrap();
+    let [mut heir, mut equal, mut late] = [heir, equal, late].map(TestHost::restarted);
+    // The promotion is repeated, and what was stored before the restart holds.
+    heir.own(2, Some(seal));
+    assert!(
+        late.partition
+            .follow(&FollowTarget {
+                view: 1,
+                address: &old.address(),
+                clients: None,
+                discards: false,
+            })
+            .is_err()
+    );
+    put(&heir.session(), 300..320);
+    let joined = [joins(&equal), joins(&late)];
+    for member in [&equal, &late] {
+        member.follow(2, &heir, false);
+    }
+    until(2, &mut [&mut heir, &mut equal, &mut late], |hosts| {
+        has_all(hosts[0], hosts[1]) && has_all(hosts[0], hosts[2])
+    });
+    assert_eq!([joins(&equal), joins(&late)], [joined[0], joined[1] + 1]);
+}
+
+#[test]
+fn a_frozen_copy_applies_nothing_of_the_old_view_and_no_connection_of_it_is_accepted() {
+    let [mut old, mut one, mut other] = group("freeze");
+    let before = one.frozen(2);
+    put(&old.session(), 150..200);
+    // The other one has it.
+    until(1, &mut [&mut old, &mut other], |hosts| has_all(hosts[0], hosts[1]));
+    assert_eq!(one.frozen(2), before);
+    one.take_inputs(1);
+    // A member of a higher view is refused by an owner of a lower one, and says so.
+    one.follow(2, &old, false);
+    let end = lease_clock() + WAIT_MAX;
+    while !matches!(old.inputs.recv_timeout(WAIT_MAX), Ok(PartitionInput::HigherView { view: 2 })) {
+        assert!(lease_clock() < end, "nothing is said about the higher view");
+    }
+    assert_eq!(one.frozen(2), before);
+    // The owner freezes as well: its writers are fenced.
+    let own = old.frozen(2);
+    assert_eq!(own.0, before.0);
+    assert!(own.1.position > before.1.position);
+    let session = old.session();
+    assert!(matches!(session.put(ue(&session), b"k", b"v"), Err(Error::Fenced { .. })));
+    // It returns, with the same log.
+    assert!(old.partition.promote(2, None).is_err());
+    old.partition.serve(2).unwrap();
+    old.partition.set_fenced(false).unwrap();
+    put(&session, 200..220);
+}

@@ -1,0 +1,173 @@
+//! The notifier: one task of one node of a region. It turns what is due into entries of the outbox,
+//! each in the commit that makes it due or in the one that advances the position in the log, and
+//! delivers them (`docs/decisions/027-notify.md`).
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nearstate_model::{Error, Result};
+use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
+use nearstate_store::{Txn, now_ms};
+
+use crate::changes::{StorageSubscriptions, watched};
+use crate::deliver::{Deliveries, DeliveriesGuard};
+use crate::due::{due_keys, take_due};
+use crate::limits::NOTIFIER_INTERVAL;
+use crate::outbox::Outbox;
+use crate::repository::{Repository, StorageNamespaces};
+
+/// How often a node that does not deliver tries to, and one that delivers looks at all targets.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Transactions without notifications after which the position is written.
+const UNWRITTEN_MAX: usize = 1024;
+
+/// Expired records of which one round takes care.
+const COLLECTED_MAX: usize = 256;
+
+/// Makes one task of the process, and one process of the region, the notifier.
+#[derive(Debug, Default)]
+pub(crate) struct NotifierClaim {
+    is_taken: AtomicBool,
+    /// Held until the process ends.
+    file: Mutex<Option<File>>,
+}
+
+impl NotifierClaim {
+    /// Takes the lock of the region. False: another process has it.
+    fn lock(&self, path: Option<&Path>) -> Result<bool> {
+        let Some(path) = path else { return Ok(true) };
+        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return Ok(true);
+        }
+        let failed = |error: &std::io::Error| Error::System {
+            detail: format!("cannot lock {}", path.display()),
+            errno: error.raw_os_error().unwrap_or(0),
+        };
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|error| failed(&error))?;
+        match file.try_lock() {
+            Ok(()) => {
+                *held = Some(file);
+                Ok(true)
+            }
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(failed(&error)),
+        }
+    }
+}
+
+/// Starts the notifier, unless the process has one. If no other process delivers, the position in
+/// the log is written before the first request.
+pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
+    let is_idle = repository.settings.storages.is_empty();
+    if is_idle || claim.is_taken.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let notifier = Notifier { repository: Rc::clone(repository), claim: Arc::clone(claim) };
+    // Without the region nothing is served either; the task tries again.
+    if notifier.is_owner().unwrap_or(false) {
+        let _ = notifier.outbox().and_then(|outbox| outbox.begin());
+    }
+    drop(spawn(TaskClass::Background, "nudsf-notifier", async move {
+        loop {
+            if notifier.is_owner().unwrap_or(false) {
+                // A failure of the region: everything that is due is still in it.
+                let _ = notifier.run().await;
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }));
+}
+
+struct Notifier {
+    repository: Rc<Repository>,
+    claim: Arc<NotifierClaim>,
+}
+
+impl Notifier {
+    /// True if this process delivers: it has the lock, and the region is no copy of another host's.
+    fn is_owner(&self) -> Result<bool> {
+        for (storage, _) in self.repository.storages()? {
+            if self.repository.session.is_followed(storage.records)? {
+                return Ok(false);
+            }
+        }
+        self.claim.lock(self.repository.settings.notify.lock.as_deref())
+    }
+
+    fn outbox(&self) -> Result<Outbox> {
+        let session = Rc::clone(&self.repository.session);
+        Outbox::open(session, Arc::clone(&self.repository.metrics))
+    }
+
+    /// Delivers until the region fails or belongs to another host.
+    async fn run(&self) -> Result<()> {
+        let (session, metrics) = (&self.repository.session, &self.repository.metrics);
+        let outbox = self.outbox()?;
+        outbox.begin()?;
+        let mut position = outbox.position()?;
+        let tls = self.repository.settings.notify.tls.clone();
+        let deliveries = Rc::new(Deliveries::new(outbox, tls, Arc::clone(metrics)));
+        let _guard = DeliveriesGuard(Rc::clone(&deliveries));
+        let mut storages = self.repository.storages()?;
+        let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
+        let mut stream = session.commit_stream_behind(position)?;
+        let (mut unwritten, mut looked_ms) = (0, 0);
+        loop {
+            if now_ms().abs_diff(looked_ms) >= LOOK_INTERVAL.as_millis().try_into().unwrap_or(0) {
+                looked_ms = now_ms();
+                deliveries.wake(&deliveries.outbox.targets());
+                if !self.is_owner()? {
+                    return Ok(());
+                }
+                let now = self.repository.storages()?;
+                if watched(&now) != watched(&storages) {
+                    storages = now;
+                    subscribers = StorageSubscriptions::load(session, storages.clone())?;
+                }
+            }
+            // Expired records go to the log. A failure of one does not stop the others.
+            let collected = session.collect_expired(COLLECTED_MAX);
+            let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
+            let batch = subscribers.read(&mut stream, position)?;
+            metrics.count_lost(batch.lost);
+            is_busy |= batch.transactions > 0;
+            position = batch.position;
+            unwritten += batch.transactions;
+            if !batch.notifications.is_empty() || unwritten >= UNWRITTEN_MAX {
+                unwritten = 0;
+                let post = |_: &Txn<'_>| Ok(batch.notifications.clone());
+                deliveries.wake(&deliveries.outbox.post(Some(position), post).await?);
+            }
+            for (storage, _) in &storages {
+                is_busy |= self.take_due(&deliveries, storage).await?;
+            }
+            if is_busy { yield_now().await } else { sleep(NOTIFIER_INTERVAL).await }
+        }
+    }
+
+    /// Takes care of what is due in a storage. True if something was.
+    async fn take_due(
+        &self,
+        deliveries: &Rc<Deliveries>,
+        storage: &StorageNamespaces,
+    ) -> Result<bool> {
+        let session = &self.repository.session;
+        let now = now_ms();
+        let timers = due_keys(session, storage.timers, now)?;
+        let subscriptions = due_keys(session, storage.subscriptions, now)?;
+        if timers.is_empty() && subscriptions.is_empty() {
+            return Ok(false);
+        }
+        let due = (timers.as_slice(), subscriptions.as_slice());
+        let take = |txn: &Txn<'_>| take_due(txn, storage, due);
+        deliveries.wake(&deliveries.outbox.post(None, take).await?);
+        Ok(true)
+    }
+}

@@ -1,0 +1,118 @@
+//! The client of the NRF: a thread that registers the node, sends heart-beats, and removes the
+//! registration at the end. Requests of network functions never wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use nearstate_model::Result;
+use nearstate_node::ClientTls;
+
+use crate::outbound::{OutboundClient, PlainHttp, StopFlag, start_thread};
+use crate::registration::{NrfProfile, NrfRequest, Registration, message};
+use crate::settings::StorageSpec;
+
+/// A change of the registration, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NrfEvent {
+    /// The NRF has accepted the profile.
+    Registered,
+    /// The NRF has removed the profile.
+    Deregistered,
+    /// A request has failed, and is repeated. The reason.
+    Failed(String),
+}
+
+/// The registration of a node.
+#[derive(Clone)]
+pub struct NrfSettings {
+    /// The root of the NRF's URIs.
+    pub uri: String,
+    /// The authorities of the NRF's certificate, for `https`.
+    pub tls: Option<ClientTls>,
+    /// The node.
+    pub profile: NrfProfile,
+    /// The storages of the node.
+    pub storages: Vec<StorageSpec>,
+    /// Called for each event, on the thread of the client.
+    pub on_event: Arc<dyn Fn(&NrfEvent) + Send + Sync>,
+}
+
+impl fmt::Debug for NrfSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NrfSettings").field("uri", &self.uri).finish_non_exhaustive()
+    }
+}
+
+/// A running client. Dropping it removes the registration, in at most some seconds.
+#[derive(Debug)]
+pub struct NrfClient {
+    stop: StopFlag,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NrfClient {
+    /// Starts the client. An NRF that does not answer is asked again, with growing waits.
+    ///
+    /// # Errors
+    /// `BadArgument`: an invalid URI or profile; `System`: no thread can be started.
+    pub fn start(settings: NrfSettings) -> Result<Self> {
+        settings.profile.validate()?;
+        let client = OutboundClient::new(&settings.uri, PlainHttp::Two, settings.tls.clone())?;
+        let stop = StopFlag::default();
+        let stopped = stop.clone();
+        let thread = start_thread("nudsf-nrf", move || run(settings, client, stopped))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for NrfClient {
+    fn drop(&mut self) {
+        self.stop.set();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run(settings: NrfSettings, client: OutboundClient, stop: StopFlag) {
+    let mut state = Registration::default();
+    loop {
+        let (wait, request) = state.next();
+        if stop.wait(wait).await {
+            break;
+        }
+        send(&settings, &client, (&mut state, request)).await;
+    }
+    if state.is_registered() {
+        send(&settings, &client, (&mut state, NrfRequest::Deregister)).await;
+    }
+}
+
+/// Sends a request and reports what it has changed.
+async fn send(
+    settings: &NrfSettings,
+    client: &OutboundClient,
+    (state, request): (&mut Registration, NrfRequest),
+) {
+    let (method, path, body) = message(request, &settings.profile, &settings.storages);
+    let reply = client.send((method, &path), body).await;
+    let was_registered = state.is_registered();
+    let known = reply.as_ref().ok().map(|reply| (reply.status, &reply.body[..]));
+    state.answered(request, known);
+    let event = match &reply {
+        Err(why) => Some(NrfEvent::Failed(why.clone())),
+        Ok(reply) if !reply.status.is_success() => {
+            Some(NrfEvent::Failed(format!("{request:?}: the NRF answered {}", reply.status)))
+        }
+        Ok(_) => match request {
+            NrfRequest::Register => Some(NrfEvent::Registered).filter(|_| !was_registered),
+            NrfRequest::Heartbeat => None,
+            NrfRequest::Deregister => Some(NrfEvent::Deregistered),
+        },
+    };
+    if let Some(event) = event {
+        (settings.on_event)(&event);
+    }
+}

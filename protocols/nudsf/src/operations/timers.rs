@@ -1,0 +1,177 @@
+//! Operations of `Nudsf_Timer`: search, PUT, PATCH, DELETE, GET.
+
+use hyper::StatusCode;
+use nearstate_node::executor::yield_if_due;
+use nearstate_store::Txn;
+use nearstate_store::search::{Op, Search};
+use serde_json::{Map, Value};
+
+use super::records::{patched, refuse_failed_test};
+use super::search::for_each_match;
+use crate::call::Call;
+use crate::document::Document;
+use crate::filter::parse_text;
+use crate::limits::DELETED_MAX;
+use crate::patch;
+use crate::problem::Problem;
+use crate::reply::Reply;
+use crate::repository::CallRefusal;
+use crate::timer::{DUE_TAG, EXPIRED, EXPIRED_TAG, Timer};
+
+fn no_timer(id: &str) -> Problem {
+    Problem::not_found("TIMER_NOT_FOUND", format!("the timer {id:?} does not exist"))
+}
+
+/// The filter of a request. `expired-filter` selects timers whose time has passed, whether they
+/// were notified or not.
+fn filter(call: &Call<'_>) -> Result<Option<Search>, Problem> {
+    let query = &call.target.query;
+    let filter = query.get("filter").map(|text| parse_text(text, "filter")).transpose()?;
+    match query.get("expired-filter") {
+        None => return Ok(filter),
+        Some("" | "null" | "true") => {}
+        Some(_) => return Err(Problem::query("expired-filter", "has no value, or null")),
+    }
+    let compare = |op, tag: &str, value: &[u8]| Search::Compare {
+        op,
+        tag: tag.to_owned(),
+        value: value.to_vec(),
+    };
+    let expired = Search::Or(vec![
+        compare(Op::Eq, EXPIRED_TAG, EXPIRED),
+        compare(Op::Lte, DUE_TAG, &call.now_ms.to_be_bytes()),
+    ]);
+    Ok(Some(match filter {
+        None => expired,
+        Some(filter) => Search::And(vec![filter, expired]),
+    }))
+}
+
+/// The keys of the timers that a filter selects, at most `limit`.
+async fn matching(
+    call: &Call<'_>,
+    filter: Option<&Search>,
+    limit: usize,
+) -> Result<Vec<Vec<u8>>, Problem> {
+    let mut keys = Vec::new();
+    for_each_match(call, call.storage.timers, filter, |view, _| {
+        if str::from_utf8(view.key()).is_ok() {
+            keys.push(view.key().to_vec());
+        }
+        Ok(keys.len() < limit)
+    })
+    .await?;
+    Ok(keys)
+}
+
+fn id_of(key: &[u8]) -> Value {
+    Value::from(String::from_utf8_lossy(key).into_owned())
+}
+
+/// `SearchTimer`.
+pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
+    let filter = filter(call)?;
+    let keys = matching(call, filter.as_ref(), usize::MAX).await?;
+    if keys.is_empty() {
+        return Ok(Reply::empty(StatusCode::NO_CONTENT));
+    }
+    let ids: Value = keys.iter().map(|key| id_of(key)).collect();
+    let body = Map::from_iter([("timerIds".to_owned(), ids)]);
+    Ok(Reply::json(StatusCode::OK, &Value::Object(body)))
+}
+
+/// `DeleteTimers`. Each timer is deleted in a transaction of its own, if it still matches. Without
+/// a filter, all timers of the storage are.
+pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
+    let filter = filter(call)?;
+    let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
+    let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
+    for key in keys {
+        let done = call.repository.transact(&key, |txn| {
+            let Some(view) = txn.get(call.storage.timers, &key)? else { return Ok(false) };
+            let tags: Vec<(&str, &[u8])> = view.tags().collect();
+            if filter.as_ref().is_some_and(|filter| !filter.matches(&key, &tags)) {
+                return Ok(false);
+            }
+            txn.delete(call.storage.timers, &key).map_err(CallRefusal::from)
+        });
+        match done.await {
+            Ok((true, _)) => deleted.push(id_of(&key)),
+            Ok((false, _)) => {}
+            Err(reply) => {
+                failed.push(id_of(&key));
+                failure = Some(reply);
+            }
+        }
+        yield_if_due().await;
+    }
+    if deleted.is_empty() {
+        return Ok(failure.unwrap_or_else(|| Reply::empty(StatusCode::NO_CONTENT)));
+    }
+    let mut body = Map::from_iter([("timerIds".to_owned(), Value::Array(deleted))]);
+    if !failed.is_empty() {
+        body.insert("failedTimerIdList".to_owned(), Value::Array(failed));
+    }
+    Ok(Reply::json(StatusCode::OK, &Value::Object(body)))
+}
+
+/// `CreateOrModifyTimer`.
+pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
+    let timer = Timer::parse(&call.json("application/json")?, &call.target.id)?;
+    let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
+        let existed = txn.get(call.storage.timers, call.key())?.is_some();
+        timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
+        Ok(existed)
+    };
+    let (existed, _) = call.repository.transact(call.key(), body).await?;
+    Ok(Reply::empty(if existed { StatusCode::NO_CONTENT } else { StatusCode::CREATED }))
+}
+
+/// `UpdateTimer`. Items that fail are discarded and reported. An expired timer whose `expires`
+/// changes is armed again.
+pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
+    let items = patch::parse(&call.json(patch::MEDIA)?)?;
+    let id = &call.target.id;
+    let body = |txn: &Txn<'_>| -> Result<Vec<patch::FailedItem>, CallRefusal> {
+        let Some(view) = txn.get(call.storage.timers, call.key())? else {
+            return Err(no_timer(id).into());
+        };
+        let old = Document::of(&view)?.value;
+        let mut value = old.clone();
+        let validate = |value: &Value| Timer::parse(value, id).map(drop);
+        let failed = patch::apply(&mut value, &items, validate);
+        refuse_failed_test(&failed)?;
+        if value != old {
+            let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
+            let kept = view.tags().find(|(name, _)| *name == DUE_TAG).map(|(_, due)| due);
+            let kept = kept.and_then(|due| due.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b));
+            let is_same = value.get("expires") == old.get("expires");
+            let kept = (is_expired && is_same).then_some(kept);
+            let timer = Timer::parse(&value, id)?;
+            timer.write(txn, (call.storage.timers, call.key()), kept, call.now_ms)?;
+        }
+        Ok(failed)
+    };
+    let (failed, _) = call.repository.transact(call.key(), body).await?;
+    Ok(patched(&failed))
+}
+
+/// `DeleteTimer`.
+pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
+    let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
+        if txn.delete(call.storage.timers, call.key())? {
+            return Ok(());
+        }
+        Err(no_timer(&call.target.id).into())
+    };
+    call.repository.transact(call.key(), body).await?;
+    Ok(Reply::empty(StatusCode::NO_CONTENT))
+}
+
+/// `GetTimer`.
+pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
+    let session = &call.repository.session;
+    let view = session.get_whole(call.storage.timers, call.key()).map_err(Problem::from)?;
+    let view = view.ok_or_else(|| no_timer(&call.target.id))?;
+    Ok(Document::of(&view)?.reply(StatusCode::OK))
+}

@@ -1,0 +1,411 @@
+//! The outbox: notifications that are due and not delivered, as records of the region. What makes a
+//! notification due, and the entry of the outbox, are one commit (`docs/decisions/027-notify.md`).
+//!
+//! An entry has the key `target u64 | number u64` (big-endian), so that the entries of a target are
+//! in the order of their numbers. Its value is `length u32 | JSON head | body`.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Uri;
+use nearstate_model::{Error, Result};
+use nearstate_node::executor::{sleep, yield_now};
+use nearstate_store::{
+    LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, now_ms,
+};
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::limits::{TARGET_BYTES_MAX, TARGET_ENTRIES_MAX};
+use crate::settings::{NotificationKind, NotificationResult, NudsfMetrics};
+
+/// The namespace of the entries.
+const OUTBOX: &str = "nudsf:outbox";
+
+/// The namespace of the cursor.
+const CONTROL: &str = "nudsf:notifier";
+
+const CURSOR: &[u8] = b"cursor";
+
+/// The ordered tag of an entry, with its key.
+const ORDER_TAG: &str = "order";
+
+/// The longest pause after a commit that failed.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A notification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notification {
+    pub(crate) kind: NotificationKind,
+    /// When it became due, in milliseconds.
+    pub(crate) due_ms: u64,
+    /// Notifications with one number are delivered one after the other.
+    pub(crate) order: u64,
+    pub(crate) uri: String,
+    pub(crate) content_type: String,
+    /// `Content-Location`; empty: none.
+    pub(crate) location: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The number of what is ordered: a record, a timer, a subscription.
+pub(crate) fn order_of(namespace: Namespace, key: &[u8]) -> u64 {
+    xxh3_64(key) ^ u64::from(namespace.number()).rotate_left(32)
+}
+
+/// The number of the host that a URI names: its scheme and authority.
+fn target_of(uri: &str) -> u64 {
+    let parsed = uri.parse::<Uri>().ok();
+    let text = parsed.and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?)));
+    xxh3_64(text.unwrap_or_default().as_bytes())
+}
+
+impl Notification {
+    fn encode(&self) -> Vec<u8> {
+        let head = json!({
+            "kind": self.kind.name(), "due": self.due_ms, "order": self.order, "uri": self.uri,
+            "type": self.content_type, "location": self.location,
+        })
+        .to_string();
+        let length = u32::try_from(head.len()).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(4 + head.len() + self.body.len());
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(head.as_bytes());
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+
+    /// `None`: the bytes are not of this format.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let (head, body) =
+            rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        let head: Value = serde_json::from_slice(head).ok()?;
+        let text = |name: &str| head.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| head.get(name).and_then(Value::as_u64);
+        Some(Self {
+            kind: NotificationKind::of(&text("kind")?)?,
+            due_ms: number("due")?,
+            order: number("order")?,
+            uri: text("uri")?,
+            content_type: text("type")?,
+            location: text("location")?,
+            body: body.to_vec(),
+        })
+    }
+}
+
+/// How far the notifier has read the log, and the number of the next entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NotifierCursor {
+    log: LogIdentity,
+    position: u64,
+    next: u64,
+}
+
+impl NotifierCursor {
+    fn encode(&self) -> Vec<u8> {
+        let [one, two] = self.log.region;
+        let LogIdentity { incarnation, origin, .. } = self.log;
+        let words = [one, two, incarnation, origin, self.position, self.next];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mut take = || words.next();
+        let region = [take()?, take()?];
+        let log = LogIdentity { region, incarnation: take()?, origin: take()? };
+        Some(Self { log, position: take()?, next: take()? })
+    }
+}
+
+/// What the region holds for a target.
+#[derive(Clone, Copy, Debug, Default)]
+struct TargetLoad {
+    entries: usize,
+    bytes: usize,
+}
+
+/// An entry that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct OutboxEntry {
+    pub(crate) key: Vec<u8>,
+    pub(crate) bytes: usize,
+    /// `None`: another client has written something else.
+    pub(crate) notification: Option<Notification>,
+}
+
+/// The outbox. Only the notifier of a region changes it.
+pub(crate) struct Outbox {
+    session: Rc<Session>,
+    entries: Namespace,
+    control: Namespace,
+    loads: RefCell<BTreeMap<u64, TargetLoad>>,
+    metrics: Arc<NudsfMetrics>,
+}
+
+impl Outbox {
+    /// Opens the outbox and counts what it has. Creates it if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Session::namespace`].
+    pub(crate) fn open(session: Rc<Session>, metrics: Arc<NudsfMetrics>) -> Result<Self> {
+        let order =
+            TagSchema { name: ORDER_TAG.to_owned(), is_ordered: true, ..TagSchema::default() };
+        let schema = Schema { tags: vec![order], ..Schema::default() };
+        let entries = session.namespace(OUTBOX, &schema)?;
+        let control = session.namespace(CONTROL, &Schema::default())?;
+        let outbox = Self { session, entries, control, loads: RefCell::default(), metrics };
+        let mut scan = outbox.session.scan(entries)?;
+        while scan.step()? {
+            if let Some(view) = scan.view()? {
+                outbox.add(view.key(), view.bytes().len());
+            }
+        }
+        drop(scan);
+        Ok(outbox)
+    }
+
+    fn add(&self, key: &[u8], bytes: usize) {
+        if let Some((target, _)) = key.split_first_chunk::<8>() {
+            let mut loads = self.loads.borrow_mut();
+            let load = loads.entry(u64::from_be_bytes(*target)).or_default();
+            load.entries += 1;
+            load.bytes += bytes;
+        }
+    }
+
+    /// The targets that have entries.
+    pub(crate) fn targets(&self) -> Vec<u64> {
+        self.loads.borrow().keys().copied().collect()
+    }
+
+    /// Writes the position, if there is none: changes from now on are notified.
+    ///
+    /// # Errors
+    /// As [`Session::transact`].
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.session.transact(|txn| {
+            let view = txn.get(self.control, CURSOR)?;
+            let old = view.as_ref().and_then(|view| NotifierCursor::decode(view.bytes()));
+            let cursor = self.cursor(view.as_ref().map_or(&[], |view| view.bytes()))?;
+            if old == Some(cursor) {
+                return Ok(());
+            }
+            txn.put(self.control, CURSOR, &cursor.encode()).map(drop)
+        })
+    }
+
+    /// The position of the log up to which it was read.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    pub(crate) fn position(&self) -> Result<u64> {
+        Ok(match self.session.get(self.control, CURSOR)?.map(|view| self.cursor(view.bytes())) {
+            Some(cursor) => cursor?.position,
+            // The end of the log: what was committed before is not notified.
+            None => self.session.log_tail_position()?,
+        })
+    }
+
+    fn cursor(&self, bytes: &[u8]) -> Result<NotifierCursor> {
+        let log = self.session.log_identity()?;
+        let fresh = |next| {
+            let position = self.session.log_tail_position()?;
+            Ok(NotifierCursor { log, position, next })
+        };
+        match NotifierCursor::decode(bytes) {
+            None => fresh(0),
+            // The region was copied, or its log was lost: the position is one of another log.
+            Some(cursor) if cursor.log != log => fresh(cursor.next),
+            Some(cursor) => Ok(cursor),
+        }
+    }
+
+    /// Posts notifications, with the position of the log from which they are, and what `also`
+    /// changes, in one commit. `also` returns what it makes due; it runs again after a conflict. A
+    /// full region is tried again until it has space. Returns the targets.
+    ///
+    /// # Errors
+    /// What no other attempt changes.
+    pub(crate) async fn post(
+        &self,
+        position: Option<u64>,
+        mut also: impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
+    ) -> Result<Vec<u64>> {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match self.attempt(position, &mut also) {
+                Ok(posted) => {
+                    let mut targets = Vec::new();
+                    for (key, bytes) in &posted {
+                        self.add(key, *bytes);
+                        targets.extend(key.first_chunk().map(|target| u64::from_be_bytes(*target)));
+                    }
+                    targets.sort_unstable();
+                    targets.dedup();
+                    return Ok(targets);
+                }
+                Err(Error::Conflict { .. }) => yield_now().await,
+                Err(
+                    Error::Full { .. }
+                    | Error::Behind { .. }
+                    | Error::Stalled { .. }
+                    | Error::Deadline { .. },
+                ) => {
+                    self.metrics.count_stall();
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        position: Option<u64>,
+        also: &mut impl FnMut(&Txn<'_>) -> Result<Vec<Notification>>,
+    ) -> Result<Vec<(Vec<u8>, usize)>> {
+        let txn = self.session.begin()?;
+        let notifications = also(&txn)?;
+        let view = txn.get(self.control, CURSOR)?;
+        let mut cursor = self.cursor(view.as_ref().map_or(&[], |view| view.bytes()))?;
+        let mut posted: Vec<(Vec<u8>, usize)> = Vec::new();
+        let mut dropped = Vec::new();
+        for notification in &notifications {
+            let target = target_of(&notification.uri);
+            let bytes = notification.encode();
+            if !self.has_space(target, &posted, bytes.len()) {
+                dropped.push(notification.kind);
+                continue;
+            }
+            let mut key = target.to_be_bytes().to_vec();
+            key.extend_from_slice(&cursor.next.to_be_bytes());
+            cursor.next += 1;
+            let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+            txn.put_with_metadata(self.entries, &key, &bytes, metadata)?;
+            posted.push((key, bytes.len()));
+        }
+        cursor.position = position.unwrap_or(cursor.position);
+        txn.put(self.control, CURSOR, &cursor.encode())?;
+        drop(view);
+        txn.commit()?;
+        for notification in &notifications {
+            self.metrics.count_notification(notification.kind, NotificationResult::Posted);
+        }
+        for kind in dropped {
+            self.metrics.count_notification(kind, NotificationResult::Dropped);
+        }
+        Ok(posted)
+    }
+
+    fn has_space(&self, target: u64, posted: &[(Vec<u8>, usize)], bytes: usize) -> bool {
+        let mut load = self.loads.borrow().get(&target).copied().unwrap_or_default();
+        for (_, bytes) in posted.iter().filter(|(key, _)| key.starts_with(&target.to_be_bytes())) {
+            load.entries += 1;
+            load.bytes += bytes;
+        }
+        load.entries < TARGET_ENTRIES_MAX && load.bytes + bytes <= TARGET_BYTES_MAX
+    }
+
+    /// The first entries of a target, at most `limit`, and at most 1 MiB behind the first one.
+    ///
+    /// # Errors
+    /// As [`Session::find_some`].
+    pub(crate) fn first(&self, target: u64, limit: usize) -> Result<Vec<OutboxEntry>> {
+        const BYTES: usize = 1 << 20;
+        let from = target.to_be_bytes();
+        let to = [from, [0xff; 8]].concat();
+        let values = Values::Range(Bound::Included(&from), Bound::Included(&to));
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        self.session.find_some(self.entries, (ORDER_TAG, values), u64::MAX, |view| {
+            bytes += view.bytes().len();
+            found.push(OutboxEntry {
+                key: view.key().to_vec(),
+                bytes: view.bytes().len(),
+                notification: Notification::decode(view.bytes()),
+            });
+            found.len() < limit && bytes < BYTES
+        })?;
+        Ok(found)
+    }
+
+    /// Removes delivered entries of a target.
+    ///
+    /// # Errors
+    /// What no other attempt changes.
+    pub(crate) async fn remove(&self, target: u64, entries: &[OutboxEntry]) -> Result<()> {
+        loop {
+            let removed = self.session.transact(|txn| {
+                for entry in entries {
+                    txn.delete(self.entries, &entry.key)?;
+                }
+                Ok(())
+            });
+            match removed {
+                Ok(()) => break,
+                Err(
+                    Error::Conflict { .. }
+                    | Error::Full { .. }
+                    | Error::Behind { .. }
+                    | Error::Stalled { .. }
+                    | Error::Deadline { .. },
+                ) => sleep(Duration::from_millis(10)).await,
+                Err(error) => return Err(error),
+            }
+        }
+        let mut loads = self.loads.borrow_mut();
+        if let Some(load) = loads.get_mut(&target) {
+            load.entries = load.entries.saturating_sub(entries.len());
+            let bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
+            load.bytes = load.bytes.saturating_sub(bytes);
+            if load.entries == 0 {
+                loads.remove(&target);
+            }
+        }
+        Ok(())
+    }
+
+    /// Milliseconds since a notification became due.
+    pub(crate) fn age_ms(notification: &Notification) -> u64 {
+        now_ms().saturating_sub(notification.due_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_reads_back_and_a_target_is_an_authority() {
+        let notification = Notification {
+            kind: NotificationKind::RecordExpired,
+            due_ms: 7,
+            order: u64::MAX,
+            uri: "http://nf.example:8080/x".to_owned(),
+            content_type: "multipart/mixed; boundary=b".to_owned(),
+            location: "/nudsf-dr/v1/r/s/records/1".to_owned(),
+            body: vec![0, 255, 13, 10],
+        };
+        let bytes = notification.encode();
+        assert_eq!(Notification::decode(&bytes), Some(notification));
+        for end in 0..bytes.len() - 4 {
+            assert_eq!(Notification::decode(&bytes[..end]), None, "{end}");
+        }
+        let target = target_of("http://nf.example:8080/x");
+        assert_eq!(target, target_of("http://nf.example:8080/y?z"));
+        for other in ["https://nf.example:8080/x", "http://nf.example/x"] {
+            assert_ne!(target, target_of(other));
+        }
+        let log = LogIdentity { region: [1, 2], incarnation: 3, origin: 0 };
+        let cursor = NotifierCursor { log, position: 4, next: 5 };
+        assert_eq!(NotifierCursor::decode(&cursor.encode()), Some(cursor));
+        assert_eq!(NotifierCursor::decode(b"short"), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! A timer (`Nudsf_Timer`, TS 29.598) as a document of the store, and what its expiry does. The
+//! ordered tag [`DUE_TAG`] has the next time at which something happens, so that the store finds
+//! due timers and no process keeps a queue of them.
+//!
+//! ```text
+//!            due, repetitions left: notification, expires += periodicRepetition
+//!            +--------+
+//!            v        |
+//!  PUT --> armed -----+        due, none left: notification
+//!            |-------------------------------------------------> expired ---> deleted
+//!                                                     deleteAfter seconds later, if it is present
+//! ```
+
+use std::collections::BTreeMap;
+
+use nearstate_store::{Metadata, Namespace, Txn};
+use serde_json::{Value, json};
+
+use crate::meta::{SCHEMA_TAG, tags_from_json, text, uri};
+use crate::problem::Problem;
+use crate::times::{format_date_time, parse_date_time};
+
+/// The ordered tag with the time, in milliseconds (u64, big-endian), at which a timer or a
+/// subscription needs attention.
+pub(crate) const DUE_TAG: &str = "\u{1}due";
+
+/// The tag of an expired timer.
+pub(crate) const EXPIRED_TAG: &str = "\u{1}expired";
+
+/// The value of [`EXPIRED_TAG`].
+pub(crate) const EXPIRED: &[u8] = b"1";
+
+/// The largest number of seconds that a timer may have: 100 years. A larger one is answered with
+/// 400.
+const SECONDS_MAX: u64 = 3_155_760_000;
+
+/// A timer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Timer {
+    value: Value,
+    tags: BTreeMap<String, Vec<String>>,
+    schema_id: Option<String>,
+    pub(crate) callback: Option<String>,
+    expires_ms: u64,
+    delete_after: Option<u64>,
+    period: Option<u64>,
+    repetitions: Option<u64>,
+}
+
+/// What becomes of a timer at its expiry.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum AfterExpiry {
+    /// It is armed again.
+    Again(Box<Timer>),
+    /// It is kept as expired until this time; 0: until it is deleted.
+    Kept(u64),
+    /// It is deleted.
+    Deleted,
+}
+
+impl Timer {
+    /// Checks the JSON of a timer with this id.
+    ///
+    /// # Errors
+    /// 400 with the pointer of the invalid attribute.
+    pub(crate) fn parse(value: &Value, id: &str) -> Result<Self, Problem> {
+        let Some(object) = value.as_object() else {
+            return Err(Problem::message("a timer must be an object"));
+        };
+        let Some(expires) = object.get("expires") else {
+            return Err(Problem::parameter("MANDATORY_IE_MISSING", "/expires", "is required"));
+        };
+        let expires_ms = expires.as_str().and_then(parse_date_time);
+        let expires_ms =
+            expires_ms.ok_or_else(|| Problem::attribute("/expires", "must be a date-time"))?;
+        if object.get("timerId").is_some_and(|given| given.as_str() != Some(id)) {
+            return Err(Problem::attribute("/timerId", "must be the timerId of the path"));
+        }
+        let number = |name: &str, min: u64| match object.get(name) {
+            None => Ok(None),
+            Some(value) => match value.as_u64() {
+                Some(number) if (min..=SECONDS_MAX).contains(&number) => Ok(Some(number)),
+                _ => {
+                    let reason = format!("must be a number from {min} to {SECONDS_MAX}");
+                    Err(Problem::attribute(format!("/{name}"), reason))
+                }
+            },
+        };
+        let tags = object.get("metaTags").map(|tags| tags_from_json(tags, "/metaTags"));
+        let mut value = value.clone();
+        if let Some(object) = value.as_object_mut() {
+            object.insert("timerId".to_owned(), json!(id));
+        }
+        Ok(Self {
+            tags: tags.transpose()?.unwrap_or_default(),
+            schema_id: text(object, "schemaId", "")?,
+            callback: uri(object, "callbackReference", "")?,
+            expires_ms,
+            delete_after: number("deleteAfter", 0)?,
+            period: number("periodicRepetition", 1)?,
+            repetitions: number("repetitionCount", 0)?,
+            value,
+        })
+    }
+
+    /// The JSON of the timer.
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// What becomes of the timer when it has expired. Its repetitions follow its own times, so that
+    /// a node that was away delivers each of them.
+    pub(crate) fn after_expiry(&self) -> AfterExpiry {
+        if let Some(period) = self.period
+            && self.repetitions != Some(0)
+        {
+            let mut next = self.clone();
+            next.expires_ms = self.expires_ms.saturating_add(period * 1000);
+            next.repetitions = self.repetitions.map(|left| left - 1);
+            if let Some(object) = next.value.as_object_mut() {
+                object.insert("expires".to_owned(), json!(format_date_time(next.expires_ms)));
+                if let Some(left) = next.repetitions {
+                    object.insert("repetitionCount".to_owned(), json!(left));
+                }
+            }
+            return AfterExpiry::Again(Box::new(next));
+        }
+        match self.delete_after {
+            None => AfterExpiry::Kept(0),
+            Some(0) => AfterExpiry::Deleted,
+            Some(seconds) => AfterExpiry::Kept(self.expires_ms.saturating_add(seconds * 1000)),
+        }
+    }
+
+    /// Writes the timer, armed; or expired and kept until a time (0: without end).
+    ///
+    /// # Errors
+    /// As [`Txn::put_with_metadata`].
+    pub(crate) fn write(
+        &self,
+        txn: &Txn<'_>,
+        (namespace, key): (Namespace, &[u8]),
+        kept_until_ms: Option<u64>,
+        now_ms: u64,
+    ) -> nearstate_model::Result<()> {
+        let due = kept_until_ms.unwrap_or(self.expires_ms).to_be_bytes();
+        let mut tags: Vec<(&str, &[u8])> = Vec::new();
+        for (name, values) in &self.tags {
+            tags.extend(values.iter().map(|value| (name.as_str(), value.as_bytes())));
+        }
+        tags.extend(self.schema_id.as_ref().map(|schema| (SCHEMA_TAG, schema.as_bytes())));
+        if kept_until_ms != Some(0) {
+            tags.push((DUE_TAG, &due));
+        }
+        if kept_until_ms.is_some() {
+            tags.push((EXPIRED_TAG, EXPIRED));
+        }
+        let mut bytes = now_ms.to_le_bytes().to_vec();
+        bytes.extend_from_slice(self.value.to_string().as_bytes());
+        txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &tags, expires_ms: 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timer(value: &Value) -> Timer {
+        Timer::parse(value, "t").unwrap()
+    }
+
+    #[test]
+    fn a_periodic_timer_repeats_as_often_as_it_says_and_is_then_kept_or_deleted() {
+        let mut now = timer(&json!({
+            "expires": "2026-01-01T00:00:00Z", "periodicRepetition": 10, "repetitionCount": 2,
+            "deleteAfter": 5,
+        }));
+        for (expires, left) in [("2026-01-01T00:00:10Z", 1), ("2026-01-01T00:00:20Z", 0)] {
+            let AfterExpiry::Again(next) = now.after_expiry() else { panic!("{now:?}") };
+            assert_eq!(next.value()["expires"], expires);
+            assert_eq!(next.value()["repetitionCount"], left);
+            assert_eq!(timer(next.value()), *next);
+            now = *next;
+        }
+        let kept = parse_date_time("2026-01-01T00:00:25Z").unwrap();
+        assert_eq!(now.after_expiry(), AfterExpiry::Kept(kept));
+        let once = json!({"expires": "2026-01-01T00:00:00Z"});
+        assert_eq!(timer(&once).after_expiry(), AfterExpiry::Kept(0));
+        let short = json!({"expires": "2026-01-01T00:00:00Z", "deleteAfter": 0});
+        assert_eq!(timer(&short).after_expiry(), AfterExpiry::Deleted);
+        let endless = json!({"expires": "2026-01-01T00:00:00Z", "periodicRepetition": 1});
+        assert!(matches!(timer(&endless).after_expiry(), AfterExpiry::Again(_)));
+    }
+
+    #[test]
+    fn an_invalid_timer_is_refused_with_the_attribute() {
+        for (value, param) in [
+            (json!({}), "/expires"),
+            (json!({"expires": "soon"}), "/expires"),
+            (json!({"expires": "2026-01-01T00:00:00Z", "timerId": "u"}), "/timerId"),
+            (json!({"expires": "2026-01-01T00:00:00Z", "deleteAfter": -1}), "/deleteAfter"),
+            (
+                json!({"expires": "2026-01-01T00:00:00Z", "periodicRepetition": 0}),
+                "/periodicRepetition",
+            ),
+            (json!({"expires": "2026-01-01T00:00:00Z", "metaTags": {"a": []}}), "/metaTags/a"),
+            (
+                json!({"expires": "2026-01-01T00:00:00Z", "callbackReference": "x"}),
+                "/callbackReference",
+            ),
+        ] {
+            let problem = Timer::parse(&value, "t").unwrap_err();
+            assert_eq!(problem.invalid.first().unwrap().0, param, "{value}");
+        }
+        assert!(Timer::parse(&json!([]), "t").is_err());
+    }
+}

@@ -1,0 +1,280 @@
+//! Notifications: what they contain, their order, targets that are slow, fail or are gone, and
+//! several nodes of a region.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nearstate_node::ClientTls;
+use nearstate_nudsf::NotifySettings;
+use nearstate_store::{Metadata, now_ms};
+use serde_json::{Value, json};
+
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+use crate::fixture::{JSON, TestClient, TestNodeOptions, encode, node, node_at, node_of};
+use crate::receiver::{Received, Script, receiver, receiver_at, receiver_over, scripted};
+
+const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
+const RECORDS: &str = "http://udsf.example/nudsf-dr/v1/Realm01/Storage01/records";
+
+fn subscribe(client: &mut TestClient, id: &str, callback: &str, more: &Value) {
+    let mut body = json!({"clientId": {"nfId": NF}, "callbackReference": callback});
+    for (name, value) in more.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    client.send("PUT", &format!("/subs-to-notify/{id}"), &[JSON], body.to_string()).is(201, "");
+}
+
+/// The descriptor of a data change, as (operation, record).
+fn descriptor(received: &Received) -> (String, String) {
+    let text = received.body.split("\r\n\r\n").nth(1).unwrap().split("\r\n--").next().unwrap();
+    let value: Value = serde_json::from_str(text).unwrap();
+    let field = |name: &str| value[name].as_str().unwrap().to_owned();
+    (field("operationType"), field("recordRef"))
+}
+
+fn operations(all: &[Received]) -> Vec<String> {
+    all.iter().map(|one| descriptor(one).0).collect()
+}
+
+#[test]
+fn req_changes_of_every_interface_are_notified_in_order_with_the_record() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/changes"), &json!({}));
+    client.put_record("r1", r#"{"tags":{"ueId":["1"]}}"#, &[("b1", "one")]).is(201, "");
+    client.send("PUT", "/records/r1/blocks/b1", &[], "two").is(204, "");
+    // An attached process changes and deletes it.
+    let session = node.session();
+    let namespace = session.known_namespace("ue").unwrap().unwrap();
+    session.transact(|txn| txn.set_fields(namespace, b"r1", &[(b"b2", b"three")])).unwrap();
+    session.delete(namespace, b"r1").unwrap();
+    let received = target.wait_for(4);
+    assert_eq!(operations(&received), ["CREATED", "UPDATED", "UPDATED", "DELETED"]);
+    assert_eq!(descriptor(&received[0]).1, format!("{RECORDS}/r1"));
+    let whole = &received[2].body;
+    for part in ["Content-Id: meta", r#""ueId":["1"]"#, "Content-Id: b1", "two", "Content-Id: b2"] {
+        assert!(whole.contains(part), "{part}: {whole}");
+    }
+    assert!(received[2].content_type.starts_with("multipart/mixed; boundary="));
+    assert!(received[3].body.contains("three"), "a deletion has the last record");
+}
+
+#[test]
+fn req_a_subscription_selects_operations_and_resources() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let filter = |uris: &[String], operations: &[&str]| {
+        let filter = json!({"monitoredResourceUris": uris, "operations": operations});
+        json!({"subFilter": filter})
+    };
+    let record = format!("{RECORDS}/r1");
+    subscribe(
+        &mut client,
+        "s1",
+        &target.uri("/deleted"),
+        &filter(std::slice::from_ref(&record), &["DELETED"]),
+    );
+    subscribe(
+        &mut client,
+        "s2",
+        &target.uri("/block"),
+        &filter(&[format!("{record}/blocks/b")], &[]),
+    );
+    subscribe(&mut client, "s3", &target.uri("/gone"), &json!({}));
+    let owner = encode(&json!({"nfId": NF}).to_string());
+    let path = format!("/subs-to-notify/s3?client-id={owner}");
+    client.send("DELETE", &path, &[], "").is(204, "");
+    for id in ["r1", "r2"] {
+        client.put_record(id, "{}", &[("a", "1")]).is(201, "");
+        client.send("PUT", &format!("/records/{id}/blocks/b"), &[], "2").is(201, "");
+        client.send("PUT", &format!("/records/{id}/blocks/a"), &[], "3").is(204, "");
+        client.send("DELETE", &format!("/records/{id}"), &[], "").is(204, "");
+    }
+    let received = target.wait_for(3);
+    let seen: Vec<(&str, String)> =
+        received.iter().map(|one| (one.path.as_str(), descriptor(one).0)).collect();
+    let expected = [("/block", "UPDATED"), ("/block", "DELETED"), ("/deleted", "DELETED")];
+    for (path, operation) in expected {
+        assert!(seen.contains(&(path, operation.to_owned())), "{seen:?}");
+    }
+    assert_eq!(node.notified("data_change", "due"), 3);
+}
+
+#[test]
+fn req_an_expired_record_is_delivered_and_is_then_gone() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let meta = json!({
+        "ttl": "2999-01-01T00:00:00Z", "callbackReference": target.uri("/expired"),
+        "tags": {"ueId": ["1"]},
+    });
+    client.put_record("r1", &meta.to_string(), &[("value", "last")]).is(201, "");
+    subscribe(&mut client, "s1", &target.uri("/changes"), &json!({}));
+    // Another interface shortens the life of the record.
+    let session = node.session();
+    let namespace = session.known_namespace("ue").unwrap().unwrap();
+    session
+        .transact(|txn| {
+            let view = txn.get(namespace, b"r1")?.unwrap();
+            let tags: Vec<(&str, &[u8])> = view.tags().collect();
+            let metadata = Metadata { tags: &tags, expires_ms: now_ms() + 1 };
+            txn.put_with_metadata(namespace, b"r1", b"last", metadata)
+        })
+        .unwrap();
+    let received = target.wait_for(3);
+    let expired = received.iter().find(|one| one.path == "/expired").unwrap();
+    assert_eq!(expired.location, "/nudsf-dr/v1/Realm01/Storage01/records/r1");
+    assert!(expired.body.contains("last") && expired.body.contains("ueId"), "{expired:?}");
+    let changes: Vec<Received> =
+        received.iter().filter(|one| one.path == "/changes").cloned().collect();
+    assert_eq!(operations(&changes), ["UPDATED", "DELETED"]);
+    client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+    assert_eq!(node.notified("record_expired", "due"), 1);
+}
+
+#[test]
+fn req_the_expiry_of_a_subscription_is_notified_ahead_and_once() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let more = json!({
+        "expiry": "2999-01-01T00:00:00Z", "expiryNotification": 60_000_000_000_u64,
+        "expiryCallbackReference": target.uri("/expiry"),
+    });
+    subscribe(&mut client, "s1", &target.uri("/changes"), &more);
+    subscribe(&mut client, "s2", &target.uri("/changes"), &json!({}));
+    let received = target.wait_for(1);
+    let body: Value = serde_json::from_str(&received[0].body).unwrap();
+    assert_eq!(
+        (received[0].path.as_str(), &body["expiredSubscriptions"][0]["expiry"]),
+        ("/expiry", &more["expiry"],)
+    );
+    // It still exists, and notifies of changes.
+    client.get("/subs-to-notify/s1").is(200, "");
+    client.put_record("r1", "{}", &[]).is(201, "");
+    target.wait_for(3);
+    assert_eq!(node.notified("subscription_expiry", "due"), 1);
+}
+
+#[test]
+fn req_a_target_that_fails_gets_everything_in_order_after_a_pause() {
+    let failures = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&failures);
+    let target = scripted(move |_| {
+        Some(if counted.fetch_add(1, Ordering::Relaxed) < 3 { 503 } else { 204 })
+    });
+    let node = node();
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"), &json!({}));
+    for number in 0..20 {
+        let status = if number == 0 { 201 } else { 204 };
+        let number = number.to_string();
+        client.put_record("r1", "{}", &[("b", &format!("<{number}>"))]).is(status, "");
+    }
+    let received = target.wait_for(20);
+    for (number, one) in received.iter().enumerate() {
+        assert!(one.body.contains(&format!("<{number}>")), "{number}: {one:?}");
+    }
+    assert!(node.metrics.notifier_events().contains(&("retry", 3)), "one retry for each failure");
+}
+
+#[test]
+fn req_slow_dead_and_refusing_targets_do_not_delay_others() {
+    let (slow, refusing) = (scripted(|_| None), scripted(|_| Some(404)));
+    let target = receiver();
+    let node = node();
+    let mut client = node.client();
+    // A port on which no process listens.
+    let dead = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    subscribe(&mut client, "s1", &slow.uri("/"), &json!({}));
+    subscribe(&mut client, "s2", &refusing.uri("/"), &json!({}));
+    subscribe(&mut client, "s3", &format!("http://{dead}/"), &json!({}));
+    subscribe(&mut client, "s4", &target.uri("/"), &json!({}));
+    for number in 0..10 {
+        client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
+    }
+    target.wait_for(10);
+    slow.wait_for(1);
+    // The dead target is back and gets what it has missed.
+    let back = receiver_at(dead, Arc::new(|_| Some(204)));
+    assert_eq!(operations(&back.wait_for(10)), ["CREATED"; 10]);
+    assert_eq!(node.notified("data_change", "rejected"), 10, "a refusal is final");
+}
+
+#[test]
+fn req_one_of_several_nodes_delivers_and_another_takes_over() {
+    let target = receiver();
+    let folder = tempfile::tempdir().unwrap();
+    let (region, lock) = (folder.path().join("region"), folder.path().join("lock"));
+    let options = || TestNodeOptions {
+        notify: NotifySettings { lock: Some(lock.clone()), ..NotifySettings::default() },
+        ..TestNodeOptions::default()
+    };
+    let first = node_at(&region, options());
+    let second = node_at(&region, options());
+    let mut client = second.client();
+    subscribe(&mut client, "s1", &target.uri("/"), &json!({}));
+    client.put_record("r1", "{}", &[]).is(201, "");
+    target.wait_for(1);
+    assert_eq!([&first, &second].map(|node| node.notified("data_change", "due")), [1, 0]);
+    drop(first);
+    client.put_record("r1", "{}", &[("b", "2")]).is(204, "");
+    let received = target.wait(|all| operations(all).iter().any(|one| one == "UPDATED"));
+    // The first node may have ended between the answer and the removal: then the entry is repeated.
+    let mut seen = operations(&received);
+    seen.dedup();
+    assert_eq!(seen, ["CREATED", "UPDATED"]);
+    assert_eq!(second.notified("data_change", "due"), 1);
+}
+
+#[test]
+fn req_a_target_that_refuses_one_record_gets_the_others() {
+    let target = scripted(|one| Some(if one.body.contains("/records/r0\"") { 503 } else { 204 }));
+    let node = node();
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"), &json!({}));
+    for number in 0..5 {
+        client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
+    }
+    let received = target.wait_for(4);
+    let mut records: Vec<String> = received.iter().map(|one| descriptor(one).1).collect();
+    records.sort();
+    assert_eq!(records, [1, 2, 3, 4].map(|number| format!("{RECORDS}/r{number}")));
+}
+
+#[test]
+fn req_https_targets_are_reached_if_their_authority_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let authority = folder.path().join("ca");
+    std::fs::write(&authority, certificate.pem()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth();
+    let secret = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let chain = vec![certificate.der().clone()];
+    let mut config = config.with_single_cert(chain, secret).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let accepts: Script = Arc::new(|_| Some(204));
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let target = receiver_over(([127, 0, 0, 1], 0).into(), accepts, Some(acceptor));
+    let tls = Some(ClientTls::read(&authority, None).unwrap());
+    let notify = NotifySettings { tls, ..NotifySettings::default() };
+    let node = node_of(TestNodeOptions { notify, ..TestNodeOptions::default() });
+    let mut client = node.client();
+    let uri = format!("https://localhost:{}/secure", target.address.port());
+    subscribe(&mut client, "s1", &uri, &json!({}));
+    client.put_record("r1", "{}", &[]).is(201, "");
+    assert_eq!(target.wait_for(1)[0].path, "/secure");
+}

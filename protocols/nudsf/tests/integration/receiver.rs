@@ -1,0 +1,170 @@
+//! A network function that receives notifications over HTTP/2 with prior knowledge, and answers as
+//! a script says.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "the receiver stands for another host")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+
+use crate::http2::{TokioExecutor, TokioIo, run};
+
+/// The longest time that a test waits for a notification.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A notification that arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) path: String,
+    pub(crate) content_type: String,
+    pub(crate) location: String,
+    pub(crate) body: String,
+}
+
+/// The status of the answer; `None`: it never comes.
+pub(crate) type Script = Arc<dyn Fn(&Received) -> Option<u16> + Send + Sync>;
+
+#[derive(Default)]
+struct ReceiverState {
+    received: Mutex<Vec<Received>>,
+    changed: Condvar,
+}
+
+/// A receiver with its thread.
+pub(crate) struct Receiver {
+    pub(crate) address: SocketAddr,
+    state: Arc<ReceiverState>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A receiver that accepts everything.
+pub(crate) fn receiver() -> Receiver {
+    receiver_at(([127, 0, 0, 1], 0).into(), Arc::new(|_| Some(204)))
+}
+
+/// A receiver with a script.
+pub(crate) fn scripted(
+    script: impl Fn(&Received) -> Option<u16> + Send + Sync + 'static,
+) -> Receiver {
+    receiver_at(([127, 0, 0, 1], 0).into(), Arc::new(script))
+}
+
+pub(crate) fn receiver_at(address: SocketAddr, script: Script) -> Receiver {
+    receiver_over(address, script, None)
+}
+
+/// A receiver over TLS, if an acceptor is given.
+pub(crate) fn receiver_over(
+    address: SocketAddr,
+    script: Script,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+) -> Receiver {
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let state = Arc::<ReceiverState>::default();
+    let shared = Arc::clone(&state);
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        run(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let accept = async {
+                loop {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    let (state, script) = (Arc::clone(&shared), Arc::clone(&script));
+                    let service = hyper::service::service_fn(move |request| {
+                        answer(request, Arc::clone(&state), Arc::clone(&script))
+                    });
+                    let builder = hyper::server::conn::http2::Builder::new(TokioExecutor);
+                    match &tls {
+                        None => {
+                            let connection = builder.serve_connection(TokioIo(stream), service);
+                            drop(tokio::task::spawn_local(connection));
+                        }
+                        Some(tls) => {
+                            let stream = tls.accept(stream).await.unwrap();
+                            let connection = builder.serve_connection(TokioIo(stream), service);
+                            drop(tokio::task::spawn_local(connection));
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                () = accept => {}
+                _ = stopped => {}
+            }
+        });
+    });
+    Receiver { address, state, stop: Some(stop), thread: Some(thread) }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    state: Arc<ReceiverState>,
+    script: Script,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let (head, body) = request.into_parts();
+    let field = |name: &str| {
+        let value = head.headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    assert_eq!(head.method, "POST");
+    let body = body.collect().await?.to_bytes();
+    let received = Received {
+        path: head.uri.path().to_owned(),
+        content_type: field("content-type"),
+        location: field("content-location"),
+        body: String::from_utf8_lossy(&body).into_owned(),
+    };
+    let status = script(&received);
+    if status.is_none_or(|status| status < 300) {
+        state.received.lock().unwrap().push(received);
+        state.changed.notify_all();
+    }
+    match status {
+        Some(status) => Ok(Response::builder().status(status).body(Full::default()).unwrap()),
+        None => std::future::pending().await,
+    }
+}
+
+impl Receiver {
+    /// A callback URI.
+    pub(crate) fn uri(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Waits until the notifications that were accepted satisfy a condition, and returns them.
+    #[track_caller]
+    pub(crate) fn wait(&self, holds: impl Fn(&[Received]) -> bool) -> Vec<Received> {
+        let received = self.state.received.lock().unwrap();
+        let (received, waited) = self
+            .state
+            .changed
+            .wait_timeout_while(received, WAIT_MAX, |received| !holds(received))
+            .unwrap();
+        assert!(!waited.timed_out(), "only these arrived: {received:#?}");
+        received.clone()
+    }
+
+    /// Waits for this number of notifications.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, count: usize) -> Vec<Received> {
+        self.wait(|received| received.len() >= count)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Registration with a scripted NRF.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nearstate_nudsf::{NrfClient, NrfEvent, NrfProfile, NrfSettings, StorageSpec};
+use serde_json::{Value, json};
+
+use crate::scripted_server::ScriptedServer;
+
+const INSTANCE: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
+
+type Events = std::sync::mpsc::Receiver<NrfEvent>;
+
+fn register(uri: String) -> (NrfClient, Events) {
+    let (sender, events) = channel();
+    let sender = Mutex::new(sender);
+    let settings = NrfSettings {
+        uri,
+        tls: None,
+        profile: NrfProfile {
+            instance: INSTANCE.to_owned(),
+            endpoints: vec![(([127, 0, 0, 1], 8080).into(), false)],
+            ..NrfProfile::default()
+        },
+        storages: vec![StorageSpec::parse("Realm01/Storage01=ue").unwrap()],
+        on_event: Arc::new(move |event| {
+            // The test may have ended.
+            let _ = sender.lock().unwrap().send(event.clone());
+        }),
+    };
+    (NrfClient::start(settings).unwrap(), events)
+}
+
+fn next(events: &Events) -> NrfEvent {
+    events.recv_timeout(Duration::from_secs(30)).unwrap()
+}
+
+#[test]
+fn req13_the_node_registers_as_udsf_sends_heart_beats_and_removes_its_registration() {
+    let mut answers = vec![
+        (503, "{}"),
+        (201, r#"{"heartBeatTimer":1}"#),
+        (204, ""),
+        (404, "{}"),
+        (201, r#"{"heartBeatTimer":1}"#),
+    ]
+    .into_iter();
+    let script = move |_: &_| {
+        let (status, body) = answers.next().unwrap_or((204, ""));
+        (status, body.to_owned())
+    };
+    let nrf = ScriptedServer::start(true, Box::new(script));
+    let (client, events) = register(nrf.uri());
+    let path = format!("/nnrf-nfm/v1/nf-instances/{INSTANCE}");
+    let expect = |method: &str| {
+        let request = nrf.next();
+        assert_eq!((request.method.as_str(), &request.path), (method, &path));
+        request
+    };
+    assert!(matches!(next(&events), NrfEvent::Failed(_)), "busy, and asked again");
+    expect("PUT");
+    let profile = expect("PUT");
+    assert_eq!(profile.media, "application/json");
+    let profile: Value = serde_json::from_str(&profile.body).unwrap();
+    assert_eq!(profile.get("nfType"), Some(&json!("UDSF")));
+    assert_eq!(
+        profile.pointer("/udsfInfo/storageIdRanges/Realm01/0/pattern"),
+        Some(&json!("^Storage01$"))
+    );
+    assert_eq!(next(&events), NrfEvent::Registered);
+    let beat = expect("PATCH");
+    assert_eq!(beat.media, "application/json-patch+json");
+    assert_eq!(
+        serde_json::from_str::<Value>(&beat.body).unwrap(),
+        json!([{"op": "replace", "path": "/nfStatus", "value": "REGISTERED"}])
+    );
+    expect("PATCH");
+    assert!(matches!(next(&events), NrfEvent::Failed(_)), "the NRF has lost the node");
+    expect("PUT");
+    assert_eq!(next(&events), NrfEvent::Registered);
+    drop(client);
+    let mut rest = nrf.drain();
+    let last = rest.pop().unwrap();
+    assert_eq!((last.method.as_str(), &last.path), ("DELETE", &path));
+    assert_eq!(next(&events), NrfEvent::Deregistered);
+}
+
+#[test]
+fn req13_an_nrf_that_is_away_delays_neither_start_nor_end() {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let (client, events) = register(format!("http://{address}"));
+    assert!(matches!(next(&events), NrfEvent::Failed(_)));
+    drop(client);
+    assert!(events.try_iter().all(|event| matches!(event, NrfEvent::Failed(_))));
+}

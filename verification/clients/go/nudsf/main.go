@@ -1,0 +1,154 @@
+// free5GC's generated client of Nudsf (github.com/free5gc/openapi) against a running node. Its
+// Release 17 code sends no multipart bodies, so the record is written by net/http; blocks, meta
+// schemas, subscriptions, searches and deletions go through the generated code.
+//
+// `ok NAME` on standard output reports a part that passed. NEARSTATE_NUDSF is the apiRoot.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"reflect"
+
+	"github.com/free5gc/openapi"
+	"github.com/free5gc/openapi/models"
+	udsf "github.com/free5gc/openapi/udsf/DataRepository"
+	"golang.org/x/net/http2"
+)
+
+var (
+	root    = os.Getenv("NEARSTATE_NUDSF")
+	realm   = "Realm01"
+	storage = "Storage01"
+	ctx     = context.Background()
+	web     = &http.Client{Transport: &http2.Transport{
+		AllowHTTP: true,
+		DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	}}
+)
+
+func good(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
+
+func same(got, want interface{}) {
+	if !reflect.DeepEqual(got, want) {
+		log.Panicf("got %#v, want %#v", got, want)
+	}
+}
+
+// status is the status of an error of the generated client.
+func status(err error) int {
+	var answered openapi.GenericOpenAPIError
+	if !errors.As(err, &answered) {
+		log.Panicf("no answer: %v", err)
+	}
+	return answered.ErrorStatus
+}
+
+func put(record, tag string) {
+	body := "--b\r\nContent-Id: meta\r\nContent-Type: application/json\r\n\r\n" +
+		`{"tags":{"ueId":["` + tag + `"]}}` + "\r\n--b--\r\n"
+	url := root + "/nudsf-dr/v1/" + realm + "/" + storage + "/records/" + record
+	request, err := http.NewRequest(http.MethodPut, url, bytes.NewBufferString(body))
+	good(err)
+	request.Header.Set("Content-Type", "multipart/mixed; boundary=b")
+	response, err := web.Do(request)
+	good(err)
+	good(response.Body.Close())
+	same(response.StatusCode, http.StatusCreated)
+	same(response.ProtoMajor, 2)
+}
+
+func main() {
+	configuration := udsf.NewConfiguration()
+	configuration.SetBasePath(root)
+	client := udsf.NewAPIClient(configuration)
+	put("free5gc-1", "1")
+	put("free5gc-2", "2")
+	record := "free5gc-1"
+
+	block := "amf"
+	_, err := client.BlockCRUDApi.CreateOrModifyBlock(ctx, &udsf.CreateOrModifyBlockRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record, BlockId: &block,
+		Body: map[string]interface{}{"state": "REGISTERED"},
+	})
+	good(err)
+	got, err := client.BlockCRUDApi.GetBlock(ctx, &udsf.GetBlockRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record, BlockId: &block,
+	})
+	good(err)
+	same(got.GetBlockResponse200, map[string]interface{}{"state": "REGISTERED"})
+	_, err = client.BlockCRUDApi.DeleteBlock(ctx, &udsf.DeleteBlockRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record, BlockId: &block,
+	})
+	good(err)
+	_, err = client.BlockCRUDApi.GetBlock(ctx, &udsf.GetBlockRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record, BlockId: &block,
+	})
+	same(status(err), http.StatusNotFound)
+	fmt.Println("ok blocks")
+
+	schema := "free5gc"
+	_, err = client.MetaSchemaCRUDApi.CreateOrModifyMetaSchema(ctx, &udsf.CreateOrModifyMetaSchemaRequest{
+		RealmId: &realm, StorageId: &storage, SchemaId: &schema,
+		MetaSchema: &models.MetaSchema{
+			SchemaId: schema,
+			MetaTags: []models.TagType{{TagName: "ueId", KeyType: models.KeyType_SEARCH_KEY}},
+		},
+	})
+	good(err)
+	_, err = client.MetaSchemaCRUDApi.DeleteMetaSchema(ctx, &udsf.DeleteMetaSchemaRequest{
+		RealmId: &realm, StorageId: &storage, SchemaId: &schema,
+	})
+	good(err)
+	fmt.Println("ok schemas")
+
+	subscription := "free5gc"
+	_, err = client.NotificationSubscriptionCRUDApi.CreateAndUpdateNotificationSubscription(ctx,
+		&udsf.CreateAndUpdateNotificationSubscriptionRequest{
+			RealmId: &realm, StorageId: &storage, SubscriptionId: &subscription,
+			NotificationSubscription: &models.NotificationSubscription{
+				ClientId:          &models.ClientId{NfId: "4947a69a-f61b-4bc1-b9da-47c9c5d14b64"},
+				CallbackReference: "http://127.0.0.1:1/callback",
+			},
+		})
+	good(err)
+	all, err := client.NotificationSubscriptionsCRUDApi.GetNotificationSubscriptions(ctx,
+		&udsf.GetNotificationSubscriptionsRequest{RealmId: &realm, StorageId: &storage})
+	good(err)
+	same(len(all.NotificationSubscription), 1)
+	fmt.Println("ok subscriptions")
+
+	equal := models.SearchExpression{Op: models.ComparisonOperator_EQ, Tag: "ueId", Value: "2"}
+	found, err := client.RecordCRUDApi.SearchRecord(ctx, &udsf.SearchRecordRequest{
+		RealmId: &realm, StorageId: &storage, Filter: &equal,
+	})
+	good(err)
+	same(found.RecordSearchResult.Count, int32(1))
+	deleted, err := client.RecordCRUDApi.BulkDeleteRecords(ctx, &udsf.BulkDeleteRecordsRequest{
+		RealmId: &realm, StorageId: &storage, Filter: &equal,
+	})
+	good(err)
+	same(deleted.RecordIdList.RecordIdList, []string{"free5gc-2"})
+	_, err = client.RecordCRUDApi.DeleteRecord(ctx, &udsf.DeleteRecordRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record,
+	})
+	good(err)
+	_, err = client.RecordCRUDApi.GetRecord(ctx, &udsf.GetRecordRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record,
+	})
+	same(status(err), http.StatusNotFound)
+	fmt.Println("ok records")
+}

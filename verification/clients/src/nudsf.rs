@@ -1,0 +1,133 @@
+//! Real clients of Nudsf against a node: curl and h2load over HTTP/2, the generated client of
+//! free5GC, and requests that schemathesis generates from the contract. `cargo xtask soak nudsf`
+//! starts this.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::client_programs::go;
+use crate::programs::{TestServer, build_folder, output_of, root};
+use crate::python;
+
+/// Requests of schemathesis for each operation and kind of test: three minutes on a busy machine.
+const EXAMPLES: &str = "15";
+
+/// A part of the run: its name, and what it does with the root of the URIs.
+type NudsfClientRun = (&'static str, fn(&str) -> Result<(), String>);
+
+const PARTS: &[NudsfClientRun] =
+    &[("curl", curl), ("h2load", h2load), ("free5gc", free5gc), ("schemathesis", schemathesis)];
+
+/// Runs all parts, or one. True: all have passed.
+///
+/// # Errors
+/// The node does not start, or no part has this name.
+pub fn run(only: Option<&str>) -> Result<bool, String> {
+    let parts: Vec<&NudsfClientRun> =
+        PARTS.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
+    if parts.is_empty() {
+        let names: Vec<&str> = PARTS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("the parts are {}", names.join(", ")));
+    }
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
+    let address = free.map_err(|error| format!("no free port: {error}"))?.to_string();
+    let storages = "Realm01/Storage01=ue";
+    let mut node = TestServer::node(&["--nudsf", &address, "--nudsf-storages", storages])?;
+    let mut is_success = true;
+    for (name, part) in parts {
+        let done = part(&format!("http://{address}"));
+        let is_alive = node.is_running();
+        is_success &= done.is_ok() && is_alive;
+        match done {
+            Ok(()) if is_alive => println!("ok   {name}"),
+            Ok(()) => println!("FAIL {name}: the node has exited: {}", node.error_output()),
+            Err(why) => println!("FAIL {name}: {why}"),
+        }
+    }
+    Ok(is_success)
+}
+
+fn storage(uri: &str) -> String {
+    format!("{uri}/nudsf-dr/v1/Realm01/Storage01")
+}
+
+/// Sends a request with curl over HTTP/2. Returns the status and the body.
+fn curl_request(uri: &str, more: &[&str]) -> Result<(String, String), String> {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--http2-prior-knowledge", "--max-time", "30"]);
+    command.args(["--write-out", "\n%{http_version} %{http_code}"]).args(more).arg(uri);
+    let output = output_of(&mut command)?;
+    let (body, status) = output.rsplit_once('\n').ok_or("curl printed no status")?;
+    Ok((status.to_owned(), body.to_owned()))
+}
+
+fn expect(what: &str, found: &str, wanted: &str) -> Result<(), String> {
+    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?} is not {wanted:?}")) }
+}
+
+const RECORD: &str = "--b\r\nContent-Id: meta\r\nContent-Type: application/json\r\n\r\n\
+    {\"tags\":{\"supi\":[\"imsi-1\"]}}\r\n--b\r\nContent-Id: mm\r\n\
+    Content-Type: application/json\r\n\r\n{\"state\":\"REGISTERED\"}\r\n--b--\r\n";
+
+/// The quick start of the page.
+fn curl(uri: &str) -> Result<(), String> {
+    let record = format!("{}/records/curl", storage(uri));
+    let media = "Content-Type: multipart/mixed; boundary=b";
+    let put = curl_request(&record, &["-X", "PUT", "-H", media, "--data-binary", RECORD])?;
+    expect("PUT", &put.0, "2 201")?;
+    let (status, block) = curl_request(&format!("{record}/blocks/mm"), &[])?;
+    expect("GET of a block", &status, "2 200")?;
+    expect("the block", &block, "{\"state\":\"REGISTERED\"}")?;
+    let filter = "filter={\"op\":\"EQ\",\"tag\":\"supi\",\"value\":\"imsi-1\"}";
+    let records = format!("{}/records", storage(uri));
+    let (status, found) = curl_request(&records, &["-G", "--data-urlencode", filter])?;
+    expect("search", &status, "2 200")?;
+    if !found.contains("\"count\":1") || !found.contains("/records/curl") {
+        return Err(format!("the search found {found}"));
+    }
+    expect("DELETE", &curl_request(&record, &["-X", "DELETE"])?.0, "2 204")
+}
+
+/// 20,000 requests over 20 connections of 10 streams: all succeed.
+fn h2load(uri: &str) -> Result<(), String> {
+    let record = format!("{}/records/h2load", storage(uri));
+    let media = "Content-Type: multipart/mixed; boundary=b";
+    let put = curl_request(&record, &["-X", "PUT", "-H", media, "--data-binary", RECORD])?;
+    expect("PUT", &put.0, "2 201")?;
+    let mut command = Command::new("h2load");
+    command.args(["-n", "20000", "-c", "20", "-m", "10", "-t", "1", &record]);
+    let output = output_of(&mut command)?;
+    let wanted = "20000 succeeded, 0 failed, 0 errored, 0 timeout";
+    if output.contains(wanted) { Ok(()) } else { Err(output) }
+}
+
+fn free5gc(uri: &str) -> Result<(), String> {
+    let program = build_folder()?.join("clients-go-nudsf");
+    let sources = root().join("verification/clients/go/nudsf");
+    let mut build = go();
+    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(sources);
+    output_of(&mut build)?;
+    let output = output_of(Command::new(program).env("NEARSTATE_NUDSF", uri))?;
+    for part in ["blocks", "schemas", "subscriptions", "records"] {
+        if !output.lines().any(|line| line == format!("ok {part}")) {
+            return Err(format!("{part} is missing: {output}"));
+        }
+    }
+    Ok(())
+}
+
+/// No 5xx, and no response that the contract does not define.
+fn schemathesis(uri: &str) -> Result<(), String> {
+    let python: PathBuf = python::environment("schemathesis")?;
+    let contract = build_folder()?.join("nudsf-contract.json");
+    let derive = root().join("verification/clients/python/nudsf/contract.py");
+    let types = root().join("protocols/nudsf/tests/data/openapi.json");
+    output_of(Command::new(&python).arg(derive).args([&types, &contract]))?;
+    let mut command = Command::new(python.with_file_name("schemathesis"));
+    command.arg("run").arg(&contract).args(["--url", uri, "--max-examples", EXAMPLES]);
+    command.args(["--checks", "not_a_server_error,status_code_conformance"]);
+    command.args(["--checks", "content_type_conformance,response_headers_conformance"]);
+    command.args(["--checks", "response_schema_conformance", "--seed", "1"]);
+    output_of(&mut command).map(drop)
+}

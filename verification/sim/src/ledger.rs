@@ -1,0 +1,21 @@
+//! What was promised in a run, and what happened to the copies.
+
+use std::collections::BTreeMap;
+
+/// What was promised, and what happened to the copies.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// The longest history of which output was released: its length and check value.
+    pub(crate) released: (usize, u64),
+    /// Where each sealed log ends.
+    pub(crate) sealed: BTreeMap<u64, u64>,
+    /// Which transaction has which place in which log.
+    pub(crate) places: BTreeMap<(u64, u64), u64>,
+    /// Copies that were lost or discarded since n of them held everything that was released.
+    pub(crate) losses: usize,
+    /// The last copy of something released is lost, by n losses or more.
+    pub(crate) is_disaster: bool,
+    /// How often an operator had to accept a loss.
+    pub(crate) accepted: u32,
+    pub(crate) violation: Option<String>,
+}
