@@ -18,7 +18,7 @@ use nearstate_store::{Region, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionConfig};
-use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
+use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
 
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
@@ -181,6 +181,12 @@ impl ClusterDriver {
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
             })?;
         Ok(Self { inbox, is_over, host, copies: opened, published, thread: Some(thread) })
+    }
+
+    /// The members that are connected to this host, the owner of the partition.
+    pub fn members(&self, partition: PartitionId) -> Vec<FollowerStats> {
+        let copy = self.copies.get(&partition);
+        copy.map_or_else(Vec::new, |copy| copy.copy.members())
     }
 
     /// What this host knows at present.
