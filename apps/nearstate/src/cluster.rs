@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use admin::AdminRequest;
 use file::{ClusterFile, FileHost, FilePartition};
+use show::items;
 
 /// The file, and the host whose node is asked.
 #[derive(Debug, Args)]
@@ -87,7 +88,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
-            lines.map(|line| format!("{line}\n")).collect()
+            lines.flat_map(|line| [line, "\n"]).collect()
         }
         ClusterCommand::Add { node, name } => voters(&node, &name, true)?,
         ClusterCommand::Remove { node, name } => voters(&node, &name, false)?,
@@ -166,16 +167,13 @@ fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let id = u64::from(file.host(name)?.id.0);
     let status = ask(node, &AdminRequest::Status)?;
-    let present = status["membership"]["voters"].as_array().cloned().unwrap_or_default();
+    let present =
+        status.pointer("/membership/voters").and_then(Value::as_array).cloned().unwrap_or_default();
     let present = present.iter().filter_map(Value::as_str);
     let present = present.filter_map(|name| file.host(name).ok().map(|host| u64::from(host.id.0)));
-    let mut voters: std::collections::BTreeSet<u64> = present.collect();
-    if votes {
-        voters.insert(id)
-    } else {
-        voters.remove(&id)
-    };
-    ask(node, &AdminRequest::Voters(voters.into_iter().collect()))?;
+    let mut wanted: std::collections::BTreeSet<u64> = present.collect();
+    let _ = if votes { wanted.insert(id) } else { wanted.remove(&id) };
+    ask(node, &AdminRequest::Voters(wanted.into_iter().collect()))?;
     Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
 }
 
@@ -183,12 +181,12 @@ fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let mut text = String::new();
-    for copy in status["partitions"].as_array().into_iter().flatten() {
-        let Some(name) = copy["partition"].as_str() else { continue };
-        if copy["role"] == "owner" {
+    for copy in items(&status, "partitions") {
+        let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
+        if copy.get("role").and_then(Value::as_str) == Some("owner") {
             let partition = partition_of(&file, name)?.id.0;
             ask(node, &AdminRequest::Drain { partition })?;
-            text.push_str(&format!("another member takes over {name}\n"));
+            text.extend(["another member takes over ", name, "\n"]);
         }
     }
     Ok(if text.is_empty() { "the host owns no partition\n".to_owned() } else { text })

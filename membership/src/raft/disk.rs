@@ -1,19 +1,19 @@
-//! The files of a member: its vote, its log and its snapshot. What a call has written is on the disk
-//! when the call returns.
+//! The files of a member: its vote, its log and its snapshot. What a call has written is on the
+//! disk when the call returns.
 //!
 //! | file | contents | is changed by |
 //! |---|---|---|
 //! | `identity` | the cluster and the host | nothing |
 //! | `vote` | the vote | a new file and a rename |
 //! | `snapshot` | the state machine | a new file and a rename |
-//! | `log` | entries, truncations and purges, in their order | appending; a new file and a rename when most of it is of no use |
+//! | `log` | entries, truncations, purges | appending; a new file and a rename when it is large |
 //!
 //! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. A record
 //! that was cut short by a crash is the last one, and was never acknowledged: it is dropped. An
 //! invalid record with a valid one behind it is damage, and the directory is refused.
 //!
-//! After a failed write nothing more is written: what the disk has is unknown. Opening the directory
-//! again reads it, and writes the log to a new file, so that what was read is on the disk.
+//! After a failed write nothing more is written: what the disk has is unknown. Opening the
+//! directory again reads it, and writes the log to a new file, so that what was read is on the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::storage::{LogStore, SNAPSHOT_FILE};
 use super::types::{
-    LogId, RaftEntry, Snapshot, SnapshotMeta, StorageError, StoredMembership, TypeConfig,
+    LogId, RaftEntry, RaftSnapshot, SnapshotMeta, StorageError, StoredMembership, TypeConfig,
 };
 
 /// A snapshot as it lies in its file.
@@ -79,10 +79,10 @@ impl RaftMachine {
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotDraft {
-    async fn build_snapshot(&mut self) -> std::result::Result<Snapshot, StorageError> {
+    async fn build_snapshot(&mut self) -> std::result::Result<RaftSnapshot, StorageError> {
         let stored = self.stored.clone();
         write(&self.store, stored.clone()).await?;
-        Ok(Snapshot { meta: stored.meta, snapshot: Box::new(Cursor::new(stored.state)) })
+        Ok(RaftSnapshot { meta: stored.meta, snapshot: Box::new(Cursor::new(stored.state)) })
     }
 }
 
@@ -159,11 +159,11 @@ impl RaftStateMachine<TypeConfig> for RaftMachine {
 
     async fn get_current_snapshot(
         &mut self,
-    ) -> std::result::Result<Option<Snapshot>, StorageError> {
+    ) -> std::result::Result<Option<RaftSnapshot>, StorageError> {
         let stored = self.store.read_file::<StoredSnapshot>(SNAPSHOT_FILE);
         let stored =
             stored.map_err(|error| StorageIOError::read_snapshot(None, AnyError::error(error)))?;
-        let whole = |stored: StoredSnapshot| Snapshot {
+        let whole = |stored: StoredSnapshot| RaftSnapshot {
             meta: stored.meta,
             snapshot: Box::new(Cursor::new(stored.state)),
         };

@@ -26,4 +26,4 @@ pub(crate) type Vote = openraft::Vote<u64>;
 pub(crate) type StorageError = openraft::StorageError<u64>;
 pub(crate) type SnapshotMeta = openraft::SnapshotMeta<u64, BasicNode>;
 pub(crate) type StoredMembership = openraft::StoredMembership<u64, BasicNode>;
-pub(crate) type Snapshot = openraft::Snapshot<TypeConfig>;
+pub(crate) type RaftSnapshot = openraft::Snapshot<TypeConfig>;

@@ -3,7 +3,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
     clippy::print_stderr,
     reason = "a test fails by panicking, and prints why it was skipped"
 )]

@@ -306,7 +306,7 @@ impl Driver {
                     self.step_state();
                 }
                 Err(error) => {
-                    self.notice(&ClusterNotice::EngineFailed { reason: error.to_string() })
+                    self.notice(&ClusterNotice::EngineFailed { reason: error.to_string() });
                 }
             },
             EngineEvent::Failed { reason } => self.notice(&ClusterNotice::EngineFailed { reason }),

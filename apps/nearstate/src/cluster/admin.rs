@@ -1,5 +1,5 @@
 //! Requests of operators to a node: one line of JSON over the Unix socket in the directory of its
-//! membership, and one line back. Whoever may use the directory may administer the node.
+//! membership, and one line back. A user that may use the directory may administer the node.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -67,8 +67,8 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
 }
 
 /// Answers one connection.
-pub(crate) fn answer(stream: UnixStream, carry_out: impl Fn(AdminRequest) -> Result<Value>) {
-    let reply = match receive::<AdminRequest>(&stream) {
+pub(crate) fn answer(stream: &UnixStream, carry_out: impl Fn(AdminRequest) -> Result<Value>) {
+    let reply = match receive::<AdminRequest>(stream) {
         Ok(request) => match carry_out(request) {
             Ok(value) => AdminReply::Done(value),
             Err(error) => AdminReply::Failed(error.to_string()),
@@ -76,7 +76,7 @@ pub(crate) fn answer(stream: UnixStream, carry_out: impl Fn(AdminRequest) -> Res
         Err(error) => AdminReply::Failed(error.to_string()),
     };
     // A client that has gone needs no reply.
-    let _ = send(&stream, &reply);
+    let _ = send(stream, &reply);
 }
 
 /// Sends a request and returns what the node answers.

@@ -143,9 +143,9 @@ impl ClusterHost<'_> {
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &host.name), ("ms", &ms)]);
-        let outcome = self.serve_partitions((&host, driver), &copies, &received);
+        self.serve_partitions((&host, driver), &copies, &received);
         handle.close();
-        outcome
+        Ok(())
     }
 
     /// Opens or creates the regions.
@@ -184,7 +184,7 @@ impl ClusterHost<'_> {
         (host, driver): (&FileHost, &Arc<ClusterDriver>),
         copies: &[OpenCopy],
         received: &Receiver<Message>,
-    ) -> Result<()> {
+    ) {
         let mut nodes: BTreeMap<PartitionId, Node> = BTreeMap::new();
         while let Ok(message) = received.recv() {
             match message {
@@ -216,7 +216,6 @@ impl ClusterHost<'_> {
         for node in nodes.into_values() {
             stop(node);
         }
-        Ok(())
     }
 
     /// The settings of the node of a partition.
@@ -413,7 +412,7 @@ struct OperatorContext {
 fn answer_operators(listener: UnixListener, context: OperatorContext) -> Result<()> {
     let run = move || {
         for stream in listener.incoming().flatten() {
-            admin::answer(stream, |request| context.carry_out(request));
+            admin::answer(&stream, |request| context.carry_out(request));
         }
     };
     let started = std::thread::Builder::new().name("ns-admin".to_owned()).spawn(run);

@@ -1,6 +1,7 @@
 //! `serve --cluster` as processes: three hosts on loopback addresses. Kills of the owner, restarts
 //! within the lease, and mistakes in cluster files.
 
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -33,20 +34,22 @@ fn cluster_file(folder: &Folder, lease: &str, ports: &[u16]) -> String {
          regions = \"{place}/{{host}}-{{partition}}\"\ndirectory = \"{place}/{{host}}.d\"\n"
     );
     for (number, name) in NAMES.iter().enumerate() {
-        text.push_str(&format!(
+        let _ = write!(
+            text,
             "[[host]]\nid = {}\nname = \"{name}\"\npeer = \"127.0.0.1:{}\"\n\
              membership = \"127.0.0.1:{}\"\nclients = \"127.0.0.{}\"\n",
             number + 1,
             ports[2 * number],
             ports[2 * number + 1],
             number + 1
-        ));
+        );
     }
-    text.push_str(&format!(
+    let _ = write!(
+        text,
         "[[partition]]\nid = 1\nname = \"amf\"\ngroup = [\"a\", \"b\", \"c\"]\nport = {}\n\
          region_max = \"64MiB\"\n",
         ports[6]
-    ));
+    );
     text
 }
 
@@ -143,8 +146,8 @@ impl Drop for Hosts {
             let _ = host.wait();
         }
         if std::thread::panicking() {
-            for number in 0..NAMES.len() {
-                eprintln!("--- {}\n{}", NAMES[number], self.log(number));
+            for (number, name) in NAMES.iter().enumerate() {
+                eprintln!("--- {name}\n{}", self.log(number));
             }
         }
     }
