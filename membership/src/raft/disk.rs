@@ -13,7 +13,7 @@
 //! invalid record with a valid one behind it is damage, and the directory is refused.
 //!
 //! After a failed write nothing more is written: what the disk has is unknown. Opening the
-//! directory again reads it, and writes the log to a new file, so that what was read is on the disk.
+//! directory again reads it, and writes the log to a new file, so that what was read is stored.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
