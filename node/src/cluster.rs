@@ -2,19 +2,19 @@
 //! [`nearstate_cluster::Host`], and one thread for each copy that carries out what takes long.
 //!
 //! ```text
-//! consensus engine --+                              +--> copy's thread: freeze, promote, demote,
-//! connections -------+--> driver: Host::step -------+     follow, serve   --> facts of the region
-//! time --------------+     lease, replicated word   +--> consensus engine: proposals
+//! engine ------------+                            +--> copy's thread: freeze, promote, demote,
+//! connections -------+--> driver: Host::step -----+        follow, serve  --> facts of the region
+//! time --------------+    lease, replicated word  +--> engine: proposals
 //! ```
 //!
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 
 mod driver;
-mod status;
 mod copy_thread;
 mod inbox;
 mod notice;
+mod status;
 
 pub use driver::{ClusterDriver, CopyConfig, DriverConfig, HostAddress};
 pub use notice::ClusterNotice;

@@ -252,7 +252,9 @@ mod tests {
             .iter()
             .map(|event| match event {
                 EngineEvent::Applied { index, .. } => *index,
-                other => panic!("{other:?}"),
+                other @ (EngineEvent::Restored { .. }
+                | EngineEvent::Failed { .. }
+                | EngineEvent::Recovered) => panic!("{other:?}"),
             })
             .collect();
         assert_eq!(indexes, (index + 1..=last).collect::<Vec<_>>());

@@ -340,7 +340,6 @@ impl Partition {
             if session.following()?.is_some() {
                 return refused("the region follows another one: promote it before it serves");
             }
-            session.begin_log()?;
         }
         self.shared.declare()?;
         self.group.set_served_view(view);

@@ -4,7 +4,6 @@ pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -14,6 +13,7 @@ use serde_json::Value;
 
 use admin::AdminRequest;
 use file::{ClusterFile, FileHost, FilePartition};
+use show::items;
 
 /// The file, and the host whose node is asked.
 #[derive(Debug, Args)]
@@ -167,12 +167,13 @@ fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let id = u64::from(file.host(name)?.id.0);
     let status = ask(node, &AdminRequest::Status)?;
-    let present = status.pointer("/membership/voters").and_then(Value::as_array);
-    let present = present.into_iter().flatten().filter_map(Value::as_str);
+    let present =
+        status.pointer("/membership/voters").and_then(Value::as_array).cloned().unwrap_or_default();
+    let present = present.iter().filter_map(Value::as_str);
     let present = present.filter_map(|name| file.host(name).ok().map(|host| u64::from(host.id.0)));
-    let mut members: std::collections::BTreeSet<u64> = present.collect();
-    let _ = if votes { members.insert(id) } else { members.remove(&id) };
-    ask(node, &AdminRequest::Voters(members.into_iter().collect()))?;
+    let mut wanted: std::collections::BTreeSet<u64> = present.collect();
+    let _ = if votes { wanted.insert(id) } else { wanted.remove(&id) };
+    ask(node, &AdminRequest::Voters(wanted.into_iter().collect()))?;
     Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
 }
 
@@ -180,14 +181,12 @@ fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let mut text = String::new();
-    let copies = status.get("partitions").and_then(Value::as_array);
-    for copy in copies.into_iter().flatten() {
-        let of = |name: &str| copy.get(name).and_then(Value::as_str);
-        let Some(name) = of("partition") else { continue };
-        if of("role") == Some("owner") {
+    for copy in items(&status, "partitions") {
+        let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
+        if copy.get("role").and_then(Value::as_str) == Some("owner") {
             let partition = partition_of(&file, name)?.id.0;
             ask(node, &AdminRequest::Drain { partition })?;
-            let _ = writeln!(text, "another member takes over {name}");
+            text.extend(["another member takes over ", name, "\n"]);
         }
     }
     Ok(if text.is_empty() { "the host owns no partition\n".to_owned() } else { text })

@@ -6,15 +6,14 @@
 //! | `identity` | the cluster and the host | nothing |
 //! | `vote` | the vote | a new file and a rename |
 //! | `snapshot` | the state machine | a new file and a rename |
-//! | `log` | entries, truncations, purges | appending; a new file when most is unused |
+//! | `log` | entries, truncations, purges | appending; a new file and a rename when it is large |
 //!
 //! A record has a header of 24 bytes (mark, size, sequence number, check value) and JSON. A record
 //! that was cut short by a crash is the last one, and was never acknowledged: it is dropped. An
 //! invalid record with a valid one behind it is damage, and the directory is refused.
 //!
 //! After a failed write nothing more is written: what the disk has is unknown. Opening the
-//! directory again reads it, and writes the log to a new file, so that what was read is on the
-//! disk.
+//! directory again reads it, and writes the log to a new file, so that what was read is stored.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -13,6 +13,9 @@ use nearstate_node::{ConsensusEngine as _, EngineEvent, StateMachine};
 /// No step of a test takes longer, unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
+/// Attempts to listen at the port of a host that starts again.
+const BIND_TRIES_MAX: u32 = 500;
+
 /// The commands that were applied, in their order, one a line.
 #[derive(Default)]
 pub(crate) struct Lines(Vec<u8>);
@@ -147,7 +150,16 @@ impl Cluster {
     }
 
     pub(crate) fn run(&mut self, id: u64) {
-        let host = Host::start(self.config(id)).unwrap();
+        // A connection of another test may have the port of a host that was stopped, for a moment.
+        let mut tries = 0;
+        let host = loop {
+            match Host::start(self.config(id)) {
+                Ok(host) => break host,
+                Err(error) => assert!(tries < BIND_TRIES_MAX, "{error}"),
+            }
+            tries += 1;
+            std::thread::park_timeout(Duration::from_millis(20));
+        };
         self.hosts.insert(id, host);
     }
 

@@ -40,19 +40,6 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// Draws the first position of a log that has none. Readers find that it has no entry. Of two
-    /// processes that do so at the same time, one draws the second position, which does no harm.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn draw_first_log_position(&self) -> Result<()> {
-        let tail = self.map().word(LOG_TAIL)?;
-        if tail.load(Ordering::Acquire) == 0 {
-            tail.fetch_add(1, Ordering::AcqRel);
-        }
-        self.check_not_truncated()
-    }
-
     /// How often a namespace became a logged one: R2.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use nearstate_cluster::{
     ViewNumber,
 };
 use nearstate_model::{Error, Result};
-use nearstate_store::{FollowPosition, FollowState, Following, LogIdentity};
+use nearstate_store::{FollowPosition, FollowState, Following, Kind, LogIdentity, Region, Schema};
 
 use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
 
@@ -21,6 +21,9 @@ use super::notice::{ClusterNotice, Notices};
 
 /// The interval of looks at the region, and between two attempts of a task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The namespace of a new partition. It has no records.
+pub(super) const FIRST_NAMESPACE: &str = "nearstate.cluster";
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,7 @@ impl CopyTask {
 pub(super) struct CopyShared {
     pub(super) partition: PartitionId,
     pub(super) copy: Partition,
+    region: Region,
     tasks: Mutex<Tasks>,
     changed: Condvar,
     inbox: Arc<DriverInbox>,
@@ -80,12 +84,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl CopyThread {
     pub(super) fn start(
         (partition, copy): (PartitionId, Partition),
+        region: Region,
         inbox: Arc<DriverInbox>,
         notices: Notices,
     ) -> Result<Self> {
         let shared = Arc::new(CopyShared {
             partition,
             copy,
+            region,
             tasks: Mutex::default(),
             changed: Condvar::new(),
             inbox,
@@ -202,6 +208,9 @@ impl CopyShared {
                     let place = FollowPosition { position: seal.position, check: seal.check };
                     (log_of(&seal), place)
                 });
+                if seal.is_none() {
+                    self.begin_log()?;
+                }
                 self.copy.promote(origin.0, seal).map(drop)
             }
             CopyTask::Demote { view, seal } => self.demote(*view, *seal),
@@ -211,6 +220,13 @@ impl CopyShared {
                 self.copy.follow(&FollowTarget { view, address, clients, discards })
             }
         }
+    }
+
+    /// A member counts from the first position on, which the declaration of a namespace draws. So
+    /// a new partition has one namespace from the beginning.
+    fn begin_log(&self) -> Result<()> {
+        let schema = Schema { kind: Kind::Value, ..Schema::default() };
+        self.region.session()?.namespace(FIRST_NAMESPACE, &schema).map(drop)
     }
 
     fn freeze(&self, view: ViewNumber) -> Result<()> {

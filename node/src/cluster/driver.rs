@@ -18,9 +18,9 @@ use nearstate_store::{Region, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
-use crate::peer::{ClientTls, PartitionInput, PeerEvent, PeerListener};
+use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
 
-use super::copy_thread::{CopyShared, CopyTask, CopyThread, monotonic};
+use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
 use super::notice::ClusterNotice;
 use super::status::{ClusterStatus, CopyStatus, MemberStatus};
@@ -183,6 +183,12 @@ impl ClusterDriver {
         Ok(Self { inbox, is_over, host, copies: opened, published, thread: Some(thread) })
     }
 
+    /// The members that are connected to this host, the owner of the partition.
+    pub fn members(&self, partition: PartitionId) -> Vec<FollowerStats> {
+        let copy = self.copies.get(&partition);
+        copy.map_or_else(Vec::new, |copy| copy.copy.members())
+    }
+
     /// What this host knows at present.
     pub fn status(&self) -> ClusterStatus {
         // The driver never waits for a region, so the lock is not held while one is read.
@@ -214,7 +220,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
         partition: partition.0,
         host: own,
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
-        namespaces: config.namespaces.clone(),
+        namespaces: config.namespaces.iter().cloned().chain([FIRST_NAMESPACE.to_owned()]).collect(),
         members_max: config.hosts.len(),
         tls: config.tls.clone(),
         on_event: config.on_peer_event,
@@ -222,7 +228,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
     };
     let opened = Partition::open(opened, &copy.region)?;
     let notices = Arc::clone(&config.on_notice);
-    CopyThread::start((partition, opened), Arc::clone(inbox), notices)
+    CopyThread::start((partition, opened), copy.region.clone(), Arc::clone(inbox), notices)
 }
 
 fn now() -> Monotonic {

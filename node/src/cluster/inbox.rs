@@ -122,8 +122,7 @@ impl DriverInbox {
 }
 
 impl Inputs {
-    /// Of two acknowledgements on one connection the later one counts, with the later stamp of
-    /// both.
+    /// Of two acknowledgements on one connection the later one counts, with the higher stamp.
     fn acknowledge(&mut self, key: (PartitionId, String), mut input: PartitionInput) {
         let earlier = self.acknowledged.remove(&key);
         if let (

@@ -1,4 +1,4 @@
-//! What a host of a cluster tells its log and its operators.
+//! What the driver and the copies' threads tell the program.
 
 use std::sync::Arc;
 

@@ -145,50 +145,8 @@ impl MemoryUpkeep<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearstate_node::executor::{Executor, ExecutorConfig};
     use nearstate_store::{CreateOptions, NamespaceLimits, Region, Schema};
     use std::cell::Cell;
-
-    /// After some looks a region without writers is only read: no byte of it changes, so no record
-    /// is moved, and no memory is given back.
-    #[test]
-    fn an_idle_region_is_only_looked_at() {
-        const RECORDS: u32 = 6000;
-        /// More than the looks between two times at which memory is given back.
-        const LOOKS: u32 = 3 * LOOKS_FREE;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r");
-        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        let region = Region::create(&path, &options).unwrap();
-        let session = region.session().unwrap();
-        let ns = session.namespace("ue", &Schema::default()).unwrap();
-        for number in 0..RECORDS {
-            session.put(ns, &number.to_be_bytes(), &[7; 1000]).unwrap();
-        }
-        // Every tenth record stays, and none of the chunks is free.
-        for number in (0..RECORDS).filter(|number| number % 10 != 0) {
-            assert!(session.delete(ns, &number.to_be_bytes()).unwrap());
-        }
-        let content = move || std::fs::read(&path).unwrap();
-        Executor::new(&ExecutorConfig::default()).unwrap().run(async move {
-            let mut upkeep = MemoryUpkeep {
-                session: &session,
-                clock: Clock::new(),
-                free_least: u64::MAX,
-                looks: 0,
-            };
-            let scattered = content();
-            for _ in 0..LOOKS {
-                upkeep.look(false).await.unwrap();
-            }
-            let settled = content();
-            assert!(settled != scattered, "nothing was moved");
-            for _ in 0..LOOKS {
-                upkeep.look(false).await.unwrap();
-            }
-            assert!(content() == settled, "a look at an idle region changes it");
-        });
-    }
 
     thread_local! {
         static REPORTS: Cell<u64> = const { Cell::new(0) };

@@ -156,16 +156,6 @@ impl Session {
         if is_lossless { self.member.keep_log() } else { self.relax_streams() }
     }
 
-    /// Opens the log, also if no namespace is logged yet, and gives it its first position. So a
-    /// follower that has everything reports a position above 0.
-    ///
-    /// # Errors
-    /// `Full`, `Stalled`, `Damaged`, `Forked`.
-    pub fn begin_log(&self) -> Result<()> {
-        self.member.open_log()?;
-        self.member.draw_first_log_position()
-    }
-
     /// The log refuses no commits any more, unless a namespace wants it.
     pub(crate) fn relax_streams(&self) -> Result<()> {
         // Before the namespaces: a later declaration changes it.

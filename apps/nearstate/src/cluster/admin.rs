@@ -1,5 +1,5 @@
 //! Requests of operators to a node: one line of JSON over the Unix socket in the directory of its
-//! membership, and one line back. A process that may use the directory may administer the node.
+//! membership, and one line back. A user that may use the directory may administer the node.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;

@@ -378,7 +378,7 @@ fn partitions(
     raw: Vec<RawPartition>,
     hosts: &[FileHost],
 ) -> std::result::Result<Vec<FilePartition>, String> {
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     if let Some(twice) = hosts.iter().find(|host| !names.insert(&host.name)) {
         return Err(ConfigError::DuplicateHostName(twice.name.clone()).to_string());
     }
@@ -469,12 +469,16 @@ port = 6379
         assert!(file.host("d").unwrap_err().to_string().contains("it has a, b, c"));
     }
 
+    /// A host with the name of another one.
+    const FOURTH: &str = "[[host]]\nid = 4\nname = \"a\"\npeer = \"127.0.0.1:7004\"\n\
+                          membership = \"127.0.0.1:7104\"\n[[partition]]";
+
     #[test]
     fn each_mistake_has_its_own_error() {
         for (from, to, error) in [
             ("\"a\", \"b\", \"c\"", "\"a\", \"b\", \"d\"", "names host \"d\", which is unknown"),
             ("id = 2", "id = 1", "two hosts have the number 1"),
-            ("name = \"b\"", "name = \"a\"", "two hosts have the name \"a\""),
+            ("[[partition]]", FOURTH, "two hosts have the name \"a\""),
             ("copies = 3", "copies = 4", "4 copies are configured, but only 3 hosts"),
             ("copies = 3", "copies = 2", "has 3 hosts, but 2 copies are configured"),
             ("copies = 3", "copies = 3\nacknowledgements = 1", "at least 2"),

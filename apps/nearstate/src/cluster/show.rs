@@ -68,29 +68,35 @@ fn text(value: &Value) -> String {
     }
 }
 
+/// The items of a list in an object.
+pub(crate) fn items<'v>(value: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> {
+    value.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn field(value: &Value, name: &str) -> String {
+    text(value.get(name).unwrap_or(&Value::Null))
+}
+
 /// The statuses of some hosts as a table.
 pub(crate) fn table(statuses: &[Value]) -> String {
     let head =
         ["PARTITION", "HOST", "ROLE", "VIEW", "OWNER", "FULL", "LEASE ms", "POSITION", "LAG"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for status in statuses {
-        let host = text(&status["host"]);
-        for copy in status["partitions"].as_array().into_iter().flatten() {
-            let lags = copy["members"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(|member| format!("{}:{}", text(&member["host"]), text(&member["lag"])));
+        let host = field(status, "host");
+        for copy in items(status, "partitions") {
+            let lags = items(copy, "members")
+                .map(|member| format!("{}:{}", field(member, "host"), field(member, "lag")));
             let lags = lags.collect::<Vec<_>>().join(" ");
             rows.push(vec![
-                text(&copy["partition"]),
+                field(copy, "partition"),
                 host.clone(),
-                text(&copy["role"]),
-                text(&copy["view"]),
-                text(&copy["owner"]),
-                text(&copy["full"]),
-                text(&copy["lease_ms"]),
-                text(&copy["position"]),
+                field(copy, "role"),
+                field(copy, "view"),
+                field(copy, "owner"),
+                field(copy, "full"),
+                field(copy, "lease_ms"),
+                field(copy, "position"),
                 if lags.is_empty() { "-".to_owned() } else { lags },
             ]);
         }
@@ -105,22 +111,18 @@ pub(crate) fn table(statuses: &[Value]) -> String {
         let _ = writeln!(out, "{}", line.trim_end());
     }
     for status in statuses {
-        let membership = &status["membership"];
+        let membership = status.get("membership").unwrap_or(&Value::Null);
         let _ = writeln!(
             out,
             "{}: the membership is led by {}, voters {}, applied {}{}",
-            text(&status["host"]),
-            text(&membership["leader"]),
-            text(&membership["voters"]),
-            text(&membership["applied"]),
-            match &membership["failure"] {
-                Value::String(failure) => format!(", FAILED: {failure}"),
-                Value::Null
-                | Value::Bool(_)
-                | Value::Number(_)
-                | Value::Array(_)
-                | Value::Object(_) => String::new(),
-            }
+            field(status, "host"),
+            field(membership, "leader"),
+            field(membership, "voters"),
+            field(membership, "applied"),
+            membership
+                .get("failure")
+                .and_then(Value::as_str)
+                .map_or_else(String::new, |failure| format!(", FAILED: {failure}"))
         );
     }
     out

@@ -15,6 +15,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, DriverConfig, Node, PeerListener,
 };
+use nearstate_resp::replication::{Replica, ReplicaSource};
 use nearstate_resp::server::RespServer;
 use nearstate_store::{CreateOptions, Region};
 use serde_json::{Value, json};
@@ -92,6 +93,19 @@ struct OpenCopy {
     _lock: region_lock::RegionLock,
 }
 
+/// The members of an owned partition, for clients.
+#[derive(Debug)]
+struct ListedMembers {
+    driver: Arc<ClusterDriver>,
+    partition: PartitionId,
+}
+
+impl ReplicaSource for ListedMembers {
+    fn replicas(&self) -> Vec<Replica> {
+        peers::replicas(self.driver.members(self.partition))
+    }
+}
+
 /// What a host of a cluster is started with.
 pub(super) struct ClusterHost<'s> {
     pub(super) settings: &'s Settings,
@@ -129,7 +143,7 @@ impl ClusterHost<'_> {
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &host.name), ("ms", &ms)]);
-        self.serve_partitions(&host, &copies, &received);
+        self.serve_partitions((&host, driver), &copies, &received);
         handle.close();
         Ok(())
     }
@@ -165,7 +179,12 @@ impl ClusterHost<'_> {
     }
 
     /// Starts and stops the nodes of partitions until a signal.
-    fn serve_partitions(&self, host: &FileHost, copies: &[OpenCopy], received: &Receiver<Message>) {
+    fn serve_partitions(
+        &self,
+        (host, driver): (&FileHost, &Arc<ClusterDriver>),
+        copies: &[OpenCopy],
+        received: &Receiver<Message>,
+    ) {
         let mut nodes: BTreeMap<PartitionId, Node> = BTreeMap::new();
         while let Ok(message) = received.recv() {
             match message {
@@ -176,7 +195,7 @@ impl ClusterHost<'_> {
                 Message::Owned(partition) => {
                     let copy = copies.iter().find(|copy| copy.partition.id == partition);
                     if let Some(copy) = copy.filter(|_| !nodes.contains_key(&partition)) {
-                        match self.start_node(host, copy) {
+                        match self.start_node((host, driver), copy) {
                             Ok(node) => drop(nodes.insert(partition, node)),
                             Err(error) => {
                                 let name = &copy.partition.name;
@@ -212,7 +231,11 @@ impl ClusterHost<'_> {
     }
 
     /// Serves the clients of a partition that this host owns.
-    fn start_node(&self, host: &FileHost, copy: &OpenCopy) -> Result<Node> {
+    fn start_node(
+        &self,
+        (host, driver): (&FileHost, &Arc<ClusterDriver>),
+        copy: &OpenCopy,
+    ) -> Result<Node> {
         let address = SocketAddr::new(host.clients, copy.partition.port);
         let settings = self.partition_settings(host, &copy.partition);
         let bytes = copy.region.inspect()?.bytes_max;
@@ -226,6 +249,8 @@ impl ClusterHost<'_> {
         let config = super::config(&settings, &self.place, self.tls, budget.core_bytes_max);
         let node = Node::start(&config, &copy.region, &protocols)?;
         server.set_port(address.port());
+        let (driver, partition) = (Arc::clone(driver), copy.partition.id);
+        server.replicas.set(Arc::new(ListedMembers { driver, partition }));
         let fields: &log::LogFields<'_> =
             &[("address", &address), ("protocol", &"resp"), ("partition", &copy.partition.name)];
         log::emit(log::LISTENING, fields);

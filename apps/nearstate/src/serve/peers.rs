@@ -19,15 +19,20 @@ struct ListedFollowers(FollowerList);
 
 impl ReplicaSource for ListedFollowers {
     fn replicas(&self) -> Vec<Replica> {
-        let now = now_ms_coarse();
-        let of = |one: FollowerStats| Replica {
-            address: one.address,
-            position: one.acknowledged,
-            is_joining: one.is_joining,
-            lag_seconds: now.saturating_sub(one.acknowledged_ms) / 1000,
-        };
-        self.0.followers().into_iter().map(of).collect()
+        replicas(self.0.followers())
     }
+}
+
+/// Followers as clients see them.
+pub(super) fn replicas(followers: Vec<FollowerStats>) -> Vec<Replica> {
+    let now = now_ms_coarse();
+    let of = |one: FollowerStats| Replica {
+        address: one.address,
+        position: one.acknowledged,
+        is_joining: one.is_joining,
+        lag_seconds: now.saturating_sub(one.acknowledged_ms) / 1000,
+    };
+    followers.into_iter().map(of).collect()
 }
 
 /// Serves followers, if there is an address for them.

@@ -175,17 +175,20 @@ mod tests {
         let expected = [
             ("none", vec![]),
             ("hyper-thread", vec![2, 3]),
-            ("collocated-l3", vec![4, 6]),
+            ("collocated-node", vec![4, 6]),
             ("non-collocated-20", vec![2, 4]),
         ];
         assert_eq!(shown, expected);
         assert_eq!(missing, Vec::<String>::new());
         assert_eq!(host_cpus(&topology, &all), [0, 1]);
         let one = chosen(&all, &["collocated".to_owned(), "none".to_owned()], &missing).unwrap();
-        assert_eq!(one.iter().map(|one| &*one.name).collect::<Vec<_>>(), ["none", "collocated-l3"]);
+        assert_eq!(
+            one.iter().map(|one| &*one.name).collect::<Vec<_>>(),
+            ["none", "collocated-node"]
+        );
         let levels: Vec<_> = plan_rows(&topology, &[100, 300, 500]).unwrap();
         let levels: Vec<_> = levels.iter().map(|row| (&*row.level, &*row.pairing)).collect();
-        let high = "collocated-l3";
+        let high = "collocated-node";
         assert_eq!(levels, [("low", "hyper-thread"), ("medium", high), ("high", high)]);
     }
 
@@ -193,7 +196,8 @@ mod tests {
     fn pairings_that_a_machine_does_not_have_are_named() {
         let topology = server();
         let cpus = topology.cpus().iter().filter(|cpu| [0, 2].contains(&cpu.number)).cloned();
-        let parts = nearstate_numa::TopologyParts { cpus: cpus.collect(), ..Default::default() };
+        let (cpus, nodes) = (cpus.collect(), topology.nodes().to_vec());
+        let parts = nearstate_numa::TopologyParts { cpus, nodes, ..Default::default() };
         let topology = Topology::new(parts).unwrap();
         let (all, missing) = pairings_of(&topology);
         assert_eq!(all.len(), 2, "{all:?}");
