@@ -269,9 +269,12 @@ mod tests {
         let rows = plan(&run()).rows;
         assert_eq!(rows[1][..5], ["500", "high", "0,2", "collocated-l3", "9.54 us"]);
         assert_eq!(rows[1][5], "collocated-l3, 9.54 us");
-        let text = text(&run());
-        let row = text.lines().find(|line| line.contains("500 │ none")).unwrap();
-        assert!(row.contains("450") && row.trim_end().ends_with('4'), "{row}");
+        let rows = points(&run()).rows;
+        let row = rows.iter().find(|row| row[0] == "500").unwrap();
+        assert_eq!(
+            (&row[..3], row[10].as_str()),
+            (&["500", "none", "450"].map(str::to_owned)[..], "4")
+        );
     }
 
     #[test]
