@@ -270,7 +270,8 @@ mod tests {
         assert_eq!(rows[1][..5], ["500", "high", "0,2", "collocated-l3", "9.54 us"]);
         assert_eq!(rows[1][5], "collocated-l3, 9.54 us");
         let rows = points(&run()).rows;
-        let row = rows.iter().find(|row| row[0] == "500").unwrap();
+        let of_level = |row: &&Vec<String>| row.first().is_some_and(|level| level == "500");
+        let row = rows.iter().find(of_level).unwrap();
         assert_eq!(
             (&row[..3], row[10].as_str()),
             (&["500", "none", "450"].map(str::to_owned)[..], "4")
