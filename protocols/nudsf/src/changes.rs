@@ -117,7 +117,7 @@ struct NotifiableChange {
     time_ms: u64,
 }
 
-/// A storage, and who is notified of its changes.
+/// A storage, and the subscriptions that its changes are matched with.
 struct WatchedStorage {
     namespaces: StorageNamespaces,
     /// The URI, relative without an `apiRoot`.

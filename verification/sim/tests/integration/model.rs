@@ -29,7 +29,7 @@ struct ModelHost {
     origin: u64,
     position: u64,
     replicated: u64,
-    /// Stored: the view, the revision, and who is being evicted.
+    /// Stored: the view, the revision, and the member that is being evicted.
     record: (u64, u64, Option<usize>),
     /// Valid: which members have granted it.
     lease: Option<[bool; HOSTS]>,
