@@ -12,6 +12,7 @@ mod demo;
 mod soak;
 mod guest;
 mod suites;
+mod watchdog;
 mod figures;
 mod instructions;
 mod packages;

@@ -1,9 +1,10 @@
 //! `cargo xtask test`: every suite of tests, side by side, then a table with their times and
 //! the slowest test programs.
 
+use crate::watchdog::{self, SILENCE_MAX};
 use crate::{packages, run};
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
@@ -186,10 +187,17 @@ fn run_one(root: &Path, suite: &Suite, mut print: impl FnMut(&str)) -> SuiteOutp
     };
     // The command holds the writing end of the pipe: without this, reading would not end.
     drop(command);
-    for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
-        let line = String::from_utf8_lossy(&line);
-        print(&line);
-        output.take_line(&line);
+    let is_done = watchdog::each_line(reader, child.id(), SILENCE_MAX, |line| {
+        print(line);
+        output.take_line(line);
+    });
+    if !is_done {
+        let minutes = SILENCE_MAX.as_secs() / 60;
+        print(&format!(
+            "FAIL  nothing was printed for {minutes} minutes, so the suite was ended: look above for \
+             tests that have been running for over 60 seconds, in {}",
+            output.running
+        ));
     }
     std::io::stdout().flush().unwrap_or_default();
     let is_success = child.wait().is_ok_and(|status| status.success());

@@ -1,0 +1,94 @@
+//! Ends a command that prints nothing for too long: a test that waits for ever must not keep the
+//! others from being reported.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// A suite that prints no line for so long hangs. Test programs name a test that has run for a
+/// minute, and the longest step of a build takes some minutes on two busy cores.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// Gives each line of a command's output to `take`. If none comes for `silence_max`, kills the
+/// process with all that it has started. Returns false then.
+pub(crate) fn each_line(
+    output: impl Read + Send,
+    process: u32,
+    silence_max: Duration,
+    mut take: impl FnMut(&str),
+) -> bool {
+    std::thread::scope(|scope| {
+        let (sender, lines) = channel();
+        scope.spawn(move || {
+            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+            // The receiver stays until this thread has ended.
+            lines.map(|line| sender.send(line)).take_while(Result::is_ok).count()
+        });
+        let mut is_alive = true;
+        loop {
+            match lines.recv_timeout(silence_max) {
+                Ok(line) => take(&String::from_utf8_lossy(&line)),
+                Err(RecvTimeoutError::Disconnected) => return is_alive,
+                // What was killed closes its end of the pipe.
+                Err(RecvTimeoutError::Timeout) => {
+                    is_alive = false;
+                    kill_with_children(process);
+                }
+            }
+        }
+    })
+}
+
+/// Kills a process and what it has started. Parents first: they start nothing meanwhile.
+fn kill_with_children(process: u32) {
+    let mut all = vec![process.to_string()];
+    let mut next = 0;
+    while let Some(parent) = all.get(next).cloned() {
+        next += 1;
+        let signal = ["-c", "kill -KILL \"$0\"", &parent];
+        let threads = std::fs::read_dir(format!("/proc/{parent}/task"));
+        for thread in threads.into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(thread.path().join("children"));
+            all.extend(children.unwrap_or_default().split_whitespace().map(str::to_owned));
+        }
+        // One that has ended needs no signal.
+        let _ = Command::new("sh").args(signal).status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    fn run(script: &str, silence_max: Duration) -> (bool, Vec<String>) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (output, mut lines) = (child.stdout.take().unwrap(), Vec::new());
+        let is_done =
+            each_line(output, child.id(), silence_max, |line| lines.push(line.to_owned()));
+        child.wait().unwrap();
+        (is_done, lines)
+    }
+
+    #[test]
+    fn a_command_that_prints_nothing_is_killed_with_its_children() {
+        // The child of the child holds the pipe: if it lived, this test would not end.
+        let (is_done, lines) = run("echo begun; (sleep 100000; echo late) & wait", SILENCE);
+        assert!(!is_done);
+        assert_eq!(lines, ["begun"]);
+    }
+
+    /// Short, so that the test is: what is killed earlier than it would print prints less.
+    const SILENCE: Duration = Duration::from_millis(300);
+
+    #[test]
+    fn all_lines_of_a_command_that_ends_are_taken() {
+        let (is_done, lines) = run("echo one; echo two", SILENCE_MAX);
+        assert!(is_done);
+        assert_eq!(lines, ["one", "two"]);
+    }
+}
