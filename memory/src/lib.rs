@@ -89,4 +89,5 @@ pub use txn::plan::{
     CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess, UsageChanges,
 };
 pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};
+pub use txn::single_logged::{LogRequest, LoggedOutcome};
 pub use usage::{NamespaceLimits, NamespaceUsage};

@@ -1,5 +1,6 @@
 //! Commits: of one record, and of many records at once.
 
+pub(crate) mod single_logged;
 pub(crate) mod commit;
 pub(crate) mod count;
 pub(crate) mod finish;

@@ -167,6 +167,8 @@ impl Member {
             crash_point!("hold.released");
             self.trim_queue(&arena, class)?;
         }
+        // The next call begins with it, and it was last used when it was replaced.
+        map.prefetch_lines(queue.head.load(Ordering::Relaxed), 1);
         Ok(true)
     }
 }

@@ -115,7 +115,12 @@ impl Member {
     }
 
     /// A pending transaction cell with room for `lines`, and for the line of the log.
-    fn allocate_txn_cell(&self, lines: u64, kinds: u64, is_logged: bool) -> Result<TxnCell<'_>> {
+    pub(crate) fn allocate_txn_cell(
+        &self,
+        lines: u64,
+        kinds: u64,
+        is_logged: bool,
+    ) -> Result<TxnCell<'_>> {
         invariant!(lines <= LINES_MAX, "a transaction of {lines} lines exceeds {LINES_MAX}");
         let at = self.allocate(LINE * (lines + 1 + u64::from(is_logged)))?;
         let [head, _, _, status, count, of_each_kind, position, _] =
@@ -344,7 +349,7 @@ impl Member {
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. Returns true if an
     /// entry moved.
-    fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
+    pub(crate) fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
         invariant!(inserts > 0, "room is made for no entry");
         if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
@@ -384,7 +389,7 @@ impl Member {
 
     /// Assigns the version of a new record, and raises the stamp of a bucket that loses a record.
     /// Both are harmless if the transaction is undone.
-    fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
+    pub(crate) fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
         let map = self.map();
         let word = map.word(access.lock_at)?;
         let payload = word.load(Ordering::Relaxed) & lock::PAYLOAD;
@@ -462,7 +467,7 @@ impl Member {
         Ok(true)
     }
 
-    fn intend(
+    pub(crate) fn intend(
         &self,
         access: &RecordAccess,
         txn: TxnCell<'_>,
@@ -534,7 +539,7 @@ impl Member {
         }
         if plan.position != 0 {
             // More than a transaction of this size holds, so that nothing stays for long.
-            self.tidy_log(plan.position, plan.held.0, 4 + 2 * plan.held.1)?;
+            self.tidy_log(plan.position, plan.held.0, 1 + plan.held.1)?;
         }
         // The lines of the transaction were retired too.
         for _ in 0..=plan.accesses.len() / ACCESSES_PER_LOOK {

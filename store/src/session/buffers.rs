@@ -195,11 +195,10 @@ const KEPT_MAX: usize = 1 << 20;
 
 impl Buffers {
     /// True if a transaction of one record can be committed as a write of one record: it has no
-    /// events, is not logged, and what the records of the namespace take is not counted.
+    /// events, and what the records of the namespace take is not counted.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
-        const NOT_DIRECT: u64 =
-            namespace_flags::LIMITED | namespace_flags::LOGGED | namespace_flags::FOLLOWED;
+        const NOT_DIRECT: u64 = namespace_flags::LIMITED | namespace_flags::FOLLOWED;
         let is_direct = |entry: &TxnEntry| entry.flags & NOT_DIRECT == 0;
         self.plan.events.all.is_empty() && self.entries.first().is_none_or(is_direct)
     }

@@ -123,8 +123,9 @@ impl WriteSet<'_> {
         let key = self.buffers.bytes(entry.key);
         let known = entry.seen.map_or(KnownSlot::Unknown, KnownSlot::Read);
         let target = WriteTarget { hash: entry.hash, key, known };
-        let flags =
-            FlagCheck { table, namespace: entry.table, mask: u64::MAX, expected: entry.flags };
+        let (namespace, expected) = (entry.table, entry.flags);
+        let log_mark = self.log_mark(0)?;
+        let flags = FlagCheck { table, namespace, mask: u64::MAX, expected, log_mark };
         let written = session.write_single(flags, target, draft, |record| {
             let at = record.map_or(0, |cell| cell.at());
             Ok(entry.seen.is_none_or(|seen| seen.at == at))
@@ -135,7 +136,7 @@ impl WriteSet<'_> {
                 self.entry_mut(0).after = draft.map(|_| version);
                 Ok(())
             }
-            SingleWrite::Refused | SingleWrite::FlagsChanged => Err(self.conflict(0)),
+            SingleWrite::Refused | SingleWrite::Unsettled => Err(self.conflict(0)),
         }
     }
 

@@ -140,11 +140,11 @@ impl RecordForUpdate<'_> {
         if !self.namespace.kind.has(Form::Value) {
             return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
         }
-        if self.flags()? & NEEDS_TXN == 0 {
+        if let Some(flags) = self.direct(NEEDS_TXN)? {
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Value);
                 let draft = self.session.draft(lookup, &[], value, &[])?;
-                self.publish(draft, NEEDS_TXN)
+                self.publish(draft, flags)
             })?;
             if let Some(outcome) = written {
                 return Ok(outcome);
@@ -164,7 +164,8 @@ impl RecordForUpdate<'_> {
         if self.view.form() != Form::Blocks {
             return Err(other_form(self.view.form()));
         }
-        if self.flags()? & CHANGES_NEED_TXN == 0 && !self.view.is_divided() {
+        let direct = self.direct(CHANGES_NEED_TXN)?.filter(|_| !self.view.is_divided());
+        if let Some(flags) = direct {
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Blocks);
                 let mut splice = Splice::default();
@@ -173,7 +174,7 @@ impl RecordForUpdate<'_> {
                 } else {
                     self.patched(lookup, names, changes)?
                 };
-                self.publish(draft, CHANGES_NEED_TXN)
+                self.publish(draft, flags)
             })?;
             if let Some(outcome) = written {
                 return Ok(outcome);
@@ -199,9 +200,11 @@ impl RecordForUpdate<'_> {
         }
     }
 
+    /// What a direct write checks; `None` if it needs a transaction, for one of these flags.
     #[inline]
-    fn flags(&self) -> Result<u64> {
-        self.session.member.namespace_flags(self.namespace.index)
+    fn direct(&self, mask: u64) -> Result<Option<FlagCheck<'_>>> {
+        let flags = self.session.member.namespace_flags(self.namespace.index)?;
+        Ok(FlagCheck::of_direct((self.table, self.namespace.index), mask, flags))
     }
 
     #[inline]
@@ -212,16 +215,10 @@ impl RecordForUpdate<'_> {
     /// Publishes a draft if the record has not changed; `None` if the write needs a transaction:
     /// the namespace needs them now, or an evacuation has moved the record.
     #[inline]
-    fn publish(&self, draft: PendingCell, mask: u64) -> Result<Option<Outcome>> {
+    fn publish(&self, draft: PendingCell, flags: FlagCheck<'_>) -> Result<Option<Outcome>> {
         invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
-        invariant!(
-            mask & (NEEDS_TXN | CHANGES_NEED_TXN) != 0,
-            "the flags {mask:#x} allow a direct write"
-        );
         let target =
             WriteTarget { hash: self.hash, key: self.key, known: KnownSlot::Read(self.seen) };
-        let flags =
-            FlagCheck { table: self.table, namespace: self.namespace.index, mask, expected: 0 };
         let mut current = None;
         let written = self.session.write_single(flags, target, Some(draft), |record| {
             // The pin prevents reuse of the cell, so the same offset is the same version.
@@ -237,7 +234,7 @@ impl RecordForUpdate<'_> {
             // An evacuation has moved the record to another cell: a transaction finds it.
             SingleWrite::Refused if current == Some(self.view.version()) => None,
             SingleWrite::Refused => Some(Outcome::Refused { current }),
-            SingleWrite::FlagsChanged => None,
+            SingleWrite::Unsettled => None,
         })
     }
 

@@ -56,9 +56,9 @@ impl Session {
             }
             // A patch of an existing record changes no tag, so it changes no index.
             let mask = if seen.is_some() { CHANGES_NEED_TXN } else { NEEDS_TXN };
-            if self.member.namespace_flags(namespace.index)? & mask != 0 {
-                return Ok(None);
-            }
+            let flags = self.member.namespace_flags(namespace.index)?;
+            let place = (lookup.table, namespace.index);
+            let Some(flags) = FlagCheck::of_direct(place, mask, flags) else { return Ok(None) };
             invariant!(lookup.form == Form::Blocks, "a patch makes a record of blocks");
             let draft = match self.patched(lookup, seen, changes, None) {
                 Ok(draft) => draft,
@@ -69,13 +69,11 @@ impl Session {
             };
             let target =
                 WriteTarget { hash: lookup.hash, key, known: KnownSlot::Read(found.token) };
-            let flags =
-                FlagCheck { table: lookup.table, namespace: namespace.index, mask, expected: 0 };
             let is_same =
                 |record: Option<Cell<'_>>| Ok(record.map_or(0, |cell| cell.at()) == found.token.at);
             match self.write_single(flags, target, Some(draft), is_same)? {
                 SingleWrite::Made { version } => return Ok(Some(Outcome::Done { version })),
-                SingleWrite::FlagsChanged => return Ok(None),
+                SingleWrite::Unsettled => return Ok(None),
                 // Another writer has changed the record: that write made progress.
                 SingleWrite::Refused => {}
             }

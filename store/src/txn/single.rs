@@ -1,4 +1,4 @@
-//! Writes of one record. In a namespace without indexes, watches and stream a write takes the
+//! Writes of one record. In a namespace without indexes, watches and limits a write takes the
 //! direct path of `write.rs` and `patch.rs`; elsewhere it is a transaction of one record.
 
 use nearstate_memory::KnownSlot;
@@ -19,9 +19,9 @@ impl Session {
     ///
     /// # Errors
     /// `KeyTooLarge`, `ValueTooLarge`, `WrongKind`, `Full`, `Stalled`, `Damaged`, `Forked`; nothing
-    /// was changed then. In a namespace that has tags, is watched or streamed, a put is a
-    /// transaction of one record: then also `Deadline`, `BadArgument` (a tag is required),
-    /// `Behind`, `TransactionTooLarge`.
+    /// was changed then. In a namespace that is logged also `Fenced`, `Behind`,
+    /// `TransactionTooLarge`. In one that has tags or limits, or is watched, a put is a transaction
+    /// of one record: then also `Deadline`, `BadArgument` (a tag is required).
     #[inline]
     pub fn put(&self, namespace: Namespace, key: &[u8], value: &[u8]) -> Result<u64> {
         match self.put_if(namespace, key, value, Condition::Always)? {
@@ -104,8 +104,8 @@ impl Session {
     /// Deletes a record and its index entries. False if the record does not exist or has expired.
     ///
     /// # Errors
-    /// `Stalled`, `Damaged`, `Forked`; in a namespace that has tags, is watched or streamed also
-    /// `Full`, `Deadline`, `Behind`.
+    /// `Stalled`, `Damaged`, `Forked`; in a namespace that has tags or limits, is watched or logged
+    /// also `Full`, `Deadline`, `Fenced`, `Behind`.
     #[inline]
     pub fn delete(&self, namespace: Namespace, key: &[u8]) -> Result<bool> {
         Ok(matches!(self.delete_if(namespace, key, Condition::Present)?, Outcome::Done { .. }))
@@ -121,7 +121,8 @@ impl Session {
         key: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
-        match self.member.operation(|| self.delete_direct(namespace, key, condition))? {
+        // In a namespace that is logged, a deletion takes a cell of the log.
+        match self.member.with_reserve(|| self.delete_direct(namespace, key, condition))? {
             Some(outcome) => Ok(outcome),
             None if namespace.kind() == Kind::Counters => {
                 self.delete_counted(namespace, key, condition)
@@ -140,8 +141,8 @@ impl Session {
     /// # Errors
     /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
     /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`, `Deadline` (other sessions change
-    /// the record all the time); nothing was changed then. In a namespace that is watched or
-    /// streamed, and of a new record in one that has tags, also as [`Session::put`].
+    /// the record all the time); nothing was changed then. In a namespace that is watched, logged or
+    /// has limits, and of a new record in one that has tags, also as [`Session::put`].
     pub fn patch(
         &self,
         namespace: Namespace,

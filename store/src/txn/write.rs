@@ -3,7 +3,8 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
-    Cell, CellHeader, FLAG_META, IndexTable, KnownSlot, PendingCell, WriteDecision, WriteTarget,
+    Cell, CellHeader, FLAG_META, IndexTable, KnownSlot, LogRequest, LoggedOutcome, PendingCell,
+    WriteDecision, WriteTarget, log_mark,
 };
 use nearstate_model::limits::{BLOCKS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
@@ -88,6 +89,31 @@ pub(crate) struct FlagCheck<'t> {
     pub(crate) mask: u64,
     /// Their values.
     pub(crate) expected: u64,
+    /// What the log says about the write; 0 if the namespace is not logged.
+    pub(crate) log_mark: u64,
+}
+
+impl<'t> FlagCheck<'t> {
+    /// That of a write that needs a transaction if one of the flags in `mask` is set, given the
+    /// flags of the namespace; `None` if it needs one.
+    #[inline]
+    pub(crate) fn of_direct(
+        (table, namespace): (&'t IndexTable, u32),
+        mask: u64,
+        flags: u64,
+    ) -> Option<Self> {
+        if flags & mask != 0 {
+            return None;
+        }
+        Some(if flags & namespace_flags::LOGGED == 0 {
+            let mask = mask | namespace_flags::LOGGED;
+            Self { table, namespace, mask, expected: 0, log_mark: 0 }
+        } else {
+            // The log depends on other flags too.
+            let log_mark = log_mark(namespace, 0, false);
+            Self { table, namespace, mask: u64::MAX, expected: flags, log_mark }
+        })
+    }
 }
 
 /// The result of [`Session::write_single`].
@@ -98,8 +124,9 @@ pub(crate) enum SingleWrite {
     Made { version: u64 },
     /// The current record is not as expected. Nothing was changed.
     Refused,
-    /// The flags of the namespace have changed. Nothing was changed.
-    FlagsChanged,
+    /// Nothing was changed, and nothing is known about the record: the flags of the namespace have
+    /// changed, or the log has passed this writer over.
+    Unsettled,
 }
 
 impl Session {
@@ -123,15 +150,32 @@ impl Session {
         debug_assert!(target.hash == self.hash(target.key), "a write goes to its key's bucket");
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let mut refusal = None;
-        let changed = self.member.write_target(flags.table, target, draft, |record| {
+        let choose = |record: Option<Cell<'_>>| {
             flags.table.keep_namespace(flags.namespace)?;
+            if flags.log_mark != 0 {
+                self.check_not_fenced(flags.namespace)?;
+            }
             if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
-                refusal = Some(SingleWrite::FlagsChanged);
+                refusal = Some(SingleWrite::Unsettled);
             } else if !is_expected(record)? {
                 refusal = Some(SingleWrite::Refused);
             }
             Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
-        })?;
+        };
+        let changed = if flags.log_mark == 0 {
+            self.member.write_target(flags.table, target, draft, choose)?
+        } else {
+            let log = LogRequest { mark: flags.log_mark, flags: flags.expected };
+            match self.member.write_logged(flags.table, target, draft, log, choose)? {
+                LoggedOutcome::PassedOver => return Ok(SingleWrite::Unsettled),
+                LoggedOutcome::Done { outcome, position } => {
+                    if position != 0 {
+                        self.last_position.set(position);
+                    }
+                    outcome
+                }
+            }
+        };
         if let Some(refusal) = refusal {
             return Ok(refusal);
         }
@@ -167,21 +211,15 @@ impl Session {
         if !namespace.kind.has(Form::Value) {
             return Err(wrong_kind(namespace.kind, "put a value", "patch its blocks"));
         }
-        if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
-            return Ok(None);
-        }
+        let flags = self.member.namespace_flags(namespace.index)?;
+        let place = (lookup.table, namespace.index);
+        let Some(flags) = FlagCheck::of_direct(place, NEEDS_TXN, flags) else { return Ok(None) };
         if !lookup.is_seen {
             self.member.prefetch_bucket(lookup.table, lookup.hash);
         }
         let (draft, known) = self.draft_pair(lookup, value)?;
         let known = if lookup.is_seen { probed } else { known };
         let target = WriteTarget { hash: lookup.hash, key, known };
-        let flags = FlagCheck {
-            table: lookup.table,
-            namespace: namespace.index,
-            mask: NEEDS_TXN,
-            expected: 0,
-        };
         let mut current = None;
         let written = self.write_single(flags, target, Some(draft), |record| {
             let is_expected = condition.holds(record)?;
@@ -196,7 +234,7 @@ impl Session {
                 invariant!(condition != Condition::Always, "a put without a condition is refused");
                 Some(Outcome::Refused { current })
             }
-            SingleWrite::FlagsChanged => None,
+            SingleWrite::Unsettled => None,
         })
     }
 
@@ -290,12 +328,11 @@ impl Session {
         if !namespace.kind.has(Form::Value) && matches!(condition, Condition::Value(_)) {
             return Err(wrong_kind(namespace.kind, "compare a value", "compare its version"));
         }
-        if self.member.namespace_flags(namespace.index)? & NEEDS_TXN != 0 {
-            return Ok(None);
-        }
         let table = self.table(namespace)?;
+        let flags = self.member.namespace_flags(namespace.index)?;
+        let place = (table, namespace.index);
+        let Some(flags) = FlagCheck::of_direct(place, NEEDS_TXN, flags) else { return Ok(None) };
         let target = WriteTarget { hash: self.hash(key), key, known: KnownSlot::Unknown };
-        let flags = FlagCheck { table, namespace: namespace.index, mask: NEEDS_TXN, expected: 0 };
         let mut current = None;
         let written = self.write_single(flags, target, None, |record| {
             current = present(record)?.map(|cell| cell.version());
@@ -304,7 +341,7 @@ impl Session {
         Ok(match written {
             SingleWrite::Made { version } => Some(Outcome::Done { version }),
             SingleWrite::Refused => Some(Outcome::Refused { current }),
-            SingleWrite::FlagsChanged => None,
+            SingleWrite::Unsettled => None,
         })
     }
 }
@@ -339,12 +376,10 @@ const _: () = assert!(VALUE_BYTES_MAX <= u32::MAX as usize, "a cell counts its b
 pub(crate) const NEEDS_TXN: u64 = namespace_flags::TAGGED | CHANGES_NEED_TXN;
 
 /// Flags of a namespace in which every change of a record is a transaction, also one that keeps its
-/// tags: it is announced to watches or to the commit stream, what the records take is counted, or
-/// it is refused because another host owns them.
-pub(crate) const CHANGES_NEED_TXN: u64 = namespace_flags::WATCHED
-    | namespace_flags::LOGGED
-    | namespace_flags::LIMITED
-    | namespace_flags::FOLLOWED;
+/// tags: it is announced to watches, what the records take is counted, or it is refused because
+/// another host owns them.
+pub(crate) const CHANGES_NEED_TXN: u64 =
+    namespace_flags::WATCHED | namespace_flags::LIMITED | namespace_flags::FOLLOWED;
 
 /// The record, unless it has expired.
 #[inline(always)]

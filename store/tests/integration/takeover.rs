@@ -237,6 +237,10 @@ fn a_fenced_region_refuses_writers_of_logged_namespaces_only() {
     let local = session.namespace("local", &Schema::default()).unwrap();
     session.stream(ns, WhenFull::LoseOldest).unwrap();
     session.put(ns, b"k", b"v").unwrap();
+    // Its writes need no transaction.
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    session.stream(plain, WhenFull::LoseOldest).unwrap();
+    session.put(plain, b"k", b"v").unwrap();
     node.set_fenced(true).unwrap();
     let refused = [
         session.put(ns, b"k", b"w").unwrap_err(),
@@ -247,6 +251,14 @@ fn a_fenced_region_refuses_writers_of_logged_namespaces_only() {
     ];
     for error in refused {
         assert!(matches!(&error, Error::Fenced { namespace } if namespace == "ue"), "{error}");
+    }
+    let refused = [
+        session.put(plain, b"k", b"w").unwrap_err(),
+        session.delete(plain, b"k").unwrap_err(),
+        session.transact(|txn| txn.put(plain, b"new", b"v")).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(&error, Error::Fenced { namespace } if namespace == "plain"), "{error}");
     }
     session.put(local, b"k", b"v").unwrap();
     assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");

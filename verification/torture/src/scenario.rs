@@ -24,8 +24,10 @@ pub struct Scenario {
     work: FillScript,
     /// The region is filled completely first.
     pub(crate) is_full: bool,
-    /// The records are watched and streamed.
+    /// The records are streamed: their changes are in the log.
     is_streamed: bool,
+    /// The records are watched, so that each change is a transaction.
+    is_watched: bool,
     /// The prefixes of the points at which it is killed; empty: at all points.
     #[cfg(feature = "crash-points")]
     prefixes: &'static [&'static str],
@@ -102,6 +104,7 @@ const fn scenario(name: &'static str, before: FillScript, work: FillScript) -> S
         work,
         is_full: false,
         is_streamed: false,
+        is_watched: false,
         event: ScenarioEvent::Nothing,
         #[cfg(feature = "crash-points")]
         prefixes: &[],
@@ -220,6 +223,19 @@ pub const SCENARIOS: &[Scenario] = &[
     ),
     Scenario {
         is_streamed: true,
+        #[cfg(feature = "crash-points")]
+        prefixes: &["txn.", "log.", "hold.", "line."],
+        ..scenario("logged", before_transactions, |s| {
+            // Single records: inserted, replaced and deleted.
+            s.each(WriteKind::Put, KeySpace::Own, 20..24, 300);
+            s.each(WriteKind::PutVersion, KeySpace::Own, 20..22, 5000);
+            s.each(WriteKind::PutStale, KeySpace::Own, 22..23, 700);
+            s.each(WriteKind::Delete, KeySpace::Own, 20..22, 0);
+        })
+    },
+    Scenario {
+        is_streamed: true,
+        is_watched: true,
         ..scenario("streamed", before_transactions, |s| {
             s.each(WriteKind::Put, KeySpace::Own, 20..22, 300);
             transactions(s);
@@ -321,18 +337,20 @@ pub fn prepare(folder: &Path, scenario: &Scenario) -> Result<Oracle, String> {
     (scenario.before)(&mut script);
     work(folder, &mut oracle, 0, script, scenario.is_full)?;
     if scenario.is_streamed {
-        watch_and_stream(&path).map_err(|e| format!("watch: {e}"))?;
+        stream(&path, scenario.is_watched).map_err(|e| format!("stream: {e}"))?;
     }
     Ok(oracle)
 }
 
-/// From now on, each change of these records is an event of a watch and of the commit stream.
-fn watch_and_stream(path: &Path) -> Result<(), String> {
+/// From now on, each change of these records is an event of the commit stream, and of a watch.
+fn stream(path: &Path, is_watched: bool) -> Result<(), String> {
     let context = |e: Error| e.to_string();
     let session = open_session(path)?;
     let spaces = KeySpaces::open(&session, 0)?;
     for space in [KeySpace::Own, KeySpace::Pair, KeySpace::Blocks] {
-        drop(session.watch(spaces.of(space), Filter::Namespace).map_err(context)?);
+        if is_watched {
+            drop(session.watch(spaces.of(space), Filter::Namespace).map_err(context)?);
+        }
     }
     STREAMED
         .into_iter()

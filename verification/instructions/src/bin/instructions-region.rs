@@ -28,6 +28,7 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("batch-put", 8000, batch_put),
     ("patch", 8000, patch),
     ("update", 8000, update),
+    ("logged-update", 8000, logged_update),
     ("read-modify-write", 8000, read_modify_write),
     ("tagged-insert", 1000, tagged_insert),
     ("tagged-delete", 1000, tagged_delete),
@@ -296,16 +297,37 @@ fn update(times: u64) -> MeasuredResult {
     let mut loaded = Loaded::new()?;
     let blocks = loaded.blocks()?;
     let layout = BlockLayout::new(&BLOCKS)?;
-    measured(times, |number| {
-        let (key, bytes) = (loaded.next_key(), [number.to_le_bytes(); 5]);
-        let bytes = bytes.as_flattened();
-        let record = loaded.session.get_for_update(blocks, &key)?.ok_or("no record")?;
-        let mut sum = 0;
-        record.blocks_of(&layout, |block| block % 2 == 0, |_, bytes| sum += bytes.len());
-        let changes = [(1, bytes.get(..20).unwrap_or_default()), (3, bytes)];
-        black_box((sum, record.patch(&layout, &changes)?));
-        Ok(())
-    })
+    measured(times, |number| update_one(&mut loaded, blocks, &layout, number))
+}
+
+/// As [`update`], in a logged namespace. Nothing reads the log.
+fn logged_update(times: u64) -> MeasuredResult {
+    let mut loaded = Loaded::new()?;
+    let blocks = loaded.blocks()?;
+    let layout = BlockLayout::new(&BLOCKS)?;
+    loaded.session.stream(blocks, WhenFull::LoseOldest)?;
+    // The log holds as much as it may.
+    for number in 0..24 * RECORDS {
+        update_one(&mut loaded, blocks, &layout, number)?;
+    }
+    measured(times, |number| update_one(&mut loaded, blocks, &layout, number))
+}
+
+#[inline]
+fn update_one(
+    loaded: &mut Loaded,
+    blocks: Namespace,
+    layout: &BlockLayout,
+    number: u64,
+) -> MeasuredResult {
+    let (key, bytes) = (loaded.next_key(), [number.to_le_bytes(); 5]);
+    let bytes = bytes.as_flattened();
+    let record = loaded.session.get_for_update(blocks, &key)?.ok_or("no record")?;
+    let mut sum = 0;
+    record.blocks_of(layout, |block| block % 2 == 0, |_, bytes| sum += bytes.len());
+    let changes = [(1, bytes.get(..20).unwrap_or_default()), (3, bytes)];
+    black_box((sum, record.patch(layout, &changes)?));
+    Ok(())
 }
 
 /// A transaction that reads a record and writes it changed.
