@@ -252,7 +252,7 @@ impl RecordAccess {
             Expectation::Any => KnownSlot::Unknown,
             Expectation::Read(token) => KnownSlot::Read(token),
         };
-        WriteTarget { hash: self.hash, key: self.key_in(keys), known }
+        WriteTarget::new(self.hash, self.key_in(keys), known)
     }
 
     #[inline]

@@ -6,8 +6,8 @@ use nearstate_model::{Error, Result, invariant};
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
-    LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link, link,
-    load, next_version, publish, stamp_of, units_of, version_count,
+    LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link,
+    is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
 };
 use crate::index::known_slot::KnownSlot;
 use crate::index::lookup::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
@@ -51,6 +51,16 @@ pub struct WriteTarget<'k> {
     pub key: &'k [u8],
     /// What is known about its slot.
     pub known: KnownSlot,
+    /// The version of the record after the write, which another host has given; 0: the next one.
+    pub version_imposed: u64,
+}
+
+impl<'k> WriteTarget<'k> {
+    /// A record that gets its next version.
+    #[inline]
+    pub const fn new(hash: u64, key: &'k [u8], known: KnownSlot) -> Self {
+        Self { hash, key, known, version_imposed: 0 }
+    }
 }
 
 /// The slot of a key in a locked bucket, or the place for a new one.
@@ -88,7 +98,7 @@ impl Member {
         draft: Option<PendingCell>,
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
     ) -> Result<WriteOutcome> {
-        let target = WriteTarget { hash, key, known: KnownSlot::Unknown };
+        let target = WriteTarget::new(hash, key, KnownSlot::Unknown);
         self.operation(|| self.write_target(table, target, draft, choose))
     }
 
@@ -219,7 +229,11 @@ impl Member {
                 invariant!("a caller publishes a record without a pending cell")
             }
             (WriteDecision::Publish, _, Some(draft)) => {
-                let version = next_version(before, stamp_of(payload))?;
+                let version = match target.version_imposed {
+                    0 => next_version(before, stamp_of(payload))?,
+                    imposed => imposed,
+                };
+                invariant!(is_version(version), "version {version:#x} of a write");
                 if self.may_use_reserve.get() {
                     let bytes_before = old.map_or(Ok(0), |cell| cell.taken_bytes())?;
                     let bytes_after = Cell::new(map, draft.at)?.taken_bytes()?;
@@ -233,7 +247,8 @@ impl Member {
             }
             (WriteDecision::Remove, Some(_), _) => {
                 // Each removal changes the stamp, so that a walk detects it.
-                let stamp = (stamp_of(payload) + 1).max(version_count(before.unwrap_or(0)));
+                let last = before.unwrap_or(0).max(target.version_imposed);
+                let stamp = (stamp_of(payload) + 1).max(version_count(last));
                 let raised = control(depth_of(payload), stamp);
                 lock::hold_with(map.word(bucket_at)?, self.lock_owner(), raised);
                 crash_point!("remove.stamped");

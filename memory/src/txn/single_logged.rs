@@ -80,6 +80,7 @@ impl Member {
         let change = draft.map_or(CellChange::Remove, CellChange::Publish);
         let mut access = RecordAccess::new(table.index(), target.hash, (0, 0));
         (access.change, access.log_mark) = (change, log.mark);
+        access.version_imposed = target.version_imposed;
         let done = self.write_in_log((table, target, log), access, choose);
         let decided = match done {
             Ok(decided) => decided,

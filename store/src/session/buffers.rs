@@ -198,8 +198,7 @@ impl Buffers {
     /// events, and what the records of the namespace take is not counted.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
-        const NOT_DIRECT: u64 = namespace_flags::LIMITED | namespace_flags::FOLLOWED;
-        let is_direct = |entry: &TxnEntry| entry.flags & NOT_DIRECT == 0;
+        let is_direct = |entry: &TxnEntry| entry.flags & namespace_flags::LIMITED == 0;
         self.plan.events.all.is_empty() && self.entries.first().is_none_or(is_direct)
     }
 

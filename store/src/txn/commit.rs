@@ -122,7 +122,10 @@ impl WriteSet<'_> {
         let table = session.member.table(entry.table)?;
         let key = self.buffers.bytes(entry.key);
         let known = entry.seen.map_or(KnownSlot::Unknown, KnownSlot::Read);
-        let target = WriteTarget { hash: entry.hash, key, known };
+        let target = WriteTarget {
+            version_imposed: entry.imposed,
+            ..WriteTarget::new(entry.hash, key, known)
+        };
         let (namespace, expected) = (entry.table, entry.flags);
         let log_mark = self.log_mark(0)?;
         let flags = FlagCheck { table, namespace, mask: u64::MAX, expected, log_mark };

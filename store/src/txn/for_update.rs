@@ -217,8 +217,7 @@ impl RecordForUpdate<'_> {
     #[inline]
     fn publish(&self, draft: PendingCell, flags: FlagCheck<'_>) -> Result<Option<Outcome>> {
         invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
-        let target =
-            WriteTarget { hash: self.hash, key: self.key, known: KnownSlot::Read(self.seen) };
+        let target = WriteTarget::new(self.hash, self.key, KnownSlot::Read(self.seen));
         let mut current = None;
         let written = self.session.write_single(flags, target, Some(draft), |record| {
             // The pin prevents reuse of the cell, so the same offset is the same version.

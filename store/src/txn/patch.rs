@@ -67,8 +67,7 @@ impl Session {
                     return Err(error);
                 }
             };
-            let target =
-                WriteTarget { hash: lookup.hash, key, known: KnownSlot::Read(found.token) };
+            let target = WriteTarget::new(lookup.hash, key, KnownSlot::Read(found.token));
             let is_same =
                 |record: Option<Cell<'_>>| Ok(record.map_or(0, |cell| cell.at()) == found.token.at);
             match self.write_single(flags, target, Some(draft), is_same)? {

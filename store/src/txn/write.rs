@@ -187,7 +187,7 @@ impl Session {
         let before = changed.version_before.unwrap_or(0);
         let version = changed.version_after.unwrap_or(before);
         invariant!(
-            version > before || wanted == WriteDecision::Remove,
+            version > before || wanted == WriteDecision::Remove || target.version_imposed == before,
             "a version rises with every change: {version} after {before}"
         );
         Ok(SingleWrite::Made { version })
@@ -219,7 +219,7 @@ impl Session {
         }
         let (draft, known) = self.draft_pair(lookup, value)?;
         let known = if lookup.is_seen { probed } else { known };
-        let target = WriteTarget { hash: lookup.hash, key, known };
+        let target = WriteTarget::new(lookup.hash, key, known);
         let mut current = None;
         let written = self.write_single(flags, target, Some(draft), |record| {
             let is_expected = condition.holds(record)?;
@@ -332,7 +332,7 @@ impl Session {
         let flags = self.member.namespace_flags(namespace.index)?;
         let place = (table, namespace.index);
         let Some(flags) = FlagCheck::of_direct(place, NEEDS_TXN, flags) else { return Ok(None) };
-        let target = WriteTarget { hash: self.hash(key), key, known: KnownSlot::Unknown };
+        let target = WriteTarget::new(self.hash(key), key, KnownSlot::Unknown);
         let mut current = None;
         let written = self.write_single(flags, target, None, |record| {
             current = present(record)?.map(|cell| cell.version());
