@@ -142,6 +142,19 @@ impl Arena<'_> {
 }
 
 impl Member {
+    /// Before a commit that retires some: prefetches the second of the cells that the log holds.
+    /// The first was prefetched by the last call of [`Member::release_held`].
+    #[inline]
+    pub(crate) fn prefetch_held(&self) -> Result<(), Corruption> {
+        let map = self.map();
+        let head = self.arena().held().head.load(Ordering::Relaxed);
+        if head != 0 {
+            let next = cell::word(map, head, WORD_NEXT)?.load(Ordering::Relaxed);
+            map.prefetch_lines(next, 1);
+        }
+        Ok(())
+    }
+
     /// Retires cells that the log holds no longer, at most `most`. True if some are left that it
     /// does not hold.
     pub(crate) fn release_held(&self, most: u64) -> Result<bool> {

@@ -22,6 +22,9 @@ use crate::txn::publish::{
     CROWDED_ENTRIES, WriteDecision, WriteOutcome, WriteTarget, locate_target, replaced,
 };
 
+/// A change with such a position retires a cell more than it holds. Each of them is a cache miss.
+const RELEASE_MORE_EVERY: u64 = 4;
+
 /// What the log says about a change of one record.
 #[derive(Clone, Copy, Debug)]
 pub struct LogRequest {
@@ -77,6 +80,7 @@ impl Member {
     ) -> Result<LoggedOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
         invariant!(log.mark != 0, "a record of the log has a mark");
+        self.prefetch_held()?;
         let change = draft.map_or(CellChange::Remove, CellChange::Publish);
         let mut access = RecordAccess::new(table.index(), target.hash, (0, 0));
         (access.change, access.log_mark) = (change, log.mark);
@@ -259,8 +263,9 @@ impl Member {
         if access.crowd >= CROWDED_ENTRIES && access.entry_at == 0 {
             self.split_some(table, access.crowd)?;
         }
-        // More than the change holds, so that nothing stays for long.
-        self.tidy_log(decided.position, decided.held.0, 1 + decided.held.1)?;
+        // A little more than the change holds, so that nothing stays for long.
+        let more = u64::from(decided.position.is_multiple_of(RELEASE_MORE_EVERY));
+        self.tidy_log(decided.position, decided.held.0, decided.held.1 + more)?;
         self.trim_next_queue(arena)
     }
 }
