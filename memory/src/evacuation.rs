@@ -188,8 +188,9 @@ impl Member {
     }
 
     /// Begins to move the records out of the chunks with the fewest allocated units, if at least
-    /// `share_min` percent of the memory in partly used chunks is free. `None` if less is free, or
-    /// if this member has a pin. [`Member::continue_evacuation`] does the work.
+    /// `share_min` percent of the memory in partly used chunks is free. `None` if less is free, if
+    /// this member has a pin, or if its last evacuation could move nothing and no chunk has become
+    /// fuller or emptier since. [`Member::continue_evacuation`] does the work.
     ///
     /// Cost: the words of all chunks, 32 bytes for each MiB of the heap.
     ///
@@ -205,6 +206,10 @@ impl Member {
             }
         }
         if self.has_pin() || free < CHUNK_UNITS || free * 100 < units * share_min {
+            return Ok(None);
+        }
+        let settled = self.settled_heap.get();
+        if settled != 0 && settled == self.heap_filling()? {
             return Ok(None);
         }
         let most = ordinary_chunks(self.map().chunks()) / BACKGROUND_SHARE;
@@ -233,6 +238,8 @@ impl Member {
             }
             self.end(evacuation, done.map(drop))?;
             self.free_all()?;
+            let is_settled = evacuation.moved() == 0;
+            self.settled_heap.set(if is_settled { self.heap_filling()? } else { 0 });
             Ok(true)
         });
         if !has_begun {
@@ -248,6 +255,17 @@ impl Member {
     pub fn give_up_evacuation(&self, evacuation: &Evacuation) -> Result<()> {
         self.check_usable()?;
         self.open_chunks(evacuation)
+    }
+
+    /// A check value of how full each chunk is. It is not 0.
+    fn heap_filling(&self) -> Result<u64> {
+        let mut sum = 1_u64;
+        for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
+            let used = state_of(self.map(), chunk)?.used;
+            // A unit more and a unit less elsewhere must not cancel out.
+            sum = (sum ^ used).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+        Ok(sum | 1)
     }
 
     /// The free units that ordinary allocations may use.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearstate_store::{
     BlockChange, BlockLayout, Condition, Error, Kind, Namespace, Outcome, Region, Schema, Session,
-    now_ms_coarse,
+    WhenFull, now_ms_coarse,
 };
 
 use crate::fixture::{TestFolder, clean};
@@ -277,5 +277,40 @@ fn a_record_that_was_read_for_an_update_may_be_moved_before_it() {
     }
     drop(read);
     drop((other, session, region));
+    clean(&folder.path);
+}
+
+/// Records that cannot be moved, because the log names them, leave scattered memory. An idle region
+/// costs a look at its chunks then, and no attempt to move them again.
+#[test]
+fn scattered_memory_that_cannot_be_joined_is_tried_once_until_something_changes() {
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let (session, ns) = open(&region);
+    let kept = session.namespace("kept", &Schema::default()).unwrap();
+    session.stream(kept, WhenFull::Refuse).unwrap();
+    for number in 0..8000 {
+        session.put(ns, &key(number), &[1; 2000]).unwrap();
+        if number % 20 == 0 {
+            session.put(kept, &key(number), &[2; 500]).unwrap();
+        }
+    }
+    for number in 0..8000 {
+        assert!(session.delete(ns, &key(number)).unwrap());
+    }
+    let upkeep = region.session().unwrap();
+    let mut moved = Vec::new();
+    while let Some(mut work) = upkeep.defragment(50).unwrap() {
+        while !work.step(u64::MAX).unwrap() {}
+        moved.push(work.moved());
+        assert!(moved.len() < 20, "it goes on without end: {moved:?}");
+    }
+    assert_eq!(moved.last(), Some(&0), "the log names the records, so the last attempt was vain");
+    for number in 0..500 {
+        session.put(ns, &key(number), &[3; 2000]).unwrap();
+    }
+    assert!(upkeep.defragment(50).unwrap().is_some(), "chunks are fuller than before");
+    drop((session, upkeep));
+    drop(region);
     clean(&folder.path);
 }
