@@ -34,8 +34,9 @@ The checks of the gate, each also a command:
     }
     println!(
         "
-  cargo xtask instructions         also counts the requests of the node, not only the region's
-                                   operations as in the gate; with --write it refreshes the table
+  cargo xtask instructions         also counts requests of the node and a plan of placement, not
+                                   only operations on a region as in the gate; with --write it
+                                   refreshes the table
   cargo xtask header --write       regenerates the C header after a change of capi
 
 A check that fails prints file:line, what is wrong, and what to do. Where a limit must

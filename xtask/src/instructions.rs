@@ -17,6 +17,7 @@ const TABLE: &str = "verification/instructions/instructions.txt";
 
 /// The programs, and the arguments with which cargo builds each.
 const REGION: (&str, &[&str]) = ("instructions-region", &["--no-default-features"]);
+const NUMA: (&str, &[&str]) = ("instructions-numa", &["--no-default-features"]);
 const RESP: (&str, &[&str]) = ("instructions-resp", &[]);
 
 /// An operation may take this share more than in the table: functions move between inlined and not.
@@ -26,7 +27,7 @@ const GROWTH_MAX: f64 = 0.02;
 const GROWTH_MAX_OTHER_COMPILER: f64 = 0.10;
 
 /// The check of the gate: the operations on a region. The program of the requests takes a minute to
-/// build.
+/// build, and the plan for a thousand slices half a minute to count.
 pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     compare(root, &[REGION])
 }
@@ -42,7 +43,7 @@ pub(crate) fn in_table(root: &Path, operation: &str) -> Result<f64, String> {
 
 /// The command: every operation. With `--write` the table gets the counts.
 pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
-    let programs = [REGION, RESP];
+    let programs = [REGION, NUMA, RESP];
     match words {
         [] => {
             let (findings, seen) = compare(root, &programs)?;
