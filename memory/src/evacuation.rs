@@ -31,6 +31,10 @@ const CHUNKS_AT_ONCE: usize = 8;
 /// is tried again.
 const GROWTH_SHARE: u64 = 256;
 
+/// Looks at a heap in which nothing could be moved before it is tried again although no chunk is
+/// fuller or emptier: a bucket may have been locked, and what a session reuses changes its place.
+const LOOKS_SETTLED: u32 = 64;
+
 /// Evacuations for one operation: it may need several cells, each of which needs a run.
 const EVACUATIONS_MAX: u32 = 3;
 
@@ -189,8 +193,9 @@ impl Member {
 
     /// Begins to move the records out of the chunks with the fewest allocated units, if at least
     /// `share_min` percent of the memory in partly used chunks is free. `None` if less is free, if
-    /// this member has a pin, or if its last evacuation could move nothing and no chunk has become
-    /// fuller or emptier since. [`Member::continue_evacuation`] does the work.
+    /// this member has a pin, or if its last evacuation could move nothing and since then neither
+    /// has a chunk become fuller or emptier nor has the log let go of records; but every 64th look
+    /// tries. [`Member::continue_evacuation`] does the work.
     ///
     /// Cost: the words of all chunks, 32 bytes for each MiB of the heap.
     ///
@@ -208,8 +213,9 @@ impl Member {
         if self.has_pin() || free < CHUNK_UNITS || free * 100 < units * share_min {
             return Ok(None);
         }
-        let settled = self.settled_heap.get();
-        if settled != 0 && settled == self.heap_filling()? {
+        let (settled, looks) = self.settled_heap.get();
+        if settled != 0 && looks != 0 && settled == self.heap_filling()? {
+            self.settled_heap.set((settled, looks - 1));
             return Ok(None);
         }
         let most = ordinary_chunks(self.map().chunks()) / BACKGROUND_SHARE;
@@ -232,14 +238,16 @@ impl Member {
         let mut has_begun = false;
         let done = self.operation(|| {
             has_begun = true;
-            let done = if self.has_pin() { Ok(true) } else { self.move_some(evacuation, units) };
+            let has_pin = self.has_pin();
+            let done = if has_pin { Ok(true) } else { self.move_some(evacuation, units) };
             if matches!(done, Ok(false)) {
                 return done;
             }
+            let is_vain = !has_pin && done.is_ok() && evacuation.moved() == 0;
             self.end(evacuation, done.map(drop))?;
             self.free_all()?;
-            let is_settled = evacuation.moved() == 0;
-            self.settled_heap.set(if is_settled { self.heap_filling()? } else { 0 });
+            let settled = if is_vain { self.heap_filling()? } else { 0 };
+            self.settled_heap.set((settled, LOOKS_SETTLED));
             Ok(true)
         });
         if !has_begun {
@@ -257,9 +265,10 @@ impl Member {
         self.open_chunks(evacuation)
     }
 
-    /// A check value of how full each chunk is. It is not 0.
+    /// A check value of how full each chunk is, and of what the log names, which cannot be moved.
+    /// It is not 0.
     fn heap_filling(&self) -> Result<u64> {
-        let mut sum = 1_u64;
+        let mut sum = held::floor(self.map())?;
         for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
             let used = state_of(self.map(), chunk)?.used;
             // A unit more and a unit less elsewhere must not cancel out.

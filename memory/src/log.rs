@@ -309,9 +309,15 @@ impl Member {
         Ok(false)
     }
 
-    /// After a logged commit of so many units, with no lock held: lets the floor pass entries if
-    /// the log holds too much, and retires what it holds no longer, at most so many cells.
-    pub(crate) fn tidy_log(&self, position: u64, units: u64, cells: u64) -> Result<()> {
+    /// After a logged commit that holds so many units and cells, with no lock held: lets the floor
+    /// pass entries if the log holds too much, and retires what it holds no longer: as many units
+    /// and cells, and some cells `more`.
+    pub(crate) fn tidy_log(
+        &self,
+        position: u64,
+        (units, cells): (u64, u64),
+        more: u64,
+    ) -> Result<()> {
         let since = self.log_units.get() + units;
         self.log_units.set(since);
         let is_due = since > budget(self.map().chunks()) / LOOK_SHARE;
@@ -321,7 +327,7 @@ impl Member {
             self.log_units.set(0);
             self.shrink_log(&log)?;
         }
-        self.release_held(cells).map(drop)
+        self.release_held(cells + more, units).map(drop)
     }
 
     /// The number of changes of whether the log keeps entries, for [`Member::relax_log`].

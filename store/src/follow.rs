@@ -91,15 +91,19 @@ impl Session {
     /// follower writes then.
     #[inline]
     pub(crate) fn check_not_fenced(&self, number: u32) -> Result<()> {
-        if self.member.is_fenced()? { self.refuse_fenced(number) } else { Ok(()) }
+        if self.is_fenced_off()? { Err(self.fenced(number)?) } else { Ok(()) }
     }
 
+    /// True if writes of logged namespaces are refused.
+    #[inline]
+    pub(crate) fn is_fenced_off(&self) -> Result<bool> {
+        Ok(self.member.is_fenced()? && !self.is_follower.get())
+    }
+
+    /// The refusal. It looks for the name of the namespace, so the caller has no lock.
     #[cold]
-    fn refuse_fenced(&self, number: u32) -> Result<()> {
-        if self.is_follower.get() {
-            return Ok(());
-        }
-        Err(Error::Fenced { namespace: self.name_of(number)? })
+    pub(crate) fn fenced(&self, number: u32) -> Result<Error> {
+        Ok(Error::Fenced { namespace: self.name_of(number)? })
     }
 
     fn name_of(&self, number: u32) -> Result<String> {

@@ -10,51 +10,58 @@ use std::time::Duration;
 /// minute, and the longest step of a build takes some minutes on two busy cores.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
+/// How long the last lines of what was killed may take.
+const LAST_LINES_MAX: Duration = Duration::from_secs(5);
+
 /// Gives each line of a command's output to `take`. If none comes for `silence_max`, kills the
 /// process with all that it has started. Returns false then.
 pub(crate) fn each_line(
-    output: impl Read + Send,
+    output: impl Read + Send + 'static,
     process: u32,
     silence_max: Duration,
     mut take: impl FnMut(&str),
 ) -> bool {
-    std::thread::scope(|scope| {
-        let (sender, lines) = channel();
-        scope.spawn(move || {
-            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
-            // The receiver stays until this thread has ended.
-            lines.map(|line| sender.send(line)).take_while(Result::is_ok).count()
-        });
-        let mut is_alive = true;
-        loop {
-            match lines.recv_timeout(silence_max) {
-                Ok(line) => take(&String::from_utf8_lossy(&line)),
-                Err(RecvTimeoutError::Disconnected) => return is_alive,
-                // What was killed closes its end of the pipe.
-                Err(RecvTimeoutError::Timeout) => {
-                    is_alive = false;
-                    kill_with_children(process);
-                }
+    let (sender, lines) = channel();
+    // Not joined: a process whose parent had ended before may still hold the pipe.
+    std::thread::spawn(move || {
+        let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+        lines.map(|line| sender.send(line)).take_while(Result::is_ok).count()
+    });
+    let (mut is_alive, mut silence_max) = (true, silence_max);
+    loop {
+        match lines.recv_timeout(silence_max) {
+            Ok(line) => take(&String::from_utf8_lossy(&line)),
+            Err(RecvTimeoutError::Timeout) if is_alive => {
+                (is_alive, silence_max) = (false, LAST_LINES_MAX);
+                kill_with_children(process);
             }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return is_alive,
         }
-    })
+    }
 }
 
-/// Kills a process and what it has started. Parents first: they start nothing meanwhile.
+/// Kills a process and what it has started. Each is stopped before its children are listed, so that
+/// it starts no other one meanwhile.
 fn kill_with_children(process: u32) {
     let mut all = vec![process.to_string()];
     let mut next = 0;
     while let Some(parent) = all.get(next).cloned() {
         next += 1;
-        let signal = ["-c", "kill -KILL \"$0\"", &parent];
+        signal("STOP", &[&parent]);
         let threads = std::fs::read_dir(format!("/proc/{parent}/task"));
         for thread in threads.into_iter().flatten().flatten() {
             let children = std::fs::read_to_string(thread.path().join("children"));
             all.extend(children.unwrap_or_default().split_whitespace().map(str::to_owned));
         }
-        // One that has ended needs no signal.
-        let _ = Command::new("sh").args(signal).status();
     }
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    signal("KILL", &all);
+}
+
+/// One that has ended needs no signal.
+fn signal(name: &str, processes: &[&str]) {
+    let script = format!("kill -{name} \"$@\" 2>/dev/null");
+    let _ = Command::new("sh").args(["-c", &script, "sh"]).args(processes).status();
 }
 
 #[cfg(test)]

@@ -396,7 +396,7 @@ impl Member {
     /// detaching.
     pub(crate) fn free_all(&self) -> Result<()> {
         let arena = self.arena();
-        self.release_held(u64::MAX)?;
+        self.release_held(u64::MAX, 0)?;
         for which in [Bump::Small, Bump::Large] {
             match self.empty_bump(which) {
                 // Its chunk is busy: it stays for the next time.

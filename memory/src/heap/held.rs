@@ -145,23 +145,23 @@ impl Member {
     /// Before a commit that retires some: prefetches the second of the cells that the log holds.
     /// The first was prefetched by the last call of [`Member::release_held`].
     #[inline]
-    pub(crate) fn prefetch_held(&self) -> Result<(), Corruption> {
+    pub(crate) fn prefetch_held(&self) {
         let map = self.map();
         let head = self.arena().held().head.load(Ordering::Relaxed);
-        if head != 0 {
-            let next = cell::word(map, head, WORD_NEXT)?.load(Ordering::Relaxed);
-            map.prefetch_lines(next, 1);
+        // A head with a flipped bit is found where the cell is retired.
+        if let Ok(next) = cell::word(map, head, WORD_NEXT) {
+            map.prefetch_lines(next.load(Ordering::Relaxed), 1);
         }
-        Ok(())
     }
 
-    /// Retires cells that the log holds no longer, at most `most`. True if some are left that it
-    /// does not hold.
-    pub(crate) fn release_held(&self, most: u64) -> Result<bool> {
+    /// Retires cells that the log holds no longer: until it has retired so many cells and so many
+    /// units. True if some are left that it does not hold.
+    pub(crate) fn release_held(&self, cells: u64, units: u64) -> Result<bool> {
         debug_assert!(self.is_in_operation(), "another member may be taking cells");
         let (arena, map) = (self.arena(), self.map());
         let (queue, floor) = (arena.held(), floor(map)?);
-        for _ in 0..most {
+        let (mut cells, mut units) = (cells, units);
+        while cells != 0 || units != 0 {
             let head = queue.head.load(Ordering::Relaxed);
             if head == 0 {
                 return Ok(false);
@@ -176,6 +176,8 @@ impl Member {
                 }
             }
             let class = cell::word(map, head, WORD_HEAD)?.load(Ordering::Relaxed) as u8;
+            let bytes = cell::bytes_at(map, head)?;
+            (cells, units) = (cells.saturating_sub(1), units.saturating_sub(bytes / LINE));
             arena.requeue(queue, arena.queue(class)?, head)?;
             crash_point!("hold.released");
             self.trim_queue(&arena, class)?;

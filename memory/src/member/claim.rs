@@ -235,7 +235,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         growth_pause: Private::new(0),
         wanted_units: Private::new(0),
         vain_units: Private::new(0),
-        settled_heap: Private::new(0),
+        settled_heap: Private::new((0, 0)),
         tried_chunks: RefCell::default(),
         is_evacuation_due: Private::new(false),
         chunk: Private::new(0),

@@ -539,7 +539,7 @@ impl Member {
         }
         if plan.position != 0 {
             // More than a transaction of this size holds, so that nothing stays for long.
-            self.tidy_log(plan.position, plan.held.0, 1 + plan.held.1)?;
+            self.tidy_log(plan.position, plan.held, 1)?;
         }
         // The lines of the transaction were retired too.
         for _ in 0..=plan.accesses.len() / ACCESSES_PER_LOOK {

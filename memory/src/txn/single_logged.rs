@@ -11,6 +11,7 @@ use crate::index::bucket::{abort, decide, depth_of, is_link, load, units_of};
 use crate::index::intent::{LINE_LOCK, LINE_SLOT, POSITION, STATUS, TxnCell, kinds};
 use crate::index::lookup::{find_bucket, link_slot};
 use crate::layout::{LINE, namespace_flags};
+use crate::log::log_words;
 use crate::member::arena::{Arena, op, undo};
 use crate::member::{LOCK_WAIT_MAX, Member, lock};
 use crate::region::index_table::IndexTable;
@@ -45,7 +46,8 @@ pub enum LoggedOutcome {
         position: u64,
     },
     /// Nothing was changed: a consumer of the log has taken this writer for one that was stopped,
-    /// and its position for one that stays empty. The caller tries again.
+    /// and its position for one that stays empty; or the region has no log, because a repair has
+    /// removed it. The caller commits a transaction, which creates one.
     PassedOver,
 }
 
@@ -80,7 +82,11 @@ impl Member {
     ) -> Result<LoggedOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
         invariant!(log.mark != 0, "a record of the log has a mark");
-        self.prefetch_held()?;
+        if log_words(self.map())?.is_none() {
+            self.free_pending()?;
+            return Ok(LoggedOutcome::PassedOver);
+        }
+        self.prefetch_held();
         let change = draft.map_or(CellChange::Remove, CellChange::Publish);
         let mut access = RecordAccess::new(table.index(), target.hash, (0, 0));
         (access.change, access.log_mark) = (change, log.mark);
@@ -265,7 +271,7 @@ impl Member {
         }
         // A little more than the change holds, so that nothing stays for long.
         let more = u64::from(decided.position.is_multiple_of(RELEASE_MORE_EVERY));
-        self.tidy_log(decided.position, decided.held.0, decided.held.1 + more)?;
+        self.tidy_log(decided.position, decided.held, more)?;
         self.trim_next_queue(arena)
     }
 }

@@ -149,13 +149,12 @@ impl Session {
         invariant!(flags.expected & !flags.mask == 0, "expected flags lie in their mask");
         debug_assert!(target.hash == self.hash(target.key), "a write goes to its key's bucket");
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
-        let mut refusal = None;
+        let (mut refusal, mut is_fenced) = (None, false);
         let choose = |record: Option<Cell<'_>>| {
             flags.table.keep_namespace(flags.namespace)?;
-            if flags.log_mark != 0 {
-                self.check_not_fenced(flags.namespace)?;
-            }
-            if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
+            if flags.log_mark != 0 && self.is_fenced_off()? {
+                (refusal, is_fenced) = (Some(SingleWrite::Unsettled), true);
+            } else if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
                 refusal = Some(SingleWrite::Unsettled);
             } else if !is_expected(record)? {
                 refusal = Some(SingleWrite::Refused);
@@ -176,6 +175,9 @@ impl Session {
                 }
             }
         };
+        if is_fenced {
+            return Err(self.fenced(flags.namespace)?);
+        }
         if let Some(refusal) = refusal {
             return Ok(refusal);
         }

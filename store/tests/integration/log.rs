@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearstate_store::{
-    BlockChange, Condition, Error, Kind, Metadata, Namespace, Receipt, ReceiptState, Schema,
-    Session, StreamItem, StreamedChange, WhenFull,
+    AttachOptions, BlockChange, Condition, Error, Kind, Metadata, Namespace, Outcome, Receipt,
+    ReceiptState, Region, Schema, Session, StreamItem, StreamedChange, WhenFull, repair_with,
 };
 
-use crate::fixture::{TestRegion, checked};
+use crate::fixture::{TestRegion, checked, clean};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -473,4 +473,34 @@ fn what_the_log_names_is_not_moved() {
     }
     drop(session);
     fixture.close_and_check();
+}
+
+/// A repair removes the log. The next write of a logged namespace creates one.
+#[test]
+fn a_logged_namespace_is_written_after_a_repair_has_removed_the_log() {
+    let writes: [fn(&Session, Namespace); 4] = [
+        |session, ns| assert!(session.put(ns, b"k", b"2").is_ok()),
+        |session, ns| assert!(session.delete(ns, b"k").unwrap()),
+        |session, ns| session.transact(|txn| txn.put(ns, b"k", b"2")).unwrap(),
+        |session, ns| {
+            let record = session.get_for_update(ns, b"k").unwrap().unwrap();
+            assert!(matches!(record.put(b"2").unwrap(), Outcome::Done { .. }));
+        },
+    ];
+    for write in writes {
+        let fixture = TestRegion::new();
+        let session = fixture.region.session().unwrap();
+        let ns = logged(&session, "s", Kind::Value, WhenFull::LoseOldest);
+        session.put(ns, b"k", b"1").unwrap();
+        let TestRegion { folder, region } = fixture;
+        drop((session, region));
+        assert!(repair_with(&folder.path, &AttachOptions::default()).unwrap().lost.is_empty());
+        let region = Region::attach(&folder.path).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("s", &Schema::default()).unwrap();
+        write(&session, ns);
+        assert!(session.receipt().position() > 0, "the write is in the log");
+        drop((session, region));
+        clean(&folder.path);
+    }
 }

@@ -310,6 +310,16 @@ fn scattered_memory_that_cannot_be_joined_is_tried_once_until_something_changes(
         session.put(ns, &key(number), &[3; 2000]).unwrap();
     }
     assert!(upkeep.defragment(50).unwrap().is_some(), "chunks are fuller than before");
+    while let Some(mut work) = upkeep.defragment(50).unwrap() {
+        while !work.step(u64::MAX).unwrap() {}
+    }
+    let end = session.log_tail_position().unwrap();
+    session.acknowledge_to(end).unwrap();
+    session.release_to(end).unwrap();
+    let mut work = upkeep.defragment(50).unwrap().expect("the log names no record any more");
+    while !work.step(u64::MAX).unwrap() {}
+    assert!(work.moved() > 0);
+    drop(work);
     drop((session, upkeep));
     drop(region);
     clean(&folder.path);

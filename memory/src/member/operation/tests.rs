@@ -10,6 +10,7 @@ use crate::crash::{POINTS, injected_panic};
 use crate::fixture::TestRegionPath;
 use crate::heap::cell::{CellHeader, CellKind};
 use crate::heap::held::give_up_log;
+use crate::index::known_slot::KnownSlot;
 use crate::index::lookup::{LookupResult, hash};
 use crate::layout::{CATALOG_SPLIT, catalog_at, namespace_flags};
 use crate::log::entry::log_mark;
@@ -21,7 +22,8 @@ use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
 use crate::txn::fill::PendingCell;
 use crate::txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
-use crate::txn::publish::WriteDecision;
+use crate::txn::publish::{WriteDecision, WriteTarget};
+use crate::txn::single_logged::{LogRequest, LoggedOutcome};
 use crate::usage::NamespaceLimits;
 
 /// Points that the work below does not pass: those of recovery, attach, detach and drop, and those
@@ -282,8 +284,54 @@ fn write_beside_a_stalled_reader(
     (0..64_u32).try_for_each(|n| put(member, table, format!("large-{}", n % 4).as_bytes(), &large))
 }
 
+/// Writes single records of a logged namespace: inserts and replaces, in buckets that get overflow
+/// lines, refused writes, and removals. A writer that is passed over changes nothing.
+fn write_logged_records(_: &Region, member: &Member) -> Result<()> {
+    let table = member.namespace(b"single", 1)?;
+    member.open_log()?;
+    member.set_namespace_flag(table.index(), namespace_flags::LOGGED)?;
+    let keys: Vec<Vec<u8>> = (0..300_u32).map(|n| format!("single-{n}").into_bytes()).collect();
+    for value in [&b"first"[..], &[2; 3000]] {
+        for key in &keys {
+            let done = write_logged(member, table, key, Some(value), WriteDecision::Publish)?;
+            invariant!(matches!(done, LoggedOutcome::Done { position: 1.., .. }), "it is logged");
+        }
+    }
+    member.void_next_positions(3)?;
+    let done = write_logged(member, table, &keys[0], Some(b"third"), WriteDecision::Publish)?;
+    invariant!(matches!(done, LoggedOutcome::PassedOver), "it found three holes");
+    let done = write_logged(member, table, &keys[0], Some(b"third"), WriteDecision::Keep)?;
+    invariant!(matches!(done, LoggedOutcome::Done { position: 0, .. }), "nothing was changed");
+    member.operation(|| member.shrink_log_to(0))?;
+    for key in &keys {
+        write_logged(member, table, key, None, WriteDecision::Remove)?;
+    }
+    member.operation(|| member.free_all())?;
+    // The rest of the check is shared with other work.
+    let table = member.namespace(b"work", 1)?;
+    put(member, table, b"key-2", b"first")
+}
+
+fn write_logged(
+    member: &Member,
+    table: &IndexTable,
+    key: &[u8],
+    value: Option<&[u8]>,
+    decision: WriteDecision,
+) -> Result<LoggedOutcome> {
+    let hash = hash(member.seed(), key);
+    let draft = value.map(|value| pending(member, table, hash, key, value)).transpose()?;
+    let flags = member.namespace_flags(table.index())?;
+    let log = LogRequest { mark: log_mark(table.index(), 0, false), flags };
+    let target = WriteTarget::new(hash, key, KnownSlot::Unknown);
+    member.operation(|| member.write_logged(table, target, draft, log, |_| Ok(decision)))
+}
+
+/// Something that a session does to a region.
+type Work = fn(&Region, &Member) -> Result<()>;
+
 /// Runs the work with a violation at one point. False if the work does not pass the point so often.
-fn violate(path: &Path, point: &str, nth: u32) -> bool {
+fn violate(path: &Path, work: Work, point: &str, nth: u32) -> bool {
     let region = Region::create(path, &CreateOptions::default()).unwrap();
     let (stopped, other) = (region.member().unwrap(), region.member().unwrap());
     injected_panic::plan(point, nth);
@@ -314,15 +362,19 @@ fn violate(path: &Path, point: &str, nth: u32) -> bool {
     is_stopped
 }
 
-#[test]
-fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
-    // The default hook would print thousands of lines.
+/// The default hook would print thousands of lines.
+fn hide_injected_panics() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.payload_as_str().is_some_and(|text| text.contains("a test injected")) {
             hook(panic);
         }
     }));
+}
+
+#[test]
+fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
+    hide_injected_panics();
     let path = TestRegionPath::new("violated");
     let mut missed = Vec::new();
     for point in POINTS.iter().filter(|point| !is_not_passed(point)) {
@@ -333,7 +385,7 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
             if stopped != 0 && nth == 1 {
                 break;
             }
-            stopped += u32::from(violate(path.path(), point, nth));
+            stopped += u32::from(violate(path.path(), work, point, nth));
             std::fs::remove_file(path.path()).unwrap();
         }
         if stopped == 0 {
@@ -342,6 +394,21 @@ fn a_violated_invariant_at_any_point_stops_its_session_and_harms_no_other() {
     }
     // A panic at these, of a consumer, leaves nothing half done.
     assert_eq!(missed, ["log.gap_stored", "log.gap_counted", "log.acknowledged"]);
+}
+
+#[test]
+fn a_violated_invariant_in_a_logged_write_of_one_record_harms_no_other() {
+    hide_injected_panics();
+    let path = TestRegionPath::new("violated-logged");
+    let mut passed = 0;
+    let points = ["txn.", "log.", "hold.", "line."];
+    for point in POINTS.iter().filter(|point| points.iter().any(|own| point.starts_with(own))) {
+        for nth in [1, 400] {
+            passed += u32::from(violate(path.path(), write_logged_records, point, nth));
+            std::fs::remove_file(path.path()).unwrap();
+        }
+    }
+    assert!(passed > 30, "the work passes {passed} of the points");
 }
 
 #[test]
