@@ -304,6 +304,26 @@ impl History {
         }
     }
 
+    /// Resolves the operations whose results nobody was told, for a history in which they may also
+    /// happen later, or never. One that a read has seen happened before that read ended. One that
+    /// no read has seen changes no verdict, so it is left out.
+    pub fn resolve_unknown(&mut self) {
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        for op in self.ops.iter().filter(|op| !op.is_unknown) {
+            for (_, value) in &op.reads {
+                if let ReadValue::Exactly(value) = value {
+                    let first = seen.entry(*value).or_insert(op.ret);
+                    *first = op.ret.min(*first);
+                }
+            }
+        }
+        for op in self.ops.iter_mut().filter(|op| op.is_unknown) {
+            let first = op.writes.iter().filter_map(|written| seen.get(&written.value)).min();
+            op.ret = first.copied().unwrap_or(0);
+        }
+        self.ops.retain(|op| !op.is_unknown || op.ret != 0);
+    }
+
     /// Checks the model's invariant on every snapshot of all keys. Returns the number of snapshots.
     pub fn check_snapshots(&self) -> Result<u64, String> {
         let mut count = 0;
@@ -380,6 +400,19 @@ mod tests {
             assert_eq!(HistoryLine::parse(line.text().strip_suffix(END).unwrap()), Some(line));
         }
         assert_eq!(HistoryLine::parse("w 1 5 3=ab"), None);
+    }
+
+    #[test]
+    fn an_operation_without_a_reply_counts_exactly_if_it_was_read() {
+        let mut history = History::new("h".to_owned(), HistoryModel::Registers, &[None; 10]);
+        let text =
+            "\nR 0 .\nw 0 10 | 1:=a1/0 .\nw 1 20 | 2:=a2/0 .\nr 7 30 31 1=a1 .\nr 8 40 41 1=a1 .\n";
+        history.take(0, text, &[]).unwrap();
+        history.resolve_unknown();
+        let mut ends: Vec<(u64, bool)> =
+            history.ops.iter().map(|op| (op.ret, op.is_unknown)).collect();
+        ends.sort_unstable();
+        assert_eq!(ends, [(31, false), (31, true), (41, false)]);
     }
 
     #[test]
