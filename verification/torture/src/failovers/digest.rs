@@ -6,8 +6,27 @@ use std::path::Path;
 
 use nearstate_store::Region;
 
-/// Records and the sum of their hashes, by the name of the namespace.
-pub(super) type CopyDigest = BTreeMap<String, (u64, u64)>;
+/// Differences that an error shows.
+const SHOWN_MAX: usize = 5;
+
+/// A record of a copy, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordDigest {
+    version: u64,
+    expires_ms: u64,
+    value_hash: u64,
+}
+
+/// All records, by the namespace's name and the key.
+pub(super) type CopyDigest = BTreeMap<(String, String), RecordDigest>;
+
+/// Records that differ between two copies, at most a few.
+pub(super) fn differences(one: &CopyDigest, other: &CopyDigest) -> Vec<String> {
+    let keys = one.keys().chain(other.keys().filter(|key| !one.contains_key(*key)));
+    let differing = keys.filter(|key| one.get(*key) != other.get(*key));
+    let shown = differing.map(|key| format!("{key:?}: {:?}, {:?}", one.get(key), other.get(key)));
+    shown.take(SHOWN_MAX).collect()
+}
 
 /// The digest of all namespaces of a copy that a log has.
 pub(super) fn of(region: &Path) -> Result<CopyDigest, String> {
@@ -19,16 +38,15 @@ pub(super) fn of(region: &Path) -> Result<CopyDigest, String> {
         if !is_logged && !session.is_followed(namespace).map_err(failed)? {
             continue;
         }
-        let (mut records, mut sum) = (0, 0_u64);
         let mut scan = session.scan(namespace).map_err(failed)?;
         while let Some(view) = scan.next().map_err(failed)? {
             let mut hasher = DefaultHasher::new();
-            (view.key(), view.bytes(), view.version(), view.expires_ms()).hash(&mut hasher);
-            records += 1;
-            // The order of a scan depends on the index.
-            sum = sum.wrapping_add(hasher.finish());
+            view.bytes().hash(&mut hasher);
+            let (version, expires_ms) = (view.version(), view.expires_ms());
+            let digest = RecordDigest { version, expires_ms, value_hash: hasher.finish() };
+            let key = String::from_utf8_lossy(view.key()).into_owned();
+            all.insert((name.clone(), key), digest);
         }
-        all.insert(name, (records, sum));
     }
     Ok(all)
 }

@@ -174,6 +174,10 @@ impl FailoverRun<'_> {
                 continue;
             };
             self.processes += 1;
+            // It says itself that it pauses.
+            let number = u16::try_from(host).unwrap_or(u16::MAX);
+            let seen = seen_file(&self.options.folder, number);
+            std::fs::write(&seen, self.round.to_string()).map_err(|error| error.to_string())?;
             let role = ChildRole {
                 role: "cluster-writer",
                 number: host as u64,
@@ -398,7 +402,6 @@ impl FailoverRun<'_> {
 
     fn pause_writers(&mut self) -> Result<(), String> {
         self.set_round(0)?;
-        // A writer that starts has seen no round, so the file is made anew.
         for host in 0..HOSTS {
             let host_number = u16::try_from(host).unwrap_or(u16::MAX);
             let seen = seen_file(&self.options.folder, host_number);
@@ -438,7 +441,10 @@ impl FailoverRun<'_> {
             Ok(found.iter().all(|digest| Some(digest) == found.first()))
         });
         self.totals.copies_compared += HOSTS as u64;
-        waited.map_err(|error| format!("DIVERGENT: {error}: {found:?}"))
+        let [one, rest @ ..] = found.as_slice() else { return waited };
+        let differences: Vec<_> =
+            rest.iter().map(|other| digest::differences(one, other)).collect();
+        waited.map_err(|error| format!("DIVERGENT: {error}: {differences:#?}"))
     }
 
     fn check_history(

@@ -39,7 +39,8 @@ struct ClusterWriter<'f> {
     /// Numbers of transactions without an answer, with their receipts.
     pending: Vec<(u64, Receipt)>,
     next: u64,
-    round: u64,
+    /// The round that it has seen.
+    round: Option<u64>,
     history: Option<File>,
     operations: u64,
 }
@@ -68,13 +69,13 @@ pub(crate) fn write(
         acknowledged: opened(&acknowledged_file(folder, host))?,
         pending: Vec::new(),
         next: (process << 32) + 1,
-        round: 0,
+        round: None,
         history: None,
         operations: 0,
     };
     while !ends.is_finished() {
         writer.look_at_round()?;
-        if writer.round == 0 {
+        if writer.round == Some(0) {
             writer.settle(Duration::ZERO)?;
             std::thread::sleep(BATCH_PAUSE);
             continue;
@@ -108,8 +109,8 @@ impl ClusterWriter<'_> {
     /// Follows the round of the run.
     fn look_at_round(&mut self) -> Result<(), String> {
         let round = number_in(&round_file(self.folder));
-        if round != self.round {
-            self.round = round;
+        if Some(round) != self.round {
+            self.round = Some(round);
             self.history = None;
             let seen = seen_file(self.folder, self.host);
             std::fs::write(&seen, round.to_string()).map_err(|error| error.to_string())?;
@@ -182,7 +183,7 @@ impl ClusterWriter<'_> {
     fn read(&mut self, rng: &mut Rng) -> nearstate_store::Result<Result<(), String>> {
         let namespace = self.namespace(HISTORY)?;
         let keys = [Self::draw_key(rng), Self::draw_key(rng)];
-        let (round, call) = (self.round, now_ns());
+        let (round, call) = (self.round.unwrap_or(0), now_ns());
         let reads = self.session.transact(|txn| {
             let read = |key: &u32| -> nearstate_store::Result<(u32, ReadValue)> {
                 let view = txn.get(namespace, history_key(round, *key).as_bytes())?;
@@ -206,15 +207,15 @@ impl ClusterWriter<'_> {
     fn update(&mut self, rng: &mut Rng) -> nearstate_store::Result<Result<(), String>> {
         let namespace = self.namespace(HISTORY)?;
         let (from, to) = (Self::draw_key(rng), Self::draw_key(rng));
-        let (op, call) = (self.operations, now_ns());
+        let (round, op, call) = (self.round.unwrap_or(0), self.operations, now_ns());
         self.operations += 1;
         let value = u64::from(self.host + 1) << 56 | self.process << 32 | (op & 0xffff_ffff);
         let txn = self.session.begin()?;
         let read = {
-            let view = txn.get(namespace, history_key(self.round, from).as_bytes())?;
+            let view = txn.get(namespace, history_key(round, from).as_bytes())?;
             value_of(view.as_ref().map(nearstate_store::View::bytes))
         };
-        let key = history_key(self.round, to);
+        let key = history_key(round, to);
         txn.put(namespace, key.as_bytes(), format!("{value:x}").as_bytes())?;
         let writes = vec![WrittenValue { key: to, value, payload: 0 }];
         let reads = vec![(from, read)];

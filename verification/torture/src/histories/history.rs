@@ -305,21 +305,38 @@ impl History {
     }
 
     /// Resolves the operations whose results nobody was told, for a history in which they may also
-    /// happen later, or never. One that a read has seen happened before that read ended. One that
-    /// no read has seen changes no verdict, so it is left out.
+    /// happen later, or never. One that a read has seen happened before that read ended, and then
+    /// what it has read itself happened as well. One that no read has seen changes no verdict, so it
+    /// is left out.
     pub fn resolve_unknown(&mut self) {
+        // By value: the latest end of the operation that wrote it.
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
-        for op in self.ops.iter().filter(|op| !op.is_unknown) {
+        let see = |op: &HistoryOp, seen: &mut BTreeMap<u64, u64>| {
             for (_, value) in &op.reads {
                 if let ReadValue::Exactly(value) = value {
                     let first = seen.entry(*value).or_insert(op.ret);
                     *first = op.ret.min(*first);
                 }
             }
+        };
+        for op in self.ops.iter_mut() {
+            if op.is_unknown {
+                op.ret = 0;
+            } else {
+                see(op, &mut seen);
+            }
         }
-        for op in self.ops.iter_mut().filter(|op| op.is_unknown) {
-            let first = op.writes.iter().filter_map(|written| seen.get(&written.value)).min();
-            op.ret = first.copied().unwrap_or(0);
+        let mut has_changed = true;
+        while has_changed {
+            has_changed = false;
+            for op in self.ops.iter_mut().filter(|op| op.is_unknown) {
+                let first = op.writes.iter().filter_map(|written| seen.get(&written.value)).min();
+                if let Some(first) = first.copied().filter(|first| op.ret == 0 || *first < op.ret) {
+                    op.ret = first;
+                    has_changed = true;
+                    see(op, &mut seen);
+                }
+            }
         }
         self.ops.retain(|op| !op.is_unknown || op.ret != 0);
     }
@@ -412,7 +429,7 @@ mod tests {
         let mut ends: Vec<(u64, bool)> =
             history.ops.iter().map(|op| (op.ret, op.is_unknown)).collect();
         ends.sort_unstable();
-        assert_eq!(ends, [(31, false), (31, true), (41, false)]);
+        assert_eq!(ends, [(31, false), (31, true), (31, true), (41, false)]);
     }
 
     #[test]
