@@ -444,7 +444,10 @@ impl FailoverRun<'_> {
         let [one, rest @ ..] = found.as_slice() else { return waited };
         let differences: Vec<_> =
             rest.iter().map(|other| digest::differences(one, other)).collect();
-        waited.map_err(|error| format!("DIVERGENT: {error}: {differences:#?}"))
+        waited.map_err(|error| {
+            let copies: Vec<_> = (0..HOSTS).map(|host| self.cluster.copy(host)).collect();
+            format!("DIVERGENT: {error}: {differences:#?}, {copies:#?}")
+        })
     }
 
     fn check_history(
