@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::index::bucket::{
-    GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
+    CHANGES_UNKNOWN_MAX, GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
 };
 use crate::layout::{
     CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
@@ -412,7 +412,8 @@ impl Member {
         self.check_usable()?;
         let noted = self.highest_stamp(table)?.max(stamp_floor(self.map())?);
         let highest = noted.max(version_count(highest_version));
-        let raised = (highest >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
+        let unknown = highest.saturating_add(CHANGES_UNKNOWN_MAX);
+        let raised = (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
         if raised >= VERSION_MAX {
             let detail = "the namespace has followed too many hosts: copy its records to another \
                           region";

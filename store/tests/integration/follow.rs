@@ -544,3 +544,26 @@ fn a_change_of_another_version_is_refused_and_a_namespace_with_own_records_too()
     host.check();
     backup.check();
 }
+
+#[test]
+fn a_promotion_takes_one_generation_of_versions_whatever_the_number_of_namespaces() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let names = ["one", "two", "three"];
+    for name in names {
+        let namespace = source.namespace(name, &mixed()).unwrap();
+        source.stream(namespace, WhenFull::Refuse).unwrap();
+        source.put(namespace, b"k", b"v").unwrap();
+    }
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    drop((feed, follower));
+    copy.promote(false).unwrap();
+    // `generation:12 | changes:30`, see spec/region.md.
+    let generations = names.map(|name| {
+        let namespace = copy.namespace(name, &mixed()).unwrap();
+        copy.put(namespace, b"new", b"v").unwrap() >> 30
+    });
+    assert_eq!(generations, [1, 1, 1]);
+}

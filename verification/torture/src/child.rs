@@ -75,6 +75,9 @@ fn run(words: &[String]) -> Result<(), String> {
         "cluster-writer" => {
             failovers::writer::write(folder, number, round, Path::new(word), &mut rng)
         }
+        "cluster-signalling" => {
+            failovers::signalling::signal(folder, number, Path::new(word), &mut rng)
+        }
         "repair" => repairs::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),

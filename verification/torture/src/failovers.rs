@@ -9,9 +9,11 @@
 //! The result has the times from the last reply of the old owner to the first one of the new one.
 
 pub mod run;
+pub mod demo;
 pub mod totals;
 pub mod fault;
 mod client;
+pub mod signalling;
 pub(crate) mod writer;
 mod acknowledged;
 mod digest;

@@ -92,7 +92,7 @@ pub(crate) fn write(
 
 /// True for an answer that a host gives which does not own the partition, or whose copy is being
 /// replaced, or whose log waits for members.
-const fn is_refusal(error: &Error) -> bool {
+pub(super) const fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
         Error::NotOwner { .. }
