@@ -373,12 +373,16 @@ impl Member {
         Ok(place_at(self.map(), LOG_SHIPPED)?.unwrap_or_default())
     }
 
-    /// A follower of this region has acknowledged an entry. A kill between two stores leaves none:
-    /// the follower then joins again if the log has forgotten the entry.
+    /// A follower of this region has acknowledged an entry: of several, the last one counts. A kill
+    /// between two stores leaves none: the follower then joins again if the log has forgotten the
+    /// entry.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn set_shipped_position(&self, place: FollowPosition) -> Result<()> {
+        if place.position <= self.shipped_position()?.position {
+            return Ok(());
+        }
         Ok(store_place(self.map(), LOG_SHIPPED, place)?)
     }
 

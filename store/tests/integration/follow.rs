@@ -567,3 +567,30 @@ fn a_promotion_takes_one_generation_of_versions_whatever_the_number_of_namespace
     });
     assert_eq!(generations, [1, 1, 1]);
 }
+
+#[test]
+fn a_follower_gets_every_entry_that_another_one_has_already() {
+    let [host, ahead, behind] = [0; 3].map(|_| Host::new());
+    let [source, first, second] =
+        [&host, &ahead, &behind].map(|host| host.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    (0..50).for_each(|number| change(&source, ns, number));
+    for copy in [&first, &second] {
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, copy);
+        run(&source, &mut feed, &mut follower);
+    }
+    (0..50).for_each(|number| change(&source, ns, 1000 + number));
+    let mut follower = first.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &first);
+    run(&source, &mut feed, &mut follower);
+    // The second one does not count any more: the log may forget what it lacks, and has not yet.
+    source.release_to(source.log_tail_position().unwrap()).unwrap();
+    drop((feed, follower));
+    let mut follower = second.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &second);
+    run(&source, &mut feed, &mut follower);
+    let mirrored = second.namespace("ue", &mixed()).unwrap();
+    assert_eq!(contents(&second, mirrored), contents(&source, ns));
+}

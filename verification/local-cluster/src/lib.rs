@@ -19,6 +19,7 @@
 
 pub use cluster::{ClusterOptions, HOSTS, LocalCluster, wait_until};
 pub use network::NetworkKind;
+pub use process::HostProcess;
 pub use status::{CopyView, MemberLag};
 
 mod cluster;

@@ -24,7 +24,7 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
 
 /// A running process, which is killed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct HostProcess {
+pub struct HostProcess {
     child: Child,
     is_stopped: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) struct HostProcess {
 impl HostProcess {
     /// Starts a process. `prefix` is what its command begins with, such as the one that enters a
     /// namespace; its standard error is appended to a file.
-    pub(crate) fn start(prefix: &[String], words: &[&str], log: &Path) -> Result<Self, String> {
+    pub fn start(prefix: &[String], words: &[&str], log: &Path) -> Result<Self, String> {
         let log = File::options()
             .create(true)
             .append(true)
@@ -57,7 +57,8 @@ impl HostProcess {
         Ok(Self { child, is_stopped: false })
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
@@ -67,18 +68,18 @@ impl HostProcess {
     }
 
     /// SIGSTOP: it does not run until [`HostProcess::resume`].
-    pub(crate) fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), String> {
         self.is_stopped = true;
         self.signal(Signal::SIGSTOP)
     }
 
     /// SIGCONT, if it is stopped.
-    pub(crate) fn resume(&mut self) -> Result<(), String> {
+    pub fn resume(&mut self) -> Result<(), String> {
         if std::mem::take(&mut self.is_stopped) { self.signal(Signal::SIGCONT) } else { Ok(()) }
     }
 
     /// How it ended, if it has.
-    pub(crate) fn end(&mut self) -> Option<String> {
+    pub fn end(&mut self) -> Option<String> {
         self.child.try_wait().ok().flatten().map(|status| status.to_string())
     }
 }
