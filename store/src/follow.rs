@@ -233,9 +233,7 @@ impl Session {
         Ok((lock, following))
     }
 
-    /// Each version that a followed namespace gives is higher from here on than any that the other
-    /// region has given or will give.
-    /// All namespaces get the same generation: there are 4,095 of them, one for each promotion.
+    /// Later versions of all followed namespaces are of one generation, above the other region's.
     pub(crate) fn raise_generations(&self) -> Result<()> {
         let followed = self.followed_namespaces()?;
         let mut highest = 0;
@@ -247,11 +245,10 @@ impl Session {
                 Ok(())
             })? {}
         }
-        let mut raised = 0;
+        let mut raised = 0; // A name may be removed and created again.
         for (_, namespace) in &followed {
             raised = self.member.raise_generation(self.table(*namespace)?, highest)?;
         }
-        // The name of one may be removed and created again.
         self.member.note_stamp(raised)
     }
 

@@ -1,5 +1,5 @@
-//! Writes that survive their host: what a commit costs that a follower has, against `SET` and `WAIT`
-//! of Redis with one replica and `put` of etcd with three members.
+//! Writes that survive their host: what a commit costs that a follower has, against `SET` and
+//! `WAIT` of Redis with one replica and `put` of etcd with three members.
 //!
 //! `nearstate bench run ue-signalling --targets region,cluster,redis-wait,etcd` prints the table.
 //! All targets run at the same time and are measured in turn, round by round, on the same

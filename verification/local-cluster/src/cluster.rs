@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::network::{Network, NetworkKind};
+use crate::network::{HostNetwork, NetworkKind};
 use crate::process::HostProcess;
 use crate::status::{self, CopyView};
 
@@ -50,7 +50,7 @@ pub struct ClusterOptions {
 pub struct LocalCluster {
     options: ClusterOptions,
     nodes: [Option<HostProcess>; HOSTS],
-    network: Network,
+    network: HostNetwork,
     port: u16,
 }
 
@@ -121,7 +121,7 @@ impl LocalCluster {
         let ports = ports(options.network)?;
         let text = file_text(&options, &ports);
         let [.., port] = ports;
-        let network = Network::start(options.network, HOSTS)?;
+        let network = HostNetwork::start(options.network, HOSTS)?;
         fs::write(options.folder.join("cluster.toml"), text).map_err(failed)?;
         let mut cluster = Self { options, nodes: [const { None }; HOSTS], network, port };
         for host in 0..HOSTS {

@@ -1,9 +1,9 @@
 //! Layer 5: a cluster of real processes on this machine: three `nearstate serve --cluster`, which
 //! torture, demo and benchmarks start, cut off, stop and kill.
 //!
-//! As root, each host has a network namespace of its own, and its membership a file system of its
-//! own, so that links are cut and disks are full for real. Without root, hosts have addresses of the
-//! loopback interface, and only processes fail.
+//! As root, each host has a network namespace of its own, and its membership a file system of
+//! its own, so that links are cut and disks are full for real. Without root, hosts have addresses
+//! of the loopback interface, and only processes fail.
 //!
 //! **Nothing is left behind**, also when this process is killed: namespaces and mounts belong to
 //! processes, and every process ends with the thread that started it. Only the folder stays then.

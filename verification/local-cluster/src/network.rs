@@ -54,7 +54,7 @@ impl Drop for HostNamespace {
 
 /// The links of all hosts.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct HostNetwork {
     namespaces: Vec<HostNamespace>,
     disks: Vec<PathBuf>,
 }
@@ -109,7 +109,7 @@ impl NetworkKind {
     }
 }
 
-impl Network {
+impl HostNetwork {
     /// Creates the links of some hosts. In namespaces, this thread and those that it starts later
     /// are in a new one as well.
     pub(crate) fn start(kind: NetworkKind, hosts: usize) -> Result<Self, String> {
@@ -180,7 +180,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for HostNetwork {
     fn drop(&mut self) {
         // Lazily: a process that was killed a moment ago may still have files open.
         for disk in &self.disks {

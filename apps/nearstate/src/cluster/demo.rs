@@ -289,10 +289,10 @@ fn page(result: &DemoResult, options: &DemoOptions) -> Page {
     Page {
         title: "nearstate: a cluster loses the owner's host".to_owned(),
         lead: format!(
-            "Three nodes, {place}, with a lease of {} ms. Processes on each host run the signalling \
-             of 1,000 UEs. {old}, which owns the partition, is cut off and then killed; {new} takes \
-             over after {:.0} ms. No result that had left is lost. All processes share this \
-             machine's processors.",
+            "Three nodes, {place}, with a lease of {} ms. Processes on each host run the \
+             signalling of 1,000 UEs. {old}, which owns the partition, is cut off and then \
+             killed; {new} takes over after {:.0} ms. No result that had left is lost. All \
+             processes share this machine's processors.",
             options.lease_ms,
             gap_ms(result)
         ),

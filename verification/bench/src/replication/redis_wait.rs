@@ -97,7 +97,7 @@ impl ReplicatedTarget for RedisWait {
     }
 
     fn durability(&self) -> &'static str {
-        "two processes, in memory: a fail-over may still lose it (the replica that has it need not win)"
+        "two processes, in memory: a fail-over may lose it (another replica may win)"
     }
 
     fn processes(&self) -> Vec<u32> {

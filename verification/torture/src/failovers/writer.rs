@@ -222,7 +222,7 @@ impl ClusterWriter<'_> {
         if let Err(error) = self.record(&HistoryLine::Intent { op, call, reads, writes }) {
             return Ok(Err(error));
         }
-        // After a refusal or without an answer the operation stays open: nobody is told its result.
+        // After a refusal or without an answer the operation stays open: its result is not told.
         txn.commit()?;
         let receipt = self.session.receipt();
         if self.session.wait_replicated(receipt, RECEIPT_MAX)? == ReceiptState::Replicated {
@@ -239,6 +239,6 @@ pub(super) fn value_of(bytes: Option<&[u8]>) -> ReadValue {
         let text = std::str::from_utf8(bytes).ok()?;
         u64::from_str_radix(text, 16).ok()
     };
-    // A value that nobody wrote is one that no history explains.
+    // A value that no process wrote is one that no history explains.
     ReadValue::Exactly(bytes.map_or(0, |bytes| number(bytes).unwrap_or(u64::MAX)))
 }

@@ -304,10 +304,10 @@ impl History {
         }
     }
 
-    /// Resolves the operations whose results nobody was told, for a history in which they may also
-    /// happen later, or never. One that a read has seen happened before that read ended, and then
-    /// what it has read itself happened as well. One that no read has seen changes no verdict, so it
-    /// is left out.
+    /// Resolves the operations whose results were not told, for a history in which they may
+    /// also happen later, or never. One that a read has seen happened before that read ended, and
+    /// then what it has read itself happened as well. One that no read has seen changes no verdict,
+    /// so it is left out.
     pub fn resolve_unknown(&mut self) {
         // By value: the latest end of the operation that wrote it.
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
@@ -422,8 +422,9 @@ mod tests {
     #[test]
     fn an_operation_without_a_reply_counts_exactly_if_it_was_read() {
         let mut history = History::new("h".to_owned(), HistoryModel::Registers, &[None; 10]);
-        let text =
-            "\nR 0 .\nw 0 10 | 1:=a1/0 .\nw 1 20 | 2:=a2/0 .\nr 7 30 31 1=a1 .\nr 8 40 41 1=a1 .\n";
+        // No process saw the value of key 2. That of key 3 was seen by the writer of key 1.
+        let text = "\nR 0 .\nw 0 10 3=a3 | 1:=a1/0 .\nw 1 20 | 2:=a2/0 .\nw 2 5 | 3:=a3/0 .\n\
+                    r 7 30 31 1=a1 .\nr 8 40 41 1=a1 .\n";
         history.take(0, text, &[]).unwrap();
         history.resolve_unknown();
         let mut ends: Vec<(u64, bool)> =
