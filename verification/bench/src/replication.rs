@@ -10,6 +10,7 @@ mod ours;
 mod redis_wait;
 
 use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -117,7 +118,7 @@ fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(VALUE_BYTES / 8)
 }
 
-fn failed(detail: impl ToString) -> Error {
+fn failed<E: Display>(detail: E) -> Error {
     Error::Backend { detail: detail.to_string() }
 }
 
@@ -211,7 +212,7 @@ fn text(
     let mut text =
         format!("{}\n\ndurability of a write that is waited for:\n", Machine::detect().line());
     for target in targets {
-        text.push_str(&format!("  {:<12} {}\n", target.name(), target.durability()));
+        let _ = writeln!(text, "  {:<12} {}", target.name(), target.durability());
     }
     let columns = "writes of 1 KiB|target|>p50|>writes/s|rounds|>CPU per write|>p50 to cluster";
     let mut table = ReportTable::new(columns);

@@ -183,10 +183,9 @@ impl RoundClient<'_> {
         if !set.is_ok() || values.len() != request.reads.len() {
             return None;
         }
-        let value = |reply: &RespReply| match reply {
-            RespReply::Bulk(bytes) => Some(value_of(Some(bytes))),
-            RespReply::Null(_) => Some(ReadValue::Exactly(0)),
-            _ => None,
+        let value = |reply: &RespReply| {
+            let bytes = reply.clone().into_bulk().ok()?;
+            Some(value_of(bytes.as_deref()))
         };
         request.reads.iter().zip(values).map(|(key, reply)| Some((*key, value(reply)?))).collect()
     }

@@ -5,6 +5,7 @@
 //! of them is known.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -121,7 +122,7 @@ fn settle(
         match session.receipt_state(receipt)? {
             ReceiptState::Replicated => {
                 let replicated = now_ns();
-                lines.push_str(&format!("{ue} {count} {committed} {replicated} .\n"));
+                let _ = writeln!(lines, "{ue} {count} {committed} {replicated} .");
             }
             ReceiptState::Pending => left.push((ue, count, committed, receipt)),
             ReceiptState::Lost => {}

@@ -1,6 +1,7 @@
 //! A writer: a process that has attached the region of its host. It writes while the host owns the
 //! partition, and tries again while it does not.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -165,7 +166,7 @@ impl ClusterWriter<'_> {
         let mut left = Vec::new();
         for (number, receipt) in std::mem::take(&mut self.pending) {
             match self.session.receipt_state(receipt).map_err(failed)? {
-                ReceiptState::Replicated => lines.push_str(&format!("{number} .\n")),
+                ReceiptState::Replicated => drop(writeln!(lines, "{number} .")),
                 ReceiptState::Pending => left.push((number, receipt)),
                 ReceiptState::Lost => {}
             }

@@ -319,7 +319,7 @@ impl History {
                 }
             }
         };
-        for op in self.ops.iter_mut() {
+        for op in &mut self.ops {
             if op.is_unknown {
                 op.ret = 0;
             } else {
