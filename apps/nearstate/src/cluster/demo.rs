@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<String> {
     };
     let mut view = LiveView::default();
     let done = run_demo(&options, &starter, &mut |moment| view.show(moment));
-    view.end();
+    LiveView::end();
     let result = done.map_err(failed)?;
     outputs::write_page(args.report.as_deref(), || page(&result, &options).html())?;
     Ok(summary(&result))
@@ -101,7 +101,7 @@ impl LiveView {
         )
     }
 
-    fn end(&self) {
+    fn end() {
         if std::io::stderr().is_terminal() {
             let _ = writeln!(std::io::stderr());
         }
