@@ -569,7 +569,7 @@ fn a_promotion_takes_one_generation_of_versions_whatever_the_number_of_namespace
 }
 
 #[test]
-fn a_follower_gets_every_entry_that_another_one_has_already() {
+fn a_follower_whose_acknowledgement_comes_late_gets_every_entry_that_another_one_has() {
     let [host, ahead, behind] = [0; 3].map(|_| Host::new());
     let [source, first, second] =
         [&host, &ahead, &behind].map(|host| host.region.session().unwrap());
@@ -581,13 +581,25 @@ fn a_follower_gets_every_entry_that_another_one_has_already() {
         let mut feed = start(&source, &mut follower, copy);
         run(&source, &mut feed, &mut follower);
     }
-    (0..50).for_each(|number| change(&source, ns, 1000 + number));
-    let mut follower = first.follow().unwrap();
-    let mut feed = start(&source, &mut follower, &first);
-    run(&source, &mut feed, &mut follower);
-    // The second one does not count any more: the log may forget what it lacks, and has not yet.
-    source.release_to(source.log_tail_position().unwrap()).unwrap();
-    drop((feed, follower));
+    (50..100).for_each(|number| change(&source, ns, number));
+    // The second one applies these entries. Its acknowledgement is still on the way.
+    let mut follower = second.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &second);
+    let mut applied = 0;
+    while feed
+        .step(true, &mut |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied))
+        .unwrap()
+        == FeedStep::More
+    {}
+    drop(follower);
+    (100..150).for_each(|number| change(&source, ns, number));
+    // The first one gets all of them, and the log forgets them: the second one does not count.
+    let mut other_follower = first.follow().unwrap();
+    let mut other = start(&source, &mut other_follower, &first);
+    run(&source, &mut other, &mut other_follower);
+    feed.note_acknowledged(applied).unwrap();
+    drop(feed);
+    // Its process has ended, and another one connects.
     let mut follower = second.follow().unwrap();
     let mut feed = start(&source, &mut follower, &second);
     run(&source, &mut feed, &mut follower);
