@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::index::bucket::{
-    GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
+    CHANGES_UNKNOWN_MAX, GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
 };
 use crate::layout::{
     CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
@@ -373,12 +373,16 @@ impl Member {
         Ok(place_at(self.map(), LOG_SHIPPED)?.unwrap_or_default())
     }
 
-    /// A follower of this region has acknowledged an entry. A kill between two stores leaves none:
-    /// the follower then joins again if the log has forgotten the entry.
+    /// A follower of this region has acknowledged an entry: of several, the last one counts. A kill
+    /// between two stores leaves none: the follower then joins again if the log has forgotten the
+    /// entry.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn set_shipped_position(&self, place: FollowPosition) -> Result<()> {
+        if place.position <= self.shipped_position()?.position {
+            return Ok(());
+        }
         Ok(store_place(self.map(), LOG_SHIPPED, place)?)
     }
 
@@ -412,7 +416,8 @@ impl Member {
         self.check_usable()?;
         let noted = self.highest_stamp(table)?.max(stamp_floor(self.map())?);
         let highest = noted.max(version_count(highest_version));
-        let raised = (highest >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
+        let unknown = highest.saturating_add(CHANGES_UNKNOWN_MAX);
+        let raised = (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
         if raised >= VERSION_MAX {
             let detail = "the namespace has followed too many hosts: copy its records to another \
                           region";

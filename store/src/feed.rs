@@ -197,18 +197,14 @@ impl Session {
         of: LogIdentity,
         applied: FollowPosition,
     ) -> Result<(LogFeed<'_>, FeedStart)> {
-        let start = if of == self.log_identity()? && applied.position != 0 {
-            self.can_continue(applied)?
+        let behind = if of == self.log_identity()? && applied.position != 0 {
+            self.continues_behind(applied)?
         } else {
-            FeedStart::Joins
+            None
         };
-        let from = match start {
-            // Behind an entry that was acknowledged, the log may have forgotten positions without
-            // entries.
-            FeedStart::Continues => {
-                applied.position.max(self.member.log_floor_position()?.saturating_sub(1))
-            }
-            FeedStart::Joins => self.member.log_tail()?,
+        let (start, from) = match behind {
+            Some(from) => (FeedStart::Continues, from),
+            None => (FeedStart::Joins, self.member.log_tail()?),
         };
         let (phase, last) = match start {
             FeedStart::Continues => (FeedPhase::Full, applied),
@@ -229,7 +225,9 @@ impl Session {
         Ok((LogFeed { stream, progress, sent: VecDeque::new() }, start))
     }
 
-    fn can_continue(&self, applied: FollowPosition) -> Result<FeedStart> {
+    /// The position behind which the log continues for a follower that has applied `applied`.
+    /// `None`: it has forgotten what the follower lacks.
+    fn continues_behind(&self, applied: FollowPosition) -> Result<Option<u64>> {
         let fork = || {
             Err(Error::BadArgument {
                 detail: format!(
@@ -246,26 +244,29 @@ impl Session {
         let shipped = self.member.shipped_position()?;
         let floor = self.member.log_floor_position()?;
         if shipped == applied {
-            // What the log has forgotten behind it was acknowledged, or lost.
+            // It is the last entry that any follower has acknowledged. What the log has forgotten
+            // behind it are positions without entries, which were acknowledged, or what was lost.
             let is_kept = floor <= applied.position.max(self.member.log_acknowledged()?) + 1;
-            return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
+            return Ok(is_kept.then(|| applied.position.max(floor.saturating_sub(1))));
         }
         if applied.check == UNKNOWN {
             // No entry is at the position where a successor's log begins.
             let begins = self.member.takeover()?.map(|takeover| takeover.position);
             let is_kept = begins == Some(applied.position) && floor <= applied.position + 1;
-            return Ok(if is_kept { FeedStart::Continues } else { FeedStart::Joins });
+            return Ok(is_kept.then_some(applied.position));
         }
         let mut stream = self.commit_stream_behind(applied.position - 1)?;
         match stream.next()? {
             Some(StreamItem::Transaction(entry)) if entry.number == applied.position => {
                 if entry.check_value()? == applied.check {
-                    return Ok(FeedStart::Continues);
+                    // Not behind the floor: others may have entries below it that this one lacks,
+                    // and that are not forgotten yet, or are lost to it.
+                    return Ok(Some(applied.position));
                 }
                 fork()
             }
             Some(StreamItem::Transaction(_)) | None => fork(),
-            Some(StreamItem::Lost { .. }) => Ok(FeedStart::Joins),
+            Some(StreamItem::Lost { .. }) => Ok(None),
         }
     }
 }

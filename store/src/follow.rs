@@ -197,7 +197,7 @@ impl Session {
     ///
     /// # Errors
     /// `BadArgument`: the region follows none, another process follows with it, or it is still
-    /// joining; `Full`: a namespace was promoted more than 500 times; `Stalled`, `Damaged`.
+    /// joining; `Full`: a region was promoted more than 4,000 times; `Stalled`, `Damaged`.
     pub fn promote(&self, accepts_joining: bool) -> Result<Promotion> {
         let (_lock, following) = self.begin_promotion(accepts_joining)?;
         self.raise_generations()?;
@@ -237,22 +237,23 @@ impl Session {
         Ok((lock, following))
     }
 
-    /// Each version that a followed namespace gives is higher from here on than any that the other
-    /// region has given or will give.
+    /// Later versions of all followed namespaces are of one generation, above the other region's.
     pub(crate) fn raise_generations(&self) -> Result<()> {
-        for (_, namespace) in self.followed_namespaces()? {
-            let mut highest = 0;
-            let mut buckets = self.buckets(namespace)?;
-            while self.walk_stored(namespace, &mut buckets, 64, |view| {
+        let followed = self.followed_namespaces()?;
+        let mut highest = 0;
+        for (_, namespace) in &followed {
+            highest = highest.max(self.member.highest_stamp(self.table(*namespace)?)?);
+            let mut buckets = self.buckets(*namespace)?;
+            while self.walk_stored(*namespace, &mut buckets, 64, |view| {
                 highest = highest.max(view.version());
                 Ok(())
             })? {}
-            let table = self.table(namespace)?;
-            let raised = self.member.raise_generation(table, highest)?;
-            // Its name may be removed and created again.
-            self.member.note_stamp(raised)?;
         }
-        Ok(())
+        let mut raised = 0; // A name may be removed and created again.
+        for (_, namespace) in &followed {
+            raised = self.member.raise_generation(self.table(*namespace)?, highest)?;
+        }
+        self.member.note_stamp(raised)
     }
 
     /// The followed namespaces may be written from here on. Returns their number.

@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: signalling of 100,000 UEs against our region, our node and a real Redis,
-//! with the node killed during the run, in under two minutes.
+//! with the node killed during the run, in under two minutes; then a cluster of three nodes that
+//! loses a host, in a quarter of a minute.
 
 use crate::{packages, run};
 use std::fs;
@@ -18,6 +19,8 @@ const UES: &str = "100000";
 const OPS_MAX: &str = "20000000";
 const REPORT: &str = "report/demo.html";
 const SAVED: &str = "report/demo.json";
+/// The page of the cluster that loses a host.
+const CLUSTER_REPORT: &str = "report/cluster.html";
 const SECONDS_MAX: f64 = 120.0;
 
 /// Builds the release program and lets it run the workload. `--ues N` changes how many UEs.
@@ -51,6 +54,14 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<bool, String> {
     }
     println!("\nreport: {} (opens offline in any browser)", report.display());
     println!("the run took {took:.0} s with {ues} UE{}", if ues == "1" { "" } else { "s" });
+    println!("\na cluster of three nodes loses the host of the owner");
+    run::show(
+        run::cargo()
+            .args(["run", "--quiet", "--release", "--package", "nearstate", "--"])
+            .args(["cluster", "demo", "--report", CLUSTER_REPORT])
+            .current_dir(root),
+    )?;
+    println!("report: {} (opens offline in any browser)", root.join(CLUSTER_REPORT).display());
     println!("paper 1's experiments: nearstate bench run --preset thesis --scale 0.1");
     if took > SECONDS_MAX {
         println!("that is more than two minutes: try fewer --ues");

@@ -2,7 +2,9 @@
 //! that the bench starts as child processes.
 
 use clap::{Args, Subcommand};
-use nearstate_bench::{client, code, commands, deliver, options, peer_commands, reaper};
+use nearstate_bench::{
+    client, code, commands, deliver, options, peer_commands, reaper, replication,
+};
 use nearstate_model::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
@@ -84,6 +86,9 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
         }
         BenchCommand::Micro(_) => replaced("bench micro", "run micro --preset operations"),
         BenchCommand::Code(options) => code::run(&options, &mut std::io::stdout().lock()),
+        BenchCommand::Run(options) if replication::is_wanted(&options) => {
+            replication::run(&options, &mut std::io::stdout().lock())
+        }
         BenchCommand::Run(options) => {
             deliver::run(&options, &words(), stop_flag(), &mut std::io::stdout().lock())
         }

@@ -1,5 +1,6 @@
 //! `nearstate cluster`: checks a cluster file, and administers the nodes of a cluster.
 
+mod demo;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
@@ -35,6 +36,8 @@ pub(crate) enum ClusterCommand {
         #[arg(long, value_name = "FILE")]
         cluster: PathBuf,
     },
+    /// Run a cluster on this machine whose owner is cut off and killed, and verify what is left
+    Demo(demo::DemoArgs),
     /// Create the cluster: once, when the nodes of all hosts run
     Init(NodeChoice),
     /// Show hosts, roles, leases, positions and lags
@@ -80,6 +83,7 @@ pub(crate) enum ClusterCommand {
 pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
     let text = match command {
         ClusterCommand::Check { cluster } => check(&ClusterFile::read(&cluster)?),
+        ClusterCommand::Demo(args) => demo::run(&args)?,
         ClusterCommand::Init(node) => {
             ask(&node, &AdminRequest::Init)?;
             "the cluster is created\n".to_owned()

@@ -3,6 +3,8 @@
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use nearstate_local_cluster::NetworkKind;
+use nearstate_torture::failovers;
 use nearstate_torture::flips;
 use nearstate_torture::histories::checker::HistoryChecker;
 use nearstate_torture::histories::options::{HistoryOptions, HistoryTotals};
@@ -82,6 +84,14 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N")]
     #[arg(conflicts_with_all = ["step", "node_kills", "full_kills", "flips"])]
     repair_kills: Option<u64>,
+    /// Let another host take over this many times instead, in a cluster of three nodes
+    #[arg(long, value_name = "N")]
+    #[arg(conflicts_with_all = ["step", "node_kills", "full_kills", "flips", "repair_kills"])]
+    failovers: Option<u64>,
+    /// With --failovers: the lease of the cluster in milliseconds
+    #[arg(long, default_value_t = 300, value_name = "MS", requires = "failovers")]
+    #[arg(value_parser = clap::value_parser!(u32).range(300..=1400))]
+    lease_ms: u32,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -103,6 +113,7 @@ pub(crate) fn run(args: &Torture) -> ExitCode {
     let done = ChildCommand::own(CHILD).and_then(|starter| match (args.step, args.node_kills) {
         _ if args.full_kills.is_some() => full_region(args, &starter),
         _ if args.flips.is_some() => flips(args, &starter),
+        _ if args.failovers.is_some() => failovers(args, &starter),
         _ if args.repair_kills.is_some() => repair_kills(args, &starter),
         (Some(stride), _) => steps(args, stride, &starter),
         (None, Some(count)) => node_kills(args, count, &starter),
@@ -297,6 +308,30 @@ fn repair_kills(args: &Torture, starter: &ChildCommand) -> Result<String, String
         bar.set_message(format!("kills of repairs, {} regions verified", totals.regions));
     };
     let done = repairs::kills(&options, starter, &mut tick);
+    bar.finish_and_clear();
+    done.map(|totals| if args.json { json!(totals).to_string() } else { totals.table() })
+}
+
+fn failovers(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
+    let options = failovers::run::FailoverOptions {
+        failovers: args.failovers.unwrap_or_default(),
+        lease_ms: args.lease_ms,
+        program: std::env::current_exe().map_err(|error| format!("own path: {error}"))?,
+        folder: args.path.join(format!("nearstate-failovers-{}", std::process::id())),
+        network: NetworkKind::best(),
+        seed: args.seed.unwrap_or_else(nearstate_torture::clock::now_ns),
+    };
+    let bar = bar(options.failovers);
+    let mut tick = |totals: &failovers::totals::FailoverTotals| {
+        bar.set_position(totals.failovers);
+        bar.set_message(format!(
+            "fail-overs in {} rounds, p99 {:.0} ms, {} replicated transactions, 0 lost",
+            totals.rounds,
+            totals.lost_owner_us.percentile_ms(99),
+            totals.transactions_replicated
+        ));
+    };
+    let done = failovers::run::run(&options, starter, &mut tick);
     bar.finish_and_clear();
     done.map(|totals| if args.json { json!(totals).to_string() } else { totals.table() })
 }

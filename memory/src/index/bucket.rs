@@ -63,10 +63,17 @@ pub(crate) const fn is_version(word: u64) -> bool {
     word != 0 && word >> (DEPTH_SHIFT + VERSION_EPOCH_BITS) == 0
 }
 
-/// The lowest bit of the generation in a count: `generation:9 | changes:33`. A promotion raises the
-/// stamps of all buckets to the next generation, so that every later version is higher than those
-/// of the host that was followed.
-pub(crate) const GENERATION_SHIFT: u32 = 33;
+/// The lowest bit of the generation in a count: `generation:12 | changes:30`. A promotion raises
+/// the stamps of all buckets to the next generation, so that every later version is higher than
+/// those of the host that was followed. 4,095 promotions: one a day for eleven years. A record may
+/// change more often in a generation: then its versions are those of the next one, and the next
+/// promotion begins behind them.
+pub(crate) const GENERATION_SHIFT: u32 = 30;
+
+/// Changes of a record that the followed host may have made behind what was received, and that a
+/// promotion leaves room for: a log has at most 2^20 entries that a member lacks.
+pub(crate) const CHANGES_UNKNOWN_MAX: u64 = 1 << 21;
+const _: () = assert!(CHANGES_UNKNOWN_MAX < 1 << GENERATION_SHIFT);
 const _: () = assert!(GENERATION_SHIFT < DEPTH_SHIFT);
 
 /// True if a record may have this version: another one follows it.

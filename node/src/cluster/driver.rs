@@ -150,6 +150,7 @@ impl ClusterDriver {
             thread.shared.copy.listen_with(listener);
             copies.insert(copy.partition, (thread, copy.port));
         }
+        listener.complete();
         let waking = Arc::clone(&inbox);
         let engine = engine(Box::new(move || waking.wake()))?;
         let is_over = Arc::new(AtomicBool::new(false));

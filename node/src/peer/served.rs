@@ -147,6 +147,8 @@ pub(crate) struct PeerRouter {
     pub(crate) tls: Option<Tls>,
     pub(crate) on_event: fn(&PeerEvent<'_>),
     pub(crate) is_over: AtomicBool,
+    /// All regions are served. Until then a hello for another one comes too early.
+    pub(crate) is_complete: AtomicBool,
     /// Connections that have not said hello.
     pub(crate) ungreeted: AtomicUsize,
     pub(crate) served: Mutex<Vec<Arc<PeerShared>>>,
@@ -167,6 +169,7 @@ impl PeerRouter {
             tls,
             on_event,
             is_over: AtomicBool::new(false),
+            is_complete: AtomicBool::new(false),
             ungreeted: AtomicUsize::new(0),
             served: Mutex::new(Vec::new()),
         }
@@ -190,6 +193,9 @@ impl PeerRouter {
             Some(group) => group.place(place.view) == place,
         };
         let Some(shared) = self.served().iter().find(is_of).map(Arc::clone) else {
+            if !self.is_complete.load(Ordering::Acquire) {
+                return Err((RefusalReason::Busy, "this host starts".to_owned()));
+            }
             let reason = RefusalReason::Cluster;
             let text = format!("this host has no partition {} of that cluster", place.partition);
             return Err((reason, text));

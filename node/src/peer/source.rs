@@ -82,6 +82,11 @@ impl PeerListener {
     pub(crate) fn add(&self, shared: &Arc<PeerShared>) {
         self.router.served().push(Arc::clone(shared));
     }
+
+    /// All regions were added. A connection for another one is refused for good from now on.
+    pub(crate) fn complete(&self) {
+        self.router.is_complete.store(true, Ordering::Release);
+    }
 }
 
 impl Drop for PeerListener {
@@ -107,6 +112,7 @@ impl PeerServer {
         let shared = Arc::new(PeerShared::new(source, region, region.session()?, None));
         let router = PeerRouter::new(tls, on_event);
         router.served().push(Arc::clone(&shared));
+        router.is_complete.store(true, Ordering::Release);
         let listener = PeerListener::start_with(&listen, router)?;
         shared.declare()?;
         Ok(Self { shared, listener })

@@ -323,3 +323,32 @@ fn a_frozen_copy_applies_nothing_of_the_old_view_and_no_connection_of_it_is_acce
     old.partition.set_fenced(false).unwrap();
     put(&session, 200..220);
 }
+
+#[test]
+fn a_member_that_connects_before_the_owner_serves_its_regions_connects_again() {
+    let [mut owner, mut member] = ["a", "b"].map(|name| TestHost::new(&format!("early-{name}")));
+    put(&owner.session(), 0..10);
+    owner.own(1, None);
+    // The owner's process has opened its port, and not yet its regions.
+    let early =
+        PeerListener::start(&[SocketAddr::from(([127, 0, 0, 1], 0))], None, on_event).unwrap();
+    let address = &early.addresses()[0].to_string();
+    let target = FollowTarget { view: 1, address, clients: None, discards: false };
+    member.partition.follow(&target).unwrap();
+    let end = lease_clock() + WAIT_MAX;
+    loop {
+        assert!(lease_clock() < end, "the member was not refused");
+        match member.inputs.recv_timeout(WAIT_MAX).unwrap() {
+            PartitionInput::OwnerLost { reason, .. } if reason.contains("this host starts") => {
+                break;
+            }
+            PartitionInput::FollowFailed { reason, .. } => panic!("it has given up: {reason}"),
+            _ => {}
+        }
+    }
+    owner.partition.listen_with(&early);
+    until(1, &mut [&mut owner, &mut member], |hosts| {
+        let [owner, member] = hosts else { return false };
+        has_all(owner, member)
+    });
+}

@@ -12,6 +12,7 @@
 pub mod peer_commands;
 pub mod conformance;
 pub mod code;
+pub mod replication;
 pub mod deliver;
 pub mod commands;
 pub mod presets;

@@ -22,6 +22,7 @@ use crate::access::{StoreConnection, StoreSchema};
 use crate::reaper::Reaper;
 use nearstate_model::{Error, Result};
 use region::on_node::NodeRegionTarget;
+pub(crate) use started::free_port;
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::failovers;
 use crate::flips;
 use crate::histories::process;
 use crate::idle_memory;
@@ -71,6 +72,12 @@ fn run(words: &[String]) -> Result<(), String> {
         "limit-namespaces" => limits::play(folder),
         "flip-worker" => flips::worker::play(folder, number, &mut rng),
         "flip-check" => flips::verifier::play(folder),
+        "cluster-writer" => {
+            failovers::writer::write(folder, number, round, Path::new(word), &mut rng)
+        }
+        "cluster-signalling" => {
+            failovers::signalling::signal(folder, number, Path::new(word), &mut rng)
+        }
         "repair" => repairs::play(folder),
         "remove-namespaces" => removals::play(folder),
         "drop" => scenario::remove(folder),

@@ -4,7 +4,7 @@
 //! After each kill, another process verifies the region against an oracle that knows the
 //! acknowledged writes ([`oracle`]). A checker of histories examines what the processes read of
 //! each other ([`histories`]). A node that serves the region is killed under its clients as well
-//! ([`node_kills`]).
+//! ([`node_kills`]), and so are the hosts of a cluster ([`failovers`]).
 //!
 //! A module uses only modules that are listed below it.
 
@@ -19,6 +19,7 @@
 pub mod run;
 pub mod child;
 pub mod node_kills;
+pub mod failovers;
 pub mod flips;
 pub mod report;
 pub mod tags;

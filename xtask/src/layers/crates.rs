@@ -23,6 +23,7 @@ const HEIGHTS: &[(&str, u32, &str)] = &[
     ("membership", 40, "layer 4"),
     ("protocols/", 40, "layer 4"),
     ("capi", 40, "layer 4"),
+    ("verification/local-cluster", 48, "layer 5, processes of a cluster"),
     ("verification/", 50, "layer 5, verification"),
     ("apps/", 52, "layer 5, apps"),
 ];

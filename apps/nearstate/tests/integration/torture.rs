@@ -1,5 +1,7 @@
 //! A short run of `nearstate torture --node-kills`, and the proof that it detects violations.
 
+use nearstate_local_cluster::NetworkKind;
+use nearstate_torture::failovers;
 use nearstate_torture::node_kills::injected_fault::InjectedFault;
 use nearstate_torture::node_kills::run::{NodeKillOptions, run};
 use nearstate_torture::spawn::ChildCommand;
@@ -61,4 +63,22 @@ fn a_reply_before_the_commit_is_detected() {
 fn a_transaction_that_is_split_is_detected() {
     let error = detect("split", InjectedFault::SplitTransaction);
     assert!(error.contains("not the result of any prefix"), "{error}");
+}
+
+#[test]
+fn a_cluster_survives_the_loss_of_its_owner_and_other_faults() {
+    let options = failovers::run::FailoverOptions {
+        failovers: 3,
+        lease_ms: 1000,
+        program: env!("CARGO_BIN_EXE_nearstate").into(),
+        folder: format!("/dev/shm/nearstate-failovers-test-{}", std::process::id()).into(),
+        network: NetworkKind::best(),
+        seed: 1,
+    };
+    let totals = failovers::run::run(&options, &starter(), &mut |_| {}).unwrap();
+    assert!(totals.failovers >= 3 && totals.lost_owner_us.count() >= 1, "{}", totals.table());
+    assert!(totals.transactions_replicated > 0 && totals.requests_replicated > 0);
+    assert_eq!(totals.histories_checked + totals.histories_undecided, totals.rounds);
+    assert_eq!(totals.copies_compared, 3 * totals.rounds);
+    assert!(!options.folder.exists());
 }

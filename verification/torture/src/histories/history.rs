@@ -304,6 +304,43 @@ impl History {
         }
     }
 
+    /// Resolves the operations whose results were not told, for a history in which they may
+    /// also happen later, or never. One that a read has seen happened before that read ended, and
+    /// then what it has read itself happened as well. One that no read has seen changes no verdict,
+    /// so it is left out.
+    pub fn resolve_unknown(&mut self) {
+        // By value: the latest end of the operation that wrote it.
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        let see = |op: &HistoryOp, seen: &mut BTreeMap<u64, u64>| {
+            for (_, value) in &op.reads {
+                if let ReadValue::Exactly(value) = value {
+                    let first = seen.entry(*value).or_insert(op.ret);
+                    *first = op.ret.min(*first);
+                }
+            }
+        };
+        for op in &mut self.ops {
+            if op.is_unknown {
+                op.ret = 0;
+            } else {
+                see(op, &mut seen);
+            }
+        }
+        let mut has_changed = true;
+        while has_changed {
+            has_changed = false;
+            for op in self.ops.iter_mut().filter(|op| op.is_unknown) {
+                let first = op.writes.iter().filter_map(|written| seen.get(&written.value)).min();
+                if let Some(first) = first.copied().filter(|first| op.ret == 0 || *first < op.ret) {
+                    op.ret = first;
+                    has_changed = true;
+                    see(op, &mut seen);
+                }
+            }
+        }
+        self.ops.retain(|op| !op.is_unknown || op.ret != 0);
+    }
+
     /// Checks the model's invariant on every snapshot of all keys. Returns the number of snapshots.
     pub fn check_snapshots(&self) -> Result<u64, String> {
         let mut count = 0;
@@ -380,6 +417,20 @@ mod tests {
             assert_eq!(HistoryLine::parse(line.text().strip_suffix(END).unwrap()), Some(line));
         }
         assert_eq!(HistoryLine::parse("w 1 5 3=ab"), None);
+    }
+
+    #[test]
+    fn an_operation_without_a_reply_counts_exactly_if_it_was_read() {
+        let mut history = History::new("h".to_owned(), HistoryModel::Registers, &[None; 10]);
+        // No process saw the value of key 2. That of key 3 was seen by the writer of key 1.
+        let text = "\nR 0 .\nw 0 10 3=a3 | 1:=a1/0 .\nw 1 20 | 2:=a2/0 .\nw 2 5 | 3:=a3/0 .\n\
+                    r 7 30 31 1=a1 .\nr 8 40 41 1=a1 .\n";
+        history.take(0, text, &[]).unwrap();
+        history.resolve_unknown();
+        let mut ends: Vec<(u64, bool)> =
+            history.ops.iter().map(|op| (op.ret, op.is_unknown)).collect();
+        ends.sort_unstable();
+        assert_eq!(ends, [(31, false), (31, true), (31, true), (41, false)]);
     }
 
     #[test]

@@ -1,0 +1,82 @@
+//! What the writers were told that it is replicated, compared with the records.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use nearstate_store::{Namespace, Session};
+
+use super::shared_files::{SLOTS, acknowledged_file, count_key, slot_key, slot_number};
+
+/// The last replicated transaction of each record of a writer.
+#[derive(Debug, Default)]
+pub(super) struct AcknowledgedNumbers {
+    /// By host and record.
+    last: BTreeMap<(u16, u64), u64>,
+    /// How much of each writer's file was read.
+    read: BTreeMap<u16, u64>,
+    /// Replicated transactions so far.
+    pub(super) count: u64,
+}
+
+impl AcknowledgedNumbers {
+    /// Reads what a writer has noted since the last call.
+    pub(super) fn read(&mut self, folder: &Path, host: u16) -> Result<(), String> {
+        let path = acknowledged_file(folder, host);
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let Ok(mut file) = std::fs::File::open(&path) else { return Ok(()) };
+        let from = self.read.entry(host).or_default();
+        file.seek(SeekFrom::Start(*from)).map_err(failed)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
+        for line in text.split_inclusive('\n') {
+            // A writer that was killed has left a part of a line: it was not told.
+            *from += line.len() as u64;
+            let number = line.strip_suffix(" .\n").and_then(|text| text.parse::<u64>().ok());
+            let Some(number) = number else {
+                continue;
+            };
+            self.count += 1;
+            let last = self.last.entry((host, number % SLOTS)).or_default();
+            *last = number.max(*last);
+        }
+        Ok(())
+    }
+
+    /// Compares the records of a writer. Returns how many were compared.
+    pub(super) fn check(
+        &self,
+        session: &Session,
+        load: Namespace,
+        host: u16,
+    ) -> Result<u64, String> {
+        let failed = |error: nearstate_store::Error| format!("writer {host}: {error}");
+        let mut compared = 0;
+        let mut newest = 0;
+        for slot in 0..SLOTS {
+            let view = session.get(load, slot_key(host, slot).as_bytes()).map_err(failed)?;
+            let found = view.map_or(Ok(0), |view| slot_number(host, view.bytes()))?;
+            let least = self.last.get(&(host, slot)).copied().unwrap_or(0);
+            if found < least {
+                return Err(format!(
+                    "LOST: transaction {least:x} of the writer of host {host} was replicated, and \
+                     record {slot} has {found:x}"
+                ));
+            }
+            newest = newest.max(found);
+            compared += 1;
+        }
+        // Both records of a transaction, or none.
+        let view = session.get(load, count_key(host).as_bytes()).map_err(failed)?;
+        let count = view.and_then(|view| view.bytes().first_chunk().copied());
+        let count = count.map_or(0, u64::from_le_bytes);
+        if count == newest {
+            Ok(compared)
+        } else {
+            Err(format!(
+                "TORN: the last record of the writer of host {host} is of transaction {newest:x}, \
+                 and its count says {count:x}"
+            ))
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The result of a run.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::fault::ClusterFault;
+
+/// The goal for the time of a fail-over with a lease of 300 ms: 99 of 100.
+pub const FAILOVER_GOAL_MS: u64 = 500;
+
+/// The goal for the restart of a node under load.
+pub const RESTART_GOAL_MS: u64 = 150;
+
+/// The width of a bar of the histogram in milliseconds, and the longest bar in characters.
+const BAR_MS: u64 = 50;
+const BAR_LENGTH_MAX: usize = 50;
+
+/// Times in microseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Times(Vec<u64>);
+
+impl Times {
+    pub(super) fn push(&mut self, us: u64) {
+        let at = self.0.partition_point(|one| *one <= us);
+        self.0.insert(at, us);
+    }
+
+    /// The number of times.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The time that so many percent of all do not exceed, in milliseconds.
+    pub fn percentile_ms(&self, percent: usize) -> f64 {
+        let rank = (self.0.len() * percent).div_ceil(100).max(1);
+        let us = self.0.get(rank - 1).copied().unwrap_or(0);
+        std::time::Duration::from_micros(us).as_secs_f64() * 1e3
+    }
+
+    fn summary(&self) -> String {
+        if self.0.is_empty() {
+            return "-".to_owned();
+        }
+        let ms = |percent| self.percentile_ms(percent);
+        format!("p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms", ms(50), ms(99), ms(100))
+    }
+
+    fn bars(&self) -> String {
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+        for us in &self.0 {
+            *counts.entry(us / 1000 / BAR_MS).or_default() += 1;
+        }
+        let most = counts.values().copied().max().unwrap_or(1);
+        let mut text = String::new();
+        for (bar, count) in counts {
+            let length = (count * BAR_LENGTH_MAX).div_ceil(most);
+            let (from, until) = (bar * BAR_MS, (bar + 1) * BAR_MS);
+            let _ =
+                writeln!(text, "  {from:>5} to {until:>5} ms  {:5}  {}", count, "#".repeat(length));
+        }
+        text
+    }
+}
+
+/// What happened with one kind of fault.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FaultTotals {
+    pub rounds: u64,
+    /// Rounds after which another host owned the partition.
+    pub failovers: u64,
+    /// From the last reply of the old owner to the first one of the new one.
+    pub failover_us: Times,
+    /// The longest time without a reply, where the owner stayed.
+    pub pause_us: Times,
+}
+
+/// The result of a run without violations.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FailoverTotals {
+    pub seed: u64,
+    pub lease_ms: u32,
+    pub rounds: u64,
+    pub failovers: u64,
+    pub faults: BTreeMap<&'static str, FaultTotals>,
+    /// Fail-overs after the owner was lost, of all kinds of loss.
+    pub lost_owner_us: Times,
+    /// Replicated transactions of attached writers.
+    pub transactions_replicated: u64,
+    /// Requests of RESP clients whose replies a follower had.
+    pub requests_replicated: u64,
+    pub records_compared: u64,
+    pub copies_compared: u64,
+    pub histories_checked: u64,
+    pub histories_undecided: u64,
+    pub operations: u64,
+    pub seconds: f64,
+}
+
+impl FailoverTotals {
+    /// Counts a round.
+    pub(super) fn count(&mut self, fault: ClusterFault, has_moved: bool, us: u64) {
+        self.rounds += 1;
+        self.failovers += u64::from(has_moved);
+        let of = self.faults.entry(fault.name()).or_default();
+        of.rounds += 1;
+        if has_moved {
+            of.failovers += 1;
+            of.failover_us.push(us);
+            if fault.loses_the_owner() {
+                self.lost_owner_us.push(us);
+            }
+        } else {
+            of.pause_us.push(us);
+        }
+    }
+
+    /// The result as a table.
+    pub fn table(&self) -> String {
+        let lines = [
+            ("seed", self.seed.to_string()),
+            ("lease", format!("{} ms", self.lease_ms)),
+            ("fail-overs", format!("{} in {} rounds", self.failovers, self.rounds)),
+            (
+                "replicated writes",
+                format!(
+                    "{} transactions of attached writers, {} requests of clients: 0 lost",
+                    self.transactions_replicated, self.requests_replicated
+                ),
+            ),
+            ("records compared", self.records_compared.to_string()),
+            ("copies compared", format!("{}: 0 divergent records", self.copies_compared)),
+            (
+                "histories",
+                format!(
+                    "{} strictly serializable, {} undecided, {} operations",
+                    self.histories_checked, self.histories_undecided, self.operations
+                ),
+            ),
+            (
+                "owner lost, to the next reply",
+                format!(
+                    "{} ({} runs; goal: p99 below {FAILOVER_GOAL_MS} ms with a lease of 300 ms)",
+                    self.lost_owner_us.summary(),
+                    self.lost_owner_us.count()
+                ),
+            ),
+            ("seconds", format!("{:.0}", self.seconds)),
+        ];
+        let mut text = crate::report_lines::table(lines);
+        text.push_str(&self.lost_owner_us.bars());
+        let _ = writeln!(
+            text,
+            "\n{:<28}{:>7}{:>12}  {:<42}owner stayed: longest pause (goal for a restart: \
+             {RESTART_GOAL_MS} ms)",
+            "fault", "rounds", "fail-overs", "last reply of the old to first of the new owner"
+        );
+        for (name, of) in &self.faults {
+            let _ = writeln!(
+                text,
+                "{name:<28}{:>7}{:>12}  {:<42}{}",
+                of.rounds,
+                of.failovers,
+                of.failover_us.summary(),
+                of.pause_us.summary()
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let mut times = Times::default();
+        for us in [3000, 1000, 2000] {
+            times.push(us);
+        }
+        let found: Vec<_> = [1, 50, 99, 100].iter().map(|of| times.percentile_ms(*of)).collect();
+        assert_eq!(found, [1.0, 2.0, 3.0, 3.0]);
+        assert_eq!(Times::default().summary(), "-");
+    }
+}
