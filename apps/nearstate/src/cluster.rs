@@ -1,8 +1,11 @@
 //! `nearstate cluster`: checks a cluster file, and administers the nodes of a cluster.
 
+pub(crate) mod check;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
+pub(crate) mod machine;
+pub(crate) mod row;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,11 +32,17 @@ pub(crate) struct NodeChoice {
 /// `nearstate cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Check a cluster file
+    /// Check a cluster file, this machine, and whether the other hosts can be reached
     Check {
         /// The cluster file
         #[arg(long, value_name = "FILE")]
         cluster: PathBuf,
+        /// The host that this machine is: its certificate, directory and regions are checked too
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Create the cluster: once, when the nodes of all hosts run
     Init(NodeChoice),
@@ -79,7 +88,13 @@ pub(crate) enum ClusterCommand {
 /// Runs a command.
 pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
     let text = match command {
-        ClusterCommand::Check { cluster } => check(&ClusterFile::read(&cluster)?),
+        ClusterCommand::Check { cluster, host, json } => {
+            let file = ClusterFile::read(&cluster)?;
+            let host = host.map(|name| file.host(&name)).transpose()?;
+            let rows = check::all(&file, host);
+            print(&check::show(&file, &rows, json), out)?;
+            return check::refuse_failed(&rows);
+        }
         ClusterCommand::Init(node) => {
             ask(&node, &AdminRequest::Init)?;
             "the cluster is created\n".to_owned()
@@ -101,6 +116,10 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             format!("{to} owns the partition\n")
         }
     };
+    print(&text, out)
+}
+
+fn print(text: &str, out: &mut impl Write) -> Result<()> {
     out.write_all(text.as_bytes()).map_err(|error| Error::System {
         detail: "cannot write to standard output".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
@@ -111,18 +130,6 @@ fn partition_of<'f>(file: &'f ClusterFile, name: &str) -> Result<&'f FilePartiti
     file.partitions.iter().find(|partition| partition.name == name).ok_or_else(|| {
         Error::BadArgument { detail: format!("no partition {name:?} in the cluster file") }
     })
-}
-
-fn check(file: &ClusterFile) -> String {
-    format!(
-        "{}: {} hosts, {} partitions, {} copies, {} acknowledgements, a lease of {:?}\n",
-        file.name,
-        file.hosts.len(),
-        file.partitions.len(),
-        file.config.copies,
-        file.config.acknowledgements,
-        file.lease
-    )
 }
 
 /// The hosts whose nodes may be on this machine: the one that is named, or all.

@@ -354,6 +354,12 @@ impl ClusterFile {
         id
     }
 
+    /// The file of a host's certificate and that of the authorities, if the file has some.
+    pub(crate) fn certificate(&self, host: &FileHost) -> Option<(PathBuf, PathBuf)> {
+        let tls = self.tls.as_ref()?;
+        Some((self.filled(&tls.certificate, &host.name).into(), tls.ca.clone()))
+    }
+
     /// The certificates of a host, if the file has some.
     ///
     /// # Errors
@@ -481,6 +487,7 @@ port = 6379
             ("[[partition]]", FOURTH, "two hosts have the name \"a\""),
             ("copies = 3", "copies = 4", "4 copies are configured, but only 3 hosts"),
             ("copies = 3", "copies = 2", "has 3 hosts, but 2 copies are configured"),
+            (", \"c\"]", "]", "has 2 hosts, but 3 copies are configured"),
             ("copies = 3", "copies = 3\nacknowledgements = 1", "at least 2"),
             ("copies = 3", "copies = 3\nlease = \"10ms\"", "outside 300 to 10000 ms"),
             ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),

@@ -6,6 +6,7 @@ use nearstate_node::{ClusterStatus, CopyStatus};
 use serde_json::{Value, json};
 
 use super::file::{ClusterFile, FileHost};
+use super::row;
 
 /// The status of a host as JSON.
 pub(crate) fn to_json(file: &ClusterFile, host: &FileHost, status: &ClusterStatus) -> Value {
@@ -101,15 +102,7 @@ pub(crate) fn table(statuses: &[Value]) -> String {
             ]);
         }
     }
-    let mut out = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
-            let _ = write!(line, "{cell:<width$}  ", width = width.unwrap_or(0));
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
+    let mut out = row::table(&rows);
     for status in statuses {
         let membership = status.get("membership").unwrap_or(&Value::Null);
         let _ = writeln!(

@@ -111,6 +111,8 @@ events! {
     TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
         "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
          day. Then, and before the first keys, Nudsf answers 503.";
+    CLUSTER_CHECK = "NS-2012" Warn "a check of the host has a warning",
+        "`detail` says what may go wrong. `nearstate cluster check --host` shows all checks.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \

@@ -24,7 +24,9 @@ use signal_hook::iterator::Signals;
 
 use crate::cluster::admin::{self, AdminRequest};
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
-use crate::cluster::show;
+use crate::cluster::machine::KernelFiles;
+use crate::cluster::row::Outcome;
+use crate::cluster::{check, show};
 use crate::log;
 use crate::settings::{SettingLayers, Settings, UnixPaths};
 
@@ -119,6 +121,12 @@ impl ClusterHost<'_> {
     pub(super) fn serve(&self, path: &std::path::Path, name: &str, begin: Instant) -> Result<()> {
         let file = Arc::new(ClusterFile::read(path)?);
         let host = file.host(name)?.clone();
+        let rows = check::of_start(&file, &host, &KernelFiles::default());
+        check::refuse_failed(&rows)?;
+        for row in rows.iter().filter(|row| row.outcome == Outcome::Warning) {
+            let fields: &log::LogFields<'_> = &[("check", &row.check), ("detail", &row.detail)];
+            log::emit(log::CLUSTER_CHECK, fields);
+        }
         let copies = self.open(&file, &host)?;
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::System {
             detail: "cannot wait for signals".to_owned(),
