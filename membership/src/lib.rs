@@ -6,4 +6,4 @@
 mod raft;
 mod limits;
 
-pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember};
+pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember, ReportSource};

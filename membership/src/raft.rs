@@ -11,6 +11,6 @@ mod storage;
 mod types;
 mod disk;
 
-pub use config::{MachineFactory, RaftConfig, RaftMember};
+pub use config::{MachineFactory, RaftConfig, RaftMember, ReportSource};
 pub use connection::MemberTls;
 pub use engine::RaftEngine;

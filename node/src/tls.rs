@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,

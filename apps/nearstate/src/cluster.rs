@@ -1,6 +1,7 @@
 //! `nearstate cluster`: checks a cluster file, and administers the nodes of a cluster.
 
 pub(crate) mod check;
+pub(crate) mod alarms;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
@@ -23,10 +24,10 @@ use show::items;
 pub(crate) struct NodeChoice {
     /// The cluster file
     #[arg(long, value_name = "FILE")]
-    cluster: PathBuf,
-    /// The host whose node is asked. By default the first one of this machine
+    pub(crate) cluster: PathBuf,
+    /// The host whose node is asked, and asked alone. By default the first one of this machine
     #[arg(long, value_name = "NAME")]
-    host: Option<String>,
+    pub(crate) host: Option<String>,
 }
 
 /// `nearstate cluster`.
@@ -46,8 +47,16 @@ pub(crate) enum ClusterCommand {
     },
     /// Create the cluster: once, when the nodes of all hosts run
     Init(NodeChoice),
-    /// Show hosts, roles, leases, positions and lags
+    /// Show hosts, roles, leases, positions, lags, free memory and alarms of the whole cluster
     Status {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the alarms of all hosts: those that are raised, then those that are cleared
+    Alarms {
         #[command(flatten)]
         node: NodeChoice,
         /// Print JSON
@@ -100,6 +109,13 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             "the cluster is created\n".to_owned()
         }
         ClusterCommand::Status { node, json } => status(&node, json)?,
+        ClusterCommand::Alarms { node, json } => {
+            let statuses = statuses(&node)?;
+            match json {
+                true => format!("{}\n", show::alarms_json(&statuses)),
+                false => show::alarms(&statuses),
+            }
+        }
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -153,21 +169,23 @@ fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
     Err(last.unwrap_or_else(|| Error::BadArgument { detail: "the file has no host".to_owned() }))
 }
 
-fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
-    let file = ClusterFile::read(&node.cluster)?;
-    let (mut statuses, mut last) = (Vec::new(), None);
-    for host in candidates(node, &file)? {
-        let path = admin::socket_path(&file.directory(host));
-        match admin::request(&path, &AdminRequest::Status) {
-            Ok(status) => statuses.push(status),
-            Err(error) => last = last.or(Some(error)),
+/// What the host that is named knows; without a name, what all hosts know.
+fn statuses(node: &NodeChoice) -> Result<Vec<Value>> {
+    if node.host.is_some() {
+        return Ok(vec![ask(node, &AdminRequest::Status)?]);
+    }
+    match ask(node, &AdminRequest::ClusterStatus)? {
+        Value::Array(statuses) => Ok(statuses),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            Err(Error::Backend { detail: "the node does not answer with a list".to_owned() })
         }
     }
-    match last {
-        Some(error) if statuses.is_empty() => Err(error),
-        Some(_) | None if is_json => Ok(format!("{}\n", Value::Array(statuses))),
-        Some(_) | None => Ok(show::table(&statuses)),
-    }
+}
+
+/// The status of the whole cluster, or of one host, as JSON or as a table.
+pub(crate) fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
+    let statuses = statuses(node)?;
+    Ok(if is_json { format!("{}\n", Value::Array(statuses)) } else { show::table(&statuses) })
 }
 
 fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {

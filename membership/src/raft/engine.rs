@@ -322,6 +322,25 @@ impl ConsensusEngine for RaftEngine {
         })
     }
 
+    fn report_of(&self, host: u64, max: Duration) -> Result<String> {
+        if !self.shared.config.members.contains_key(&host) {
+            let detail = format!("host {host} is not in the cluster file");
+            return Err(Error::BadArgument { detail });
+        }
+        // A connection of its own: requests of the engine do not wait for it.
+        let mut client = MemberClient::new(Arc::clone(&self.shared.config), host);
+        let silent = |error: &dyn fmt::Display| Error::Backend {
+            detail: format!("host {host} does not report: {error}"),
+        };
+        self.wait(max + RETRY_INTERVAL, async move {
+            match client.call(&MemberRequest::Report, max).await {
+                Ok(MemberReply::Report(text)) => Ok(text),
+                Ok(reply) => Err(silent(&unexpected(&reply))),
+                Err(error) => Err(silent(&error)),
+            }
+        })
+    }
+
     fn take_events(&self, out: &mut Vec<EngineEvent>) {
         self.shared.state.take_events(out);
     }

@@ -53,7 +53,7 @@ async fn converse(socket: TcpStream, config: &RaftConfig, raft: &Raft) -> io::Re
         let Ok(request) = request.await else { return Ok(()) };
         let request = request?;
         request.check(from).map_err(io::Error::other)?;
-        send(&mut stream, &answer(raft, request).await).await?;
+        send(&mut stream, &answer(config, raft, request).await).await?;
     }
 }
 
@@ -96,8 +96,9 @@ fn check_hello(
 }
 
 /// Carries out a request.
-async fn answer(raft: &Raft, request: MemberRequest) -> MemberReply {
+async fn answer(config: &RaftConfig, raft: &Raft, request: MemberRequest) -> MemberReply {
     match request {
+        MemberRequest::Report => MemberReply::Report((config.report)()),
         MemberRequest::Append(request) => match raft.append_entries(request).await {
             Ok(reply) => MemberReply::Append(reply),
             Err(error) => MemberReply::Refused(error.to_string()),

@@ -188,6 +188,7 @@ pub(crate) fn config_in(
         election: Duration::from_millis(150),
         tls: None,
         machine: Arc::new(|| Box::<Lines>::default()),
+        report: Arc::new(move || format!("report of {host}")),
         on_refused: |_, _| {},
     }
 }

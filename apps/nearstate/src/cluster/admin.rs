@@ -25,6 +25,8 @@ pub(crate) enum AdminRequest {
     Init,
     /// What the host knows.
     Status,
+    /// What all hosts know: the host asks the others.
+    ClusterStatus,
     /// The last events of the host.
     Events,
     /// The hosts that vote from now on.

@@ -82,6 +82,10 @@ struct RawPartition {
     name: String,
     group: Vec<String>,
     port: u16,
+    tls_port: Option<u16>,
+    nudsf_port: Option<u16>,
+    nudsf_tls_port: Option<u16>,
+    metrics_port: Option<u16>,
     #[serde(default = "default_region_max")]
     region_max: String,
 }
@@ -129,7 +133,27 @@ pub(crate) struct FilePartition {
     pub(crate) name: String,
     pub(crate) group: Vec<HostId>,
     pub(crate) port: u16,
+    /// Further ports, each of which may be absent.
+    pub(crate) ports: PartitionPorts,
     pub(crate) region_bytes_max: u64,
+}
+
+/// Where the owner of a partition serves clients, beside its port of RESP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartitionPorts {
+    /// RESP over TLS.
+    pub(crate) tls: Option<u16>,
+    /// The data repository, in plain text and over TLS.
+    pub(crate) nudsf: Option<u16>,
+    pub(crate) nudsf_tls: Option<u16>,
+    /// Metrics of the node that serves the clients.
+    pub(crate) metrics: Option<u16>,
+}
+
+impl PartitionPorts {
+    fn all(self) -> impl Iterator<Item = u16> {
+        [self.tls, self.nudsf, self.nudsf_tls, self.metrics].into_iter().flatten()
+    }
 }
 
 /// A valid cluster file.
@@ -169,7 +193,7 @@ impl ClusterFile {
     }
 
     /// Parses and checks the text of a file.
-    fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
         let raw: RawFile = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| {
                 1 + text.get(..span.start).unwrap_or_default().matches('\n').count()
@@ -260,9 +284,11 @@ impl ClusterFile {
             take(host.peer, format!("the peers of host {:?}", host.name))?;
             take(host.membership, format!("the membership of host {:?}", host.name))?;
             for partition in self.partitions.iter().filter(|of| of.group.contains(&host.id)) {
-                let address = SocketAddr::new(host.clients, partition.port);
-                let what = format!("partition {:?} on host {:?}", partition.name, host.name);
-                take(address, what)?;
+                for port in std::iter::once(partition.port).chain(partition.ports.all()) {
+                    let address = SocketAddr::new(host.clients, port);
+                    let what = format!("partition {:?} on host {:?}", partition.name, host.name);
+                    take(address, what)?;
+                }
             }
         }
         let is_open = |host: &&FileHost| {
@@ -406,7 +432,13 @@ fn partitions(
         let region_bytes_max = crate::region::parse_bytes(&partition.region_max)
             .map_err(|what| format!("partition {name:?}, region_max: {what}"))?;
         let (id, port) = (PartitionId(partition.id), partition.port);
-        partitions.push(FilePartition { id, name, group, port, region_bytes_max });
+        let ports = PartitionPorts {
+            tls: partition.tls_port,
+            nudsf: partition.nudsf_port,
+            nudsf_tls: partition.nudsf_tls_port,
+            metrics: partition.metrics_port,
+        };
+        partitions.push(FilePartition { id, name, group, port, ports, region_bytes_max });
     }
     Ok(partitions)
 }
@@ -430,10 +462,10 @@ impl FilePartition {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const GOOD: &str = r#"
+    pub(crate) const GOOD: &str = r#"
 [cluster]
 name = "east"
 copies = 3
@@ -499,6 +531,7 @@ port = 6379
             ("name = \"east\"", "name = \"\"", "of the cluster: expected 1 to 16"),
             ("name = \"amf\"", "name = \"a/b\"", "of a partition: expected letters"),
             ("port = 6379", "port = 99999", "line 28"),
+            ("port = 6379", "port = 6379\ntls_port = 6379", "is the address of"),
             ("port = 6379", "port = 6379\nregion_max = \"many\"", "region_max"),
         ] {
             assert!(GOOD.contains(from), "{from}");

@@ -37,7 +37,12 @@ pub(crate) struct CheckRow {
 }
 
 impl CheckRow {
-    pub(crate) fn new(check: &'static str, subject: &str, outcome: Outcome, detail: String) -> Self {
+    pub(crate) fn new(
+        check: &'static str,
+        subject: &str,
+        outcome: Outcome,
+        detail: String,
+    ) -> Self {
         Self { check, subject: subject.to_owned(), outcome, detail }
     }
 

@@ -81,6 +81,8 @@ events! {
         "Network functions do not discover the node any more.";
     TOKEN_KEYS_FETCHED = "NS-1024" Info "keys of access tokens fetched",
         "`nudsf.token_keys_url` has answered with this number of keys.";
+    ALARM_CLEARED = "NS-1025" Info "an alarm is cleared",
+        "Its condition does not hold any more.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -158,4 +160,7 @@ events! {
          `nearstate cluster drain` or restart the node.";
     NRF_FAILED = "NS-3016" Warn "a request to the NRF failed",
         "It is repeated, after at most a minute. `reason` says why.";
+    ALARM_RAISED = "NS-3017" Warn "an alarm is raised",
+        "`alarm` is its id, see the table of alarms in `docs/operate/cluster.md`. `NS-1025` clears \
+         it.";
 }
