@@ -92,6 +92,21 @@ pub(crate) enum ClusterCommand {
         #[arg(long)]
         to: String,
     },
+    /// Begin a partition anew that has no copy left, with what the region of a host has. Make sure
+    /// that no other host has a copy: it is discarded
+    ForceNew {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// The partition
+        #[arg(long)]
+        partition: String,
+        /// The host that becomes the owner
+        #[arg(long)]
+        to: String,
+        /// The records in the host's region are those of the partition from now on
+        #[arg(long, required = true)]
+        from_region: bool,
+    },
 }
 
 /// Runs a command.
@@ -130,6 +145,13 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let host = file.host(&to)?.id.0;
             ask(&node, &AdminRequest::AcceptLoss { partition, host })?;
             format!("{to} owns the partition\n")
+        }
+        ClusterCommand::ForceNew { node, partition, to, from_region: _ } => {
+            let file = ClusterFile::read(&node.cluster)?;
+            let partition = partition_of(&file, &partition)?.id.0;
+            let host = file.host(&to)?.id.0;
+            ask(&node, &AdminRequest::ForceNew { partition, host })?;
+            format!("{to} owns the partition, with what its region has\n")
         }
     };
     print(&text, out)

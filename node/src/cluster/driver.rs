@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, ClusterState, Command, CopyState, Effects, FollowStart, FollowerAcknowledgement,
-    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, MemberRole, Monotonic,
-    OwnerMessage, PartitionId, ViewNumber,
+    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, LogPosition, MemberRole,
+    Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
@@ -554,6 +554,10 @@ impl Published {
             },
             replicated: state.replicated,
             sealed: group.seal().map(|seal| seal.position),
+            loss: group.loss().map(|loss| {
+                let position = |held: LogPosition| held.position;
+                (loss.view.0, loss.longest.map(position), loss.sealed.map(position))
+            }),
             bytes_free: memory.bytes_max.saturating_sub(memory.bytes_taken),
             bytes_max: memory.bytes_max,
             members: members.collect(),

@@ -48,6 +48,9 @@ pub struct CopyStatus {
     pub replicated: u64,
     /// The last position of the last sealed log.
     pub sealed: Option<u64>,
+    /// What an operator has given up, at the last time: the view, the longest position that was
+    /// known, and the one at which the owner began.
+    pub loss: Option<(u64, Option<u64>, Option<u64>)>,
     /// The bytes of this copy's heap that are free. Growing commits are refused when the owner, or
     /// a member that counts, has none.
     pub bytes_free: u64,

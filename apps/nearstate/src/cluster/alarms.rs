@@ -295,6 +295,7 @@ mod tests {
             position: 9,
             replicated: 9,
             sealed: None,
+            loss: None,
             bytes_free: 50,
             bytes_max: 100,
             members: vec![member(2), member(3)],

@@ -1,5 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
+mod etcd;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -9,11 +11,12 @@ use std::time::Duration;
 use nearstate_cluster::{
     ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
 };
-use nearstate_membership::{MemberTls, RaftMember};
+use nearstate_membership::{EtcdSettings, MemberTls, RaftMember};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
 use serde::Deserialize;
 
+use self::etcd::{EtcdFile, RawEtcd};
 use crate::settings::parse_time;
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
@@ -27,6 +30,7 @@ const CLUSTER_NAME_BYTES_MAX: usize = 16;
 struct RawFile {
     cluster: RawCluster,
     tls: Option<RawTls>,
+    etcd: Option<RawEtcd>,
     #[serde(default, rename = "host")]
     hosts: Vec<RawHost>,
     #[serde(default, rename = "partition")]
@@ -169,6 +173,8 @@ pub(crate) struct ClusterFile {
     regions: String,
     directory: String,
     tls: Option<RawTls>,
+    /// How etcd is reached, if it orders the decisions.
+    etcd: Option<EtcdFile>,
 }
 
 fn refused(path: &Path, what: impl Display) -> Error {
@@ -203,9 +209,7 @@ impl ClusterFile {
         let hosts: Vec<FileHost> = raw.hosts.into_iter().map(FileHost::of).collect();
         let partitions = partitions(raw.partitions, &hosts)?;
         let cluster = raw.cluster;
-        if cluster.engine != "raft" {
-            return Err(format!("unknown engine {:?}: expected \"raft\"", cluster.engine));
-        }
+        let etcd = EtcdFile::of(&cluster.engine, raw.etcd)?;
         let lease = parse_time(&cluster.lease).map_err(|what| format!("cluster.lease: {what}"))?;
         let election = match &cluster.election {
             None => lease / 2,
@@ -229,6 +233,7 @@ impl ClusterFile {
             regions: cluster.regions,
             directory: cluster.directory,
             tls: raw.tls,
+            etcd,
         };
         file.check(cluster.insecure)?;
         Ok(file)
@@ -380,6 +385,20 @@ impl ClusterFile {
         id
     }
 
+    /// The engine that orders the decisions.
+    pub(crate) const fn engine_name(&self) -> &'static str {
+        if self.etcd.is_some() { "etcd" } else { "raft" }
+    }
+
+    /// How a host reaches etcd; `None`: the embedded engine orders the decisions.
+    ///
+    /// # Errors
+    /// `BadArgument`: a certificate that cannot be read.
+    pub(crate) fn etcd(&self, host: &FileHost) -> Result<Option<EtcdSettings>> {
+        let Some(etcd) = &self.etcd else { return Ok(None) };
+        etcd.settings(|pattern| self.filled(pattern, &host.name).into()).map(Some)
+    }
+
     /// The file of a host's certificate and that of the authorities, if the file has some.
     pub(crate) fn certificate(&self, host: &FileHost) -> Option<(PathBuf, PathBuf)> {
         let tls = self.tls.as_ref()?;
@@ -524,6 +543,12 @@ port = 6379
             ("copies = 3", "copies = 3\nlease = \"10ms\"", "outside 300 to 10000 ms"),
             ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),
             ("copies = 3", "copies = 3\nengine = \"zoo\"", "unknown engine \"zoo\""),
+            ("copies = 3", "copies = 3\nengine = \"etcd\"", "requires [etcd] with endpoints"),
+            (
+                "[[partition]]",
+                "[etcd]\nendpoints = []\n[[partition]]",
+                "cluster.engine is \"raft\"",
+            ),
             ("copies = 3", "copies = 3\nregions = \"x\"", "is not an absolute path"),
             ("copies = 3", "copies = 3\nlaese = \"1s\"", "line 5: unknown field `laese`"),
             ("127.0.0.1:7102", "127.0.0.1:7001", "is the address of"),

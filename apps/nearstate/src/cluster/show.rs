@@ -23,6 +23,7 @@ pub(crate) fn to_json(
         "cluster": file.name,
         "host": host.name,
         "membership": {
+            "engine": file.engine_name(),
             "leader": engine.leader.map(name),
             "voters": engine.voters.iter().map(|id| name(*id)).collect::<Vec<_>>(),
             "applied": engine.applied,
@@ -62,6 +63,9 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "position": copy.position,
         "replicated": copy.replicated,
         "sealed": copy.sealed,
+        "loss": copy.loss.map(|(view, longest, sealed)| {
+            json!({ "view": view, "longest": longest, "sealed": sealed })
+        }),
         "bytes_free": copy.bytes_free,
         "bytes_max": copy.bytes_max,
         "members": members.collect::<Vec<_>>(),

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use nearstate_cluster::PartitionId;
-use nearstate_membership::{RaftConfig, RaftEngine};
+use nearstate_membership::{EtcdEngine, RaftConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ConsensusEngine, CopyConfig, DriverConfig, Node, NodeConfig, PeerListener,
@@ -371,7 +371,7 @@ fn start(
     (copies, client_tls): (Vec<OpenCopy>, Option<ServerTls>),
     messages: &SyncSender<Message>,
 ) -> Result<RunningHost> {
-    let tls = file.tls(&host)?;
+    let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
     let listener = PeerListener::start(&[host.peer], server_tls, peers::on_event)?;
     log::emit(log::LISTENING, &[("address", &host.peer), ("protocol", &"peer")]);
@@ -414,7 +414,10 @@ fn start(
     };
     let mut engine = None;
     let driver = ClusterDriver::start(config, &listener, |waker| {
-        let started: Arc<dyn ConsensusEngine> = Arc::new(RaftEngine::start(raft, waker)?);
+        let started: Arc<dyn ConsensusEngine> = match etcd {
+            None => Arc::new(RaftEngine::start(raft, waker)?),
+            Some(etcd) => Arc::new(EtcdEngine::start(raft, etcd, waker)?),
+        };
         engine = Some(Arc::clone(&started));
         Ok(started)
     })?;

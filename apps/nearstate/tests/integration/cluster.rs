@@ -68,7 +68,11 @@ impl Hosts {
         let others = [ports[7], ports[8], ports[9]];
         let file = folder.path("cluster.toml");
         let lines = lines.replace("{tls}", &others[2].to_string());
-        std::fs::write(&file, cluster_file(&folder, lease, &ports) + &lines).unwrap();
+        let mut text = cluster_file(&folder, lease, &ports) + &lines;
+        if lines.contains("[etcd]") {
+            text = text.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
+        }
+        std::fs::write(&file, text).unwrap();
         let running = NAMES.map(|_| None).into_iter().collect();
         let (port, flags) = (ports[6], flags.to_vec());
         let mut hosts = Self { folder, file, port, others, flags, running };

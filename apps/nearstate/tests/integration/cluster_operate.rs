@@ -1,11 +1,11 @@
 //! What operators and clients see of a cluster: status of all hosts, alarms, metrics, Sentinel.
 
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::cluster::{Hosts, NAMES};
+use crate::cluster::{Hosts, NAMES, free_ports};
 use crate::fixture::{Client, Folder, NEARSTATE, http, until};
 use crate::serve::tls::Authority;
 
@@ -123,4 +123,81 @@ fn operators_see_all_hosts_and_clients_find_the_owner_after_a_fail_over() {
         assert!(shown.contains(&format!("\n{name}: the membership is led by")), "{shown}");
     }
     assert!(TcpStream::connect(hosts.address(owner, 2)).is_ok());
+}
+
+/// An etcd with one member, in memory.
+struct Etcd {
+    child: Child,
+    _folder: Folder,
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Etcd {
+    fn start(ports: &[u16]) -> Self {
+        let folder = Folder::new();
+        let [clients, peers] = [ports[0], ports[1]].map(|port| format!("http://127.0.0.1:{port}"));
+        let mut command = Command::new("etcd");
+        command.args(["--name", "m", "--initial-cluster", &format!("m={peers}"), "--data-dir"]);
+        command.arg(folder.path("etcd"));
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn();
+        let child = child.expect("etcd is missing: `cargo xtask packages` installs etcd-server");
+        Self { child, _folder: folder }
+    }
+}
+
+#[test]
+fn etcd_orders_the_decisions_of_a_fail_over() {
+    let ports = free_ports(2);
+    let _etcd = Etcd::start(&ports);
+    until("etcd answers", || TcpStream::connect(("127.0.0.1", ports[0])).is_ok());
+    let section = format!("[etcd]\nendpoints = [\"http://127.0.0.1:{}\"]\n", ports[0]);
+    let mut hosts = Hosts::start_with(Folder::new(), "1s", &section, &[]);
+    let mut client = hosts.clients(0);
+    assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
+    hosts.until_all_logged(0);
+    assert_eq!(client.ask(&["SET", "key", "2"]), "+OK");
+    assert_ne!(client.ask(&["WAIT", "1", "10000"]), ":0");
+    assert_eq!(hosts.all()[1]["membership"]["engine"], "etcd");
+    hosts.kill(0);
+    until("another host owns the partition", || hosts.owner().is_some());
+    assert_eq!(hosts.clients(hosts.owner().unwrap()).ask(&["GET", "key"]), "2");
+    hosts.run(0);
+    hosts.until_all_count();
+}
+
+#[test]
+fn a_partition_without_a_copy_begins_anew_with_the_region_that_an_operator_names() {
+    let mut hosts = Hosts::start_with(Folder::new(), "1s", "", &[]);
+    hosts.clients(0);
+    for number in 0..NAMES.len() {
+        hosts.kill(number);
+    }
+    // As after a loss of power: the regions are gone, what the membership has is not.
+    for name in NAMES {
+        std::fs::remove_file(hosts.folder.path(&format!("{name}-amf"))).unwrap();
+    }
+    for number in 0..NAMES.len() {
+        hosts.run(number);
+    }
+    let copy = |hosts: &Hosts| hosts.all()[1]["partitions"][0].clone();
+    until("the partition has no owner", || {
+        hosts.cluster(&["status", "--host", "b"]).is_some() && copy(&hosts)["owner"].is_null()
+    });
+    until("an alarm says so", || hosts.has_alarm("NS-5001", "raised"));
+    let words = ["force-new", "--partition", "amf", "--to", "b", "--host", "b"];
+    assert!(hosts.cluster(&words).is_none(), "not without --from-region");
+    assert!(hosts.cluster(&[&words[..], &["--from-region"]].concat()).is_some());
+    hosts.until_all_count();
+    assert_eq!(hosts.owner(), Some(1));
+    assert!(copy(&hosts)["loss"]["view"].as_u64().is_some(), "{}", copy(&hosts));
+    assert_eq!(hosts.clients(1).ask(&["SET", "key", "1"]), "+OK");
 }

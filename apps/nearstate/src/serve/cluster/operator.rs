@@ -99,6 +99,10 @@ impl OperatorContext {
                 let (partition, view) = self.view(partition)?;
                 self.decide(&Command::AcceptLoss { partition, view, host: HostId(host) })
             }
+            AdminRequest::ForceNew { partition, host } => {
+                let (partition, view) = self.view(partition)?;
+                self.decide(&Command::ForceNew { partition, view, host: HostId(host) })
+            }
         }
     }
 
