@@ -126,9 +126,10 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
         ClusterCommand::Status { node, json } => status(&node, json)?,
         ClusterCommand::Alarms { node, json } => {
             let statuses = statuses(&node)?;
-            match json {
-                true => format!("{}\n", show::alarms_json(&statuses)),
-                false => show::alarms(&statuses),
+            if json {
+                format!("{}\n", show::alarms_json(&statuses))
+            } else {
+                show::alarms(&statuses)
             }
         }
         ClusterCommand::Events(node) => {

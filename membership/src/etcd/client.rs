@@ -64,7 +64,7 @@ impl EtcdClient {
             let applied = self.state.applied();
             // The last command is read again.
             let reply = self.transact(&self.keys.read(applied.max(1))).await?;
-            let stored = self.keys.stored(&reply).map_err(io::Error::other)?;
+            let stored = Keys::stored(&reply).map_err(io::Error::other)?;
             if self.apply(applied, stored)? {
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use nearstate_model::{Error, Result};
@@ -16,7 +16,7 @@ use nearstate_node::{
 };
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::limits::{
     ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSAL_MAX, PROPOSALS_MAX,

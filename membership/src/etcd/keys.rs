@@ -139,7 +139,7 @@ impl Keys {
     ///
     /// # Errors
     /// What is not as expected: another program has written the keys.
-    pub(super) fn stored(&self, reply: &Value) -> Result<Stored, String> {
+    pub(super) fn stored(reply: &Value) -> Result<Stored, String> {
         let values = |at: usize| reply.pointer(&format!("/responses/{at}/response_range/kvs"));
         let one = |at: usize| values(at).and_then(|all| all.get(0));
         let mut stored =
@@ -198,7 +198,6 @@ mod tests {
 
     #[test]
     fn a_reply_is_read_or_refused() {
-        let keys = Keys::new("east");
         let snapshot = [&5_u64.to_le_bytes()[..], b"state"].concat();
         let reply = json!({ "header": { "raft_term": "3" }, "responses": [
             range(&[kv("nearstate/east/created", b"[1,2]")]),
@@ -206,7 +205,7 @@ mod tests {
             range(&[kv("nearstate/east/snapshot", &snapshot)]),
             range(&[kv("nearstate/east/log/0000000000000006", b"go")]),
         ] });
-        let stored = keys.stored(&reply).unwrap();
+        let stored = Keys::stored(&reply).unwrap();
         let wanted = Stored {
             created: Some([1, 2].into()),
             head: 6,
@@ -216,7 +215,7 @@ mod tests {
             term: 3,
         };
         assert_eq!(stored, wanted);
-        assert_eq!(keys.stored(&json!({})).unwrap(), Stored::default());
+        assert_eq!(Keys::stored(&json!({})).unwrap(), Stored::default());
         for (at, bad) in [
             (0, kv("nearstate/east/created", b"x")),
             (1, kv("nearstate/east/head", b"many")),
@@ -226,7 +225,7 @@ mod tests {
         ] {
             let mut reply = reply.clone();
             reply["responses"][at] = range(&[bad]);
-            assert!(keys.stored(&reply).is_err(), "{reply}");
+            assert!(Keys::stored(&reply).is_err(), "{reply}");
         }
     }
 

@@ -320,7 +320,9 @@ mod tests {
         assert_eq!(ids(|status| status.copies[0].role = "fenced"), ["NS-5002"]);
         let alone = |status: &mut ClusterStatus| status.copies[0].full = [HostId(1)].into();
         assert_eq!(ids(alone), ["NS-5003", "NS-5004"]);
-        let two = |status: &mut ClusterStatus| drop(status.copies[0].full.pop_last());
+        let two = |status: &mut ClusterStatus| {
+            status.copies[0].full.pop_last();
+        };
         assert_eq!(ids(two), ["NS-5004"]);
         assert_eq!(ids(|status| status.copies[0].members[1].lag_ms = 1001), ["NS-5005"]);
         assert_eq!(ids(|status| status.engine.failure = Some("disk".to_owned())), ["NS-5006"]);
@@ -330,7 +332,7 @@ mod tests {
         // Another host is the owner, and raises it.
         let other = |status: &mut ClusterStatus| {
             status.copies[0].owner = Some(HostId(2));
-            drop(status.copies[0].full.pop_last());
+            status.copies[0].full.pop_last();
         };
         assert_eq!(ids(other), Vec::<&str>::new());
     }

@@ -48,10 +48,7 @@ pub(crate) fn refuse_failed(rows: &[CheckRow]) -> Result<()> {
     let failed = rows.iter().filter(|row| row.outcome == Outcome::Failed);
     let failed: Vec<_> =
         failed.map(|row| format!("{} of {}: {}", row.check, row.subject, row.detail)).collect();
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(Error::BadArgument { detail: failed.join("; ") }),
-    }
+    if failed.is_empty() { Ok(()) } else { Err(Error::BadArgument { detail: failed.join("; ") }) }
 }
 
 /// All checks that are possible here: those of a start if the host is given, and whether others

@@ -126,10 +126,8 @@ impl KernelFiles {
         let (all, stolen) = (fields.iter().take(8).sum::<u64>(), *fields.get(7)?);
         let per_mille = stolen.saturating_mul(1000).checked_div(all)?;
         let detail = format!("{}.{} % of the time was stolen", per_mille / 10, per_mille % 10);
-        let outcome = match per_mille > STOLEN_PER_MILLE_MAX {
-            true => Outcome::Warning,
-            false => Outcome::Passed,
-        };
+        let is_much = per_mille > STOLEN_PER_MILLE_MAX;
+        let outcome = if is_much { Outcome::Warning } else { Outcome::Passed };
         Some(CheckRow::new("stolen time", "this machine", outcome, detail))
     }
 }

@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(&of_a[of_a.len() - 3..], ["-", "-", "3"], "{shown}");
         assert_eq!(line("c:")[1], "UNREACHABLE,");
         assert!(shown.contains("NS-5005") && !shown.contains("NS-5001"), "{shown}");
-        assert!(alarms(&[owner.clone()]).contains("NS-5001"));
+        assert!(alarms(std::slice::from_ref(&owner)).contains("NS-5001"));
         assert_eq!(alarms_json(&[owner])[0]["host"], "a");
     }
 }

@@ -308,14 +308,12 @@ impl ClusterHost<'_> {
             return Ok(None);
         }
         let RunningHost { report, driver, .. } = running;
-        let region = match running.copies.first() {
-            Some(copy) => copy.region.clone(),
-            None => {
-                let path = report.file.directory(&report.host).join("witness.region");
-                let options =
-                    CreateOptions { bytes_max: WITNESS_BYTES, ..CreateOptions::default() };
-                Region::attach_or_create(&path, &options)?
-            }
+        let region = if let Some(copy) = running.copies.first() {
+            copy.region.clone()
+        } else {
+            let path = report.file.directory(&report.host).join("witness.region");
+            let options = CreateOptions { bytes_max: WITNESS_BYTES, ..CreateOptions::default() };
+            Region::attach_or_create(&path, &options)?
         };
         let budget = memory_budget(&settings, &self.place, region.inspect()?.bytes_max)?;
         let users = access_control::users(&settings, self.layers)?;

@@ -77,7 +77,7 @@ impl Collector for ClusterPage {
         let labels = [("cluster", file.name.clone()), ("host", host.name.clone())];
         let help = "Constant 1, labelled with the names of the cluster and the host.";
         gauges(to, "host_info", help, [(labels, 1_u64)])?;
-        self.membership(&status, to)?;
+        Self::membership(&status, to)?;
         let name = |copy: &CopyStatus| file.partition_name(PartitionId(copy.partition));
         let of_copies = |value: &dyn Fn(&CopyStatus) -> u64| {
             let copies = status.copies.iter();
@@ -100,7 +100,7 @@ impl Collector for ClusterPage {
 }
 
 impl ClusterPage {
-    fn membership(&self, status: &ClusterStatus, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn membership(status: &ClusterStatus, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let engine = &status.engine;
         let help = "Index of the last command that this host has applied.";
         gauge(to, "membership_applied", help, engine.applied)?;
