@@ -63,8 +63,8 @@ pub(crate) struct TopArgs {
     /// Also read a region, or follow a symbolic link, that belongs to another user
     #[arg(long)]
     any_owner: bool,
-    /// Show the hosts, copies, lags and alarms of the cluster with this file. A node on this machine
-    /// is asked
+    /// Show the hosts, copies, lags and alarms of the cluster with this file. A node on this
+    /// machine is asked
     #[arg(long, value_name = "FILE", conflicts_with_all = ["node", "region"])]
     cluster: Option<PathBuf>,
     /// The node's settings file (TOML), used without --node and --region [default:

@@ -10,7 +10,7 @@ use nearstate_node::EngineState;
 use crate::limits::SNAPSHOT_INTERVAL;
 
 use super::gateway::{EtcdSettings, Gateway};
-use super::keys::{Keys, Stored, has_succeeded};
+use super::keys::{EtcdKeys, StoredCommands, has_succeeded};
 
 /// What is known of etcd.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct Known {
 /// The commands in etcd, and the state to which they are applied.
 pub(super) struct EtcdClient {
     gateway: Gateway,
-    keys: Keys,
+    keys: EtcdKeys,
     state: Arc<EngineState>,
     call_max: Duration,
     /// The last command that was applied here, to see that etcd has still the same.
@@ -41,7 +41,7 @@ fn lost(what: &str) -> io::Error {
 impl EtcdClient {
     pub(super) fn new(
         settings: EtcdSettings,
-        (keys, state): (Keys, Arc<EngineState>),
+        (keys, state): (EtcdKeys, Arc<EngineState>),
         call_max: Duration,
     ) -> Self {
         let gateway = Gateway::new(settings, 0);
@@ -64,7 +64,7 @@ impl EtcdClient {
             let applied = self.state.applied();
             // The last command is read again.
             let reply = self.transact(&self.keys.read(applied.max(1))).await?;
-            let stored = Keys::stored(&reply).map_err(io::Error::other)?;
+            let stored = EtcdKeys::stored(&reply).map_err(io::Error::other)?;
             if self.apply(applied, stored)? {
                 return Ok(());
             }
@@ -72,8 +72,8 @@ impl EtcdClient {
     }
 
     /// Applies what was read. True if that is all.
-    fn apply(&mut self, applied: u64, stored: Stored) -> io::Result<bool> {
-        let Stored { created, head, snapshot, snapshot_revision, commands, term } = stored;
+    fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
+        let StoredCommands { created, head, snapshot, snapshot_revision, commands, term } = stored;
         let hosts = created.unwrap_or_default();
         if head < applied || (hosts.is_empty() && !self.known.hosts.is_empty()) {
             return Err(lost(&format!("the last command is {head}, and {applied} was applied")));

@@ -25,7 +25,7 @@ use crate::raft::{RaftConfig, listen, lock_directory, report_of, serve};
 
 use super::client::{EtcdClient, Known};
 use super::gateway::{EtcdSettings, Gateway};
-use super::keys::Keys;
+use super::keys::EtcdKeys;
 
 /// What the tasks of an engine share.
 struct EtcdShared {
@@ -92,7 +92,7 @@ impl EtcdEngine {
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
         let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
         let handle = runtime.handle().clone();
-        let keys = (Keys::new(&config.cluster), Arc::clone(&state));
+        let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state));
         let call_max = (config.election * 2).max(ETCD_CALL_MIN);
         let shared = Arc::new(EtcdShared {
             client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call_max)),
@@ -188,7 +188,7 @@ fn note(shared: &EtcdShared, outcome: io::Result<()>, known: Known) {
 
 /// Watches etcd. A watch that is silent is begun anew: its connection may be dead.
 async fn watch(shared: &EtcdShared) {
-    let keys = Keys::new(&shared.config.cluster);
+    let keys = EtcdKeys::new(&shared.config.cluster);
     let mut gateway = Gateway::new(shared.settings.clone(), 1);
     loop {
         if let Ok(mut body) = gateway.watch(&keys.watch(), ETCD_WATCH_MAX).await {

@@ -83,16 +83,16 @@ pub(super) struct Gateway {
     settings: EtcdSettings,
     /// The endpoint that is used, or tried next.
     at: usize,
-    connection: Option<Connection>,
+    connection: Option<GatewayConnection>,
 }
 
 /// A connection. Its task ends when this is dropped.
-struct Connection {
+struct GatewayConnection {
     sender: SendRequest<Full<Bytes>>,
     task: AbortHandle,
 }
 
-impl Drop for Connection {
+impl Drop for GatewayConnection {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -104,7 +104,7 @@ impl Gateway {
         Self { settings, at, connection: None }
     }
 
-    async fn connect(&self) -> io::Result<Connection> {
+    async fn connect(&self) -> io::Result<GatewayConnection> {
         let endpoints = &self.settings.endpoints;
         let endpoint = endpoints.get(self.at % endpoints.len().max(1));
         let endpoint = endpoint.ok_or_else(|| io::Error::other("etcd has no endpoints"))?;
@@ -120,7 +120,7 @@ impl Gateway {
         };
         let (sender, connection) = handshake(GatewayIo(stream)).await.map_err(io::Error::other)?;
         let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-        Ok(Connection { sender, task })
+        Ok(GatewayConnection { sender, task })
     }
 
     async fn send(&mut self, path: &str, body: &Value) -> io::Result<Response<Incoming>> {

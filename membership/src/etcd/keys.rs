@@ -3,7 +3,7 @@
 //! ```text
 //! nearstate/CLUSTER/created      the hosts that take part, as JSON; written once
 //! nearstate/CLUSTER/head         the index of the last command
-//! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so that keys are in order
+//! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so keys are in order
 //! nearstate/CLUSTER/snapshot     8 bytes of index, and the state after that command
 //! ```
 //!
@@ -19,13 +19,13 @@ use crate::limits::{ENTRIES_KEPT, ENTRIES_READ_MAX};
 
 /// The names of the keys of a cluster.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(super) struct EtcdKeys {
     prefix: String,
 }
 
 /// What one read of etcd says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredCommands {
     /// The hosts, if the cluster was created.
     pub(super) created: Option<BTreeSet<u64>>,
     /// The index of the last command.
@@ -51,7 +51,7 @@ fn get(key: &str) -> Value {
     json!({ "request_range": { "key": text(key.as_bytes()) } })
 }
 
-impl Keys {
+impl EtcdKeys {
     pub(super) fn new(cluster: &str) -> Self {
         Self { prefix: format!("nearstate/{cluster}/") }
     }
@@ -110,7 +110,7 @@ impl Keys {
         json!({ "compare": [is_last], "success": [head, put(&self.command(index), command)] })
     }
 
-    /// Replaces the snapshot with that revision, and deletes commands that nobody needs.
+    /// Replaces the snapshot with that revision, and deletes commands that no host needs.
     pub(super) fn compact(&self, index: u64, state: &[u8], revision: u64) -> Value {
         let is_same = json!({
             "target": "MOD", "result": "EQUAL", "key": text(self.snapshot().as_bytes()),
@@ -135,15 +135,17 @@ impl Keys {
         } })
     }
 
-    /// What the reply to [`Keys::read`] says.
+    /// What the reply to [`EtcdKeys::read`] says.
     ///
     /// # Errors
     /// What is not as expected: another program has written the keys.
-    pub(super) fn stored(reply: &Value) -> Result<Stored, String> {
+    pub(super) fn stored(reply: &Value) -> Result<StoredCommands, String> {
         let values = |at: usize| reply.pointer(&format!("/responses/{at}/response_range/kvs"));
         let one = |at: usize| values(at).and_then(|all| all.get(0));
-        let mut stored =
-            Stored { term: number(reply.pointer("/header/raft_term")), ..Stored::default() };
+        let mut stored = StoredCommands {
+            term: number(reply.pointer("/header/raft_term")),
+            ..StoredCommands::default()
+        };
         if let Some(created) = one(0) {
             let hosts = serde_json::from_slice(&bytes(created, "value")?);
             stored.created = Some(hosts.map_err(|error| format!("the hosts: {error}"))?);
@@ -205,8 +207,8 @@ mod tests {
             range(&[kv("nearstate/east/snapshot", &snapshot)]),
             range(&[kv("nearstate/east/log/0000000000000006", b"go")]),
         ] });
-        let stored = Keys::stored(&reply).unwrap();
-        let wanted = Stored {
+        let stored = EtcdKeys::stored(&reply).unwrap();
+        let wanted = StoredCommands {
             created: Some([1, 2].into()),
             head: 6,
             snapshot: Some((5, b"state".to_vec())),
@@ -215,7 +217,7 @@ mod tests {
             term: 3,
         };
         assert_eq!(stored, wanted);
-        assert_eq!(Keys::stored(&json!({})).unwrap(), Stored::default());
+        assert_eq!(EtcdKeys::stored(&json!({})).unwrap(), StoredCommands::default());
         for (at, bad) in [
             (0, kv("nearstate/east/created", b"x")),
             (1, kv("nearstate/east/head", b"many")),
@@ -225,13 +227,13 @@ mod tests {
         ] {
             let mut reply = reply.clone();
             reply["responses"][at] = range(&[bad]);
-            assert!(Keys::stored(&reply).is_err(), "{reply}");
+            assert!(EtcdKeys::stored(&reply).is_err(), "{reply}");
         }
     }
 
     #[test]
     fn keys_of_commands_are_in_the_order_of_their_indexes() {
-        let keys = Keys::new("east");
+        let keys = EtcdKeys::new("east");
         let names: Vec<_> = [0, 9, 10, 255, 256, u64::MAX].map(|index| keys.command(index)).into();
         assert!(names.is_sorted() && names.iter().all(|name| *name < keys.commands_end()));
     }

@@ -1,7 +1,7 @@
 //! Alarms of a host: what is wrong with its cluster at present, and what was until a while ago.
 //!
-//! An alarm is a condition of the status. It is raised when the condition begins to hold and cleared
-//! when it ends, so no operator has to acknowledge one. Its id is stable.
+//! An alarm is a condition of the status. It is raised when the condition begins to hold, and
+//! cleared when it ends, so no operator has to acknowledge one. Its id is stable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -86,8 +86,8 @@ alarms! {
     LAGS = "NS-5005" "member-lags" Minor
         "A member lags by more than a second. Its host is overloaded, or the network is too slow.";
     ENGINE_FAILED = "NS-5006" "membership-failed" Critical
-        "The membership has stopped on this host, mostly because of a full disk. It starts again by \
-         itself.";
+        "The membership has stopped on this host, mostly because of a full disk. It starts again \
+         by itself.";
     NO_LEADER = "NS-5007" "membership-without-leader" Critical
         "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
     NEARLY_FULL = "NS-5008" "region-nearly-full" Major
@@ -96,8 +96,8 @@ alarms! {
     COPY_FAILED = "NS-5009" "copy-failed" Major
         "The copy on this host could not be used in the last five seconds. The detail says why.";
     NOT_SERVED = "NS-5010" "clients-not-served" Critical
-        "This host owns the partition and cannot serve its clients, mostly because an address is in \
-         use. Free it, then `nearstate cluster drain`.";
+        "This host owns the partition and cannot serve its clients, mostly because an address is \
+         in use. Free it, then `nearstate cluster drain`.";
     NOT_CREATED = "NS-5011" "cluster-not-created" Minor
         "The host knows no voters. Run `nearstate cluster init` once, or check the addresses.";
 }

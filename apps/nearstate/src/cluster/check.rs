@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
-use super::row::{CheckRow, Outcome, table};
+use super::row::{CheckRow, RowOutcome, table};
 
 /// The longest wait for another host.
 const CONNECT_MAX: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ pub(crate) fn of_start(file: &ClusterFile, host: &FileHost, kernel: &KernelFiles
 /// # Errors
 /// `BadArgument`.
 pub(crate) fn refuse_failed(rows: &[CheckRow]) -> Result<()> {
-    let failed = rows.iter().filter(|row| row.outcome == Outcome::Failed);
+    let failed = rows.iter().filter(|row| row.outcome == RowOutcome::Failed);
     let failed: Vec<_> =
         failed.map(|row| format!("{} of {}: {}", row.check, row.subject, row.detail)).collect();
     if failed.is_empty() { Ok(()) } else { Err(Error::BadArgument { detail: failed.join("; ") }) }
@@ -96,10 +96,10 @@ fn certificate(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
     };
     let row = |outcome, detail| CheckRow::new("certificate", &host.name, outcome, detail);
     Some(match check() {
-        Err(error) => row(Outcome::Failed, error.to_string()),
+        Err(error) => row(RowOutcome::Failed, error.to_string()),
         Ok(()) => match check_certificate(&own, &authorities, &host.name, VALID_MIN) {
-            Ok(()) => row(Outcome::Passed, own.display().to_string()),
-            Err(error) => row(Outcome::Warning, format!("in two weeks: {error}")),
+            Ok(()) => row(RowOutcome::Passed, own.display().to_string()),
+            Err(error) => row(RowOutcome::Warning, format!("in two weeks: {error}")),
         },
     })
 }
@@ -169,12 +169,12 @@ fn disk(file: &ClusterFile, host: &FileHost) -> Option<CheckRow> {
     };
     let row = |outcome, detail| CheckRow::new("disk", &host.name, outcome, detail);
     Some(match file_of.and_then(measure) {
-        Err(error) => row(Outcome::Warning, format!("cannot be measured ({error})")),
+        Err(error) => row(RowOutcome::Warning, format!("cannot be measured ({error})")),
         Ok(longest) if longest > file.election / 2 => row(
-            Outcome::Warning,
+            RowOutcome::Warning,
             format!("an fsync took {longest:?}, and an election {:?}", file.election),
         ),
-        Ok(longest) => row(Outcome::Passed, format!("longest of {SYNCS} fsyncs: {longest:?}")),
+        Ok(longest) => row(RowOutcome::Passed, format!("longest of {SYNCS} fsyncs: {longest:?}")),
     })
 }
 
@@ -182,9 +182,9 @@ fn reachable(check: &'static str, host: &FileHost, address: SocketAddr) -> Check
     let begin = Instant::now();
     let row = |outcome, detail| CheckRow::new(check, &host.name, outcome, detail);
     match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-        Ok(_) => row(Outcome::Passed, format!("{address} answers after {:?}", begin.elapsed())),
+        Ok(_) => row(RowOutcome::Passed, format!("{address} answers after {:?}", begin.elapsed())),
         Err(error) => row(
-            Outcome::Warning,
+            RowOutcome::Warning,
             format!("{address} does not answer ({error}): is its node started?"),
         ),
     }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::row::{CheckRow, Outcome};
+use super::row::{CheckRow, RowOutcome};
 
 /// Clock sources that count interrupts. Interrupts are lost while the machine is paused or busy,
 /// so a lease would last longer than its time.
@@ -66,30 +66,30 @@ impl KernelFiles {
         let Some(source) = source else {
             let detail = "the kernel does not tell its clock source: make sure that it counts \
                           while the machine is paused";
-            return row(Outcome::Warning, detail.to_owned());
+            return row(RowOutcome::Warning, detail.to_owned());
         };
         if LOSES_TIME.contains(&source.as_str()) {
             let detail = format!(
                 "the clock source {source:?} cannot carry a lease, because it loses time: boot \
                  the kernel with another one (clocksource=tsc)"
             );
-            return row(Outcome::Failed, detail);
+            return row(RowOutcome::Failed, detail);
         }
         if KEEPS_TIME.contains(&source.as_str()) {
-            return row(Outcome::Passed, source);
+            return row(RowOutcome::Passed, source);
         }
         let detail = format!("{source:?} is unknown: its rate must be right to 2 %");
-        row(Outcome::Warning, detail)
+        row(RowOutcome::Warning, detail)
     }
 
     fn boot(&self) -> CheckRow {
         let row = |outcome, detail| CheckRow::new("boot id", "this machine", outcome, detail);
         match self.read("proc/sys/kernel/random/boot_id") {
-            Some(id) if !id.is_empty() => row(Outcome::Passed, id),
+            Some(id) if !id.is_empty() => row(RowOutcome::Passed, id),
             Some(_) | None => {
                 let detail = "/proc/sys/kernel/random/boot_id cannot be read, so a lease cannot \
                               be held: mount /proc";
-                row(Outcome::Failed, detail.to_owned())
+                row(RowOutcome::Failed, detail.to_owned())
             }
         }
     }
@@ -101,7 +101,7 @@ impl KernelFiles {
         flags.split_whitespace().any(|flag| flag == "hypervisor").then(|| {
             let detail = "the clock of a virtual machine must count while the machine is paused or \
                           migrated: else a paused owner answers reads after its lease";
-            CheckRow::new("virtual machine", "this machine", Outcome::Warning, detail.to_owned())
+            CheckRow::new("virtual machine", "this machine", RowOutcome::Warning, detail.to_owned())
         })
     }
 
@@ -114,7 +114,7 @@ impl KernelFiles {
             "the control group has {quota} us of processor time in each {period} us: when they \
              are used up, the node stops and may lose its lease"
         );
-        Some(CheckRow::new("processor quota", "this machine", Outcome::Warning, detail))
+        Some(CheckRow::new("processor quota", "this machine", RowOutcome::Warning, detail))
     }
 
     /// The time that a hypervisor gave to others, since the start.
@@ -127,7 +127,7 @@ impl KernelFiles {
         let per_mille = stolen.saturating_mul(1000).checked_div(all)?;
         let detail = format!("{}.{} % of the time was stolen", per_mille / 10, per_mille % 10);
         let is_much = per_mille > STOLEN_PER_MILLE_MAX;
-        let outcome = if is_much { Outcome::Warning } else { Outcome::Passed };
+        let outcome = if is_much { RowOutcome::Warning } else { RowOutcome::Passed };
         Some(CheckRow::new("stolen time", "this machine", outcome, detail))
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     /// The outcome of a check on a machine with these files.
-    fn outcome(files: &[(&str, &str)], check: &str) -> Option<(Outcome, String)> {
+    fn outcome(files: &[(&str, &str)], check: &str) -> Option<(RowOutcome, String)> {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = folder.path().join(path);
@@ -153,31 +153,31 @@ mod tests {
     fn a_clock_source_that_loses_time_cannot_carry_a_lease() {
         let path = "sys/devices/system/clocksource/clocksource0/current_clocksource";
         for (source, wanted) in [
-            ("tsc\n", Outcome::Passed),
-            ("kvm-clock\n", Outcome::Passed),
-            ("jiffies\n", Outcome::Failed),
-            ("refined-jiffies\n", Outcome::Failed),
-            ("sundial\n", Outcome::Warning),
+            ("tsc\n", RowOutcome::Passed),
+            ("kvm-clock\n", RowOutcome::Passed),
+            ("jiffies\n", RowOutcome::Failed),
+            ("refined-jiffies\n", RowOutcome::Failed),
+            ("sundial\n", RowOutcome::Warning),
         ] {
             let (outcome, detail) = outcome(&[(path, source)], "clock source").unwrap();
             assert_eq!(outcome, wanted, "{source}: {detail}");
             assert!(detail.contains(source.trim()), "{detail}");
         }
-        assert_eq!(outcome(&[], "clock source").unwrap().0, Outcome::Warning);
+        assert_eq!(outcome(&[], "clock source").unwrap().0, RowOutcome::Warning);
     }
 
     #[test]
     fn a_machine_without_a_boot_id_holds_no_lease() {
         let path = "proc/sys/kernel/random/boot_id";
-        assert_eq!(outcome(&[(path, "0f-1\n")], "boot id").unwrap().0, Outcome::Passed);
-        assert_eq!(outcome(&[(path, "\n")], "boot id").unwrap().0, Outcome::Failed);
-        assert_eq!(outcome(&[], "boot id").unwrap().0, Outcome::Failed);
+        assert_eq!(outcome(&[(path, "0f-1\n")], "boot id").unwrap().0, RowOutcome::Passed);
+        assert_eq!(outcome(&[(path, "\n")], "boot id").unwrap().0, RowOutcome::Failed);
+        assert_eq!(outcome(&[], "boot id").unwrap().0, RowOutcome::Failed);
     }
 
     #[test]
     fn what_stops_a_node_for_a_while_is_a_warning() {
         let virtual_machine = [("proc/cpuinfo", "model : x\nflags\t\t: fpu hypervisor lm\n")];
-        assert_eq!(outcome(&virtual_machine, "virtual machine").unwrap().0, Outcome::Warning);
+        assert_eq!(outcome(&virtual_machine, "virtual machine").unwrap().0, RowOutcome::Warning);
         assert_eq!(outcome(&[("proc/cpuinfo", "flags : fpu lm\n")], "virtual machine"), None);
         let quota = |text| outcome(&[("sys/fs/cgroup/cpu.max", text)], "processor quota");
         assert!(quota("50000 100000\n").unwrap().1.contains("50000 us"));
@@ -186,7 +186,7 @@ mod tests {
             let stat = format!("cpu  50 0 0 {} 0 0 0 {steal} 0 0\ncpu0 1 1\n", 950 - steal);
             outcome(&[("proc/stat", &stat)], "stolen time").unwrap()
         };
-        assert_eq!(stolen(5), (Outcome::Passed, "0.5 % of the time was stolen".to_owned()));
-        assert_eq!(stolen(20).0, Outcome::Warning);
+        assert_eq!(stolen(5), (RowOutcome::Passed, "0.5 % of the time was stolen".to_owned()));
+        assert_eq!(stolen(20).0, RowOutcome::Warning);
     }
 }

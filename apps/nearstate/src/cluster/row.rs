@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
+pub(crate) enum RowOutcome {
     /// As it should be.
     Passed,
     /// The host can take part. The detail says what may go wrong.
@@ -14,7 +14,7 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl RowOutcome {
     const fn name(self) -> &'static str {
         match self {
             Self::Passed => "ok",
@@ -31,7 +31,7 @@ pub(crate) struct CheckRow {
     pub(crate) check: &'static str,
     /// On which host or for which partition.
     pub(crate) subject: String,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RowOutcome,
     /// A value, or what is wrong and what to do.
     pub(crate) detail: String,
 }
@@ -40,7 +40,7 @@ impl CheckRow {
     pub(crate) fn new(
         check: &'static str,
         subject: &str,
-        outcome: Outcome,
+        outcome: RowOutcome,
         detail: String,
     ) -> Self {
         Self { check, subject: subject.to_owned(), outcome, detail }
@@ -53,8 +53,8 @@ impl CheckRow {
         result: nearstate_model::Result<String>,
     ) -> Self {
         match result {
-            Ok(detail) => Self::new(check, subject, Outcome::Passed, detail),
-            Err(error) => Self::new(check, subject, Outcome::Failed, error.to_string()),
+            Ok(detail) => Self::new(check, subject, RowOutcome::Passed, detail),
+            Err(error) => Self::new(check, subject, RowOutcome::Failed, error.to_string()),
         }
     }
 

@@ -32,7 +32,7 @@ use crate::cluster::admin;
 use crate::cluster::check;
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
 use crate::cluster::machine::KernelFiles;
-use crate::cluster::row::Outcome;
+use crate::cluster::row::RowOutcome;
 use crate::log;
 use crate::settings::{RegionPath, SettingLayers, Settings, UnixPaths};
 
@@ -109,7 +109,7 @@ impl ClusterHost<'_> {
         let rows = check::of_start(&file, &host, &KernelFiles::default());
         check::refuse_failed(&rows)?;
         let tls = self.check_settings(&file, &host)?;
-        for row in rows.iter().filter(|row| row.outcome == Outcome::Warning) {
+        for row in rows.iter().filter(|row| row.outcome == RowOutcome::Warning) {
             let fields: &log::LogFields<'_> = &[("check", &row.check), ("detail", &row.detail)];
             log::emit(log::CLUSTER_CHECK, fields);
         }

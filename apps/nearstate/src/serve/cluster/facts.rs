@@ -30,10 +30,10 @@ pub(super) enum Message {
 
 /// The facts. Cheap to read; no lock is held while something else is waited for.
 #[derive(Debug, Default)]
-pub(super) struct HostFacts(Mutex<Inner>);
+pub(super) struct HostFacts(Mutex<FactLists>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct FactLists {
     events: VecDeque<String>,
     counts: BTreeMap<(PartitionId, &'static str), u64>,
     takeovers: BTreeMap<PartitionId, u64>,
@@ -43,7 +43,7 @@ struct Inner {
 }
 
 impl HostFacts {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, FactLists> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
