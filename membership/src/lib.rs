@@ -3,7 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+mod etcd;
 mod raft;
 mod limits;
 
-pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember};
+pub use etcd::{EtcdEndpoint, EtcdEngine, EtcdSettings};
+pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember, ReportSource};

@@ -42,3 +42,18 @@ pub(crate) const LOG_BYTES_MIN: u64 = 1 << 20;
 
 /// A host whose disk has failed tries again after this time.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Commands that one read of etcd returns.
+pub(crate) const ENTRIES_READ_MAX: u64 = 64;
+
+/// The largest reply of etcd: 64 commands of 4 KiB and a snapshot of 1 MiB, as text.
+pub(crate) const ETCD_REPLY_BYTES_MAX: usize = 4 << 20;
+
+/// A request to etcd takes at least this long before the next endpoint is asked.
+pub(crate) const ETCD_CALL_MIN: Duration = Duration::from_millis(200);
+
+/// How often a host reads from etcd while its watch says nothing.
+pub(crate) const ETCD_POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A watch of etcd that says nothing for this long is begun anew.
+pub(crate) const ETCD_WATCH_MAX: Duration = Duration::from_secs(5);

@@ -11,6 +11,12 @@ mod storage;
 mod types;
 mod disk;
 
-pub use config::{MachineFactory, RaftConfig, RaftMember};
+pub use config::{MachineFactory, RaftConfig, RaftMember, ReportSource};
 pub use connection::MemberTls;
 pub use engine::RaftEngine;
+
+// For the engine of etcd, whose hosts ask each other for reports.
+pub(crate) use connection::MemberStream;
+pub(crate) use disk::lock_directory;
+pub(crate) use engine::report_of;
+pub(crate) use server::{listen, serve};

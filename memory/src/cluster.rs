@@ -243,6 +243,19 @@ impl Member {
         Ok(present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot)))
     }
 
+    /// The cluster to which the region was bound, in this boot of the machine or an earlier one.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bound_cluster(&self) -> Result<Option<[u8; 16]>> {
+        let map = self.map();
+        let mut id = 0_u128;
+        for (at, shift) in (CLUSTER_ID..).step_by(8).zip([0, 64]) {
+            id |= u128::from(map.word(at)?.load(Ordering::Acquire)) << shift;
+        }
+        Ok(Some(id.to_le_bytes()).filter(|_| id != 0))
+    }
+
     /// The content of the region is that of a copy of this cluster from now on.
     ///
     /// # Errors

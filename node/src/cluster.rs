@@ -13,6 +13,7 @@
 mod driver;
 mod copy_thread;
 mod inbox;
+mod lag;
 mod notice;
 mod status;
 

@@ -105,6 +105,12 @@ pub trait ConsensusEngine: Send + Sync + fmt::Debug {
     /// `Backend`: no leader, or no majority, within the time. `BadArgument`: an unknown host.
     fn change_voters(&self, voters: &BTreeSet<u64>, timeout: Duration) -> Result<()>;
 
+    /// Asks another host what it reports of itself, in text.
+    ///
+    /// # Errors
+    /// `Backend`: no reply within the time. `BadArgument`: an unknown host.
+    fn report_of(&self, host: u64, timeout: Duration) -> Result<String>;
+
     /// Moves the events since the last call to the end of `out`.
     fn take_events(&self, out: &mut Vec<EngineEvent>);
 

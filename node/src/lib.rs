@@ -54,5 +54,5 @@ pub use protocol::{
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
 pub use sampler::StuckTask;
-pub use tls::{Tls, certificate_names};
+pub use tls::{Tls, certificate_names, check_certificate};
 pub use watch_selector::WatchSelector;

@@ -10,12 +10,15 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
+use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier as _;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, WebPkiClientVerifier,
 };
@@ -151,6 +154,38 @@ pub(crate) struct TlsClient<S> {
     pub(crate) stream: TlsStream<S>,
     /// The name in its certificate, if it was required to present one.
     pub(crate) name: Option<String>,
+}
+
+/// Checks the first certificate of a file as other hosts do that connect to its host, and to which
+/// its host connects: the authorities have signed it, it has the name, and it is valid after this
+/// time.
+///
+/// # Errors
+/// `BadArgument`: a file that cannot be read, or what is wrong with the certificate.
+pub fn check_certificate(
+    certificate: &Path,
+    authorities: &Path,
+    name: &str,
+    after: Duration,
+) -> Result<()> {
+    let unfit = |e: &dyn fmt::Display| refused(certificate, &e.to_string());
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(authorities)? {
+        roots.add(authority).map_err(|e| refused(authorities, &e.to_string()))?;
+    }
+    let chain = certificates(certificate)?;
+    let Some((own, others)) = chain.split_first() else { return Err(unfit(&"it is empty")) };
+    let (roots, provider) = (Arc::new(roots), Arc::new(default_provider()));
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()) + after);
+    let server =
+        WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+    let server = server.build().map_err(|e| refused(authorities, &e.to_string()))?;
+    let name = ServerName::try_from(name.to_owned()).map_err(|e| unfit(&e))?;
+    server.verify_server_cert(own, others, &name, &[], at).map_err(|e| unfit(&e))?;
+    let client = WebPkiClientVerifier::builder_with_provider(roots, provider);
+    let client = ClientCertVerifierBuilder::build(client);
+    let client = client.map_err(|e| refused(authorities, &e.to_string()))?;
+    client.verify_client_cert(own, others, at).map(drop).map_err(|e| unfit(&e))
 }
 
 /// The DNS names among the subject alternative names of a certificate that was validated already.

@@ -256,6 +256,14 @@ impl Session {
         self.member.is_bound(cluster_id)
     }
 
+    /// The cluster to which the region was bound, in this boot of the machine or an earlier one.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bound_cluster(&self) -> Result<Option<[u8; 16]>> {
+        self.member.bound_cluster()
+    }
+
     /// The content of the region is that of a copy of this cluster from now on.
     ///
     /// # Errors

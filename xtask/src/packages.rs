@@ -39,6 +39,11 @@ pub(crate) const ALL: &[Package] = &[
         why: "finds libwgdb; the C example is built with our own .pc file",
     },
     Package {
+        name: "etcd-server",
+        probe: PackageProbe::Program("etcd"),
+        why: "the second engine of a cluster's membership, in the tests",
+    },
+    Package {
         name: "git",
         probe: PackageProbe::Program("git"),
         why: "the gate checks the files that git tracks",

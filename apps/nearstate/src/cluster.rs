@@ -1,9 +1,13 @@
 //! `nearstate cluster`: checks a cluster file, and administers the nodes of a cluster.
 
 mod demo;
+pub(crate) mod check;
+pub(crate) mod alarms;
 pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
+pub(crate) mod machine;
+pub(crate) mod row;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,27 +25,41 @@ use show::items;
 pub(crate) struct NodeChoice {
     /// The cluster file
     #[arg(long, value_name = "FILE")]
-    cluster: PathBuf,
-    /// The host whose node is asked. By default the first one of this machine
+    pub(crate) cluster: PathBuf,
+    /// The host whose node is asked, and asked alone. By default the first one of this machine
     #[arg(long, value_name = "NAME")]
-    host: Option<String>,
+    pub(crate) host: Option<String>,
 }
 
 /// `nearstate cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Check a cluster file
+    /// Check a cluster file, this machine, and whether the other hosts can be reached
     Check {
         /// The cluster file
         #[arg(long, value_name = "FILE")]
         cluster: PathBuf,
+        /// The host that this machine is: its certificate, directory and regions are checked too
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Run a cluster on this machine whose owner is cut off and killed, and verify what is left
     Demo(demo::DemoArgs),
     /// Create the cluster: once, when the nodes of all hosts run
     Init(NodeChoice),
-    /// Show hosts, roles, leases, positions and lags
+    /// Show hosts, roles, leases, positions, lags, free memory and alarms of the whole cluster
     Status {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the alarms of all hosts: those that are raised, then those that are cleared
+    Alarms {
         #[command(flatten)]
         node: NodeChoice,
         /// Print JSON
@@ -77,18 +95,47 @@ pub(crate) enum ClusterCommand {
         #[arg(long)]
         to: String,
     },
+    /// Begin a partition anew that has no copy left, with what the region of a host has. Make sure
+    /// that no other host has a copy: it is discarded
+    ForceNew {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// The partition
+        #[arg(long)]
+        partition: String,
+        /// The host that becomes the owner
+        #[arg(long)]
+        to: String,
+        /// The records in the host's region are those of the partition from now on
+        #[arg(long, required = true)]
+        from_region: bool,
+    },
 }
 
 /// Runs a command.
 pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
     let text = match command {
-        ClusterCommand::Check { cluster } => check(&ClusterFile::read(&cluster)?),
         ClusterCommand::Demo(args) => demo::run(&args)?,
+        ClusterCommand::Check { cluster, host, json } => {
+            let file = ClusterFile::read(&cluster)?;
+            let host = host.map(|name| file.host(&name)).transpose()?;
+            let rows = check::all(&file, host);
+            print(&check::show(&file, &rows, json), out)?;
+            return check::refuse_failed(&rows);
+        }
         ClusterCommand::Init(node) => {
             ask(&node, &AdminRequest::Init)?;
             "the cluster is created\n".to_owned()
         }
         ClusterCommand::Status { node, json } => status(&node, json)?,
+        ClusterCommand::Alarms { node, json } => {
+            let statuses = statuses(&node)?;
+            if json {
+                format!("{}\n", show::alarms_json(&statuses))
+            } else {
+                show::alarms(&statuses)
+            }
+        }
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -104,7 +151,18 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             ask(&node, &AdminRequest::AcceptLoss { partition, host })?;
             format!("{to} owns the partition\n")
         }
+        ClusterCommand::ForceNew { node, partition, to, from_region: _ } => {
+            let file = ClusterFile::read(&node.cluster)?;
+            let partition = partition_of(&file, &partition)?.id.0;
+            let host = file.host(&to)?.id.0;
+            ask(&node, &AdminRequest::ForceNew { partition, host })?;
+            format!("{to} owns the partition, with what its region has\n")
+        }
     };
+    print(&text, out)
+}
+
+fn print(text: &str, out: &mut impl Write) -> Result<()> {
     out.write_all(text.as_bytes()).map_err(|error| Error::System {
         detail: "cannot write to standard output".to_owned(),
         errno: error.raw_os_error().unwrap_or_default(),
@@ -115,18 +173,6 @@ fn partition_of<'f>(file: &'f ClusterFile, name: &str) -> Result<&'f FilePartiti
     file.partitions.iter().find(|partition| partition.name == name).ok_or_else(|| {
         Error::BadArgument { detail: format!("no partition {name:?} in the cluster file") }
     })
-}
-
-fn check(file: &ClusterFile) -> String {
-    format!(
-        "{}: {} hosts, {} partitions, {} copies, {} acknowledgements, a lease of {:?}\n",
-        file.name,
-        file.hosts.len(),
-        file.partitions.len(),
-        file.config.copies,
-        file.config.acknowledgements,
-        file.lease
-    )
 }
 
 /// The hosts whose nodes may be on this machine: the one that is named, or all.
@@ -150,21 +196,23 @@ fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
     Err(last.unwrap_or_else(|| Error::BadArgument { detail: "the file has no host".to_owned() }))
 }
 
-fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
-    let file = ClusterFile::read(&node.cluster)?;
-    let (mut statuses, mut last) = (Vec::new(), None);
-    for host in candidates(node, &file)? {
-        let path = admin::socket_path(&file.directory(host));
-        match admin::request(&path, &AdminRequest::Status) {
-            Ok(status) => statuses.push(status),
-            Err(error) => last = last.or(Some(error)),
+/// What the host that is named knows; without a name, what all hosts know.
+fn statuses(node: &NodeChoice) -> Result<Vec<Value>> {
+    if node.host.is_some() {
+        return Ok(vec![ask(node, &AdminRequest::Status)?]);
+    }
+    match ask(node, &AdminRequest::ClusterStatus)? {
+        Value::Array(statuses) => Ok(statuses),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            Err(Error::Backend { detail: "the node does not answer with a list".to_owned() })
         }
     }
-    match last {
-        Some(error) if statuses.is_empty() => Err(error),
-        Some(_) | None if is_json => Ok(format!("{}\n", Value::Array(statuses))),
-        Some(_) | None => Ok(show::table(&statuses)),
-    }
+}
+
+/// The status of the whole cluster, or of one host, as JSON or as a table.
+pub(crate) fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
+    let statuses = statuses(node)?;
+    Ok(if is_json { format!("{}\n", Value::Array(statuses)) } else { show::table(&statuses) })
 }
 
 fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {

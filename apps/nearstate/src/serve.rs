@@ -27,7 +27,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::log;
-use crate::settings::{LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, Settings, print};
+use crate::settings::{
+    LogLevel, MemoryMax, NamespaceLimitLines, SettingFlags, SettingLayers, Settings, print,
+};
 use memory_budget::{MemoryBudget, MemoryDemand};
 use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
@@ -55,24 +57,26 @@ pub(crate) fn run(serve: &ServeArgs) -> Result<()> {
         return show(&print(&layers));
     }
     log::start(settings.log_level, settings.log_format);
-    let outcome = access_control::users(&settings, &layers).and_then(|users| {
-        access_control::addresses(&settings, &users)?;
-        let tls = access_control::tls(&settings)?.map(ServerTls::new);
-        if layers.is_plain_left_out() {
-            log::emit(log::NO_PLAIN_TCP, &[]);
-        }
-        match serve.cluster.chosen() {
-            None => serve_until_signal(&settings, users, tls.as_ref(), begin),
-            Some((file, host)) => {
-                let (settings, tls, place) = (&settings, tls.as_ref(), place::find(&settings)?);
-                let layers = &layers;
-                let served = cluster::ClusterHost { settings, layers, tls, place };
-                served.serve(file, host, begin)
-            }
-        }
-    });
+    let outcome = match serve.cluster.chosen() {
+        None => serve_alone(&settings, &layers, begin),
+        Some((file, host)) => place::find(&settings).and_then(|place| {
+            let started = cluster::ClusterHost { settings: &settings, layers: &layers, place };
+            started.serve(file, host, begin)
+        }),
+    };
     log::flush();
     outcome
+}
+
+/// Serves one region, of no cluster.
+fn serve_alone(settings: &Settings, layers: &SettingLayers, begin: Instant) -> Result<()> {
+    let users = access_control::users(settings, layers)?;
+    access_control::addresses(settings, &users)?;
+    let tls = access_control::tls(settings)?.map(ServerTls::new);
+    if layers.is_plain_left_out() {
+        log::emit(log::NO_PLAIN_TCP, &[]);
+    }
+    serve_until_signal(settings, users, tls.as_ref(), begin)
 }
 
 fn show(text: &str) -> Result<()> {

@@ -17,7 +17,8 @@ pub(crate) use layers::{SettingLayers, read as read_text};
 pub(crate) use print::print;
 pub(crate) use table::{SETTINGS, Settings};
 pub(crate) use values::{
-    LogFormat, LogLevel, MemoryMax, NamespaceLimitLines, PlaceSetting, UnixPaths, parse_time,
+    LogFormat, LogLevel, MemoryMax, NamespaceLimitLines, PlaceSetting, RegionPath, UnixPaths,
+    parse_time,
 };
 
 use std::collections::BTreeMap;

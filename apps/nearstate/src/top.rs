@@ -4,6 +4,7 @@
 //! which is drawn, printed as text, or printed as JSON. Everything except polling and the terminal
 //! is pure.
 
+mod cluster;
 mod live;
 mod screen;
 mod output;
@@ -46,6 +47,7 @@ plain text is printed.
   nearstate top                                  # sources from the settings
   nearstate top --node 127.0.0.1:9121            # a node, by its metrics page
   nearstate top --region /dev/shm/amf            # a region, with or without a node
+  nearstate top --cluster cluster.toml           # all hosts of a cluster
   nearstate top --once --json | jq .node.requests_per_second";
 
 /// The options of `nearstate top`.
@@ -61,6 +63,10 @@ pub(crate) struct TopArgs {
     /// Also read a region, or follow a symbolic link, that belongs to another user
     #[arg(long)]
     any_owner: bool,
+    /// Show the hosts, copies, lags and alarms of the cluster with this file. A node on this
+    /// machine is asked
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["node", "region"])]
+    cluster: Option<PathBuf>,
     /// The node's settings file (TOML), used without --node and --region [default:
     /// `$NEARSTATE_CONFIG`]
     #[arg(long, value_name = "FILE")]
@@ -93,6 +99,9 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
+    if let Some(file) = &args.cluster {
+        return cluster::run(file, args);
+    }
     let sources = args.sources()?;
     let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if args.once {
@@ -175,15 +184,20 @@ impl TopArgs {
             output::text(&report, faults, sources.node(), now())
         };
         text.push_str(if self.json || self.once { "\n" } else { "\n\n" });
-        let mut out = std::io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(Error::System {
-                detail: "cannot write to standard output".to_owned(),
-                errno: error.raw_os_error().unwrap_or_default(),
-            }),
-        }
+        put(&text)
+    }
+}
+
+/// Writes to standard output. Returns false if its reader has closed it.
+fn put(text: &str) -> Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::System {
+            detail: "cannot write to standard output".to_owned(),
+            errno: error.raw_os_error().unwrap_or_default(),
+        }),
     }
 }
 

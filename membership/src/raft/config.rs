@@ -27,6 +27,9 @@ pub struct RaftMember {
 /// Makes the state machine in its first state.
 pub type MachineFactory = Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>;
 
+/// Tells what a host reports of itself.
+pub type ReportSource = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// How this host takes part.
 #[derive(Clone)]
 pub struct RaftConfig {
@@ -45,6 +48,8 @@ pub struct RaftConfig {
     pub tls: Option<MemberTls>,
     /// Makes the state machine in its first state.
     pub machine: MachineFactory,
+    /// What this host reports of itself to the others. It must not block.
+    pub report: ReportSource,
     /// Called when a connection was refused, with the reason.
     pub on_refused: fn(SocketAddr, &str),
 }

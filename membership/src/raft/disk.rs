@@ -153,8 +153,7 @@ impl MemberFiles {
         directory: &Path,
         identity: &DirectoryIdentity,
     ) -> Result<(Self, Vec<T>)> {
-        fs::create_dir_all(directory).map_err(|error| failed(directory, "create", &error))?;
-        let lock = lock(directory)?;
+        let lock = lock_directory(directory)?;
         check_identity(directory, identity)?;
         let path = directory.join("log");
         let old = match read(&path)? {
@@ -228,8 +227,12 @@ impl MemberFiles {
     }
 }
 
-/// Keeps other processes from the directory.
-fn lock(directory: &Path) -> Result<File> {
+/// Creates the directory if it does not exist, and locks it: one process uses it.
+///
+/// # Errors
+/// `System`: it cannot be created or locked.
+pub(crate) fn lock_directory(directory: &Path) -> Result<File> {
+    fs::create_dir_all(directory).map_err(|error| failed(directory, "create", &error))?;
     let path = directory.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| failed(&path, "open", &error))?;

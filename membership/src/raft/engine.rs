@@ -174,7 +174,7 @@ async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
     let raft = Raft::new(config.host, settings, network, store, machine).await;
     let raft = raft.map_err(unavailable)?;
     *lock(&shared.raft) = Some(raft.clone());
-    let server = tokio::spawn(serve(listener, Arc::clone(config), raft.clone()));
+    let server = tokio::spawn(serve(listener, Arc::clone(config), Some(raft.clone())));
     Ok(RunningRaft { raft, server })
 }
 
@@ -251,6 +251,28 @@ async fn propose_until(
     done.map_err(|_| last)
 }
 
+/// Asks another host for its report, on a connection of its own, so that requests of the engine do
+/// not wait for it.
+pub(crate) async fn report_of(
+    config: &Arc<RaftConfig>,
+    host: u64,
+    max: Duration,
+) -> Result<String> {
+    if !config.members.contains_key(&host) {
+        let detail = format!("host {host} is not in the cluster file");
+        return Err(Error::BadArgument { detail });
+    }
+    let silent = |error: &dyn fmt::Display| Error::Backend {
+        detail: format!("host {host} does not report: {error}"),
+    };
+    let mut client = MemberClient::new(Arc::clone(config), host);
+    match client.call(&MemberRequest::Report, max).await {
+        Ok(MemberReply::Report(text)) => Ok(text),
+        Ok(reply) => Err(silent(&unexpected(&reply))),
+        Err(error) => Err(silent(&error)),
+    }
+}
+
 fn check_command(command: &[u8]) -> Result<()> {
     if command.len() > COMMAND_BYTES_MAX {
         let detail = format!("a command of {} bytes, at most {COMMAND_BYTES_MAX}", command.len());
@@ -320,6 +342,10 @@ impl ConsensusEngine for RaftEngine {
             raft.change_membership(voters.clone(), false).await.map_err(unavailable)?;
             Ok(())
         })
+    }
+
+    fn report_of(&self, host: u64, max: Duration) -> Result<String> {
+        self.wait(max + RETRY_INTERVAL, report_of(&self.shared.config, host, max))
     }
 
     fn take_events(&self, out: &mut Vec<EngineEvent>) {

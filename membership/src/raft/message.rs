@@ -45,6 +45,8 @@ pub(crate) enum MemberRequest {
     Snapshot(InstallSnapshotRequest<TypeConfig>),
     /// A command that the leader is to order.
     Propose(Vec<u8>),
+    /// What the member reports of itself.
+    Report,
 }
 
 /// The reply to a request, or to a hello.
@@ -57,6 +59,8 @@ pub(crate) enum MemberReply {
     Snapshot(InstallSnapshotResponse<u64>),
     /// The command was applied with this index.
     Proposed(u64),
+    /// What the member reports of itself.
+    Report(String),
     /// The member does not do it.
     Refused(String),
 }
@@ -97,6 +101,7 @@ impl MemberRequest {
                 Ok(())
             }
             Self::Propose(command) => check_command(command),
+            Self::Report => Ok(()),
         }
     }
 }

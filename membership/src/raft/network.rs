@@ -58,6 +58,7 @@ impl MemberClient {
             | MemberReply::Vote(_)
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
+            | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(unexpected(&reply)),
         }
     }
@@ -94,7 +95,8 @@ pub(crate) fn unexpected(reply: &MemberReply) -> io::Error {
         | MemberReply::Append(_)
         | MemberReply::Vote(_)
         | MemberReply::Snapshot(_)
-        | MemberReply::Proposed(_) => io::Error::other("the reply belongs to another request"),
+        | MemberReply::Proposed(_)
+        | MemberReply::Report(_) => io::Error::other("the reply belongs to another request"),
     }
 }
 
@@ -151,6 +153,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Vote(_)
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
+            | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
     }
@@ -170,6 +173,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Append(_)
             | MemberReply::Vote(_)
             | MemberReply::Proposed(_)
+            | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
     }
@@ -185,6 +189,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Append(_)
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
+            | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
     }

@@ -16,8 +16,8 @@ use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::types::{CommandBytes, Raft};
 
-/// Accepts connections until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: Raft) {
+/// Accepts connections until it is dropped. Without openraft, only reports are answered.
+pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: Option<Raft>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -34,7 +34,7 @@ pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: 
         let (config, raft) = (Arc::clone(&config), raft.clone());
         connections.spawn(async move {
             let _permit = permit;
-            if let Err(error) = converse(socket, &config, &raft).await
+            if let Err(error) = converse(socket, &config, raft.as_ref()).await
                 && error.kind() != io::ErrorKind::UnexpectedEof
             {
                 (config.on_refused)(address, &error.to_string());
@@ -43,7 +43,7 @@ pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: 
     }
 }
 
-async fn converse(socket: TcpStream, config: &RaftConfig, raft: &Raft) -> io::Result<()> {
+async fn converse(socket: TcpStream, config: &RaftConfig, raft: Option<&Raft>) -> io::Result<()> {
     let is_late = |_| io::Error::other("no hello in time");
     let (mut stream, from) = timeout(HELLO_MAX, greet(socket, config)).await.map_err(is_late)??;
     loop {
@@ -53,7 +53,7 @@ async fn converse(socket: TcpStream, config: &RaftConfig, raft: &Raft) -> io::Re
         let Ok(request) = request.await else { return Ok(()) };
         let request = request?;
         request.check(from).map_err(io::Error::other)?;
-        send(&mut stream, &answer(raft, request).await).await?;
+        send(&mut stream, &answer(config, raft, request).await).await?;
     }
 }
 
@@ -96,8 +96,18 @@ fn check_hello(
 }
 
 /// Carries out a request.
-async fn answer(raft: &Raft, request: MemberRequest) -> MemberReply {
+async fn answer(config: &RaftConfig, raft: Option<&Raft>, request: MemberRequest) -> MemberReply {
+    match (request, raft) {
+        (MemberRequest::Report, _) => MemberReply::Report((config.report)()),
+        (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),
+        (request, Some(raft)) => ordered(raft, request).await,
+    }
+}
+
+/// Carries out a request of openraft.
+async fn ordered(raft: &Raft, request: MemberRequest) -> MemberReply {
     match request {
+        MemberRequest::Report => MemberReply::Refused("no request of the engine".to_owned()),
         MemberRequest::Append(request) => match raft.append_entries(request).await {
             Ok(reply) => MemberReply::Append(reply),
             Err(error) => MemberReply::Refused(error.to_string()),

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nearstate_membership::MemberTls;
-use nearstate_node::{ClientTls, ConsensusEngine as _, EngineEvent, Tls};
+use nearstate_node::{ClientTls, EngineEvent, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::fixture::{Cluster, Host, LONG, free_address};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use nearstate_membership::{RaftConfig, RaftEngine, RaftMember};
+use nearstate_membership::{EtcdEngine, EtcdSettings, RaftConfig, RaftEngine, RaftMember};
 use nearstate_model::Result;
-use nearstate_node::{ConsensusEngine as _, EngineEvent, StateMachine};
+use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, StateMachine};
 
 /// No step of a test takes longer, unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -43,20 +43,29 @@ struct WakeCount {
 
 /// One host: its engine, and what it was told.
 pub(crate) struct Host {
-    pub(crate) engine: RaftEngine,
+    pub(crate) engine: Box<dyn ConsensusEngine>,
     bell: Arc<WakeCount>,
     text: Mutex<(String, Vec<EngineEvent>)>,
 }
 
 impl Host {
     pub(crate) fn start(config: RaftConfig) -> Result<Self> {
+        Self::with(|waker| Ok(Box::new(RaftEngine::start(config, waker)?)))
+    }
+
+    /// A host whose commands etcd orders.
+    pub(crate) fn start_etcd(config: RaftConfig, settings: EtcdSettings) -> Result<Self> {
+        Self::with(|waker| Ok(Box::new(EtcdEngine::start(config, settings, waker)?)))
+    }
+
+    fn with(start: impl FnOnce(EventWaker) -> Result<Box<dyn ConsensusEngine>>) -> Result<Self> {
         let bell = Arc::new(WakeCount::default());
         let ringing = Arc::clone(&bell);
         let waker = move || {
             *ringing.rung.lock().unwrap() += 1;
             ringing.changed.notify_all();
         };
-        let engine = RaftEngine::start(config, Box::new(waker))?;
+        let engine = start(Box::new(waker))?;
         Ok(Self { engine, bell, text: Mutex::default() })
     }
 
@@ -188,6 +197,7 @@ pub(crate) fn config_in(
         election: Duration::from_millis(150),
         tls: None,
         machine: Arc::new(|| Box::<Lines>::default()),
+        report: Arc::new(move || format!("report of {host}")),
         on_refused: |_, _| {},
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod fixture;
+mod etcd;
 mod failures;
 mod hostile;
 mod raft;

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use nearstate_node::ConsensusEngine as _;
-
 use crate::fixture::{Cluster, LONG};
 
 #[test]

@@ -259,6 +259,11 @@ impl CopyShared {
         }
     }
 
+    /// How full the region is.
+    pub(super) fn memory(&self) -> Result<nearstate_store::Inspection> {
+        self.region.inspect()
+    }
+
     /// What the region is at present.
     pub(super) fn facts(&self) -> Result<RegionFacts> {
         let state = self.copy.state()?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, ClusterState, Command, CopyState, Effects, FollowStart, FollowerAcknowledgement,
-    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, MemberRole, Monotonic,
-    OwnerMessage, PartitionId, ViewNumber,
+    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, LogPosition, MemberRole,
+    Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{Region, lease_clock};
@@ -22,6 +22,7 @@ use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListe
 
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, monotonic};
 use super::inbox::{CopyInput, DriverInbox, DriverInput};
+use super::lag::TailNotes;
 use super::notice::ClusterNotice;
 use super::status::{ClusterStatus, CopyStatus, MemberStatus};
 
@@ -170,6 +171,7 @@ impl ClusterDriver {
             inbox: Arc::clone(&inbox),
             effects: Effects::new(),
             members: BTreeMap::new(),
+            tails: BTreeMap::new(),
             is_initialized: false,
             published: Arc::clone(&published),
         };
@@ -188,6 +190,13 @@ impl ClusterDriver {
     pub fn members(&self, partition: PartitionId) -> Vec<FollowerStats> {
         let copy = self.copies.get(&partition);
         copy.map_or_else(Vec::new, |copy| copy.copy.members())
+    }
+
+    /// The view and the owner of each partition, as far as this host knows them.
+    pub fn owners(&self) -> Vec<(PartitionId, ViewNumber, Option<HostId>)> {
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let groups = published.groups.iter();
+        groups.map(|group| (group.partition(), group.view(), group.owner())).collect()
     }
 
     /// What this host knows at present.
@@ -247,6 +256,8 @@ struct Driver {
     effects: Effects,
     /// The last acknowledgement of each member, for the status.
     members: MemberPositions,
+    /// The ends of the owned logs, for the lag as a time.
+    tails: BTreeMap<PartitionId, TailNotes>,
     is_initialized: bool,
     published: Arc<Mutex<Published>>,
 }
@@ -281,14 +292,36 @@ impl Driver {
             self.step_state();
         }
         self.step(HostInput::Tick);
+        self.note_tails();
         let roles = self.copies.keys().filter_map(|of| Some((*of, self.host.role(*of)?)));
         let published = Published {
             engine,
             groups: self.state.groups().cloned().collect(),
             roles: roles.collect(),
             members: self.members.clone(),
+            lags_ms: self.lags_ms(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+    }
+
+    /// Notes the ends of the owned logs.
+    fn note_tails(&mut self) {
+        for (partition, (copy, _)) in &self.copies {
+            if self.host.role(*partition) != Some(MemberRole::Serving) {
+                self.tails.remove(partition);
+            } else if let Ok(state) = copy.shared.copy.state() {
+                self.tails.entry(*partition).or_default().note(now(), state.tail);
+            }
+        }
+    }
+
+    /// How long the members of owned partitions lag behind.
+    fn lags_ms(&self) -> BTreeMap<(PartitionId, HostId), u64> {
+        let known = self.members.iter().filter_map(|(of, (position, _))| {
+            let lag = self.tails.get(&of.0)?.lag_ms(now(), (*position)?);
+            Some((*of, lag))
+        });
+        known.collect()
     }
 
     fn engine_event(&mut self, event: EngineEvent) {
@@ -476,6 +509,7 @@ struct Published {
     groups: Vec<GroupState>,
     roles: BTreeMap<PartitionId, MemberRole>,
     members: MemberPositions,
+    lags_ms: BTreeMap<(PartitionId, HostId), u64>,
 }
 
 /// The last position of each member, and when it came.
@@ -500,8 +534,10 @@ impl Published {
         let is_owner = group.owner() == Some(me);
         let members = of_partition.filter(|_| is_owner).map(|((_, host), (position, at))| {
             let silent_ms = now.0.saturating_sub(at.0) / 1_000_000;
-            MemberStatus { host: *host, position: *position, silent_ms }
+            let lag_ms = self.lags_ms.get(&(partition, *host)).copied().unwrap_or(0);
+            MemberStatus { host: *host, position: *position, silent_ms, lag_ms }
         });
+        let memory = copy.memory().ok()?;
         Some(CopyStatus {
             partition: partition.0,
             view: group.view().0,
@@ -519,6 +555,12 @@ impl Published {
             },
             replicated: state.replicated,
             sealed: group.seal().map(|seal| seal.position),
+            loss: group.loss().map(|loss| {
+                let position = |held: LogPosition| held.position;
+                (loss.view.0, loss.longest.map(position), loss.sealed.map(position))
+            }),
+            bytes_free: memory.bytes_max.saturating_sub(memory.bytes_taken),
+            bytes_max: memory.bytes_max,
             members: members.collect(),
         })
     }

@@ -15,6 +15,8 @@ pub struct MemberStatus {
     pub position: Option<u64>,
     /// Milliseconds since its last acknowledgement.
     pub silent_ms: u64,
+    /// The age of the first entry that it does not have, in milliseconds; 0 if it has all.
+    pub lag_ms: u64,
 }
 
 /// A partition, as this host knows it.
@@ -46,6 +48,14 @@ pub struct CopyStatus {
     pub replicated: u64,
     /// The last position of the last sealed log.
     pub sealed: Option<u64>,
+    /// What an operator has given up, at the last time: the view, the longest position that was
+    /// known, and the one at which the owner began.
+    pub loss: Option<(u64, Option<u64>, Option<u64>)>,
+    /// The bytes of this copy's heap that are free. Growing commits are refused when the owner, or
+    /// a member that counts, has none.
+    pub bytes_free: u64,
+    /// The bytes that the heap of this copy can have.
+    pub bytes_max: u64,
     /// The members, if this host is the owner.
     pub members: Vec<MemberStatus>,
 }

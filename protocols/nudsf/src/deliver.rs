@@ -10,10 +10,12 @@ use std::time::Duration;
 use nearstate_model::Result;
 use nearstate_node::ClientTls;
 use nearstate_node::executor::{TaskClass, TaskEvent, sleep, spawn, timeout};
+use nearstate_store::OwnerLease;
 
 use crate::host_client::{HostClient, Sent};
 use crate::limits::{
-    BATCH_MAX, FAILURES_MAX, RETRY_MAX, RETRY_MIN, TARGET_IDLE_MAX, TARGETS_MAX, UNDELIVERED_MS_MAX,
+    BATCH_MAX, FAILURES_MAX, RELEASE_INTERVAL, RETRY_MAX, RETRY_MIN, TARGET_IDLE_MAX, TARGETS_MAX,
+    UNDELIVERED_MS_MAX,
 };
 use crate::outbox::{Outbox, OutboxEntry};
 use crate::settings::{NotificationResult, NudsfMetrics};
@@ -99,6 +101,9 @@ impl Deliveries {
                 }
                 continue;
             };
+            if !self.may_release().await? {
+                return Ok(());
+            }
             if let (None, Some(first)) = (&client, &first.notification) {
                 client = HostClient::connect(&first.uri, self.tls.as_ref()).await;
             }
@@ -117,6 +122,23 @@ impl Deliveries {
             sleep(retry_pause(failures)).await;
         }
         Ok(())
+    }
+
+    /// Waits until what was read may leave this host: in a cluster, the host has a lease, and
+    /// everything that was committed until now is replicated. False: the deliveries end first.
+    async fn may_release(&self) -> Result<bool> {
+        let session = self.outbox.session();
+        let read = session.log_tail_position()?;
+        while !self.is_over.get() {
+            match session.owner_lease()? {
+                OwnerLease::Unclustered => return Ok(true),
+                OwnerLease::Held { .. } if session.replicated_position()? >= read => {
+                    return Ok(true);
+                }
+                OwnerLease::Held { .. } | OwnerLease::Expired => sleep(RELEASE_INTERVAL).await,
+            }
+        }
+        Ok(false)
     }
 
     /// Sends a batch: entries of one order one after the other, others at the same time. Removes

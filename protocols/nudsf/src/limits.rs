@@ -112,3 +112,7 @@ pub const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 /// How often the notifier looks for changes, and for what is due: timers are this late at most on
 /// an idle node.
 pub const NOTIFIER_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The pause between two looks at whether notifications of a cluster's partition are replicated:
+/// some round trips between hosts.
+pub const RELEASE_INTERVAL: Duration = Duration::from_millis(1);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
-use nearstate_store::{Txn, now_ms};
+use nearstate_store::{OwnerLease, Txn, now_ms};
 
 use crate::changes::{StorageSubscriptions, watched};
 use crate::deliver::{Deliveries, DeliveriesGuard};
@@ -92,7 +92,11 @@ struct Notifier {
 
 impl Notifier {
     /// True if this process delivers: it has the lock, and the region is no copy of another host's.
+    /// In a cluster the host has a lease of the partition.
     fn is_owner(&self) -> Result<bool> {
+        if self.repository.session.owner_lease()? == OwnerLease::Expired {
+            return Ok(false);
+        }
         for (storage, _) in self.repository.storages()? {
             if self.repository.session.is_followed(storage.records)? {
                 return Ok(false);
@@ -120,6 +124,10 @@ impl Notifier {
         let mut stream = session.commit_stream_behind(position)?;
         let (mut unwritten, mut looked_ms) = (0, 0);
         loop {
+            // Timers are fired by the host that has the lease: a look of two loads.
+            if session.owner_lease()? == OwnerLease::Expired {
+                return Ok(());
+            }
             if now_ms().abs_diff(looked_ms) >= LOOK_INTERVAL.as_millis().try_into().unwrap_or(0) {
                 looked_ms = now_ms();
                 deliveries.wake(&deliveries.outbox.targets());

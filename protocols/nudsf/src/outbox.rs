@@ -180,6 +180,11 @@ impl Outbox {
         }
     }
 
+    /// The session with which the outbox is read and changed.
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The targets that have entries.
     pub(crate) fn targets(&self) -> Vec<u64> {
         self.loads.borrow().keys().copied().collect()

@@ -53,6 +53,41 @@ impl Replicas {
     }
 }
 
+/// A master that clients of a Sentinel can ask for: a partition of a cluster, and its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// The name of the partition.
+    pub name: String,
+    /// The name or address where clients reach the owner.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Rises whenever another host may own the partition.
+    pub epoch: u64,
+}
+
+/// Where the masters are listed.
+pub trait MasterSource: Debug + Send + Sync {
+    /// The masters at this moment. A partition without an owner is not among them.
+    fn masters(&self) -> Vec<Master>;
+}
+
+/// The masters of a cluster. Without a source, the server itself is the only master.
+#[derive(Debug, Default)]
+pub struct Masters(OnceLock<Arc<dyn MasterSource>>);
+
+impl Masters {
+    /// Sets where they are listed. A second call has no effect.
+    pub fn set(&self, source: Arc<dyn MasterSource>) {
+        let _ = self.0.set(source);
+    }
+
+    /// The masters at this moment; `None`: the server is the only one.
+    pub fn list(&self) -> Option<Vec<Master>> {
+        self.0.get().map(|source| source.masters())
+    }
+}
+
 /// A `WAIT` that is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaWait {

@@ -25,6 +25,8 @@ pub(crate) enum AdminRequest {
     Init,
     /// What the host knows.
     Status,
+    /// What all hosts know: the host asks the others.
+    ClusterStatus,
     /// The last events of the host.
     Events,
     /// The hosts that vote from now on.
@@ -33,6 +35,8 @@ pub(crate) enum AdminRequest {
     Drain { partition: u32 },
     /// This host owns the partition, whatever the others held.
     AcceptLoss { partition: u32, host: u16 },
+    /// This host owns the partition, with whatever its region has.
+    ForceNew { partition: u32, host: u16 },
 }
 
 /// The reply.

@@ -1,5 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
+mod etcd;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -9,11 +11,12 @@ use std::time::Duration;
 use nearstate_cluster::{
     ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
 };
-use nearstate_membership::{MemberTls, RaftMember};
+use nearstate_membership::{EtcdSettings, MemberTls, RaftMember};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
 use serde::Deserialize;
 
+use self::etcd::{EtcdFile, RawEtcd};
 use crate::settings::parse_time;
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
@@ -27,6 +30,7 @@ const CLUSTER_NAME_BYTES_MAX: usize = 16;
 struct RawFile {
     cluster: RawCluster,
     tls: Option<RawTls>,
+    etcd: Option<RawEtcd>,
     #[serde(default, rename = "host")]
     hosts: Vec<RawHost>,
     #[serde(default, rename = "partition")]
@@ -82,6 +86,10 @@ struct RawPartition {
     name: String,
     group: Vec<String>,
     port: u16,
+    tls_port: Option<u16>,
+    nudsf_port: Option<u16>,
+    nudsf_tls_port: Option<u16>,
+    metrics_port: Option<u16>,
     #[serde(default = "default_region_max")]
     region_max: String,
 }
@@ -129,7 +137,27 @@ pub(crate) struct FilePartition {
     pub(crate) name: String,
     pub(crate) group: Vec<HostId>,
     pub(crate) port: u16,
+    /// Further ports, each of which may be absent.
+    pub(crate) ports: PartitionPorts,
     pub(crate) region_bytes_max: u64,
+}
+
+/// Where the owner of a partition serves clients, beside its port of RESP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PartitionPorts {
+    /// RESP over TLS.
+    pub(crate) tls: Option<u16>,
+    /// The data repository, in plain text and over TLS.
+    pub(crate) nudsf: Option<u16>,
+    pub(crate) nudsf_tls: Option<u16>,
+    /// Metrics of the node that serves the clients.
+    pub(crate) metrics: Option<u16>,
+}
+
+impl PartitionPorts {
+    fn all(self) -> impl Iterator<Item = u16> {
+        [self.tls, self.nudsf, self.nudsf_tls, self.metrics].into_iter().flatten()
+    }
 }
 
 /// A valid cluster file.
@@ -145,6 +173,8 @@ pub(crate) struct ClusterFile {
     regions: String,
     directory: String,
     tls: Option<RawTls>,
+    /// How etcd is reached, if it orders the decisions.
+    etcd: Option<EtcdFile>,
 }
 
 fn refused(path: &Path, what: impl Display) -> Error {
@@ -169,7 +199,7 @@ impl ClusterFile {
     }
 
     /// Parses and checks the text of a file.
-    fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
         let raw: RawFile = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| {
                 1 + text.get(..span.start).unwrap_or_default().matches('\n').count()
@@ -179,9 +209,7 @@ impl ClusterFile {
         let hosts: Vec<FileHost> = raw.hosts.into_iter().map(FileHost::of).collect();
         let partitions = partitions(raw.partitions, &hosts)?;
         let cluster = raw.cluster;
-        if cluster.engine != "raft" {
-            return Err(format!("unknown engine {:?}: expected \"raft\"", cluster.engine));
-        }
+        let etcd = EtcdFile::of(&cluster.engine, raw.etcd)?;
         let lease = parse_time(&cluster.lease).map_err(|what| format!("cluster.lease: {what}"))?;
         let election = match &cluster.election {
             None => lease / 2,
@@ -205,6 +233,7 @@ impl ClusterFile {
             regions: cluster.regions,
             directory: cluster.directory,
             tls: raw.tls,
+            etcd,
         };
         file.check(cluster.insecure)?;
         Ok(file)
@@ -260,9 +289,11 @@ impl ClusterFile {
             take(host.peer, format!("the peers of host {:?}", host.name))?;
             take(host.membership, format!("the membership of host {:?}", host.name))?;
             for partition in self.partitions.iter().filter(|of| of.group.contains(&host.id)) {
-                let address = SocketAddr::new(host.clients, partition.port);
-                let what = format!("partition {:?} on host {:?}", partition.name, host.name);
-                take(address, what)?;
+                for port in std::iter::once(partition.port).chain(partition.ports.all()) {
+                    let address = SocketAddr::new(host.clients, port);
+                    let what = format!("partition {:?} on host {:?}", partition.name, host.name);
+                    take(address, what)?;
+                }
             }
         }
         let is_open = |host: &&FileHost| {
@@ -354,6 +385,26 @@ impl ClusterFile {
         id
     }
 
+    /// The engine that orders the decisions.
+    pub(crate) const fn engine_name(&self) -> &'static str {
+        if self.etcd.is_some() { "etcd" } else { "raft" }
+    }
+
+    /// How a host reaches etcd; `None`: the embedded engine orders the decisions.
+    ///
+    /// # Errors
+    /// `BadArgument`: a certificate that cannot be read.
+    pub(crate) fn etcd(&self, host: &FileHost) -> Result<Option<EtcdSettings>> {
+        let Some(etcd) = &self.etcd else { return Ok(None) };
+        etcd.settings(|pattern| self.filled(pattern, &host.name).into()).map(Some)
+    }
+
+    /// The file of a host's certificate and that of the authorities, if the file has some.
+    pub(crate) fn certificate(&self, host: &FileHost) -> Option<(PathBuf, PathBuf)> {
+        let tls = self.tls.as_ref()?;
+        Some((self.filled(&tls.certificate, &host.name).into(), tls.ca.clone()))
+    }
+
     /// The certificates of a host, if the file has some.
     ///
     /// # Errors
@@ -400,7 +451,13 @@ fn partitions(
         let region_bytes_max = crate::region::parse_bytes(&partition.region_max)
             .map_err(|what| format!("partition {name:?}, region_max: {what}"))?;
         let (id, port) = (PartitionId(partition.id), partition.port);
-        partitions.push(FilePartition { id, name, group, port, region_bytes_max });
+        let ports = PartitionPorts {
+            tls: partition.tls_port,
+            nudsf: partition.nudsf_port,
+            nudsf_tls: partition.nudsf_tls_port,
+            metrics: partition.metrics_port,
+        };
+        partitions.push(FilePartition { id, name, group, port, ports, region_bytes_max });
     }
     Ok(partitions)
 }
@@ -424,10 +481,10 @@ impl FilePartition {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const GOOD: &str = r#"
+    pub(crate) const GOOD: &str = r#"
 [cluster]
 name = "east"
 copies = 3
@@ -481,10 +538,17 @@ port = 6379
             ("[[partition]]", FOURTH, "two hosts have the name \"a\""),
             ("copies = 3", "copies = 4", "4 copies are configured, but only 3 hosts"),
             ("copies = 3", "copies = 2", "has 3 hosts, but 2 copies are configured"),
+            (", \"c\"]", "]", "has 2 hosts, but 3 copies are configured"),
             ("copies = 3", "copies = 3\nacknowledgements = 1", "at least 2"),
             ("copies = 3", "copies = 3\nlease = \"10ms\"", "outside 300 to 10000 ms"),
             ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),
             ("copies = 3", "copies = 3\nengine = \"zoo\"", "unknown engine \"zoo\""),
+            ("copies = 3", "copies = 3\nengine = \"etcd\"", "requires [etcd] with endpoints"),
+            (
+                "[[partition]]",
+                "[etcd]\nendpoints = []\n[[partition]]",
+                "cluster.engine is \"raft\"",
+            ),
             ("copies = 3", "copies = 3\nregions = \"x\"", "is not an absolute path"),
             ("copies = 3", "copies = 3\nlaese = \"1s\"", "line 5: unknown field `laese`"),
             ("127.0.0.1:7102", "127.0.0.1:7001", "is the address of"),
@@ -492,6 +556,7 @@ port = 6379
             ("name = \"east\"", "name = \"\"", "of the cluster: expected 1 to 16"),
             ("name = \"amf\"", "name = \"a/b\"", "of a partition: expected letters"),
             ("port = 6379", "port = 99999", "line 28"),
+            ("port = 6379", "port = 6379\ntls_port = 6379", "is the address of"),
             ("port = 6379", "port = 6379\nregion_max = \"many\"", "region_max"),
         ] {
             assert!(GOOD.contains(from), "{from}");

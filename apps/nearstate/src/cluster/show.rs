@@ -6,9 +6,14 @@ use nearstate_node::{ClusterStatus, CopyStatus};
 use serde_json::{Value, json};
 
 use super::file::{ClusterFile, FileHost};
+use super::row;
 
-/// The status of a host as JSON.
-pub(crate) fn to_json(file: &ClusterFile, host: &FileHost, status: &ClusterStatus) -> Value {
+/// The status of a host as JSON, with its alarms.
+pub(crate) fn to_json(
+    (file, host): (&ClusterFile, &FileHost),
+    status: &ClusterStatus,
+    alarms: &Value,
+) -> Value {
     let engine = &status.engine;
     let name = |id: u64| {
         let host = file.hosts.iter().find(|host| u64::from(host.id.0) == id);
@@ -18,6 +23,7 @@ pub(crate) fn to_json(file: &ClusterFile, host: &FileHost, status: &ClusterStatu
         "cluster": file.name,
         "host": host.name,
         "membership": {
+            "engine": file.engine_name(),
             "leader": engine.leader.map(name),
             "voters": engine.voters.iter().map(|id| name(*id)).collect::<Vec<_>>(),
             "applied": engine.applied,
@@ -25,6 +31,7 @@ pub(crate) fn to_json(file: &ClusterFile, host: &FileHost, status: &ClusterStatu
             "failure": engine.failure,
         },
         "partitions": status.copies.iter().map(|copy| copy_json(file, copy)).collect::<Vec<_>>(),
+        "alarms": alarms,
     })
 }
 
@@ -38,6 +45,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
             "host": file.host_name(member.host),
             "position": member.position,
             "lag": lag,
+            "lag_ms": member.lag_ms,
             "silent_ms": member.silent_ms,
         })
     });
@@ -55,6 +63,11 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "position": copy.position,
         "replicated": copy.replicated,
         "sealed": copy.sealed,
+        "loss": copy.loss.map(|(view, longest, sealed)| {
+            json!({ "view": view, "longest": longest, "sealed": sealed })
+        }),
+        "bytes_free": copy.bytes_free,
+        "bytes_max": copy.bytes_max,
         "members": members.collect::<Vec<_>>(),
     })
 }
@@ -77,19 +90,43 @@ fn field(value: &Value, name: &str) -> String {
     text(value.get(name).unwrap_or(&Value::Null))
 }
 
-/// The statuses of some hosts as a table.
+/// The columns of the table of copies.
+const HEAD: [&str; 12] = [
+    "PARTITION",
+    "HOST",
+    "ROLE",
+    "VIEW",
+    "OWNER",
+    "COUNTED",
+    "LEASE ms",
+    "POSITION",
+    "SEALED",
+    "LAG",
+    "LAG ms",
+    "FREE MiB",
+];
+
+/// What the owner of the partition says about a host, in all statuses.
+fn member_of<'s>(statuses: &'s [Value], partition: &str, host: &str) -> Option<&'s Value> {
+    let copies = statuses.iter().flat_map(|status| items(status, "partitions"));
+    let mut owned = copies.filter(|copy| {
+        field(copy, "partition") == partition && items(copy, "members").next().is_some()
+    });
+    owned.find_map(|copy| items(copy, "members").find(|member| field(member, "host") == host))
+}
+
+/// The statuses of some hosts as a table of their copies, with the alarms behind it. A host that
+/// did not report has a line of its own.
 pub(crate) fn table(statuses: &[Value]) -> String {
-    let head =
-        ["PARTITION", "HOST", "ROLE", "VIEW", "OWNER", "FULL", "LEASE ms", "POSITION", "LAG"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     for status in statuses {
         let host = field(status, "host");
         for copy in items(status, "partitions") {
-            let lags = items(copy, "members")
-                .map(|member| format!("{}:{}", field(member, "host"), field(member, "lag")));
-            let lags = lags.collect::<Vec<_>>().join(" ");
+            let partition = field(copy, "partition");
+            let member = member_of(statuses, &partition, &host).unwrap_or(&Value::Null);
+            let free = copy.get("bytes_free").and_then(Value::as_u64);
             rows.push(vec![
-                field(copy, "partition"),
+                partition,
                 host.clone(),
                 field(copy, "role"),
                 field(copy, "view"),
@@ -97,25 +134,24 @@ pub(crate) fn table(statuses: &[Value]) -> String {
                 field(copy, "full"),
                 field(copy, "lease_ms"),
                 field(copy, "position"),
-                if lags.is_empty() { "-".to_owned() } else { lags },
+                field(copy, "sealed"),
+                field(member, "lag"),
+                field(member, "lag_ms"),
+                free.map_or_else(|| "-".to_owned(), |bytes| (bytes >> 20).to_string()),
             ]);
         }
     }
-    let mut out = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
-            let _ = write!(line, "{cell:<width$}  ", width = width.unwrap_or(0));
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
+    let mut out = row::table(&rows);
     for status in statuses {
+        let _ = write!(out, "{}: ", field(status, "host"));
+        if let Some(reason) = status.get("unreachable").and_then(Value::as_str) {
+            let _ = writeln!(out, "UNREACHABLE, {reason}");
+            continue;
+        }
         let membership = status.get("membership").unwrap_or(&Value::Null);
         let _ = writeln!(
             out,
-            "{}: the membership is led by {}, voters {}, applied {}{}",
-            field(status, "host"),
+            "the membership is led by {}, voters {}, applied {}{}",
             field(membership, "leader"),
             field(membership, "voters"),
             field(membership, "applied"),
@@ -125,5 +161,94 @@ pub(crate) fn table(statuses: &[Value]) -> String {
                 .map_or_else(String::new, |failure| format!(", FAILED: {failure}"))
         );
     }
+    let raised = alarm_rows(statuses, false);
+    if raised.len() > 1 {
+        out.push_str(&row::table(&raised));
+    }
     out
+}
+
+/// The alarms of all hosts as rows below their head: those that are raised, or all.
+fn alarm_rows(statuses: &[Value], with_cleared: bool) -> Vec<Vec<String>> {
+    let head = ["ALARM", "SEVERITY", "STATE", "HOST", "SUBJECT", "RAISED ms", "CLEARED ms", "NAME"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for status in statuses {
+        for alarm in items(status, "alarms") {
+            let state = field(alarm, "state");
+            if !with_cleared && state != "raised" {
+                continue;
+            }
+            let name = format!("{}: {}", field(alarm, "name"), field(alarm, "detail"));
+            rows.push(vec![
+                field(alarm, "id"),
+                field(alarm, "severity"),
+                state,
+                field(status, "host"),
+                field(alarm, "subject"),
+                field(alarm, "raised_ms"),
+                field(alarm, "cleared_ms"),
+                name,
+            ]);
+        }
+    }
+    rows
+}
+
+/// The alarms of all hosts, cleared ones included.
+pub(crate) fn alarms(statuses: &[Value]) -> String {
+    let rows = alarm_rows(statuses, true);
+    if rows.len() == 1 { "no alarm was raised\n".to_owned() } else { row::table(&rows) }
+}
+
+/// The alarms of all hosts as JSON, each with its host.
+pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
+    let of_host = |status: &Value| -> Vec<Value> {
+        let host = field(status, "host");
+        let with_host = |alarm: &Value| {
+            let mut alarm = alarm.clone();
+            if let Some(fields) = alarm.as_object_mut() {
+                fields.insert("host".to_owned(), host.clone().into());
+            }
+            alarm
+        };
+        items(status, "alarms").map(with_host).collect()
+    };
+    statuses.iter().flat_map(of_host).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_a_member_has_the_lag_that_its_owner_knows() {
+        let owner = json!({
+            "host": "a",
+            "partitions": [{
+                "partition": "amf", "role": "owner", "owner": "a", "full": ["a", "b"],
+                "position": 90, "bytes_free": 3 << 20,
+                "members": [{ "host": "b", "lag": 7, "lag_ms": 250 }],
+            }],
+            "alarms": [{ "id": "NS-5005", "state": "raised", "name": "member-lags" },
+                       { "id": "NS-5001", "state": "cleared", "name": "x" }],
+        });
+        let member = json!({
+            "host": "b",
+            "partitions": [{ "partition": "amf", "role": "member", "position": 83, "members": [] }],
+        });
+        let lost = json!({ "host": "c", "unreachable": "no reply in time" });
+        let shown = table(&[owner.clone(), member, lost]);
+        let line = |start: &str| {
+            let line = shown.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let of_b = line("amf        b");
+        assert_eq!(&of_b[of_b.len() - 3..], ["7", "250", "-"], "{shown}");
+        let of_a = line("amf        a");
+        assert_eq!(&of_a[of_a.len() - 3..], ["-", "-", "3"], "{shown}");
+        assert_eq!(line("c:")[1], "UNREACHABLE,");
+        assert!(shown.contains("NS-5005") && !shown.contains("NS-5001"), "{shown}");
+        assert!(alarms(std::slice::from_ref(&owner)).contains("NS-5001"));
+        assert_eq!(alarms_json(&[owner])[0]["host"], "a");
+    }
 }

@@ -81,6 +81,8 @@ events! {
         "Network functions do not discover the node any more.";
     TOKEN_KEYS_FETCHED = "NS-1024" Info "keys of access tokens fetched",
         "`nudsf.token_keys_url` has answered with this number of keys.";
+    ALARM_CLEARED = "NS-1025" Info "an alarm is cleared",
+        "Its condition does not hold any more.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -111,6 +113,8 @@ events! {
     TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
         "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
          day. Then, and before the first keys, Nudsf answers 503.";
+    CLUSTER_CHECK = "NS-2012" Warn "a check of the host has a warning",
+        "`detail` says what may go wrong. `nearstate cluster check --host` shows all checks.";
 
     LONG_POLL = "NS-3001" Warn OnePerMinute "a task blocked its core",
         "Other clients of the core waited. At most one line per minute; `suppressed` counts the \
@@ -156,4 +160,7 @@ events! {
          `nearstate cluster drain` or restart the node.";
     NRF_FAILED = "NS-3016" Warn "a request to the NRF failed",
         "It is repeated, after at most a minute. `reason` says why.";
+    ALARM_RAISED = "NS-3017" Warn "an alarm is raised",
+        "`alarm` is its id, see the table of alarms in `docs/operate/cluster.md`. `NS-1025` clears \
+         it.";
 }

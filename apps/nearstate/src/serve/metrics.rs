@@ -2,7 +2,7 @@
 //! read here, in parts, so that the core that writes the page serves other clients in between.
 
 mod region;
-mod encode;
+pub(super) mod encode;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -79,18 +79,27 @@ fn tokens(settings: &Settings) -> Result<(Option<Arc<TokenKeys>>, Option<KeySour
     }
 }
 
+/// Checks that addresses have storages.
+///
+/// # Errors
+/// `BadArgument`.
+pub(super) fn check(settings: &Settings) -> Result<()> {
+    let has_address = !settings.nudsf.is_empty() || !settings.nudsf_tls.is_empty();
+    if has_address && settings.nudsf_storages.0.is_empty() {
+        let detail = "nudsf.listen and nudsf.tls_listen require storages: set nudsf.storages, for \
+                      example to Realm01/Storage01=ue";
+        return Err(Error::BadArgument { detail: detail.to_owned() });
+    }
+    Ok(())
+}
+
 /// The protocols, and the source of keys.
 ///
 /// # Errors
 /// `BadArgument`: addresses without storages, or settings that contradict each other.
 pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<NudsfParts> {
-    let has_address = !settings.nudsf.is_empty() || !settings.nudsf_tls.is_empty();
+    check(settings)?;
     let storages = settings.nudsf_storages.0.clone();
-    if has_address && storages.is_empty() {
-        let detail = "nudsf.listen and nudsf.tls_listen require storages: set nudsf.storages, for \
-                      example to Realm01/Storage01=ue";
-        return Err(Error::BadArgument { detail: detail.to_owned() });
-    }
     let (tokens, keys) = tokens(settings)?;
     let tls = settings.nudsf_notify_ca.as_deref();
     let tls = tls.map(|authorities| ClientTls::read(authorities, None)).transpose()?;

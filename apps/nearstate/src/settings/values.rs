@@ -180,6 +180,11 @@ pub(crate) struct RegionPath {
 }
 
 impl RegionPath {
+    /// A path that is not the default one.
+    pub(crate) const fn of(path: PathBuf) -> Self {
+        Self { path, is_auto: false }
+    }
+
     /// Creates the directory of the default path.
     ///
     /// # Errors

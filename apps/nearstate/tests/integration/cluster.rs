@@ -10,23 +10,26 @@ use nearstate_store::{Kind, Region, Schema};
 
 use crate::fixture::{Client, Folder, NEARSTATE, rejected, until};
 
-const NAMES: [&str; 3] = ["a", "b", "c"];
+pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Hosts of a cluster with one partition.
-struct Hosts {
-    folder: Folder,
-    file: PathBuf,
-    port: u16,
+pub(crate) struct Hosts {
+    pub(crate) folder: Folder,
+    pub(crate) file: PathBuf,
+    pub(crate) port: u16,
+    /// Of metrics, of Sentinel and of RESP over TLS, on the address of each host.
+    pub(crate) others: [u16; 3],
+    flags: Vec<String>,
     running: Vec<Option<Child>>,
 }
 
 /// Ports that are free now, on all addresses of loopback.
-fn free_ports(count: usize) -> Vec<u16> {
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-fn cluster_file(folder: &Folder, lease: &str, ports: &[u16]) -> String {
+pub(crate) fn cluster_file(folder: &Folder, lease: &str, ports: &[u16]) -> String {
     let path = folder.path("");
     let place = path.display();
     let mut text = format!(
@@ -56,11 +59,23 @@ fn cluster_file(folder: &Folder, lease: &str, ports: &[u16]) -> String {
 impl Hosts {
     /// Starts all hosts, creates the cluster, and waits until every copy counts.
     fn start(lease: &str) -> Self {
-        let (folder, ports) = (Folder::new(), free_ports(7));
+        Self::start_with(Folder::new(), lease, "", &[])
+    }
+
+    /// With further lines of the partition, in which `{tls}` is a free port, and with flags.
+    pub(crate) fn start_with(folder: Folder, lease: &str, lines: &str, flags: &[String]) -> Self {
+        let ports = free_ports(10);
+        let others = [ports[7], ports[8], ports[9]];
         let file = folder.path("cluster.toml");
-        std::fs::write(&file, cluster_file(&folder, lease, &ports)).unwrap();
+        let lines = lines.replace("{tls}", &others[2].to_string());
+        let mut text = cluster_file(&folder, lease, &ports) + &lines;
+        if lines.contains("[etcd]") {
+            text = text.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
+        }
+        std::fs::write(&file, text).unwrap();
         let running = NAMES.map(|_| None).into_iter().collect();
-        let mut hosts = Self { folder, file, port: ports[6], running };
+        let (port, flags) = (ports[6], flags.to_vec());
+        let mut hosts = Self { folder, file, port, others, flags, running };
         for number in 0..NAMES.len() {
             hosts.run(number);
         }
@@ -72,26 +87,30 @@ impl Hosts {
         hosts
     }
 
-    fn run(&mut self, number: usize) {
+    pub(crate) fn run(&mut self, number: usize) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.folder.path(&format!("{}.log", NAMES[number])))
             .unwrap();
         let mut command = Command::new(NEARSTATE);
-        command.args(["serve", "--host", NAMES[number], "--cores", "1", "--cluster"]);
+        command.arg("serve");
+        let address = |port: u16| format!("127.0.0.{}:{port}", number + 1);
+        command.args(["--metrics-listen", &address(self.others[0])]);
+        command.args(["--resp-sentinel-listen", &address(self.others[1])]).args(&self.flags);
+        command.args(["--host", NAMES[number], "--cores", "1", "--cluster"]);
         command.arg(&self.file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.running[number] = Some(command.spawn().unwrap());
     }
 
-    fn kill(&mut self, number: usize) {
+    pub(crate) fn kill(&mut self, number: usize) {
         let mut host = self.running[number].take().unwrap();
         host.kill().unwrap();
         host.wait().unwrap();
     }
 
     /// What `nearstate cluster` prints. `None`: it fails.
-    fn cluster(&self, words: &[&str]) -> Option<String> {
+    pub(crate) fn cluster(&self, words: &[&str]) -> Option<String> {
         let mut command = Command::new(NEARSTATE);
         let output = command.arg("cluster").args(words).arg("--cluster").arg(&self.file).output();
         let output = output.unwrap();
@@ -99,7 +118,7 @@ impl Hosts {
     }
 
     /// The status of the partition on a host, as JSON in one line.
-    fn status(&self, number: usize) -> String {
+    pub(crate) fn status(&self, number: usize) -> String {
         self.cluster(&["status", "--json", "--host", NAMES[number]]).unwrap_or_default()
     }
 
@@ -107,11 +126,11 @@ impl Hosts {
         self.status(number).contains("\"role\":\"owner\"")
     }
 
-    fn owner(&self) -> Option<usize> {
+    pub(crate) fn owner(&self) -> Option<usize> {
         (0..NAMES.len()).find(|number| self.running[*number].is_some() && self.is_owner(*number))
     }
 
-    fn until_all_count(&self) {
+    pub(crate) fn until_all_count(&self) {
         until("all copies count", || {
             self.owner()
                 .is_some_and(|owner| self.status(owner).contains("\"full\":[\"a\",\"b\",\"c\"]"))
@@ -119,7 +138,7 @@ impl Hosts {
     }
 
     /// Waits until the region's namespaces are logged. Until then their writes are on one host.
-    fn until_all_logged(&self, number: usize) {
+    pub(crate) fn until_all_logged(&self, number: usize) {
         let region = self.folder.path(&format!("{}-amf", NAMES[number]));
         let session = Region::attach(&region).unwrap().session().unwrap();
         until("all namespaces are logged", || {
@@ -128,7 +147,7 @@ impl Hosts {
         });
     }
 
-    fn clients(&self, number: usize) -> Client<std::net::TcpStream> {
+    pub(crate) fn clients(&self, number: usize) -> Client<std::net::TcpStream> {
         let address = format!("127.0.0.{}:{}", number + 1, self.port);
         until("the owner serves clients", || std::net::TcpStream::connect(&address).is_ok());
         Client::tcp(&address)

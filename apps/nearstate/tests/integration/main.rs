@@ -12,6 +12,8 @@
 mod bench_presets;
 mod bench_run;
 mod cluster;
+mod cluster_check;
+mod cluster_operate;
 mod bench_micro;
 mod conformance;
 mod fixture;

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use nearstate_node::ClientTls;
 use nearstate_nudsf::NotifySettings;
-use nearstate_store::{Metadata, now_ms};
+use nearstate_store::{Metadata, lease_clock, now_ms};
 use serde_json::{Value, json};
 
 use tokio_rustls::TlsAcceptor;
@@ -233,6 +234,37 @@ fn req_one_of_several_nodes_delivers_and_another_takes_over() {
     seen.dedup();
     assert_eq!(seen, ["CREATED", "UPDATED"]);
     assert_eq!(second.notified("data_change", "due"), 1);
+}
+
+/// So many requests take longer than the notifier needs for one that is due.
+const REQUESTS: usize = 200;
+
+#[test]
+fn a_host_of_a_cluster_delivers_with_a_lease_and_what_is_replicated() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let session = node.session();
+    subscribe(&mut client, "s1", &target.uri("/"), &json!({}));
+    // The lease of this host has ended.
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    for _ in 0..REQUESTS {
+        client.put_record("r1", "{}", &[]);
+    }
+    assert_eq!(node.notified("data_change", "due"), 0, "nothing is due without a lease");
+    // It has one, and no member has acknowledged anything.
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    while node.notified("data_change", "due") == 0 {
+        client.put_record("r2", "{}", &[]);
+    }
+    for _ in 0..REQUESTS {
+        client.put_record("r3", "{}", &[]);
+    }
+    assert_eq!(target.wait(|_| true).len(), 0, "nothing that is not replicated leaves the host");
+    let received = target.wait(|all| {
+        session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+        all.len() >= REQUESTS
+    });
+    assert_eq!(operations(&received).first().map(String::as_str), Some("CREATED"));
 }
 
 #[test]

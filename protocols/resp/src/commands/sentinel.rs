@@ -1,10 +1,11 @@
-//! `SENTINEL` on the port of the server, which is the only master.
+//! `SENTINEL`. The server is the only master. In a cluster each partition is one, at its owner.
 
 #![expect(clippy::unnecessary_wraps, reason = "the function of a row has one form")]
 
 use super::arg;
 use crate::command_context::CommandContext;
 use crate::parse::Args;
+use crate::replication::Master;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 
@@ -24,11 +25,10 @@ pub(crate) fn get_master_addr(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    if check(ctx, arg(args, 2)).is_err() {
+    let Some(Master { host, port, .. }) = find(ctx, arg(args, 2)) else {
         reply.nil_array();
         return Ok(());
-    }
-    let (host, port) = address(ctx);
+    };
     reply.array(2);
     reply.bulk(host.as_bytes());
     reply.bulk(port.to_string().as_bytes());
@@ -41,33 +41,55 @@ pub(crate) fn masters(
     _: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let names = master_names(ctx);
-    reply.array(names.len());
-    for name in &names {
-        record(ctx, name.as_bytes(), reply);
+    let masters = masters_of(ctx);
+    reply.array(masters.len());
+    for master in &masters {
+        record(master, reply);
     }
     Ok(())
 }
 
-/// The names in lists of masters. Other names are answered as well if none is configured.
-fn master_names(ctx: &CommandContext<'_>) -> Vec<String> {
-    let masters = &ctx.server.settings.masters;
-    if !masters.is_empty() {
-        return masters.clone();
+/// The masters in lists. Other names are answered as well if none is configured.
+fn masters_of(ctx: &CommandContext<'_>) -> Vec<Master> {
+    if let Some(listed) = ctx.server.masters.list() {
+        return listed;
     }
+    let masters = &ctx.server.settings.masters;
+    let names = if masters.is_empty() { usual_names() } else { masters.clone() };
+    names.into_iter().map(|name| this_server(ctx, name)).collect()
+}
+
+/// The names without configuration.
+fn usual_names() -> Vec<String> {
     let [usual, ..] = USUAL_MASTERS;
     let clusters = (0..CLUSTER_MASTERS).map(|number| format!("{usual}-cluster-{number}"));
     USUAL_MASTERS.map(str::to_owned).into_iter().chain(clusters).collect()
 }
 
+/// The server as the master with this name.
+fn this_server(ctx: &CommandContext<'_>, name: String) -> Master {
+    let (host, port) = address(ctx);
+    Master { name, host, port, epoch: 0 }
+}
+
+/// The master with this name.
+fn find(ctx: &CommandContext<'_>, name: &[u8]) -> Option<Master> {
+    if let Some(listed) = ctx.server.masters.list() {
+        return listed.into_iter().find(|master| master.name.as_bytes() == name);
+    }
+    let masters = &ctx.server.settings.masters;
+    let is_ours = masters.is_empty() || masters.iter().any(|master| master.as_bytes() == name);
+    is_ours.then(|| this_server(ctx, String::from_utf8_lossy(name).into_owned()))
+}
+
 /// `ROLE` of a client that connected to an address of the Sentinel.
 pub(super) fn role(ctx: &CommandContext<'_>, reply: &mut ReplyWriter<'_>) {
-    let names = master_names(ctx);
+    let masters = masters_of(ctx);
     reply.array(2);
     reply.bulk(b"sentinel");
-    reply.array(names.len());
-    for name in names {
-        reply.bulk(name.as_bytes());
+    reply.array(masters.len());
+    for master in masters {
+        reply.bulk(master.name.as_bytes());
     }
 }
 
@@ -77,8 +99,8 @@ pub(crate) fn master(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    check(ctx, arg(args, 2))?;
-    record(ctx, arg(args, 2), reply);
+    let master = find(ctx, arg(args, 2)).ok_or(NO_MASTER)?;
+    record(&master, reply);
     Ok(())
 }
 
@@ -88,16 +110,9 @@ pub(crate) fn others(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    check(ctx, arg(args, 2))?;
+    find(ctx, arg(args, 2)).ok_or(NO_MASTER)?;
     reply.array(0);
     Ok(())
-}
-
-/// Checks the name of a master.
-fn check(ctx: &CommandContext<'_>, name: &[u8]) -> CommandResult {
-    let masters = &ctx.server.settings.masters;
-    let is_ours = masters.is_empty() || masters.iter().any(|master| master.as_bytes() == name);
-    if is_ours { Ok(()) } else { Err(NO_MASTER) }
 }
 
 /// Address for clients: the local address of the connection, unless configured.
@@ -115,16 +130,15 @@ fn address(ctx: &CommandContext<'_>) -> (String, u16) {
 }
 
 /// The fields of a master that clients read.
-fn record(ctx: &CommandContext<'_>, name: &[u8], reply: &mut ReplyWriter<'_>) {
-    let (host, port) = address(ctx);
-    let port = port.to_string();
+fn record(master: &Master, reply: &mut ReplyWriter<'_>) {
+    let (port, epoch) = (master.port.to_string(), master.epoch.to_string());
     let fields: [(&str, &[u8]); 9] = [
-        ("name", name),
-        ("ip", host.as_bytes()),
+        ("name", master.name.as_bytes()),
+        ("ip", master.host.as_bytes()),
         ("port", port.as_bytes()),
         ("flags", b"master"),
         ("role-reported", b"master"),
-        ("config-epoch", b"0"),
+        ("config-epoch", epoch.as_bytes()),
         ("num-slaves", b"0"),
         ("num-other-sentinels", b"0"),
         ("quorum", b"1"),

@@ -9,7 +9,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 
 /// A counter without labels.
-pub(super) fn counter(
+pub(in crate::serve) fn counter(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -20,7 +20,7 @@ pub(super) fn counter(
 }
 
 /// A gauge without labels.
-pub(super) fn gauge<V: EncodeGaugeValue + Copy>(
+pub(in crate::serve) fn gauge<V: EncodeGaugeValue + Copy>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -30,7 +30,7 @@ pub(super) fn gauge<V: EncodeGaugeValue + Copy>(
 }
 
 /// A family of counters.
-pub(super) fn counters<S: EncodeLabelSet, V: EncodeCounterValue>(
+pub(in crate::serve) fn counters<S: EncodeLabelSet, V: EncodeCounterValue>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -44,7 +44,7 @@ pub(super) fn counters<S: EncodeLabelSet, V: EncodeCounterValue>(
 }
 
 /// A family of gauges.
-pub(super) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
+pub(in crate::serve) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -58,7 +58,7 @@ pub(super) fn gauges<S: EncodeLabelSet, V: EncodeGaugeValue>(
 }
 
 /// Upper bounds of the histogram buckets, in nanoseconds: 100 ns to 10 s, three per power of ten.
-pub(super) const BOUNDS: [u64; 25] = [
+pub(in crate::serve) const BOUNDS: [u64; 25] = [
     100,
     200,
     500,
@@ -87,12 +87,12 @@ pub(super) const BOUNDS: [u64; 25] = [
 ];
 
 #[expect(clippy::cast_precision_loss, reason = "a bound is known to an eighth anyway")]
-pub(super) fn seconds(nanos: u64) -> f64 {
+pub(in crate::serve) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
 /// The number of values in each bucket; the last bucket has no upper bound.
-pub(super) fn buckets(distribution: &Distribution) -> Vec<(f64, u64)> {
+pub(in crate::serve) fn buckets(distribution: &Distribution) -> Vec<(f64, u64)> {
     let mut counts: Vec<(f64, u64)> = BOUNDS.iter().map(|bound| (seconds(*bound), 0)).collect();
     counts.push((f64::INFINITY, 0));
     for (bound, count) in &distribution.counts {
@@ -105,7 +105,7 @@ pub(super) fn buckets(distribution: &Distribution) -> Vec<(f64, u64)> {
 }
 
 /// A family of histograms of durations.
-pub(super) fn histograms<S: EncodeLabelSet>(
+pub(in crate::serve) fn histograms<S: EncodeLabelSet>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

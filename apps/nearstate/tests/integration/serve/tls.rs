@@ -13,7 +13,7 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-type Stream = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 /// Replies of 3 MB that are requested before any is read: more than the buffers between client and
 /// node hold.
@@ -40,9 +40,24 @@ impl Authority {
         self.0.pem()
     }
 
+    /// A client of an address whose server this authority has certified as `localhost`.
+    pub(crate) fn connect(&self, address: &str) -> Client<Stream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
+        Client::over(over_tls(stream, roots, None))
+    }
+
     pub(crate) fn sign(&self, name: &str) -> SignedCertificate {
+        self.sign_until(name, 2999)
+    }
+
+    /// A certificate that ends with the beginning of a year.
+    pub(crate) fn sign_until(&self, name: &str, year: i32) -> SignedCertificate {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let certificate = params.signed_by(&key, &self.0).unwrap();
         SignedCertificate { pem: certificate.pem(), certificate: certificate.der().clone(), key }
     }
@@ -92,6 +107,10 @@ impl TlsNode {
 }
 
 fn connect(node: &Node, roots: RootCertStore, signed: Option<SignedCertificate>) -> Stream {
+    over_tls(socket(node), roots, signed)
+}
+
+fn over_tls(socket: TcpStream, roots: RootCertStore, signed: Option<SignedCertificate>) -> Stream {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -105,7 +124,7 @@ fn connect(node: &Node, roots: RootCertStore, signed: Option<SignedCertificate>)
     };
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    StreamOwned::new(connection, socket(node))
+    StreamOwned::new(connection, socket)
 }
 
 fn socket(node: &Node) -> TcpStream {

@@ -1,0 +1,388 @@
+//! Alarms of a host: what is wrong with its cluster at present, and what was until a while ago.
+//!
+//! An alarm is a condition of the status. It is raised when the condition begins to hold, and
+//! cleared when it ends, so no operator has to acknowledge one. Its id is stable.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use nearstate_cluster::{HostId, PartitionId};
+use nearstate_node::{ClusterStatus, CopyStatus};
+use serde_json::{Value, json};
+
+use super::file::ClusterFile;
+
+/// Cleared alarms that are kept.
+const CLEARED_MAX: usize = 64;
+
+/// A member that lags by more than this gives an alarm: a fail-over to it would take as long.
+const LAG_MS_MAX: u64 = 1000;
+
+/// A copy with less than this part of its heap free gives an alarm, in percent.
+const FREE_PERCENT_MIN: u64 = 10;
+
+/// A failure of a copy is over when it was not repeated for this time: it is tried each 50 ms.
+pub(crate) const FAILURE_KEPT: Duration = Duration::from_secs(5);
+
+/// How much an alarm matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    /// Clients are not served, or what they write can be lost with one host.
+    Critical,
+    /// The next loss of a host may have that effect.
+    Major,
+    /// Something to look at.
+    Minor,
+}
+
+impl Severity {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Major => "major",
+            Self::Minor => "minor",
+        }
+    }
+}
+
+/// A kind of alarm.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AlarmKind {
+    pub(crate) id: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) severity: Severity,
+    /// When it is raised, and what to do. For the table in `docs/operate/cluster.md`.
+    pub(crate) advice: &'static str,
+}
+
+macro_rules! alarms {
+    ($($constant:ident = $id:literal $name:literal $severity:ident $advice:literal;)+) => {
+        $(const $constant: &AlarmKind = &AlarmKind {
+            id: $id,
+            name: $name,
+            severity: Severity::$severity,
+            advice: $advice,
+        };)+
+
+        /// All kinds, in the order of their ids.
+        #[cfg(test)]
+        pub(crate) const ALL: &[&AlarmKind] = &[$($constant),+];
+    };
+}
+
+alarms! {
+    NO_OWNER = "NS-5001" "partition-without-owner" Critical
+        "The members decide which one owns the partition. If it stays, too many of them are lost: \
+         start their nodes, or `nearstate cluster accept-loss`.";
+    FENCED = "NS-5002" "owner-without-lease" Critical
+        "This host owns the partition and hears too few members. Writers are refused. Check the \
+         network and the other hosts.";
+    NOT_REPLICATED = "NS-5003" "nothing-replicated" Critical
+        "Fewer copies are complete than acknowledgements are configured. Start the nodes of the \
+         other hosts of the group.";
+    COPIES_MISSING = "NS-5004" "copies-missing" Major
+        "A host of the group has no complete copy: it is lost, or it joins. The group survives one \
+         loss less.";
+    LAGS = "NS-5005" "member-lags" Minor
+        "A member lags by more than a second. Its host is overloaded, or the network is too slow.";
+    ENGINE_FAILED = "NS-5006" "membership-failed" Critical
+        "The membership has stopped on this host, mostly because of a full disk. It starts again \
+         by itself.";
+    NO_LEADER = "NS-5007" "membership-without-leader" Critical
+        "This host knows no leader: no fail-over is possible. Start a majority of the voters.";
+    NEARLY_FULL = "NS-5008" "region-nearly-full" Major
+        "Less than 10 % of the copy's heap is free. Delete records, or give the partition a larger \
+         region on all hosts.";
+    COPY_FAILED = "NS-5009" "copy-failed" Major
+        "The copy on this host could not be used in the last five seconds. The detail says why.";
+    NOT_SERVED = "NS-5010" "clients-not-served" Critical
+        "This host owns the partition and cannot serve its clients, mostly because an address is \
+         in use. Free it, then `nearstate cluster drain`.";
+    NOT_CREATED = "NS-5011" "cluster-not-created" Minor
+        "The host knows no voters. Run `nearstate cluster init` once, or check the addresses.";
+}
+
+/// A condition that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RaisedAlarm {
+    pub(crate) kind: &'static AlarmKind,
+    /// The partition, the member or the host.
+    pub(crate) subject: String,
+    pub(crate) detail: String,
+}
+
+/// Failures that the status does not contain, with their reasons.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failures {
+    /// Copies that could not be used lately.
+    pub(crate) copies: BTreeMap<PartitionId, String>,
+    /// Owned partitions whose clients are not served.
+    pub(crate) clients: BTreeMap<PartitionId, String>,
+}
+
+/// The conditions that hold.
+pub(crate) fn raised(
+    (file, own): (&ClusterFile, HostId),
+    status: &ClusterStatus,
+    failures: &Failures,
+) -> Vec<RaisedAlarm> {
+    let mut all = Vec::new();
+    let mut raise = |kind, subject: String, detail: String| {
+        all.push(RaisedAlarm { kind, subject, detail });
+    };
+    let host = file.host_name(own);
+    let engine = &status.engine;
+    if let Some(failure) = &engine.failure {
+        raise(ENGINE_FAILED, host, failure.clone());
+    } else if engine.voters.is_empty() {
+        raise(NOT_CREATED, host, "no voters are known".to_owned());
+    } else if engine.leader.is_none() {
+        raise(NO_LEADER, host, format!("{} hosts vote", engine.voters.len()));
+    }
+    for copy in &status.copies {
+        if !engine.voters.is_empty() {
+            copy_alarms((file, own), copy, &mut raise);
+        }
+        let percent = copy.bytes_free.saturating_mul(100).checked_div(copy.bytes_max);
+        if percent.is_some_and(|percent| percent < FREE_PERCENT_MIN) {
+            let detail = format!("{} of {} bytes are free", copy.bytes_free, copy.bytes_max);
+            raise(NEARLY_FULL, file.partition_name(PartitionId(copy.partition)), detail);
+        }
+    }
+    for (partition, reason) in &failures.copies {
+        raise(COPY_FAILED, file.partition_name(*partition), reason.clone());
+    }
+    for (partition, reason) in &failures.clients {
+        raise(NOT_SERVED, file.partition_name(*partition), reason.clone());
+    }
+    all
+}
+
+fn copy_alarms(
+    (file, own): (&ClusterFile, HostId),
+    copy: &CopyStatus,
+    raise: &mut impl FnMut(&'static AlarmKind, String, String),
+) {
+    let partition = file.partition_name(PartitionId(copy.partition));
+    let Some(owner) = copy.owner else {
+        let (reports, needed) = (copy.reports.len(), copy.reports_needed);
+        raise(NO_OWNER, partition, format!("{reports} of {needed} reports"));
+        return;
+    };
+    // The others know it from the same state: one host raises it.
+    if owner != own {
+        return;
+    }
+    if copy.role == "fenced" {
+        raise(FENCED, partition.clone(), format!("view {}", copy.view));
+    }
+    let (full, group) = (copy.full.len(), copy.group.len());
+    let needed = usize::from(file.config.acknowledgements);
+    if full < needed {
+        let detail = format!("{full} complete copies, {needed} acknowledgements");
+        raise(NOT_REPLICATED, partition.clone(), detail);
+    }
+    if full < group {
+        let missing = copy.group.iter().filter(|host| !copy.full.contains(host));
+        let missing: Vec<_> = missing.map(|host| file.host_name(*host)).collect();
+        raise(COPIES_MISSING, partition.clone(), missing.join(", "));
+    }
+    for member in copy.members.iter().filter(|member| member.lag_ms > LAG_MS_MAX) {
+        let subject = format!("{partition} on {}", file.host_name(member.host));
+        raise(LAGS, subject, format!("{} ms", member.lag_ms));
+    }
+}
+
+/// An alarm that was raised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Alarm {
+    what: RaisedAlarm,
+    raised_ms: u64,
+    cleared_ms: Option<u64>,
+}
+
+/// The alarms of a host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AlarmList {
+    active: BTreeMap<(&'static str, String), Alarm>,
+    cleared: VecDeque<Alarm>,
+}
+
+/// What has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AlarmChange {
+    Raised(RaisedAlarm),
+    Cleared(RaisedAlarm),
+}
+
+impl AlarmList {
+    /// Compares with the conditions that hold now, at this time in milliseconds since 1970.
+    pub(crate) fn update(&mut self, now_ms: u64, holding: Vec<RaisedAlarm>) -> Vec<AlarmChange> {
+        let mut changes = Vec::new();
+        let mut before = std::mem::take(&mut self.active);
+        for what in holding {
+            let key = (what.kind.id, what.subject.clone());
+            let raised_ms = before.remove(&key).map_or_else(
+                || {
+                    changes.push(AlarmChange::Raised(what.clone()));
+                    now_ms
+                },
+                |known| known.raised_ms,
+            );
+            self.active.insert(key, Alarm { what, raised_ms, cleared_ms: None });
+        }
+        for alarm in before.into_values() {
+            changes.push(AlarmChange::Cleared(alarm.what.clone()));
+            if self.cleared.len() >= CLEARED_MAX {
+                self.cleared.pop_front();
+            }
+            self.cleared.push_back(Alarm { cleared_ms: Some(now_ms), ..alarm });
+        }
+        changes
+    }
+
+    /// The kinds of which one is raised, each as often as it is.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (&'static AlarmKind, &str)> {
+        self.active.values().map(|alarm| (alarm.what.kind, alarm.what.subject.as_str()))
+    }
+
+    /// All alarms as JSON: those that are raised first, the most severe ones at the front, then
+    /// those that are cleared, the last ones at the front.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut active: Vec<_> = self.active.values().collect();
+        active.sort_by_key(|alarm| (alarm.what.kind.severity, alarm.raised_ms));
+        let all = active.into_iter().chain(self.cleared.iter().rev());
+        let one = |alarm: &Alarm| {
+            json!({
+                "id": alarm.what.kind.id,
+                "name": alarm.what.kind.name,
+                "severity": alarm.what.kind.severity.name(),
+                "subject": alarm.what.subject,
+                "detail": alarm.what.detail,
+                "state": if alarm.cleared_ms.is_some() { "cleared" } else { "raised" },
+                "raised_ms": alarm.raised_ms,
+                "cleared_ms": alarm.cleared_ms,
+            })
+        };
+        all.map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::file::tests::GOOD;
+    use nearstate_node::{EngineStatus, MemberStatus};
+    use std::collections::BTreeSet;
+
+    const GUIDE: &str = include_str!("../../../../docs/operate/cluster.md");
+
+    /// A status in which all is well.
+    fn healthy() -> ClusterStatus {
+        let member =
+            |host| MemberStatus { host: HostId(host), position: Some(9), silent_ms: 1, lag_ms: 0 };
+        let copy = CopyStatus {
+            partition: 1,
+            view: 1,
+            owner: Some(HostId(1)),
+            excluded: None,
+            reports: Vec::new(),
+            reports_needed: 2,
+            group: [1, 2, 3].map(HostId).to_vec(),
+            full: [1, 2, 3].map(HostId).into(),
+            role: "owner",
+            lease_ms: 100,
+            position: 9,
+            replicated: 9,
+            sealed: None,
+            loss: None,
+            bytes_free: 50,
+            bytes_max: 100,
+            members: vec![member(2), member(3)],
+        };
+        let engine =
+            EngineStatus { leader: Some(1), voters: [1, 2, 3].into(), ..EngineStatus::default() };
+        ClusterStatus { engine, copies: vec![copy] }
+    }
+
+    fn ids(change: impl Fn(&mut ClusterStatus)) -> Vec<&'static str> {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let mut status = healthy();
+        change(&mut status);
+        let all = raised((&file, HostId(1)), &status, &Failures::default());
+        all.iter().map(|alarm| alarm.kind.id).collect()
+    }
+
+    #[test]
+    fn each_condition_raises_its_alarm() {
+        assert_eq!(ids(|_| ()), Vec::<&str>::new());
+        assert_eq!(ids(|status| status.copies[0].owner = None), ["NS-5001"]);
+        assert_eq!(ids(|status| status.copies[0].role = "fenced"), ["NS-5002"]);
+        let alone = |status: &mut ClusterStatus| status.copies[0].full = [HostId(1)].into();
+        assert_eq!(ids(alone), ["NS-5003", "NS-5004"]);
+        let two = |status: &mut ClusterStatus| {
+            status.copies[0].full.pop_last();
+        };
+        assert_eq!(ids(two), ["NS-5004"]);
+        assert_eq!(ids(|status| status.copies[0].members[1].lag_ms = 1001), ["NS-5005"]);
+        assert_eq!(ids(|status| status.engine.failure = Some("disk".to_owned())), ["NS-5006"]);
+        assert_eq!(ids(|status| status.engine.leader = None), ["NS-5007"]);
+        assert_eq!(ids(|status| status.copies[0].bytes_free = 9), ["NS-5008"]);
+        assert_eq!(ids(|status| status.engine.voters = BTreeSet::new()), ["NS-5011"]);
+        // Another host is the owner, and raises it.
+        let other = |status: &mut ClusterStatus| {
+            status.copies[0].owner = Some(HostId(2));
+            status.copies[0].full.pop_last();
+        };
+        assert_eq!(ids(other), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn failures_raise_alarms_of_their_partition() {
+        let file = ClusterFile::parse(GOOD).unwrap();
+        let mut failures = Failures::default();
+        failures.copies.insert(PartitionId(1), "full".to_owned());
+        failures.clients.insert(PartitionId(1), "in use".to_owned());
+        let all = raised((&file, HostId(1)), &healthy(), &failures);
+        let all: Vec<_> = all.iter().map(|one| (one.kind.id, one.subject.as_str())).collect();
+        assert_eq!(all, [("NS-5009", "amf"), ("NS-5010", "amf")]);
+    }
+
+    #[test]
+    fn an_alarm_is_raised_once_and_cleared_when_its_condition_ends() {
+        let mut list = AlarmList::default();
+        let alarm = |detail: &str| RaisedAlarm {
+            kind: NO_OWNER,
+            subject: "amf".to_owned(),
+            detail: detail.to_owned(),
+        };
+        assert_eq!(list.update(10, vec![alarm("1")]), [AlarmChange::Raised(alarm("1"))]);
+        assert_eq!(list.update(20, vec![alarm("2")]), []);
+        let shown = list.to_json();
+        assert_eq!(shown[0]["state"], "raised");
+        assert_eq!((&shown[0]["raised_ms"], &shown[0]["detail"]), (&json!(10), &json!("2")));
+        assert_eq!(list.update(30, Vec::new()), [AlarmChange::Cleared(alarm("2"))]);
+        let shown = list.to_json();
+        assert_eq!((&shown[0]["state"], &shown[0]["cleared_ms"]), (&json!("cleared"), &json!(30)));
+        assert_eq!(list.active().count(), 0);
+        for at in 0..2 * CLEARED_MAX as u64 {
+            list.update(at, vec![alarm("3")]);
+            list.update(at, Vec::new());
+        }
+        assert_eq!(list.to_json().as_array().unwrap().len(), CLEARED_MAX);
+    }
+
+    #[test]
+    fn the_guide_has_every_alarm() {
+        for kind in ALL {
+            let row = format!(
+                "| `{}` | {} | `{}` | {} |",
+                kind.id,
+                kind.severity.name(),
+                kind.name,
+                kind.advice
+            );
+            assert!(GUIDE.contains(&row), "docs/operate/cluster.md lacks\n{row}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The section `[etcd]` of the cluster file.
+
+use std::path::PathBuf;
+
+use nearstate_membership::{EtcdEndpoint, EtcdSettings};
+use nearstate_model::Result;
+use nearstate_node::ClientTls;
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEtcd {
+    endpoints: Vec<String>,
+    ca: Option<PathBuf>,
+    certificate: Option<String>,
+    key: Option<String>,
+}
+
+/// The section of etcd, checked.
+#[derive(Debug)]
+pub(super) struct EtcdFile {
+    endpoints: Vec<EtcdEndpoint>,
+    ca: Option<PathBuf>,
+    /// Certificate and key of a host, with `{host}`.
+    own: Option<(String, String)>,
+}
+
+impl EtcdFile {
+    /// The section that belongs to the engine, or `None` if the engine is the embedded one.
+    pub(super) fn of(
+        engine: &str,
+        raw: Option<RawEtcd>,
+    ) -> std::result::Result<Option<Self>, String> {
+        let raw = match (engine, raw) {
+            ("raft", None) => return Ok(None),
+            ("raft", Some(_)) => {
+                return Err("[etcd] is set, and cluster.engine is \"raft\"".to_owned());
+            }
+            ("etcd", Some(raw)) => raw,
+            ("etcd", None) => {
+                return Err("cluster.engine = \"etcd\" requires [etcd] with endpoints".to_owned());
+            }
+            _ => return Err(format!("unknown engine {engine:?}: expected \"raft\" or \"etcd\"")),
+        };
+        let endpoints = raw.endpoints.iter().map(|text| EtcdEndpoint::parse(text));
+        let endpoints: Result<Vec<_>> = endpoints.collect();
+        let endpoints = endpoints.map_err(|error| error.to_string())?;
+        if endpoints.is_empty() {
+            return Err("etcd.endpoints is empty".to_owned());
+        }
+        let own = match (raw.certificate, raw.key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err("etcd.certificate and etcd.key belong together".to_owned());
+            }
+        };
+        if raw.ca.is_none() && (own.is_some() || endpoints.iter().any(|one| one.is_tls)) {
+            return Err("https endpoints and certificates of etcd require etcd.ca".to_owned());
+        }
+        Ok(Some(Self { endpoints, ca: raw.ca, own }))
+    }
+
+    /// The endpoints and the certificates of a host, in whose paths `filled` replaces `{host}`.
+    ///
+    /// # Errors
+    /// `BadArgument`: a certificate that cannot be read.
+    pub(super) fn settings(&self, filled: impl Fn(&str) -> PathBuf) -> Result<EtcdSettings> {
+        let own = self.own.as_ref().map(|(certificate, key)| (filled(certificate), filled(key)));
+        let own = own.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        let tls = self.ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
+        Ok(EtcdSettings { endpoints: self.endpoints.clone(), tls })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ClusterFile;
+    use super::super::tests::GOOD;
+
+    #[test]
+    fn the_section_of_etcd_is_checked() {
+        let with = |lines: &str| {
+            let engine = GOOD.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
+            ClusterFile::parse(&format!("{engine}[etcd]\n{lines}"))
+        };
+        let file =
+            with("endpoints = [\"http://10.0.0.1:2379\", \"http://10.0.0.2:2379\"]").unwrap();
+        let settings = file.etcd(file.host("a").unwrap()).unwrap().unwrap();
+        assert_eq!(settings.endpoints.len(), 2);
+        for (lines, error) in [
+            ("endpoints = []", "is empty"),
+            ("endpoints = [\"10.0.0.1:2379\"]", "expected http://"),
+            ("endpoints = [\"https://etcd:2379\"]", "require etcd.ca"),
+            ("endpoints = [\"http://etcd:2379\"]\nkey = \"/k\"", "belong together"),
+        ] {
+            let refused = with(lines).unwrap_err();
+            assert!(refused.contains(error), "{lines}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What has happened on a host of a cluster: events, failures and alarms, for operators, and what
+//! the main thread is told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nearstate_cluster::{ClusterEvent, ClusterEventKind, HostId, LogPosition, PartitionId};
+use nearstate_node::{ClusterNotice, ClusterStatus};
+
+use crate::cluster::alarms::{self, AlarmChange, AlarmList, FAILURE_KEPT, Failures};
+use crate::cluster::file::{ClusterFile, FileHost};
+use crate::log;
+
+/// Events that are kept for `nearstate cluster events`.
+const EVENTS_KEPT: usize = 256;
+
+/// The first view of a partition: its first owner has not taken over from another one.
+const FIRST_VIEW: u64 = 1;
+
+/// What the main thread is told.
+pub(super) enum Message {
+    Signal(i32),
+    /// The host owns the partition, and may serve its clients.
+    Owned(PartitionId),
+    /// The host owns the partition no longer.
+    Released(PartitionId),
+}
+
+/// The facts. Cheap to read; no lock is held while something else is waited for.
+#[derive(Debug, Default)]
+pub(super) struct HostFacts(Mutex<FactLists>);
+
+#[derive(Debug, Default)]
+struct FactLists {
+    events: VecDeque<String>,
+    counts: BTreeMap<(PartitionId, &'static str), u64>,
+    takeovers: BTreeMap<PartitionId, u64>,
+    failed: BTreeMap<PartitionId, (Instant, String)>,
+    unserved: BTreeMap<PartitionId, String>,
+    alarms: AlarmList,
+}
+
+impl HostFacts {
+    fn lock(&self) -> MutexGuard<'_, FactLists> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, line: String) {
+        let events = &mut self.lock().events;
+        if events.len() >= EVENTS_KEPT {
+            events.pop_front();
+        }
+        events.push_back(line);
+    }
+
+    fn count(&self, event: &ClusterEvent) {
+        let mut inner = self.lock();
+        *inner.counts.entry((event.partition, event.kind.id())).or_default() += 1;
+        if event.kind == ClusterEventKind::OwnerStarted && event.view.0 > FIRST_VIEW {
+            *inner.takeovers.entry(event.partition).or_default() += 1;
+        }
+    }
+
+    /// The last events, as lines.
+    pub(super) fn events(&self) -> Vec<String> {
+        self.lock().events.iter().cloned().collect()
+    }
+
+    /// How often each event happened.
+    pub(super) fn counts(&self) -> Vec<((PartitionId, &'static str), u64)> {
+        self.lock().counts.iter().map(|(key, count)| (*key, *count)).collect()
+    }
+
+    /// How often this host took over each partition.
+    pub(super) fn takeovers(&self) -> BTreeMap<PartitionId, u64> {
+        self.lock().takeovers.clone()
+    }
+
+    /// Whether the clients of an owned partition are served, and why not.
+    pub(super) fn set_unserved(&self, partition: PartitionId, reason: Option<String>) {
+        let unserved = &mut self.lock().unserved;
+        match reason {
+            Some(reason) => drop(unserved.insert(partition, reason)),
+            None => drop(unserved.remove(&partition)),
+        }
+    }
+
+    /// The alarms at present.
+    pub(super) fn alarms(&self) -> AlarmList {
+        self.lock().alarms.clone()
+    }
+
+    /// Compares the alarms with the status, and logs what has changed.
+    pub(super) fn update_alarms(
+        &self,
+        (file, host): (&ClusterFile, &FileHost),
+        now: &ClusterStatus,
+    ) {
+        let failures = {
+            let mut inner = self.lock();
+            inner.failed.retain(|_, (at, _)| at.elapsed() < FAILURE_KEPT);
+            let copies = inner.failed.iter().map(|(of, (_, reason))| (*of, reason.clone()));
+            Failures { copies: copies.collect(), clients: inner.unserved.clone() }
+        };
+        let holding = alarms::raised((file, host.id), now, &failures);
+        let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);
+        for change in changes {
+            let (record, alarm) = match &change {
+                AlarmChange::Raised(alarm) => (log::ALARM_RAISED, alarm),
+                AlarmChange::Cleared(alarm) => (log::ALARM_CLEARED, alarm),
+            };
+            let fields: &log::LogFields<'_> = &[
+                ("alarm", &alarm.kind.id),
+                ("severity", &alarm.kind.severity.name()),
+                ("subject", &alarm.subject),
+                ("detail", &alarm.detail),
+            ];
+            log::emit(record, fields);
+        }
+    }
+}
+
+/// Logs what happens, and tells the main thread what concerns clients.
+pub(super) fn notices(
+    file: Arc<ClusterFile>,
+    messages: SyncSender<Message>,
+    facts: Arc<HostFacts>,
+) -> Arc<dyn Fn(&ClusterNotice) + Send + Sync> {
+    Arc::new(move |notice| match notice {
+        ClusterNotice::Event(event) => {
+            happened(&file, event, &facts);
+            // A message that does not fit is one of a host whose main thread has ended.
+            let of = event.partition;
+            match event.kind {
+                ClusterEventKind::LeaseGranted => drop(messages.try_send(Message::Owned(of))),
+                ClusterEventKind::OwnerStopped => drop(messages.try_send(Message::Released(of))),
+                ClusterEventKind::OwnerStarted
+                | ClusterEventKind::LeaseEnded
+                | ClusterEventKind::OwnerSilent(_)
+                | ClusterEventKind::OwnerHeard(_)
+                | ClusterEventKind::OwnerRegionLost
+                | ClusterEventKind::CopyFrozen(_)
+                | ClusterEventKind::CopyDiscarded
+                | ClusterEventKind::Evicting(..)
+                | ClusterEventKind::Fork(_) => {}
+            }
+        }
+        ClusterNotice::Failed { partition: of, reason } => {
+            let partition = file.partition_name(*of);
+            let fields: &log::LogFields<'_> = &[("partition", &partition), ("reason", reason)];
+            log::emit(log::CLUSTER_COPY_FAILED, fields);
+            facts.lock().failed.insert(*of, (Instant::now(), reason.clone()));
+        }
+        ClusterNotice::EngineFailed { reason } => {
+            log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
+            facts.push(format!("{} {reason}", log::MEMBERSHIP_FAILED.id));
+        }
+        ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
+    })
+}
+
+fn happened(file: &ClusterFile, event: &ClusterEvent, facts: &HostFacts) {
+    let (partition, view) = (file.partition_name(event.partition), event.view.0);
+    let (record, detail) = described(file, event.kind);
+    let fields: &log::LogFields<'_> =
+        &[("partition", &partition), ("view", &view), ("detail", &detail)];
+    log::emit(record, fields);
+    let (ms, id) = (nearstate_store::now_ms_coarse(), event.kind.id());
+    facts.push(format!("{ms} {} {id} partition={partition} view={view} {detail}", record.id));
+    facts.count(event);
+}
+
+fn held(position: LogPosition) -> String {
+    format!("position={} origin={}", position.position, position.origin)
+}
+
+/// The log's event, and what it says.
+fn described(file: &ClusterFile, kind: ClusterEventKind) -> (&'static log::LogEvent, String) {
+    let host = |host: HostId| format!("host={}", file.host_name(host));
+    match kind {
+        ClusterEventKind::OwnerStarted => (log::CLUSTER_OWNER, "started".to_owned()),
+        ClusterEventKind::OwnerStopped => (log::CLUSTER_OWNER_ENDED, "stopped".to_owned()),
+        ClusterEventKind::LeaseGranted => (log::CLUSTER_LEASE, "granted".to_owned()),
+        ClusterEventKind::LeaseEnded => (log::CLUSTER_LEASE_ENDED, "ended".to_owned()),
+        ClusterEventKind::OwnerSilent(owner) => (log::CLUSTER_OWNER_SILENT, host(owner)),
+        ClusterEventKind::OwnerHeard(owner) => (log::CLUSTER_OWNER_HEARD, host(owner)),
+        ClusterEventKind::OwnerRegionLost => (log::CLUSTER_REGION_LOST, "lost".to_owned()),
+        ClusterEventKind::CopyFrozen(position) => (log::CLUSTER_FROZEN, held(position)),
+        ClusterEventKind::CopyDiscarded => (log::CLUSTER_DISCARDED, "joins".to_owned()),
+        ClusterEventKind::Evicting(member, _) => (log::CLUSTER_EVICTING, host(member)),
+        ClusterEventKind::Fork(member) => (log::CLUSTER_FORK, host(member)),
+    }
+}

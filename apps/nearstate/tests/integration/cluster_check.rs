@@ -1,0 +1,122 @@
+//! `cluster check` and the start of a host: each mistake has its own error, before anything is
+//! created.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nearstate_store::{CreateOptions, Region};
+use serde_json::Value;
+
+use crate::cluster::{cluster_file, free_ports};
+use crate::fixture::{Folder, NEARSTATE, rejected};
+use crate::serve::tls::{Authority, SignedCertificate};
+
+/// A folder with the file of a cluster whose hosts have certificates.
+struct Place {
+    folder: Folder,
+    authority: Authority,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { folder: Folder::new(), authority: Authority::new() };
+        let tls = format!(
+            "[tls]\ncertificate = \"{0}{{host}}.pem\"\nkey = \"{0}{{host}}.key\"\nca = \
+             \"{0}ca.pem\"\n",
+            place.folder.path("").display()
+        );
+        let file = cluster_file(&place.folder, "1s", &free_ports(7));
+        fs::write(place.folder.path("cluster.toml"), file + &tls).unwrap();
+        fs::write(place.folder.path("ca.pem"), place.authority.pem()).unwrap();
+        place.certify(&place.authority.sign("a"));
+        place
+    }
+
+    fn certify(&self, signed: &SignedCertificate) {
+        fs::write(self.folder.path("a.pem"), &signed.pem).unwrap();
+        fs::write(self.folder.path("a.key"), signed.key.serialize_pem()).unwrap();
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(NEARSTATE);
+        command.args(words).args(["--host", "a", "--cluster"]);
+        command.arg(self.folder.path("cluster.toml"));
+        command
+    }
+
+    /// The outcome and the detail of a check.
+    fn checked(&self, check: &str) -> (String, String) {
+        let output = self.command(&["cluster", "check", "--json"]).output().unwrap();
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = all["checks"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["check"] == check).unwrap();
+        let has_failed = rows.iter().any(|row| row["outcome"] == "failed");
+        assert_eq!(output.status.success(), !has_failed, "{all}");
+        let field = |name: &str| row[name].as_str().unwrap().to_owned();
+        (field("outcome"), field("detail"))
+    }
+
+    /// Asserts that the check fails with this reason, and that a start fails with it as well.
+    fn refuses(&self, check: &str, reason: &str) {
+        let before = names(&self.folder.path(""));
+        let (outcome, detail) = self.checked(check);
+        assert_eq!(outcome, "failed", "{detail}");
+        assert!(detail.contains(reason), "{detail}");
+        let refused = rejected(&mut self.command(&["serve"]));
+        assert!(refused.contains(reason), "{refused}");
+        assert_eq!(names(&self.folder.path("")), before, "nothing was created");
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = entries.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn each_mistake_of_a_host_has_its_own_error_before_anything_is_created() {
+    let place = Place::new();
+    for check in ["certificate", "directory", "region", "clock source", "boot id"] {
+        let (outcome, detail) = place.checked(check);
+        assert_eq!(outcome, "passed", "{check}: {detail}");
+    }
+    let other = Authority::new();
+    for (signed, reason) in [
+        (place.authority.sign("b"), "not valid for name"),
+        (place.authority.sign_until("a", 2001), "expired"),
+        (other.sign("a"), "BadSignature"),
+    ] {
+        place.certify(&signed);
+        place.refuses("certificate", reason);
+    }
+    fs::remove_file(place.folder.path("a.key")).unwrap();
+    place.refuses("certificate", "private key");
+    place.certify(&place.authority.sign("a"));
+    fs::write(place.folder.path("a.d"), "a file").unwrap();
+    place.refuses("directory", "is not a directory");
+    fs::remove_file(place.folder.path("a.d")).unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&place.folder.path("a-amf"), &options).unwrap();
+    assert!(place.checked("region").1.contains("a region of no cluster"));
+    let id = |name: &[u8]| std::array::from_fn(|at| name.get(at).copied().unwrap_or(0));
+    region.session().unwrap().bind(id(b"west")).unwrap();
+    place.refuses("region", "is a region of cluster \"west\", not of \"east\"");
+    region.session().unwrap().bind(id(b"east")).unwrap();
+    assert!(place.checked("region").1.contains("a region of this cluster"));
+}
+
+#[test]
+fn hosts_that_do_not_answer_are_a_warning() {
+    let place = Place::new();
+    let output = place.command(&["cluster", "check"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.starts_with("east: 3 hosts, 1 partitions, 3 copies"), "{text}");
+    let of_peers = text.lines().filter(|line| line.starts_with("peer address"));
+    let hosts: Vec<_> = of_peers.map(|line| line.split_whitespace().nth(2).unwrap()).collect();
+    assert_eq!(hosts, ["b", "c"], "{text}");
+    assert!(text.contains("does not answer"), "{text}");
+}

@@ -1,0 +1,203 @@
+//! What operators and clients see of a cluster: status of all hosts, alarms, metrics, Sentinel.
+
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::cluster::{Hosts, NAMES, free_ports};
+use crate::fixture::{Client, Folder, NEARSTATE, http, until};
+use crate::serve::tls::Authority;
+
+impl Hosts {
+    fn address(&self, number: usize, port: usize) -> String {
+        format!("127.0.0.{}:{}", number + 1, self.others[port])
+    }
+
+    /// The metrics page of a host.
+    fn page(&self, number: usize) -> String {
+        http(&self.address(number, 0), "/metrics").1
+    }
+
+    /// The owner's address, as the Sentinel of a host knows it.
+    fn master(&self, number: usize) -> Option<(String, String)> {
+        let mut client = Client::tcp(&self.address(number, 1));
+        let reply = client.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "amf"]);
+        let mut next = || String::from_utf8(client.receive().unwrap()).unwrap();
+        (reply == "*2").then(|| (next(), next()))
+    }
+
+    /// The status of all hosts.
+    fn all(&self) -> Value {
+        serde_json::from_str(&self.cluster(&["status", "--json"]).unwrap()).unwrap()
+    }
+
+    /// The ids and states of all alarms, with their hosts.
+    fn alarms(&self) -> Vec<[String; 3]> {
+        let all: Value =
+            serde_json::from_str(&self.cluster(&["alarms", "--json"]).unwrap()).unwrap();
+        let field = |alarm: &Value, name: &str| alarm[name].as_str().unwrap().to_owned();
+        let one = |alarm: &Value| ["id", "state", "host"].map(|name| field(alarm, name));
+        all.as_array().unwrap().iter().map(one).collect()
+    }
+
+    fn has_alarm(&self, id: &str, state: &str) -> bool {
+        self.alarms().iter().any(|alarm| alarm[0] == id && alarm[1] == state)
+    }
+}
+
+/// A cluster whose owner serves RESP over TLS as well.
+fn hosts(authority: &Authority) -> Hosts {
+    let (folder, signed) = (Folder::new(), authority.sign("localhost"));
+    let flag = |name: &str, text: &str| {
+        let path = folder.path(name);
+        std::fs::write(&path, text).unwrap();
+        [format!("--tls-{name}"), path.display().to_string()]
+    };
+    let flags =
+        [flag("certificate", &signed.pem), flag("key", &signed.key.serialize_pem())].concat();
+    Hosts::start_with(folder, "1s", "tls_port = {tls}\n", &flags)
+}
+
+#[test]
+fn operators_see_all_hosts_and_clients_find_the_owner_after_a_fail_over() {
+    let authority = Authority::new();
+    let mut hosts = hosts(&authority);
+    hosts.clients(0);
+    // Every host knows the owner and reports itself.
+    for number in 0..NAMES.len() {
+        assert_eq!(hosts.master(number), Some(("127.0.0.1".to_owned(), hosts.port.to_string())));
+    }
+    let mut over_tls = authority.connect(&hosts.address(0, 2));
+    assert_eq!(over_tls.ask(&["SET", "key", "1"]), "+OK");
+    hosts.until_all_logged(0);
+    until("the members have everything", || {
+        let all = hosts.all();
+        let members = all[0]["partitions"][0]["members"].as_array().unwrap().clone();
+        members.len() == 2 && members.iter().all(|one| one["lag"] == 0 && one["lag_ms"] == 0)
+    });
+    let all = hosts.all();
+    let names: Vec<_> = all.as_array().unwrap().iter().map(|one| &one["host"]).collect();
+    assert_eq!(names, NAMES);
+    assert_eq!(all[1]["partitions"][0]["role"], "member");
+    assert!(all[2]["partitions"][0]["bytes_free"].as_u64().unwrap() > 0);
+    let page = hosts.page(0);
+    for line in [
+        "nearstate_cluster_owned{partition=\"amf\"} 1",
+        "nearstate_cluster_members_counted{partition=\"amf\"} 3",
+        "nearstate_cluster_role{partition=\"amf\",role=\"owner\"} 1",
+        "nearstate_cluster_member_lag_entries{partition=\"amf\",member=\"b\"} 0",
+        "nearstate_cluster_events_total{partition=\"amf\",event=\"cluster-owner-started\"} 1",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    assert!(!page.contains("failovers_total{"), "{page}");
+    until("no alarm is raised", || !hosts.alarms().iter().any(|alarm| alarm[1] == "raised"));
+
+    hosts.kill(0);
+    until("another host owns the partition", || hosts.owner().is_some());
+    let owner = hosts.owner().unwrap();
+    let address = (format!("127.0.0.{}", owner + 1), hosts.port.to_string());
+    for number in [1, 2] {
+        until("its Sentinel says so", || hosts.master(number).as_ref() == Some(&address));
+    }
+    assert_eq!(hosts.clients(owner).ask(&["GET", "key"]), "1");
+    assert_eq!(authority.connect(&hosts.address(owner, 2)).ask(&["GET", "key"]), "1");
+    assert_eq!(hosts.all()[0]["host"], "a");
+    assert!(hosts.all()[0]["unreachable"].is_string());
+    until("a copy is missing", || hosts.has_alarm("NS-5004", "raised"));
+    let page = hosts.page(owner);
+    assert!(page.contains("nearstate_cluster_failovers_total{partition=\"amf\"} 1"), "{page}");
+    assert!(page.contains("nearstate_cluster_alarm{id=\"NS-5004\""), "{page}");
+    // It is back: the alarm is cleared, and kept.
+    hosts.run(0);
+    hosts.until_all_count();
+    until("the alarm is cleared", || {
+        hosts.has_alarm("NS-5004", "cleared") && !hosts.has_alarm("NS-5004", "raised")
+    });
+    let mut command = Command::new(NEARSTATE);
+    let shown = command.args(["top", "--once", "--cluster"]).arg(&hosts.file).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.starts_with("PARTITION"), "{shown}");
+    for name in NAMES {
+        assert!(shown.contains(&format!("\n{name}: the membership is led by")), "{shown}");
+    }
+    assert!(TcpStream::connect(hosts.address(owner, 2)).is_ok());
+}
+
+/// An etcd with one member, in memory.
+struct Etcd {
+    child: Child,
+    _folder: Folder,
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Etcd {
+    fn start(ports: &[u16]) -> Self {
+        let folder = Folder::new();
+        let [clients, peers] = [ports[0], ports[1]].map(|port| format!("http://127.0.0.1:{port}"));
+        let mut command = Command::new("etcd");
+        command.args(["--name", "m", "--initial-cluster", &format!("m={peers}"), "--data-dir"]);
+        command.arg(folder.path("etcd"));
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn();
+        let child = child.expect("etcd is missing: `cargo xtask packages` installs etcd-server");
+        Self { child, _folder: folder }
+    }
+}
+
+#[test]
+fn etcd_orders_the_decisions_of_a_fail_over() {
+    let ports = free_ports(2);
+    let _etcd = Etcd::start(&ports);
+    until("etcd answers", || TcpStream::connect(("127.0.0.1", ports[0])).is_ok());
+    let section = format!("[etcd]\nendpoints = [\"http://127.0.0.1:{}\"]\n", ports[0]);
+    let mut hosts = Hosts::start_with(Folder::new(), "1s", &section, &[]);
+    let mut client = hosts.clients(0);
+    assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
+    hosts.until_all_logged(0);
+    assert_eq!(client.ask(&["SET", "key", "2"]), "+OK");
+    assert_ne!(client.ask(&["WAIT", "1", "10000"]), ":0");
+    assert_eq!(hosts.all()[1]["membership"]["engine"], "etcd");
+    hosts.kill(0);
+    until("another host owns the partition", || hosts.owner().is_some());
+    assert_eq!(hosts.clients(hosts.owner().unwrap()).ask(&["GET", "key"]), "2");
+    hosts.run(0);
+    hosts.until_all_count();
+}
+
+#[test]
+fn a_partition_without_a_copy_begins_anew_with_the_region_that_an_operator_names() {
+    let mut hosts = Hosts::start_with(Folder::new(), "1s", "", &[]);
+    hosts.clients(0);
+    for number in 0..NAMES.len() {
+        hosts.kill(number);
+    }
+    // As after a loss of power: the regions are gone, what the membership has is not.
+    for name in NAMES {
+        std::fs::remove_file(hosts.folder.path(&format!("{name}-amf"))).unwrap();
+    }
+    for number in 0..NAMES.len() {
+        hosts.run(number);
+    }
+    let copy = |hosts: &Hosts| hosts.all()[1]["partitions"][0].clone();
+    until("the partition has no owner", || {
+        hosts.cluster(&["status", "--host", "b"]).is_some() && copy(&hosts)["owner"].is_null()
+    });
+    until("an alarm says so", || hosts.has_alarm("NS-5001", "raised"));
+    let words = ["force-new", "--partition", "amf", "--to", "b", "--host", "b"];
+    assert!(hosts.cluster(&words).is_none(), "not without --from-region");
+    assert!(hosts.cluster(&[&words[..], &["--from-region"]].concat()).is_some());
+    hosts.until_all_count();
+    assert_eq!(hosts.owner(), Some(1));
+    assert!(copy(&hosts)["loss"]["view"].as_u64().is_some(), "{}", copy(&hosts));
+    assert_eq!(hosts.clients(1).ask(&["SET", "key", "1"]), "+OK");
+}

@@ -1,0 +1,10 @@
+//! The engine that lets etcd order the commands (`docs/decisions/030-etcd.md`).
+
+mod engine;
+mod client;
+mod gateway;
+mod keys;
+
+pub use engine::EtcdEngine;
+pub use gateway::EtcdEndpoint;
+pub use gateway::EtcdSettings;

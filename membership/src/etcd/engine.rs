@@ -1,0 +1,301 @@
+//! The engine: a thread with a runtime of its own that follows the commands in etcd.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use nearstate_model::{Error, Result};
+use nearstate_node::{
+    COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
+};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::limits::{
+    ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSAL_MAX, PROPOSALS_MAX,
+};
+use crate::raft::{RaftConfig, listen, lock_directory, report_of, serve};
+
+use super::client::{EtcdClient, Known};
+use super::gateway::{EtcdSettings, Gateway};
+use super::keys::EtcdKeys;
+
+/// What the tasks of an engine share.
+struct EtcdShared {
+    config: Arc<RaftConfig>,
+    settings: EtcdSettings,
+    state: Arc<EngineState>,
+    client: tokio::sync::Mutex<EtcdClient>,
+    status: Mutex<EtcdStatus>,
+    permits: Arc<Semaphore>,
+    /// Something may have changed.
+    changed: Notify,
+    stop: Notify,
+}
+
+#[derive(Clone, Debug, Default)]
+struct EtcdStatus {
+    known: Known,
+    /// Since when etcd does not answer, and why.
+    failing: Option<(Instant, String)>,
+    is_failed: bool,
+}
+
+/// The engine that lets etcd order the commands. The hosts talk to each other only for reports.
+pub struct EtcdEngine {
+    shared: Arc<EtcdShared>,
+    runtime: Handle,
+    thread: Option<JoinHandle<()>>,
+    _lock: File,
+}
+
+impl fmt::Debug for EtcdEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdEngine").field("host", &self.shared.config.host).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn system(what: &str, error: &io::Error) -> Error {
+    let detail = format!("{what}: {error}");
+    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
+}
+
+fn unavailable(detail: impl fmt::Display) -> Error {
+    Error::Backend { detail: format!("the membership does not decide: {detail}") }
+}
+
+impl EtcdEngine {
+    /// Starts. The directory is locked and stays empty: etcd keeps everything. Etcd need not answer
+    /// yet.
+    ///
+    /// # Errors
+    /// `System`: the directory or the address for other hosts cannot be used. `BadArgument`: no
+    /// endpoint.
+    pub fn start(config: RaftConfig, settings: EtcdSettings, waker: EventWaker) -> Result<Self> {
+        if settings.endpoints.is_empty() {
+            let detail = "etcd has no endpoints: set etcd.endpoints".to_owned();
+            return Err(Error::BadArgument { detail });
+        }
+        let lock = lock_directory(&config.directory)?;
+        let state = Arc::new(EngineState::new((config.machine)(), waker));
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
+        let handle = runtime.handle().clone();
+        let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state));
+        let call_max = (config.election * 2).max(ETCD_CALL_MIN);
+        let shared = Arc::new(EtcdShared {
+            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call_max)),
+            config: Arc::new(config),
+            settings,
+            state,
+            status: Mutex::default(),
+            permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
+            changed: Notify::new(),
+            stop: Notify::new(),
+        });
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let running = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("ns-membership".to_owned())
+            .spawn(move || runtime.block_on(run(&running, &ready)))
+            .map_err(|error| system("cannot start a thread", &error))?;
+        let engine = Self { shared, runtime: handle, thread: Some(thread), _lock: lock };
+        match is_ready.recv() {
+            Ok(outcome) => outcome.map(|()| engine),
+            Err(_) => Err(unavailable("its thread has ended")),
+        }
+    }
+
+    fn wait<T>(&self, max: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+        // The runtime's time counts, so the time-out is made on it.
+        let bounded = async { timeout(max, work).await };
+        self.runtime.block_on(bounded).unwrap_or_else(|_| {
+            let failing = lock(&self.shared.status).failing.clone();
+            Err(unavailable(failing.map_or("etcd does not answer in time".to_owned(), |one| one.1)))
+        })
+    }
+}
+
+async fn run(shared: &Arc<EtcdShared>, ready: &mpsc::SyncSender<Result<()>>) {
+    let config = &shared.config;
+    let listener = match config.members.get(&config.host) {
+        Some(own) => listen(own.address).await,
+        None => Err(io::Error::other("the host is not in the cluster file")),
+    };
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => {
+            let _ = ready.send(Err(system("cannot listen for other hosts", &error)));
+            return;
+        }
+    };
+    let _ = ready.send(Ok(()));
+    tokio::select! {
+        () = serve(listener, Arc::clone(config), None) => {}
+        () = follow(shared) => {}
+        () = watch(shared) => {}
+        () = shared.stop.notified() => {}
+    }
+}
+
+/// Applies what etcd has, whenever something may have changed.
+async fn follow(shared: &EtcdShared) {
+    loop {
+        let (outcome, known) = {
+            let mut client = shared.client.lock().await;
+            (client.catch_up().await, client.known().clone())
+        };
+        note(shared, outcome, known);
+        let _ = timeout(ETCD_POLL_INTERVAL, shared.changed.notified()).await;
+    }
+}
+
+/// Notes whether etcd answers. After a while without an answer, the engine has failed.
+fn note(shared: &EtcdShared, outcome: io::Result<()>, known: Known) {
+    let mut status = lock(&shared.status);
+    match outcome {
+        Ok(()) => {
+            let was_failed = std::mem::take(&mut status.is_failed);
+            (status.known, status.failing) = (known, None);
+            drop(status);
+            if was_failed {
+                shared.state.emit(EngineEvent::Recovered);
+            }
+        }
+        Err(error) => {
+            let (since, _) = *status.failing.get_or_insert_with(|| (Instant::now(), String::new()));
+            let reason = error.to_string();
+            status.failing = Some((since, reason.clone()));
+            if since.elapsed() >= PROPOSAL_MAX && !status.is_failed {
+                status.is_failed = true;
+                drop(status);
+                shared.state.emit(EngineEvent::Failed { reason });
+            }
+        }
+    }
+}
+
+/// Watches etcd. A watch that is silent is begun anew: its connection may be dead.
+async fn watch(shared: &EtcdShared) {
+    let keys = EtcdKeys::new(&shared.config.cluster);
+    let mut gateway = Gateway::new(shared.settings.clone(), 1);
+    loop {
+        if let Ok(mut body) = gateway.watch(&keys.watch(), ETCD_WATCH_MAX).await {
+            while let Ok(Some(Ok(_))) = timeout(ETCD_WATCH_MAX, body.frame()).await {
+                shared.changed.notify_one();
+            }
+        }
+        gateway.close();
+        sleep(shared.config.heartbeat()).await;
+    }
+}
+
+/// Appends a command, again while other hosts are faster or etcd does not answer.
+async fn propose(shared: &EtcdShared, command: &[u8], max: Duration) -> Result<u64> {
+    let mut last = unavailable("etcd does not answer in time");
+    let attempts = async {
+        loop {
+            let attempt = shared.client.lock().await.append(command).await;
+            match attempt {
+                Ok(Some(index)) => return index,
+                Ok(None) => {}
+                Err(error) => {
+                    last = unavailable(error);
+                    sleep(shared.config.heartbeat() / 2).await;
+                }
+            }
+        }
+    };
+    let done = timeout(max, attempts).await;
+    done.map_err(|_| last)
+}
+
+fn check_command(command: &[u8]) -> Result<()> {
+    if command.len() > COMMAND_BYTES_MAX {
+        let detail = format!("a command of {} bytes, at most {COMMAND_BYTES_MAX}", command.len());
+        return Err(Error::BadArgument { detail });
+    }
+    Ok(())
+}
+
+impl ConsensusEngine for EtcdEngine {
+    fn name(&self) -> &'static str {
+        "etcd"
+    }
+
+    fn initialize(&self, voters: &BTreeSet<u64>) -> Result<()> {
+        let created = self.wait(PROPOSAL_MAX, async {
+            self.shared.client.lock().await.create(voters).await.map_err(unavailable)
+        })?;
+        self.shared.changed.notify_one();
+        if created {
+            return Ok(());
+        }
+        Err(Error::BadArgument { detail: "the cluster exists already in etcd".to_owned() })
+    }
+
+    fn propose(&self, command: Vec<u8>) {
+        let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else { return };
+        if check_command(&command).is_err() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        self.runtime.spawn(async move {
+            let _permit = permit;
+            // The caller sees the effect, or proposes again.
+            let _ = propose(&shared, &command, PROPOSAL_MAX).await;
+        });
+    }
+
+    fn propose_and_wait(&self, command: Vec<u8>, max: Duration) -> Result<u64> {
+        check_command(&command)?;
+        // The inner time-out knows the reason, the outer one is the bound.
+        self.wait(max + ETCD_CALL_MIN, propose(&self.shared, &command, max))
+    }
+
+    fn change_voters(&self, _: &BTreeSet<u64>, _: Duration) -> Result<()> {
+        let detail = "the members of etcd vote, not the hosts: use `etcdctl member`".to_owned();
+        Err(Error::BadArgument { detail })
+    }
+
+    fn report_of(&self, host: u64, max: Duration) -> Result<String> {
+        self.wait(max + ETCD_CALL_MIN, report_of(&self.shared.config, host, max))
+    }
+
+    fn take_events(&self, out: &mut Vec<EngineEvent>) {
+        self.shared.state.take_events(out);
+    }
+
+    /// The leader is this host while etcd answers it: which member of etcd leads does not matter.
+    fn status(&self) -> EngineStatus {
+        let status = lock(&self.shared.status).clone();
+        let failure = status.failing.filter(|_| status.is_failed).map(|(_, reason)| reason);
+        EngineStatus {
+            leader: failure.is_none().then_some(self.shared.config.host),
+            voters: status.known.hosts,
+            applied: self.shared.state.applied(),
+            term: status.known.term,
+            failure,
+        }
+    }
+}
+
+impl Drop for EtcdEngine {
+    fn drop(&mut self) {
+        self.shared.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

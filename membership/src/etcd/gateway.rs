@@ -1,0 +1,233 @@
+//! Requests to etcd's JSON gateway over HTTP/1.1. A connection that fails or takes too long is
+//! closed, and the next endpoint is asked.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::{Request, Response};
+use nearstate_model::Error;
+use nearstate_node::ClientTls;
+use serde_json::Value;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::limits::ETCD_REPLY_BYTES_MAX;
+use crate::raft::MemberStream;
+
+/// An address of an etcd member for clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdEndpoint {
+    /// The name or address, which its certificate has.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// True for `https`.
+    pub is_tls: bool,
+}
+
+impl EtcdEndpoint {
+    /// Parses `http://HOST:PORT` or `https://HOST:PORT`.
+    ///
+    /// # Errors
+    /// `BadArgument`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let parsed = || {
+            let (scheme, rest) = text.split_once("://")?;
+            let (host, port) = rest.trim_end_matches('/').rsplit_once(':')?;
+            let is_tls = match scheme {
+                "http" => false,
+                "https" => true,
+                _ => return None,
+            };
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            let port = port.parse().ok().filter(|_| !host.is_empty() && !host.contains('/'))?;
+            Some(Self { host, port, is_tls })
+        };
+        parsed().ok_or_else(|| Error::BadArgument {
+            detail: format!(
+                "the endpoint {text:?} of etcd: expected http://HOST:PORT or https://HOST:PORT"
+            ),
+        })
+    }
+}
+
+impl fmt::Display for EtcdEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// How etcd is reached.
+#[derive(Clone, Debug)]
+pub struct EtcdSettings {
+    /// Its members, at least one. The first one that answers is used.
+    pub endpoints: Vec<EtcdEndpoint>,
+    /// Certificates for `https`.
+    pub tls: Option<ClientTls>,
+}
+
+/// The way to etcd.
+pub(super) struct Gateway {
+    settings: EtcdSettings,
+    /// The endpoint that is used, or tried next.
+    at: usize,
+    connection: Option<GatewayConnection>,
+}
+
+/// A connection. Its task ends when this is dropped.
+struct GatewayConnection {
+    sender: SendRequest<Full<Bytes>>,
+    task: AbortHandle,
+}
+
+impl Drop for GatewayConnection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Gateway {
+    /// Begins with one of the endpoints.
+    pub(super) fn new(settings: EtcdSettings, at: usize) -> Self {
+        Self { settings, at, connection: None }
+    }
+
+    async fn connect(&self) -> io::Result<GatewayConnection> {
+        let endpoints = &self.settings.endpoints;
+        let endpoint = endpoints.get(self.at % endpoints.len().max(1));
+        let endpoint = endpoint.ok_or_else(|| io::Error::other("etcd has no endpoints"))?;
+        let socket = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+        socket.set_nodelay(true)?;
+        let stream: Box<dyn MemberStream> = match (&self.settings.tls, endpoint.is_tls) {
+            (_, false) => Box::new(socket),
+            (None, true) => return Err(io::Error::other("https needs the authorities of etcd")),
+            (Some(tls), true) => {
+                let name = ServerName::try_from(endpoint.host.clone()).map_err(io::Error::other)?;
+                Box::new(TlsConnector::from(tls.config()).connect(name, socket).await?)
+            }
+        };
+        let (sender, connection) = handshake(GatewayIo(stream)).await.map_err(io::Error::other)?;
+        let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        Ok(GatewayConnection { sender, task })
+    }
+
+    async fn send(&mut self, path: &str, body: &Value) -> io::Result<Response<Incoming>> {
+        // It is put back by the caller, after a whole reply.
+        let mut connection = match self.connection.take() {
+            Some(connection) if !connection.sender.is_closed() => connection,
+            Some(_) | None => self.connect().await?,
+        };
+        let request = Request::post(path)
+            .header(HOST, "etcd")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(serde_json::to_vec(body)?)))
+            .map_err(io::Error::other)?;
+        let reply = connection.sender.send_request(request).await.map_err(io::Error::other)?;
+        self.connection = Some(connection);
+        if reply.status().is_success() {
+            return Ok(reply);
+        }
+        Err(io::Error::other(format!("etcd answers with status {}", reply.status())))
+    }
+
+    /// Sends a request and returns its reply. After a failure the next endpoint is used.
+    pub(super) async fn call(
+        &mut self,
+        path: &str,
+        body: &Value,
+        max: Duration,
+    ) -> io::Result<Value> {
+        let exchange = async {
+            let reply = self.send(path, body).await?;
+            let body = Limited::new(reply.into_body(), ETCD_REPLY_BYTES_MAX).collect().await;
+            let body = body.map_err(io::Error::other)?.to_bytes();
+            Ok(serde_json::from_slice(&body)?)
+        };
+        let done = timeout(max, exchange).await;
+        let done = done.unwrap_or_else(|_| Err(io::Error::other("etcd does not answer in time")));
+        if done.is_err() {
+            self.connection = None;
+            self.at = self.at.wrapping_add(1);
+        }
+        done
+    }
+
+    /// Begins to watch. The body says something whenever a key changes.
+    pub(super) async fn watch(&mut self, body: &Value, max: Duration) -> io::Result<Incoming> {
+        let begun = timeout(max, self.send("/v3/watch", body)).await;
+        let begun = begun.unwrap_or_else(|_| Err(io::Error::other("no watch in time")));
+        if begun.is_err() {
+            self.close();
+        }
+        begun.map(Response::into_body)
+    }
+
+    /// Closes the connection. The next one is to the next endpoint.
+    pub(super) fn close(&mut self) {
+        self.connection = None;
+        self.at = self.at.wrapping_add(1);
+    }
+}
+
+/// A stream of tokio as one of hyper.
+struct GatewayIo(Box<dyn MemberStream>);
+
+impl Read for GatewayIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut bytes = [0; 8 << 10];
+        let size = into.remaining().min(bytes.len());
+        let mut buffer = ReadBuf::new(bytes.get_mut(..size).unwrap_or_default());
+        ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
+        into.put_slice(buffer.filled());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for GatewayIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_urls_of_hosts() {
+        let parse = |text| EtcdEndpoint::parse(text).map(|one| (one.host, one.port, one.is_tls));
+        assert_eq!(parse("http://10.0.0.1:2379").unwrap(), ("10.0.0.1".to_owned(), 2379, false));
+        assert_eq!(parse("https://[::1]:2379/").unwrap(), ("::1".to_owned(), 2379, true));
+        for bad in ["10.0.0.1:2379", "ftp://a:1", "http://a", "http://:1", "http://a/b:1"] {
+            assert!(parse(bad).unwrap_err().to_string().contains(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What the engine keeps in etcd, and the requests and replies of its JSON gateway about it.
+//!
+//! ```text
+//! nearstate/CLUSTER/created      the hosts that take part, as JSON; written once
+//! nearstate/CLUSTER/head         the index of the last command
+//! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so keys are in order
+//! nearstate/CLUSTER/snapshot     8 bytes of index, and the state after that command
+//! ```
+//!
+//! A command is appended by one transaction that compares `head`, so each index is given once.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use crate::limits::{ENTRIES_KEPT, ENTRIES_READ_MAX};
+
+/// The names of the keys of a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct EtcdKeys {
+    prefix: String,
+}
+
+/// What one read of etcd says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StoredCommands {
+    /// The hosts, if the cluster was created.
+    pub(super) created: Option<BTreeSet<u64>>,
+    /// The index of the last command.
+    pub(super) head: u64,
+    /// Index and state of the snapshot, and its revision.
+    pub(super) snapshot: Option<(u64, Vec<u8>)>,
+    pub(super) snapshot_revision: u64,
+    /// Commands from the index on that was asked for, in their order.
+    pub(super) commands: Vec<(u64, Vec<u8>)>,
+    /// The number of the term of etcd.
+    pub(super) term: u64,
+}
+
+fn text(bytes: &[u8]) -> Value {
+    Value::String(BASE64.encode(bytes))
+}
+
+fn put(key: &str, value: &[u8]) -> Value {
+    json!({ "request_put": { "key": text(key.as_bytes()), "value": text(value) } })
+}
+
+fn get(key: &str) -> Value {
+    json!({ "request_range": { "key": text(key.as_bytes()) } })
+}
+
+impl EtcdKeys {
+    pub(super) fn new(cluster: &str) -> Self {
+        Self { prefix: format!("nearstate/{cluster}/") }
+    }
+
+    fn created(&self) -> String {
+        format!("{}created", self.prefix)
+    }
+
+    fn head(&self) -> String {
+        format!("{}head", self.prefix)
+    }
+
+    fn snapshot(&self) -> String {
+        format!("{}snapshot", self.prefix)
+    }
+
+    fn command(&self, index: u64) -> String {
+        format!("{}log/{index:016x}", self.prefix)
+    }
+
+    /// The end of the range of commands: `0` follows `/`.
+    fn commands_end(&self) -> String {
+        format!("{}log0", self.prefix)
+    }
+
+    /// Reads everything from a command on, of which a part of the commands is returned.
+    pub(super) fn read(&self, from: u64) -> Value {
+        let commands = json!({ "request_range": {
+            "key": text(self.command(from).as_bytes()),
+            "range_end": text(self.commands_end().as_bytes()),
+            "limit": ENTRIES_READ_MAX.to_string(),
+        } });
+        let (created, head) = (get(&self.created()), get(&self.head()));
+        json!({ "success": [created, head, get(&self.snapshot()), commands] })
+    }
+
+    /// Creates the cluster, unless it exists.
+    pub(super) fn create(&self, hosts: &BTreeSet<u64>) -> Value {
+        let absent = json!({
+            "target": "VERSION", "result": "EQUAL", "key": text(self.created().as_bytes()),
+            "version": "0",
+        });
+        let hosts = serde_json::to_vec(hosts).unwrap_or_default();
+        json!({ "compare": [absent],
+                "success": [put(&self.created(), &hosts), put(&self.head(), b"0")] })
+    }
+
+    /// Appends a command with this index, if the one before it is the last one.
+    pub(super) fn append(&self, index: u64, command: &[u8]) -> Value {
+        let before = index.saturating_sub(1).to_string();
+        let is_last = json!({
+            "target": "VALUE", "result": "EQUAL", "key": text(self.head().as_bytes()),
+            "value": text(before.as_bytes()),
+        });
+        let head = put(&self.head(), index.to_string().as_bytes());
+        json!({ "compare": [is_last], "success": [head, put(&self.command(index), command)] })
+    }
+
+    /// Replaces the snapshot with that revision, and deletes commands that no host needs.
+    pub(super) fn compact(&self, index: u64, state: &[u8], revision: u64) -> Value {
+        let is_same = json!({
+            "target": "MOD", "result": "EQUAL", "key": text(self.snapshot().as_bytes()),
+            "mod_revision": revision.to_string(),
+        });
+        let value = [&index.to_le_bytes(), state].concat();
+        let end = self.command(index.saturating_sub(ENTRIES_KEPT));
+        let delete = json!({ "request_delete_range": {
+            "key": text(self.command(0).as_bytes()), "range_end": text(end.as_bytes()),
+        } });
+        json!({ "compare": [is_same], "success": [put(&self.snapshot(), &value), delete] })
+    }
+
+    /// Watches all keys of the cluster.
+    pub(super) fn watch(&self) -> Value {
+        let mut end = self.prefix.clone();
+        // The character behind `/`.
+        end.pop();
+        end.push('0');
+        json!({ "create_request": {
+            "key": text(self.prefix.as_bytes()), "range_end": text(end.as_bytes()),
+        } })
+    }
+
+    /// What the reply to [`EtcdKeys::read`] says.
+    ///
+    /// # Errors
+    /// What is not as expected: another program has written the keys.
+    pub(super) fn stored(reply: &Value) -> Result<StoredCommands, String> {
+        let values = |at: usize| reply.pointer(&format!("/responses/{at}/response_range/kvs"));
+        let one = |at: usize| values(at).and_then(|all| all.get(0));
+        let mut stored = StoredCommands {
+            term: number(reply.pointer("/header/raft_term")),
+            ..StoredCommands::default()
+        };
+        if let Some(created) = one(0) {
+            let hosts = serde_json::from_slice(&bytes(created, "value")?);
+            stored.created = Some(hosts.map_err(|error| format!("the hosts: {error}"))?);
+        }
+        if let Some(head) = one(1) {
+            let text = String::from_utf8(bytes(head, "value")?).unwrap_or_default();
+            stored.head = text.parse().map_err(|_| format!("{text:?} is no index"))?;
+        }
+        if let Some(snapshot) = one(2) {
+            let value = bytes(snapshot, "value")?;
+            let (index, state) = value.split_first_chunk().ok_or("the snapshot is too short")?;
+            stored.snapshot = Some((u64::from_le_bytes(*index), state.to_vec()));
+            stored.snapshot_revision = number(snapshot.get("mod_revision"));
+        }
+        for command in values(3).and_then(Value::as_array).into_iter().flatten() {
+            let key = String::from_utf8(bytes(command, "key")?).unwrap_or_default();
+            let index = key.rsplit('/').next().unwrap_or_default();
+            let index = u64::from_str_radix(index, 16).map_err(|_| format!("the key {key:?}"))?;
+            stored.commands.push((index, bytes(command, "value")?));
+        }
+        Ok(stored)
+    }
+}
+
+/// True if the comparisons of a transaction held.
+pub(super) fn has_succeeded(reply: &Value) -> bool {
+    reply.get("succeeded").and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// A number, which the gateway writes as text and leaves out if it is 0.
+fn number(value: Option<&Value>) -> u64 {
+    value.and_then(Value::as_str).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The bytes of a field, which the gateway leaves out if there are none.
+fn bytes(of: &Value, name: &str) -> Result<Vec<u8>, String> {
+    let text = of.get(name).and_then(Value::as_str).unwrap_or_default();
+    BASE64.decode(text).map_err(|error| format!("{name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv(key: &str, value: &[u8]) -> Value {
+        json!({ "key": text(key.as_bytes()), "value": text(value), "mod_revision": "7" })
+    }
+
+    fn range(kvs: &[Value]) -> Value {
+        json!({ "response_range": { "kvs": kvs } })
+    }
+
+    #[test]
+    fn a_reply_is_read_or_refused() {
+        let snapshot = [&5_u64.to_le_bytes()[..], b"state"].concat();
+        let reply = json!({ "header": { "raft_term": "3" }, "responses": [
+            range(&[kv("nearstate/east/created", b"[1,2]")]),
+            range(&[kv("nearstate/east/head", b"6")]),
+            range(&[kv("nearstate/east/snapshot", &snapshot)]),
+            range(&[kv("nearstate/east/log/0000000000000006", b"go")]),
+        ] });
+        let stored = EtcdKeys::stored(&reply).unwrap();
+        let wanted = StoredCommands {
+            created: Some([1, 2].into()),
+            head: 6,
+            snapshot: Some((5, b"state".to_vec())),
+            snapshot_revision: 7,
+            commands: vec![(6, b"go".to_vec())],
+            term: 3,
+        };
+        assert_eq!(stored, wanted);
+        assert_eq!(EtcdKeys::stored(&json!({})).unwrap(), StoredCommands::default());
+        for (at, bad) in [
+            (0, kv("nearstate/east/created", b"x")),
+            (1, kv("nearstate/east/head", b"many")),
+            (2, kv("nearstate/east/snapshot", b"short")),
+            (3, kv("nearstate/east/log/last", b"go")),
+            (3, json!({ "key": "!", "value": "" })),
+        ] {
+            let mut reply = reply.clone();
+            reply["responses"][at] = range(&[bad]);
+            assert!(EtcdKeys::stored(&reply).is_err(), "{reply}");
+        }
+    }
+
+    #[test]
+    fn keys_of_commands_are_in_the_order_of_their_indexes() {
+        let keys = EtcdKeys::new("east");
+        let names: Vec<_> = [0, 9, 10, 255, 256, u64::MAX].map(|index| keys.command(index)).into();
+        assert!(names.is_sorted() && names.iter().all(|name| *name < keys.commands_end()));
+    }
+}

@@ -1,0 +1,195 @@
+//! Commands in the order of etcd: Debian's `etcd-server`, three members on loopback addresses, in
+//! memory. Losses of members and of hosts, and damage.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine as _;
+use nearstate_membership::{EtcdEndpoint, EtcdSettings};
+use nearstate_node::EngineEvent;
+
+use crate::fixture::{Cluster, Host, LONG, free_address};
+
+/// Members of etcd.
+struct Etcd {
+    folder: tempfile::TempDir,
+    members: Vec<(SocketAddr, SocketAddr)>,
+    running: Vec<Option<Child>>,
+}
+
+impl Etcd {
+    fn start(count: usize) -> Self {
+        let members: Vec<_> = (0..count).map(|_| (free_address(), free_address())).collect();
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut etcd = Self { folder, running: members.iter().map(|_| None).collect(), members };
+        for number in 0..count {
+            etcd.run(number);
+        }
+        etcd
+    }
+
+    fn run(&mut self, number: usize) {
+        let (clients, peers) = self.members[number];
+        let all = self.members.iter().enumerate();
+        let all: Vec<_> = all.map(|(n, (_, peers))| format!("m{n}=http://{peers}")).collect();
+        let child = Command::new("etcd")
+            .args(["--name", &format!("m{number}"), "--data-dir"])
+            .arg(self.folder.path().join(number.to_string()))
+            .args(["--listen-client-urls", &format!("http://{clients}")])
+            .args(["--advertise-client-urls", &format!("http://{clients}")])
+            .args(["--listen-peer-urls", &format!("http://{peers}")])
+            .args(["--initial-advertise-peer-urls", &format!("http://{peers}")])
+            .args(["--initial-cluster", &all.join(",")])
+            .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = child.expect("etcd is missing: `cargo xtask packages` installs etcd-server");
+        self.running[number] = Some(child);
+    }
+
+    fn kill(&mut self, number: usize) {
+        let mut child = self.running[number].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// The number of keys with a prefix, from the JSON gateway.
+    fn count(&self, prefix: &str) -> u64 {
+        let code = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let (key, end) = (code(prefix), code(&format!("{prefix}~")));
+        let body = format!("{{\"key\":\"{key}\",\"range_end\":\"{end}\",\"count_only\":true}}");
+        let mut stream = TcpStream::connect(self.members[0].0).unwrap();
+        write!(
+            stream,
+            "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        let count = reply.split("\"count\":\"").nth(1).unwrap().split('"').next().unwrap();
+        count.parse().unwrap()
+    }
+
+    fn settings(&self) -> EtcdSettings {
+        let endpoint = |(clients, _): &(SocketAddr, SocketAddr)| {
+            EtcdEndpoint::parse(&format!("http://{clients}")).unwrap()
+        };
+        EtcdSettings { endpoints: self.members.iter().map(endpoint).collect(), tls: None }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for child in self.running.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Three hosts of a cluster in etcd.
+fn hosts(etcd: &Etcd) -> Cluster {
+    let mut cluster = Cluster::new(3);
+    for id in 1..=3 {
+        let host = Host::start_etcd(cluster.config(id), etcd.settings()).unwrap();
+        cluster.hosts.insert(id, host);
+    }
+    let voters: BTreeSet<u64> = (1..=3).collect();
+    // Etcd elects its leader meanwhile, and an attempt without an answer may have created it.
+    while let Err(error) = cluster.hosts[&1].engine.initialize(&voters) {
+        if error.to_string().contains("exists already") {
+            break;
+        }
+    }
+    cluster
+}
+
+#[test]
+fn etcd_orders_the_commands_of_all_hosts_and_loses_none_with_a_member_or_a_host() {
+    let mut etcd = Etcd::start(3);
+    let mut cluster = hosts(&etcd);
+    let voters: BTreeSet<u64> = (1..=3).collect();
+    let again = cluster.hosts[&2].engine.initialize(&voters).unwrap_err();
+    assert!(again.to_string().contains("exists already"), "{again}");
+    std::thread::scope(|scope| {
+        for id in 1..=3_u64 {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                for number in 0..10 {
+                    cluster.propose(id, &format!("{id}:{number}"));
+                }
+            });
+        }
+    });
+    let first = cluster.hosts[&1].until_lines(30);
+    assert_eq!(first.lines().collect::<BTreeSet<_>>().len(), 30, "{first}");
+    for id in 2..=3 {
+        assert_eq!(cluster.hosts[&id].until_lines(30), first);
+    }
+    let status = cluster.hosts[&3].engine.status();
+    assert_eq!((status.voters, status.applied, status.leader), (voters, 30, Some(3)));
+    assert_eq!(cluster.hosts[&1].engine.report_of(2, LONG).unwrap(), "report of 2");
+    // A member of etcd and a host are lost. Each member is the first endpoint of no other host.
+    etcd.kill(0);
+    drop(cluster.hosts.remove(&1));
+    cluster.propose(2, "without a member");
+    let host = Host::start_etcd(cluster.config(1), etcd.settings()).unwrap();
+    cluster.hosts.insert(1, host);
+    let text = cluster.hosts[&1].until(|text, _| text.ends_with("without a member\n"));
+    assert!(text.starts_with(&first), "{text}");
+    // Without a majority nothing is decided, and the engine says so.
+    etcd.kill(1);
+    let host = &cluster.hosts[&3];
+    let refused = host.engine.propose_and_wait(b"lost?".to_vec(), Duration::from_millis(500));
+    assert!(refused.unwrap_err().to_string().contains("does not decide"));
+    host.until(|_, events| matches!(events.last(), Some(EngineEvent::Failed { .. })));
+    assert!(host.engine.status().leader.is_none());
+    etcd.run(1);
+    host.until(|_, events| matches!(events.last(), Some(EngineEvent::Recovered)));
+    cluster.propose(3, "again");
+    for host in cluster.hosts.values() {
+        host.until(|text, _| text.ends_with("again\n"));
+    }
+}
+
+#[test]
+fn etcd_keeps_few_commands_and_a_host_that_was_away_gets_the_snapshot() {
+    let etcd = Etcd::start(1);
+    let mut cluster = hosts(&etcd);
+    drop(cluster.hosts.remove(&2));
+    let mut last = 0;
+    while last < 520 {
+        last = cluster.propose(1, &format!("{last}"));
+    }
+    let text = cluster.hosts[&1].until_lines(520);
+    let host = Host::start_etcd(cluster.config(2), etcd.settings()).unwrap();
+    assert_eq!(host.until_lines(520), text);
+    let count = etcd.count("nearstate/east/log/");
+    assert!((100..=200).contains(&count), "{count} commands are kept");
+}
+
+#[test]
+fn a_host_refuses_an_etcd_that_lost_its_commands() {
+    let mut etcd = Etcd::start(1);
+    let cluster = hosts(&etcd);
+    cluster.propose(1, "one");
+    cluster.propose(1, "two");
+    etcd.kill(0);
+    std::fs::remove_dir_all(etcd.folder.path().join("0")).unwrap();
+    etcd.run(0);
+    let host = &cluster.hosts[&2];
+    host.until(|_, events| match events.last() {
+        Some(EngineEvent::Failed { reason }) => reason.contains("restored from an older copy"),
+        Some(
+            EngineEvent::Recovered | EngineEvent::Applied { .. } | EngineEvent::Restored { .. },
+        )
+        | None => false,
+    });
+}
