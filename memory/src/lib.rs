@@ -68,6 +68,7 @@ pub use log::reader::{LogRead, LogReader, PositionState};
 pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
+pub use namespace::rules::{NewPolicy, ReplicationPolicy};
 pub use numa_policy::{NumaPolicy, PagesByNode};
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
 pub use region::catalog_use::{is_end_of_namespace, namespace_removed};

@@ -9,14 +9,15 @@ use std::path::Path;
 
 use nearstate_memory::PagesByNode;
 use nearstate_memory::{
-    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, RegionFiles,
-    RemovedRegion,
+    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, NewPolicy,
+    RegionFiles, RemovedRegion, ReplicationPolicy,
 };
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::index::internal::{INTERNAL_PREFIX, InternalCache};
 use crate::index::schema::TagSchema;
+use crate::namespace_rules::NamespaceRules;
 use crate::record::{Form, Kind};
 use crate::session::buffers::BufferCache;
 use crate::session::own_changes::{OwnChange, OwnChanges};
@@ -226,8 +227,14 @@ impl Session {
         Region { memory: self.member.region() }
     }
 
-    /// Opens a namespace, and creates it first if it does not exist.
-    pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+    /// Opens a namespace, and creates it first if it does not exist: with this policy, or with that
+    /// of the region's rules.
+    pub(crate) fn open_namespace(
+        &self,
+        name: &str,
+        schema: &Schema,
+        policy: Option<ReplicationPolicy>,
+    ) -> Result<Namespace> {
         if is_internal(name.as_bytes()) {
             return Err(Error::BadArgument {
                 detail: format!(
@@ -237,7 +244,14 @@ impl Session {
             });
         }
         let code = schema.kind.code();
-        let (index, kind) = self.member.open_namespace(name.as_bytes(), code)?;
+        let by_rules = |text: &str| match schema.kind {
+            Kind::Counters => ReplicationPolicy::Local, // Adds are not transactions.
+            Kind::Value | Kind::Blocks | Kind::Mixed => {
+                NamespaceRules::of_text(text).policy_for(name)
+            }
+        };
+        let policy = policy.map_or(NewPolicy::ByRules(&by_rules), NewPolicy::Chosen);
+        let (index, kind) = self.member.open_namespace_with(name.as_bytes(), code, policy)?;
         match Kind::of(kind) {
             Some(kind) if kind == schema.kind => Ok(Namespace { index, kind }),
             Some(kind) => Err(Error::WrongKind {

@@ -165,7 +165,8 @@ impl Session {
             }
             None => self.begin_own_log(&following, (view, when_full))?,
         };
-        self.open_to_writers()?;
+        // Not those that were created since: they are not logged yet.
+        self.open_to_writers(|flags| flags & namespace_flags::LOGGED != 0)?;
         self.member.set_follow_state(None)?;
         Ok(takeover)
     }
@@ -293,6 +294,8 @@ impl Session {
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
         self.member.begin_demotion()?;
+        // Each later namespace is one of a copy.
+        self.member.wait_for_creations()?;
         for (_, namespace) in self.namespaces()? {
             let flags = self.member.namespace_flags(namespace.index)?;
             if flags & (namespace_flags::LOGGED | namespace_flags::FOLLOWED) != 0 {

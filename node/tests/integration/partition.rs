@@ -12,8 +12,8 @@ use nearstate_node::{
     FollowTarget, Freeze, Partition, PartitionInput, PartitionOptions, PeerEvent, PeerListener,
 };
 use nearstate_store::{
-    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, ReceiptState, Region,
-    Schema, Session, lease_clock,
+    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, NamespaceRules,
+    ReceiptState, Region, ReplicationPolicy, Schema, Session, lease_clock,
 };
 
 const CLUSTER: [u8; 16] = *b"0123456789abcdef";
@@ -61,7 +61,7 @@ impl TestHost {
             partition: 7,
             host: name.to_owned(),
             lease: Duration::from_millis(400),
-            namespaces: vec!["*".to_owned()],
+            namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             members_max: 4,
             tls: None,
             on_event,

@@ -30,6 +30,8 @@ mod scattered_memory;
 mod hostile;
 #[cfg(feature = "crash-points")]
 mod killed_collection;
+#[cfg(feature = "crash-points")]
+mod killed_policy;
 mod killed_tag_declaration;
 #[cfg(feature = "crash-points")]
 mod killed_takeover;
@@ -40,6 +42,7 @@ mod namespace_limits;
 mod namespace_removal;
 mod notifications;
 mod objects;
+mod policies;
 mod readme;
 mod records;
 mod scans;

@@ -12,6 +12,7 @@ use nearstate_cluster::{
 use nearstate_membership::{MemberTls, RaftMember};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
+use nearstate_store::{NamespaceRules, ReplicationPolicy};
 use serde::Deserialize;
 
 use crate::settings::parse_time;
@@ -51,6 +52,10 @@ struct RawCluster {
     directory: String,
     #[serde(default = "default_namespaces")]
     namespaces: Vec<String>,
+    #[serde(default)]
+    replicated: Vec<String>,
+    #[serde(default)]
+    local: Vec<String>,
     #[serde(default)]
     insecure: bool,
 }
@@ -111,6 +116,18 @@ fn default_region_max() -> String {
     "1GiB".to_owned()
 }
 
+/// The rules for namespaces: the lists are tried in this order.
+fn rules_of(
+    lists: [(ReplicationPolicy, Vec<String>); 3],
+) -> std::result::Result<NamespaceRules, String> {
+    let all = lists
+        .into_iter()
+        .flat_map(|(policy, patterns)| patterns.into_iter().map(move |pattern| (policy, pattern)));
+    let rules = NamespaceRules::new(all).map_err(|error| error.to_string())?;
+    rules.check_size().map_err(|error| error.to_string())?;
+    Ok(rules)
+}
+
 /// A host of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileHost {
@@ -140,7 +157,7 @@ pub(crate) struct ClusterFile {
     pub(crate) election: Duration,
     pub(crate) hosts: Vec<FileHost>,
     pub(crate) partitions: Vec<FilePartition>,
-    pub(crate) namespaces: Vec<String>,
+    pub(crate) namespaces: NamespaceRules,
     pub(crate) config: ClusterConfig,
     regions: String,
     directory: String,
@@ -200,7 +217,11 @@ impl ClusterFile {
             election,
             hosts,
             partitions,
-            namespaces: cluster.namespaces,
+            namespaces: rules_of([
+                (ReplicationPolicy::Local, cluster.local),
+                (ReplicationPolicy::Replicated, cluster.replicated),
+                (ReplicationPolicy::Async, cluster.namespaces),
+            ])?,
             config,
             regions: cluster.regions,
             directory: cluster.directory,
