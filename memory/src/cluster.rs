@@ -228,6 +228,16 @@ impl Member {
         self.check_not_truncated()
     }
 
+    /// The cluster to which the region was ever bound.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bound_cluster(&self) -> Result<Option<[u8; 16]>> {
+        let load = |at| Ok::<_, Corruption>(self.map().word(at)?.load(Ordering::Acquire));
+        let id = u128::from(load(CLUSTER_ID)?) | u128::from(load(CLUSTER_ID + 8)?) << 64;
+        Ok((id != 0).then(|| id.to_le_bytes()))
+    }
+
     /// True if the region was bound to this cluster since the machine was started: before that, its
     /// content may be that of another moment.
     ///

@@ -64,7 +64,7 @@ pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
 pub use log::entry::{LogEntry, LoggedRecord, log_mark};
-pub use log::reader::{LogRead, LogReader, PositionState};
+pub use log::reader::{LogProgress, LogRead, LogReader, LogWaiter, PositionState};
 pub use member::advisory_lock::AdvisoryLock;
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;

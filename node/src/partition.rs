@@ -208,8 +208,8 @@ impl Partition {
     /// clients reach the owner. A copy that cannot continue joins.
     ///
     /// # Errors
-    /// `BadArgument`: a higher view was seen, or the region is an owner's; those of
-    /// [`Partition::demote`].
+    /// `BadArgument`: a higher view was seen, or the region is an owner's, or has records of no
+    /// cluster; those of [`Partition::demote`].
     pub fn follow(&self, target: &FollowTarget<'_>) -> Result<()> {
         let FollowTarget { view, address, clients, discards } = *target;
         self.stop_serving();
@@ -226,6 +226,7 @@ impl Partition {
             }
             Some(FollowState::Joining | FollowState::Extending | FollowState::Full) | None => {}
         }
+        session.check_disposable(self.group.cluster_id)?;
         session.set_owner_address(clients)?;
         self.group.clear_floor();
         self.member.set(Some(OwnerTarget { view, address: address.to_owned(), discards }));

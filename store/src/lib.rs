@@ -58,6 +58,7 @@ pub use index::{ordered, search};
 pub use log::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
 pub use log::entry::{StreamedChange, StreamedRecord, StreamedVersions};
 pub use log::receipt::{Receipt, ReceiptState};
+pub use log::waits::{ReceiptWait, ReceiptWaits};
 pub use namespace_rules::NamespaceRules;
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, FollowPosition, FollowState, Following, Inspection, LogIdentity,
@@ -81,7 +82,7 @@ pub use repair::{RepairReport, repair_with};
 pub use scan::{Buckets, Pattern, RecordCounts, Scan};
 pub use session::buffers::Metadata;
 pub use session::own_changes::OwnChange;
-pub use session::{Namespace, Region, Schema, Session};
+pub use session::{CommitWait, Namespace, REPLICATION_WAIT_MAX, Region, Schema, Session};
 pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;
 pub use tags::lookup::Values;

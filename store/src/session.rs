@@ -6,6 +6,7 @@ pub(crate) mod copies;
 
 use std::cell::Cell;
 use std::path::Path;
+use std::time::Duration;
 
 use nearstate_memory::PagesByNode;
 use nearstate_memory::{
@@ -109,6 +110,8 @@ impl Region {
             internal: InternalCache::default(),
             own_changes: OwnChanges::default(),
             last_position: Cell::new(0),
+            owed_position: Cell::new(0),
+            commit_wait: Cell::default(),
             is_follower: Cell::new(false),
         })
     }
@@ -172,8 +175,43 @@ pub struct Session {
     pub(crate) own_changes: OwnChanges,
     /// The position in the log of its last commit there, or 0.
     pub(crate) last_position: Cell<u64>,
+    /// The position of its last commit in a namespace whose commits wait, unless that was waited
+    /// for; or 0.
+    pub(crate) owed_position: Cell<u64>,
+    /// Which commits wait, and for how long at most.
+    pub(crate) commit_wait: Cell<WaitRule>,
     /// True while it applies the log of another region.
     pub(crate) is_follower: Cell<bool>,
+}
+
+/// Which commits of a session return only when they are replicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitWait {
+    /// Those that change a namespace with the policy
+    /// [`Replicated`](ReplicationPolicy::Replicated).
+    #[default]
+    ByNamespace,
+    /// None: the caller waits by itself ([`Session::take_owed_receipt`]).
+    Never,
+    /// All that change a logged namespace.
+    Always,
+}
+
+/// Which commits wait, and for how long at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitRule {
+    pub(crate) wait: CommitWait,
+    pub(crate) limit: Duration,
+}
+
+/// How long a commit waits until it is replicated, unless the caller says otherwise: some
+/// heartbeats of a lease of 300 ms, and longer than a round trip between sites.
+pub const REPLICATION_WAIT_MAX: Duration = Duration::from_secs(1);
+
+impl Default for WaitRule {
+    fn default() -> Self {
+        Self { wait: CommitWait::default(), limit: REPLICATION_WAIT_MAX }
+    }
 }
 
 /// The schema of the records of a namespace.

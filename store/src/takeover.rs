@@ -257,6 +257,31 @@ impl Session {
         self.member.is_bound(cluster_id)
     }
 
+    /// Checks that a region may be discarded to become a copy of this cluster: what an ordinary
+    /// region, or one of another cluster, has is nowhere else.
+    ///
+    /// # Errors
+    /// `BadArgument`: it has records, and what to do; `Damaged`.
+    pub fn check_disposable(&self, cluster_id: [u8; 16]) -> Result<()> {
+        let bound = self.member.bound_cluster()?;
+        if bound == Some(cluster_id) || self.following()?.is_some() {
+            return Ok(());
+        }
+        let whose = if bound.is_none() { "to no cluster" } else { "to another cluster" };
+        for (name, namespace) in self.namespaces()? {
+            if !self.is_empty(namespace)? {
+                let detail = format!(
+                    "the region has records (namespace {name:?}) and belongs {whose}: as a copy of \
+                     the partition it would lose them. Move its file away or set cluster.regions to \
+                     another path, and restart this host; to keep them, create a cluster in which \
+                     this host is the first one of the partition's group"
+                );
+                return Err(Error::BadArgument { detail });
+            }
+        }
+        Ok(())
+    }
+
     /// The content of the region is that of a copy of this cluster from now on.
     ///
     /// # Errors

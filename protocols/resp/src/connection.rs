@@ -1,10 +1,12 @@
 //! One client connection: parses requests, executes them, and writes replies and messages.
 
+mod held;
 mod prefetch;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
+use crate::connection::held::{HeldReplies, OwedReply};
 use crate::connection_state::{
     CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest, ReplyMode,
 };
@@ -23,7 +25,7 @@ use nearstate_node::executor::{is_due, sleep};
 use nearstate_node::{
     ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
-use nearstate_store::since_boot;
+use nearstate_store::{Receipt, since_boot};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -52,6 +54,10 @@ pub(crate) struct RespConnection {
     requests: u64,
     /// The current task has written a part of its reply.
     is_reply_begun: bool,
+    /// The last commit of the current task that waits until it is replicated.
+    task_receipt: Receipt,
+    /// Replies whose commits are not replicated yet.
+    held: Option<HeldReplies>,
 }
 
 impl RespConnection {
@@ -59,7 +65,16 @@ impl RespConnection {
     pub(crate) fn new(core: Rc<CoreContext>, connection: ConnectionState) -> Self {
         let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
         parser.set_unauthenticated(connection.user.is_none());
-        Self { core, connection, parser, prefetched: 0, requests: 0, is_reply_begun: false }
+        Self {
+            core,
+            connection,
+            parser,
+            prefetched: 0,
+            requests: 0,
+            is_reply_begun: false,
+            task_receipt: Receipt::NONE,
+            held: None,
+        }
     }
 
     /// Executes one request.
@@ -179,10 +194,14 @@ impl RespConnection {
         if self.connection.mailbox.is_ended() {
             return Some(Poll::Ready(NextAction::Close));
         }
-        let max = self.core.answer_bytes_max();
+        let (max, from) = (self.core.answer_bytes_max(), output.len());
         let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
         let mark = reply.mark();
+        let session = self.core.core.session();
+        // What another connection of the core has left.
+        session.take_owed_receipt();
         let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
+        self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
         if result.is_ok() && (reply.is_over() || task.collected() > max) {
             result = Err(too_long(max, None));
         }
@@ -216,8 +235,44 @@ impl RespConnection {
             end_skip(&mut self.connection);
         }
         self.connection.task = None;
-        self.is_reply_begun = false;
+        let is_begun = std::mem::take(&mut self.is_reply_begun);
+        let receipt = std::mem::take(&mut self.task_receipt);
+        if receipt != Receipt::NONE {
+            let owed = vec![OwedReply { from, to: output.len(), receipt, is_begun }];
+            self.hold(output, owed, NextAction::Read);
+            return Some(Poll::Ready(NextAction::Work));
+        }
         Some(Poll::Ready(NextAction::Read))
+    }
+
+    /// Holds the replies from the first of these on until their commits are replicated.
+    #[cold]
+    fn hold(&mut self, output: &mut Vec<u8>, owed: Vec<OwedReply>, next: NextAction) {
+        let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
+        match self.core.server.receipts.wait(self.core.core.session(), last) {
+            Ok(wait) => self.held = Some(HeldReplies::take(output, owed, wait, next)),
+            Err(error) => {
+                // Without a thread nothing can be said about the commits.
+                output.truncate(owed.first().map_or(output.len(), |first| first.from));
+                let error = ErrorReply::from(error);
+                ReplyWriter::new(output, self.connection.protocol).error(error.text());
+                self.connection.is_closing = true;
+            }
+        }
+    }
+
+    /// Sends held replies, if there are some, once their commits are replicated.
+    fn release(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
+        let held = self.held.as_mut()?;
+        if self.connection.mailbox.poll_end(cx).is_ready() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
+        if output.len() >= OUTPUT_HIGH_WATER_BYTES || held.poll(cx).is_pending() {
+            return Some(Poll::Pending);
+        }
+        let held = self.held.take()?;
+        let next = held.release(self.core.core.session(), self.connection.protocol, output);
+        Some(Poll::Ready(next))
     }
 }
 
@@ -226,6 +281,9 @@ impl ConnectionHandler for RespConnection {
         self.core.begin();
         let mut taken = 0;
         self.prefetched = 0;
+        let mut owed = Vec::new();
+        // What another connection of the core has left.
+        self.core.core.session().take_owed_receipt();
         let then = loop {
             if output.len() >= OUTPUT_HIGH_WATER_BYTES {
                 break NextAction::Read;
@@ -240,7 +298,13 @@ impl ConnectionHandler for RespConnection {
                             prefetch::prefetch_keys(&self.core.records, rest).saturating_sub(1);
                     }
                     let args = self.parser.args(rest);
+                    let from = output.len();
                     Self::answer(&self.core, &mut self.connection, args, output);
+                    let receipt = self.core.core.session().take_owed_receipt();
+                    if receipt != Receipt::NONE {
+                        let is_begun = false;
+                        owed.push(OwedReply { from, to: output.len(), receipt, is_begun });
+                    }
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
@@ -259,7 +323,12 @@ impl ConnectionHandler for RespConnection {
             }
         };
         self.core.count_lookups();
-        Consumed { bytes: taken, next: then }
+        if owed.is_empty() {
+            return Consumed { bytes: taken, next: then };
+        }
+        self.hold(output, owed, then);
+        let next = if self.held.is_some() { NextAction::Work } else { NextAction::Close };
+        Consumed { bytes: taken, next }
     }
 
     fn is_unauthenticated(&self) -> bool {
@@ -267,10 +336,14 @@ impl ConnectionHandler for RespConnection {
     }
 
     fn buffered_bytes(&self) -> usize {
-        self.parser.memory_bytes() + self.connection.memory_bytes()
+        let held = self.held.as_ref().map_or(0, HeldReplies::bytes);
+        self.parser.memory_bytes() + self.connection.memory_bytes() + held
     }
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
+        if let Some(then) = self.release(cx, output) {
+            return then;
+        }
         if let Some(then) = self.resume(cx, output) {
             return then;
         }

@@ -11,7 +11,7 @@ use crate::monitors::Monitors;
 use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
-use crate::replication::Replicas;
+use crate::replication::{ReceiptQueue, Replicas};
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
 use nearstate_node::metrics::Distribution;
@@ -160,6 +160,8 @@ pub struct RespServer {
     pub monitors: Monitors,
     /// `WAIT` and `ROLE`.
     pub replicas: Replicas,
+    /// Replies that wait for their receipts.
+    pub receipts: ReceiptQueue,
     /// `CLIENT TRACKING`.
     pub tracking: Tracking,
     /// `LATENCY`.
@@ -245,6 +247,7 @@ impl RespServer {
             pause: ClientPause::default(),
             monitors: Monitors::default(),
             replicas: Replicas::default(),
+            receipts: ReceiptQueue::default(),
             tracking: Tracking::default(),
             latency: LatencyMonitor::default(),
             clients: Mutex::default(),
