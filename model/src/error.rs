@@ -235,16 +235,8 @@ impl fmt::Display for Error {
             Self::Stalled { holder } => stalled(f, holder),
             Self::NotOwner { namespace, address } => not_owner(f, namespace, address.as_deref()),
             Self::Fenced { namespace } => fenced(f, namespace),
-            Self::NotReplicated { position, waited_ms } => write!(
-                f,
-                "the commit at position {position} is made on this host, and was not replicated \
-                 within {waited_ms} ms: ask for its receipt again, and do not repeat it"
-            ),
-            Self::Lost { position } => write!(
-                f,
-                "the commit at position {position} is lost: another host owns the records without \
-                 it, or the log gave it up. Read them again, then repeat it"
-            ),
+            Self::NotReplicated { position, waited_ms } => not_replicated(f, *position, *waited_ms),
+            Self::Lost { position } => lost(f, *position),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
@@ -289,6 +281,22 @@ fn stalled(f: &mut fmt::Formatter<'_>, holder: &Holder) -> fmt::Result {
         f,
         "{holder} is alive but stopped while it holds a lock that this write needs: let it run \
          (kill -CONT) or end it (kill -KILL), then try again"
+    )
+}
+
+fn not_replicated(f: &mut fmt::Formatter<'_>, position: u64, waited_ms: u64) -> fmt::Result {
+    write!(
+        f,
+        "the commit at position {position} is made on this host, and was not replicated within \
+         {waited_ms} ms: ask for its receipt again, and do not repeat it"
+    )
+}
+
+fn lost(f: &mut fmt::Formatter<'_>, position: u64) -> fmt::Result {
+    write!(
+        f,
+        "the commit at position {position} is lost: another host owns the records without it, or \
+         the log gave it up. Read them again, then repeat it"
     )
 }
 

@@ -121,8 +121,8 @@ impl Wake for Signal {
 /// A set of receipts whose descriptor is readable when one of them may be decided.
 ///
 /// Wait until the descriptor ([`AsFd`]) is readable, level- or edge-triggered, then call
-/// [`ReceiptFd::next`] until it returns `None`: that makes the descriptor unreadable. Do not read or
-/// write the descriptor.
+/// [`ReceiptFd::next`] until it returns `None`: that makes the descriptor unreadable. Do not read
+/// or write the descriptor.
 pub struct ReceiptFd {
     shared: Arc<NotifierThread>,
     signal: Arc<Signal>,

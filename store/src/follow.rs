@@ -255,12 +255,9 @@ impl Session {
     pub(crate) fn open_to_writers(&self, is_opened: impl Fn(u64) -> bool) -> Result<usize> {
         let followed = self.followed_namespaces()?;
         for (_, namespace) in &followed {
-            if !is_opened(self.member.namespace_flags(namespace.index)?) {
-                continue;
+            if is_opened(self.member.namespace_flags(namespace.index)?) {
+                self.member.open_to_writers(namespace.index)?;
             }
-            self.member.update_namespace_flags(namespace.index, |word| {
-                word & !namespace_flags::FOLLOWED
-            })?;
         }
         Ok(followed.len())
     }
@@ -424,11 +421,8 @@ impl Follower<'_> {
                 return Err(Error::BadArgument { detail });
             }
         }
-        let is_taken = self
-            .namespaces
-            .iter()
-            .any(|(number, known)| known.namespace == namespace && *number != followed.number);
-        if is_taken {
+        let mut known = self.namespaces.iter();
+        if known.any(|(at, one)| one.namespace == namespace && *at != followed.number) {
             const TWICE: Corruption = Corruption("the source has two namespaces of one name");
             return Err(TWICE.into());
         }

@@ -1,6 +1,6 @@
 //! Rules by which new namespaces are replicated: patterns of names, each with a policy. A region of
-//! a cluster holds them as text, one rule in each line: the word of the policy, a space, the pattern
-//! (`docs/decisions/029-policies.md`).
+//! a cluster holds them as text, one rule in each line: the word of the policy, a space, the
+//! pattern (`docs/decisions/029-policies.md`).
 
 use std::fmt::Write as _;
 
@@ -44,16 +44,17 @@ impl NamespaceRules {
         Self::new([(policy, pattern.to_owned())].into_iter().chain(self.rules.iter().cloned()))
     }
 
-    /// Checks that a region has room for the text.
+    /// Checks that a region has room for the text, beside `reserved` bytes of others.
     ///
     /// # Errors
     /// `BadArgument`.
-    pub fn check_size(&self) -> Result<()> {
+    pub fn check_size(&self, reserved: u64) -> Result<()> {
         let bytes = self.text().len() as u64;
-        if bytes > NAMESPACE_RULES_BYTES_MAX {
+        let most = NAMESPACE_RULES_BYTES_MAX.saturating_sub(reserved);
+        if bytes > most {
             let detail = format!(
                 "the patterns of namespaces take {bytes} bytes, and a region has room for \
-                 {NAMESPACE_RULES_BYTES_MAX}: use fewer or shorter ones"
+                 {most}: use fewer or shorter ones"
             );
             return Err(Error::BadArgument { detail });
         }
@@ -115,8 +116,8 @@ mod tests {
         for pattern in ["", "a\nb", "a\0b"] {
             assert!(rules(&[(ReplicationPolicy::Async, pattern)]).is_err(), "{pattern:?}");
         }
-        let long = "x".repeat(NAMESPACE_RULES_BYTES_MAX as usize);
-        let size = |pattern: &str| rules(&[(ReplicationPolicy::Async, pattern)])?.check_size();
+        let long = "x".repeat(usize::try_from(NAMESPACE_RULES_BYTES_MAX).unwrap());
+        let size = |pattern: &str| rules(&[(ReplicationPolicy::Async, pattern)])?.check_size(0);
         assert!(size(&long).is_err());
         assert!(size(&long[..900]).is_ok());
     }

@@ -9,7 +9,6 @@
 //! | replicated | refused | commits wait no longer | |
 
 use nearstate_memory::ReplicationPolicy;
-use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result};
 
 use crate::log::consumer::WhenFull;
@@ -130,9 +129,7 @@ impl Session {
         }
         for (_, namespace) in self.followed_namespaces()? {
             self.stream(namespace, WhenFull::Refuse)?;
-            self.member.update_namespace_flags(namespace.index, |flags| {
-                flags & !namespace_flags::FOLLOWED
-            })?;
+            self.member.open_to_writers(namespace.index)?;
         }
         Ok(())
     }

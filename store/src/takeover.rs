@@ -272,9 +272,9 @@ impl Session {
             if !self.is_empty(namespace)? {
                 let detail = format!(
                     "the region has records (namespace {name:?}) and belongs {whose}: as a copy of \
-                     the partition it would lose them. Move its file away or set cluster.regions to \
-                     another path, and restart this host; to keep them, create a cluster in which \
-                     this host is the first one of the partition's group"
+                     the partition it would lose them. Move its file away, or set cluster.regions \
+                     to another path, and restart this host; to keep them, create a cluster in \
+                     which this host is the first one of the partition's group"
                 );
                 return Err(Error::BadArgument { detail });
             }

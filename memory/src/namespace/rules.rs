@@ -88,28 +88,36 @@ pub(super) struct Birth {
     is_local: bool,
 }
 
+/// Words of a place: check value, number of the change, bytes of the text, the text.
+const PLACE_WORDS: usize = 3 + NAMESPACE_RULES_BYTES_MAX as usize / 8;
+
+const DAMAGED: Corruption = Corruption("the rules of new namespaces are damaged");
+
 /// The rules in one place, and how often they had been changed then. `None`: none are there, or
 /// some that were not stored completely.
 fn rules_at(map: &Map, at: u64) -> Result<Option<(u64, String)>, Corruption> {
-    let load = |at: u64| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
-    let (check, change, bytes) = (load(at)?, load(at + 8)?, load(at + 16)?);
-    if check == 0 || bytes > NAMESPACE_RULES_BYTES_MAX {
-        return Ok(None);
+    let words = map.words::<PLACE_WORDS>(at)?.each_ref().map(|word| word.load(Ordering::Acquire));
+    let [check, change, bytes, ref text @ ..] = words;
+    if change == 0 {
+        return if words == [0; PLACE_WORDS] { Ok(None) } else { Err(DAMAGED) };
     }
-    let mut text = Vec::new();
-    for word in (0..bytes).step_by(8) {
-        text.extend_from_slice(&load(at + 24 + word)?.to_le_bytes());
+    let number = unseal(change, DAMAGED.0)?;
+    if check == 0 {
+        return Ok(None); // Its writer was killed.
     }
-    text.truncate(usize::try_from(bytes).unwrap_or(0));
-    if check_of(change, &text) != check {
-        return Ok(None);
+    if check != check_of(&words) || bytes > NAMESPACE_RULES_BYTES_MAX {
+        return Err(DAMAGED);
     }
-    Ok(String::from_utf8(text).ok().map(|text| (change, text)))
+    let mut text: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).collect();
+    text.truncate(bytes as usize);
+    String::from_utf8(text).map(|text| Some((number, text))).map_err(|_| DAMAGED)
 }
 
-fn check_of(change: u64, text: &[u8]) -> u64 {
+/// The check value of all words but the first.
+fn check_of(words: &[u64; PLACE_WORDS]) -> u64 {
+    let bytes: Vec<u8> = words.iter().skip(1).flat_map(|word| word.to_le_bytes()).collect();
     // Not 0, which stands for no rules.
-    xxh3_64(&[&change.to_le_bytes(), text].concat()) | 1
+    xxh3_64(&bytes) | 1
 }
 
 /// The place of the current rules, their number and their text.
@@ -127,23 +135,19 @@ fn current(map: &Map) -> Result<Option<(u64, u64, String)>, Corruption> {
 
 /// For the check: of the two places one may have been left by a process that was killed.
 pub(crate) fn check_rules(map: &Map) -> Result<(), Corruption> {
-    let mut is_used = false;
-    for at in NAMESPACE_RULES {
-        is_used |= map.word(at)?.load(Ordering::Acquire) != 0;
-    }
-    if is_used && current(map)?.is_none() {
-        return Err(Corruption("the rules of new namespaces are damaged"));
-    }
-    Ok(())
+    current(map).map(drop)
 }
 
-/// For the repair: damaged rules are removed. True if there were some.
+/// For the repair: if rules are damaged, all are removed, because older ones may be wrong. True if
+/// there were some.
 pub(crate) fn repair_rules(map: &Map) -> Result<bool, Corruption> {
     if check_rules(map).is_ok() {
         return Ok(false);
     }
     for at in NAMESPACE_RULES {
-        map.word(at)?.store(0, Ordering::Release);
+        for word in map.words::<PLACE_WORDS>(at)? {
+            word.store(0, Ordering::Release);
+        }
     }
     Ok(true)
 }
@@ -154,7 +158,6 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn namespace_rules(&self) -> Result<Option<String>> {
-        check_rules(self.map())?;
         Ok(current(self.map())?.map(|(_, _, text)| text))
     }
 
@@ -192,23 +195,25 @@ impl Member {
         }
         let [one, other] = NAMESPACE_RULES;
         let at = if present.is_some_and(|(at, _, _)| at == one) { other } else { one };
-        let store = |at: u64, value: u64| -> Result<(), Corruption> {
-            map.word(at)?.store(value, Ordering::Release);
-            Ok(())
-        };
-        store(at, 0)?;
-        crash_point!("rules.begun");
-        for (to, chunk) in (at + 24..).step_by(8).zip(text.as_bytes().chunks(8)) {
+        let mut words = [0; PLACE_WORDS];
+        let [_, number, bytes, filled @ ..] = &mut words;
+        (*number, *bytes) = (seal(change), text.len() as u64);
+        for (to, chunk) in filled.iter_mut().zip(text.as_bytes().chunks(8)) {
             let mut word = [0; 8];
             for (to, from) in word.iter_mut().zip(chunk) {
                 *to = *from;
             }
-            store(to, u64::from_le_bytes(word))?;
+            *to = u64::from_le_bytes(word);
         }
-        store(at + 8, change)?;
-        store(at + 16, text.len() as u64)?;
-        crash_point!("rules.filled");
-        store(at, check_of(change, text.as_bytes()))?;
+        let [check, place @ ..] = map.words::<PLACE_WORDS>(at)?;
+        check.store(0, Ordering::Release);
+        crash_point!("rules.begun");
+        // The number first: a place without one has nothing.
+        for (word, value) in place.iter().zip(words.iter().skip(1)) {
+            word.store(*value, Ordering::Release);
+            crash_point!("rules.filled");
+        }
+        check.store(check_of(&words), Ordering::Release);
         crash_point!("rules.stored");
         Ok(())
     }
@@ -232,7 +237,6 @@ impl Member {
         let (wanted, is_chosen) = match policy {
             NewPolicy::Internal => return Ok(Birth::default()),
             NewPolicy::ByRules(policy_of) => {
-                check_rules(map)?;
                 let rules = current(map)?;
                 (rules.map_or(ReplicationPolicy::Local, |(_, _, text)| policy_of(&text)), false)
             }
@@ -293,6 +297,20 @@ impl Member {
     pub fn replication_policy(&self, namespace: u32) -> Result<ReplicationPolicy, Corruption> {
         let word = map_word(self.map(), catalog_at(entry_of(namespace)) + CATALOG_FLAGS)?;
         Ok(policy_of(unseal(word, "the flags of a namespace have a flipped bit")?))
+    }
+
+    /// A followed namespace may be written from here on. Without a log its commits have nothing to
+    /// wait for.
+    ///
+    /// # Errors
+    /// As [`Member::update_namespace_flags`].
+    pub fn open_to_writers(&self, namespace: u32) -> Result<()> {
+        let changed = self.update_namespace_flags(namespace, |flags| {
+            let is_logged = flags & namespace_flags::LOGGED != 0;
+            let waits = if is_logged { 0 } else { namespace_flags::REPLICATED };
+            flags & !(namespace_flags::FOLLOWED | waits)
+        });
+        changed.map(drop)
     }
 
     /// Stores whether commits in a logged or followed namespace wait until they are replicated.

@@ -33,9 +33,6 @@ use crate::usage::{self, ALL_COUNTED};
 
 const PAGE: u64 = 4096;
 
-/// Flags of a namespace are less, without the count of its schemas.
-const FLAGS_END: u64 = namespace_flags::REPLICATED << 1;
-
 /// Flags of a namespace are less if its tags were declared less than a million times.
 const SCHEMAS_MAX: u64 = namespace_flags::GENERATION << 20;
 
@@ -260,7 +257,12 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
 /// Corrects the flags of a namespace. Of two values that are possible, one counts more schemas than
 /// a namespace ever has.
 fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
-    let is_known = |flags: u64| flags & (namespace_flags::GENERATION - 1) < FLAGS_END;
+    let is_known = |flags: u64| {
+        let has = |flag: u64| flags & flag != 0;
+        let is_logged = has(namespace_flags::LOGGED);
+        (is_logged || !has(namespace_flags::LOSSLESS))
+            && (is_logged || has(namespace_flags::FOLLOWED) || !has(namespace_flags::REPLICATED))
+    };
     let few_schemas = |values: &[u64]| {
         let mut found = values.iter().copied().filter(|flags| *flags < SCHEMAS_MAX);
         found.next().filter(|_| found.next().is_none())

@@ -2,6 +2,7 @@
 
 mod held;
 mod prefetch;
+mod task;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
@@ -16,7 +17,6 @@ use crate::parse::{Args, ParseResult, RequestParser};
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::SlowLogEntry;
-use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
 use nearstate_local_transport::response_line;
 use nearstate_model::invariant;
@@ -187,92 +187,6 @@ impl RespConnection {
             return Some(NextAction::SendDescriptors);
         }
         (connection.task.is_some() || connection.postponed.is_some()).then_some(NextAction::Work)
-    }
-
-    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
-        let task = self.connection.task.as_mut()?;
-        if self.connection.mailbox.is_ended() {
-            return Some(Poll::Ready(NextAction::Close));
-        }
-        let (max, from) = (self.core.answer_bytes_max(), output.len());
-        let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
-        let mark = reply.mark();
-        let session = self.core.core.session();
-        // What another connection of the core has left.
-        session.take_owed_receipt();
-        let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
-        self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
-        if result.is_ok() && (reply.is_over() || task.collected() > max) {
-            result = Err(too_long(max, None));
-        }
-        match result {
-            Ok(TaskProgress::More) => {
-                if self.connection.reply_mode.is_limited() {
-                    reply.rewind(mark);
-                }
-                self.is_reply_begun |= reply.mark() != mark;
-                return Some(Poll::Ready(NextAction::Work));
-            }
-            Ok(TaskProgress::Done) => {}
-            Err(_) if self.is_reply_begun => {
-                // The client waits for the rest, and would take an error for a part of it.
-                reply.rewind(mark);
-                return Some(Poll::Ready(NextAction::Close));
-            }
-            Err(error) => {
-                reply.rewind(mark);
-                reply.error(error.text());
-                if self.connection.tracking.as_ref().is_some_and(|options| options.is_starting) {
-                    self.connection.stop_tracking(&self.core.server);
-                }
-            }
-        }
-        if let Some(options) = &mut self.connection.tracking {
-            options.is_starting = false;
-        }
-        if self.connection.reply_mode.is_limited() {
-            reply.rewind(mark);
-            end_skip(&mut self.connection);
-        }
-        self.connection.task = None;
-        let is_begun = std::mem::take(&mut self.is_reply_begun);
-        let receipt = std::mem::take(&mut self.task_receipt);
-        if receipt != Receipt::NONE {
-            let owed = vec![OwedReply { from, to: output.len(), receipt, is_begun }];
-            self.hold(output, owed, NextAction::Read);
-            return Some(Poll::Ready(NextAction::Work));
-        }
-        Some(Poll::Ready(NextAction::Read))
-    }
-
-    /// Holds the replies from the first of these on until their commits are replicated.
-    #[cold]
-    fn hold(&mut self, output: &mut Vec<u8>, owed: Vec<OwedReply>, next: NextAction) {
-        let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
-        match self.core.server.receipts.wait(self.core.core.session(), last) {
-            Ok(wait) => self.held = Some(HeldReplies::take(output, owed, wait, next)),
-            Err(error) => {
-                // Without a thread nothing can be said about the commits.
-                output.truncate(owed.first().map_or(output.len(), |first| first.from));
-                let error = ErrorReply::from(error);
-                ReplyWriter::new(output, self.connection.protocol).error(error.text());
-                self.connection.is_closing = true;
-            }
-        }
-    }
-
-    /// Sends held replies, if there are some, once their commits are replicated.
-    fn release(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
-        let held = self.held.as_mut()?;
-        if self.connection.mailbox.poll_end(cx).is_ready() {
-            return Some(Poll::Ready(NextAction::Close));
-        }
-        if output.len() >= OUTPUT_HIGH_WATER_BYTES || held.poll(cx).is_pending() {
-            return Some(Poll::Pending);
-        }
-        let held = self.held.take()?;
-        let next = held.release(self.core.core.session(), self.connection.protocol, output);
-        Some(Poll::Ready(next))
     }
 }
 

@@ -122,7 +122,8 @@ impl Session {
     /// Runs some calls with another choice, and returns to the present one.
     ///
     /// ```
-    /// # use nearstate_store::{CommitWait, CreateOptions, Error, Region, ReplicationPolicy, Schema};
+    /// # use nearstate_store::{CommitWait, CreateOptions, Error, Region, ReplicationPolicy};
+    /// # use nearstate_store::Schema;
     /// # fn main() -> nearstate_store::Result<()> {
     /// # let dir = tempfile::tempdir().expect("a folder");
     /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
@@ -167,7 +168,10 @@ impl Session {
         let WaitRule { wait, limit } = self.commit_wait.get();
         let receipt = match wait {
             CommitWait::Never => return Ok(()),
-            CommitWait::ByNamespace => self.take_owed_receipt(),
+            // An earlier commit, which did not wait, may still be owed.
+            CommitWait::ByNamespace => Some(self.take_owed_receipt())
+                .filter(|owed| *owed == self.receipt())
+                .unwrap_or(Receipt::NONE),
             CommitWait::Always => {
                 self.owed_position.set(0);
                 self.receipt()

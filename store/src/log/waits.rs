@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A receipt that is decided between W1 and W2 is seen in W3. One that is decided behind W3 changes
-//! the progress, so T3 ends and T2 finds the waker. An acknowledgement costs its consumer one system
-//! call for all of them.
+//! the progress, so T3 ends and T2 finds the waker. An acknowledgement costs its consumer one
+//! system call for all of them.
 
 use std::collections::BTreeMap;
 use std::fmt;

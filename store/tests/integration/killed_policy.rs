@@ -2,9 +2,11 @@
 //! namespace exists that is not logged, and rules are the old or the new ones.
 
 use std::path::Path;
+use std::time::Duration;
 
 use nearstate_store::{
-    FeedItem, FeedStep, NamespaceRules, Receipt, Region, ReplicationPolicy, Schema, Session,
+    CommitWait, FeedItem, FeedStep, NamespaceRules, Receipt, Region, ReplicationPolicy, Schema,
+    Session, WhenFull,
 };
 
 use crate::fixture::{child, clean, output, region_path};
@@ -35,6 +37,8 @@ fn others() -> NamespaceRules {
 fn open(path: &Path) -> (Region, Session) {
     let region = Region::attach(path).unwrap();
     let session = region.session().unwrap();
+    // The test acknowledges by itself.
+    session.set_commit_wait(CommitWait::Never, Duration::ZERO);
     (region, session)
 }
 
@@ -50,6 +54,14 @@ fn a_creation_in_another_process() {
 #[ignore = "the tests below run it in a process of its own"]
 fn a_change_of_rules_in_another_process() {
     open(&region_path()).1.set_namespace_rules(&others()).unwrap();
+}
+
+#[test]
+#[ignore = "the tests below run it in a process of its own"]
+fn a_declaration_in_another_process() {
+    let (_region, session) = open(&region_path());
+    let cache = session.known_namespace("cache").unwrap().unwrap();
+    session.stream(cache, WhenFull::Refuse).unwrap();
 }
 
 /// Runs a test of this program that is killed. False if it ended before.
@@ -143,5 +155,41 @@ fn a_kill_while_rules_are_stored_leaves_the_old_or_the_new_ones() {
         drop(session);
         drop(host.region);
         clean(&host.folder.path);
+    }
+}
+
+/// Its writers log already, and the log has not what was written before.
+#[test]
+fn no_follower_is_full_while_a_namespace_with_records_is_being_declared() {
+    for point in ["flags.drained", "declare.counted"] {
+        let (host, backup) = (Host::new(), Host::new());
+        let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+        own(&source);
+        let first = source.namespace("first", &Schema::default()).unwrap();
+        source.put(first, b"k", b"v").unwrap();
+        let cache = source.namespace("cache", &Schema::default()).unwrap();
+        source.put(cache, b"before", b"v").unwrap();
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, &copy);
+        run(&source, &mut feed, &mut follower);
+        assert!(is_killed("a_declaration_in_another_process", &host, &format!("{point}:1")));
+        source.put(cache, b"after", b"v").unwrap();
+        let receipt = source.receipt();
+        let mut applied = 0;
+        let deliver_all = &mut |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied);
+        feed.step(false, deliver_all).unwrap();
+        assert!(feed.is_joining(), "{point}");
+        feed.acknowledged(feed.sent_position()).unwrap();
+        assert!(!source.is_replicated(receipt).unwrap(), "{point}");
+        // The node declares it again.
+        source.stream(cache, WhenFull::Refuse).unwrap();
+        run(&source, &mut feed, &mut follower);
+        assert!(source.is_replicated(receipt).unwrap());
+        let mirrored = copy.known_namespace("cache").unwrap().unwrap();
+        assert_eq!(contents(&copy, mirrored), contents(&source, cache), "{point}");
+        drop((feed, follower));
+        drop((source, copy));
+        host.check();
+        backup.check();
     }
 }

@@ -19,6 +19,7 @@ mod attach_files;
 #[cfg(feature = "crash-points")]
 mod clock_jumps;
 mod collections;
+mod commit_waits;
 mod concurrent_tag_declaration;
 mod contention;
 mod counters;

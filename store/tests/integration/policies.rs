@@ -1,11 +1,12 @@
 //! How namespaces are replicated: by the rules of the region, from the first write on, in an
 //! owner's region and in a copy; and by what their creators choose.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nearstate_store::{
-    Error, FeedItem, FollowState, Kind, NamespaceRules, Receipt, ReplicationPolicy, Schema,
-    Session, WhenFull,
+    CommitWait, Error, FeedItem, FollowState, Kind, NamespaceRules, Receipt, ReplicationPolicy,
+    Schema, Session, WhenFull,
 };
 
 use crate::follow::{Host, contents, deliver, run, start};
@@ -155,7 +156,9 @@ fn a_policy_reaches_the_followers_also_when_it_changes() {
         ReplicationPolicy::Replicated,
     ] {
         source.set_replication_policy(ue, policy).unwrap();
-        source.put(ue, b"k", policy.name().as_bytes()).unwrap();
+        source.with_commit_wait(CommitWait::Never, Duration::ZERO, || {
+            source.put(ue, b"k", policy.name().as_bytes()).unwrap();
+        });
         run(&source, &mut feed, &mut follower);
         run(&source, &mut feed, &mut follower);
         let mirrored = copy.known_namespace("ue").unwrap().unwrap();
@@ -203,23 +206,28 @@ fn a_namespace_that_is_created_in_a_copy_belongs_to_the_owner_until_the_copy_is_
     backup.check();
 }
 
+/// Namespaces of one creator: some are created before, some while and some after the change.
+const CREATED: u64 = 30;
+
 #[test]
 fn no_namespace_is_missed_while_a_region_becomes_an_owners() {
     for round in 0..20 {
         let host = Host::new();
-        let (is_over, session) = (AtomicBool::new(false), host.region.session().unwrap());
+        let (begun, session) = (AtomicU64::new(0), host.region.session().unwrap());
         std::thread::scope(|scope| {
             for thread in 0..2 {
-                let (region, is_over) = (host.region.clone(), &is_over);
+                let (region, begun) = (host.region.clone(), &begun);
                 scope.spawn(move || {
                     let session = region.session().unwrap();
-                    let mut number = 0;
-                    while !is_over.load(Ordering::Relaxed) || number < 5 {
+                    for number in 0..CREATED {
                         let name = format!("{thread}-{number}");
                         session.namespace(&name, &Schema::default()).unwrap();
-                        number += 1;
+                        begun.fetch_max(number, Ordering::Relaxed);
                     }
                 });
+            }
+            while begun.load(Ordering::Relaxed) < round {
+                std::thread::yield_now();
             }
             session.begin_partition(1).unwrap();
             session.begin_owner_namespaces(&rules()).unwrap();
@@ -227,7 +235,6 @@ fn no_namespace_is_missed_while_a_region_becomes_an_owners() {
             for (_, namespace) in session.namespaces().unwrap() {
                 session.stream(namespace, WhenFull::Refuse).unwrap();
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         for (name, namespace) in session.namespaces().unwrap() {
             assert!(session.is_logged(namespace).unwrap(), "{name} in round {round}");

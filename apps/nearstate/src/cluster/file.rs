@@ -20,6 +20,9 @@ use crate::settings::parse_time;
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// The bytes of the rules that the node adds.
+const NODE_RULES_BYTES: u64 = 64;
+
 /// The longest name of a cluster: its bytes are the id in messages between members.
 const CLUSTER_NAME_BYTES_MAX: usize = 16;
 
@@ -124,7 +127,7 @@ fn rules_of(
         .into_iter()
         .flat_map(|(policy, patterns)| patterns.into_iter().map(move |pattern| (policy, pattern)));
     let rules = NamespaceRules::new(all).map_err(|error| error.to_string())?;
-    rules.check_size().map_err(|error| error.to_string())?;
+    rules.check_size(NODE_RULES_BYTES).map_err(|error| error.to_string())?;
     Ok(rules)
 }
 
@@ -495,7 +498,25 @@ port = 6379
                           membership = \"127.0.0.1:7104\"\n[[partition]]";
 
     #[test]
+    fn namespaces_have_the_policy_of_the_first_list_that_matches() {
+        let lists = "copies = 3\nnamespaces = [\"ue*\"]\nreplicated = [\"*session*\"]\n\
+                     local = [\"cache*\"]";
+        let file = ClusterFile::parse(&GOOD.replacen("copies = 3", lists, 1)).unwrap();
+        for (name, policy) in [
+            ("ue", ReplicationPolicy::Async),
+            ("ue-sessions", ReplicationPolicy::Replicated),
+            ("cache-of-sessions", ReplicationPolicy::Local),
+            ("other", ReplicationPolicy::Local),
+        ] {
+            assert_eq!(file.namespaces.policy_for(name), policy, "{name}");
+        }
+        let default = ClusterFile::parse(GOOD).unwrap().namespaces;
+        assert_eq!(default.policy_for("any"), ReplicationPolicy::Async);
+    }
+
+    #[test]
     fn each_mistake_has_its_own_error() {
+        let long = format!("copies = 3\nreplicated = [\"{}\"]", "x".repeat(950));
         for (from, to, error) in [
             ("\"a\", \"b\", \"c\"", "\"a\", \"b\", \"d\"", "names host \"d\", which is unknown"),
             ("id = 2", "id = 1", "two hosts have the number 1"),
@@ -507,6 +528,8 @@ port = 6379
             ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),
             ("copies = 3", "copies = 3\nengine = \"zoo\"", "unknown engine \"zoo\""),
             ("copies = 3", "copies = 3\nregions = \"x\"", "is not an absolute path"),
+            ("copies = 3", "copies = 3\nlocal = [\"\"]", "is no pattern of a namespace's name"),
+            ("copies = 3", &long, "and a region has room for 936"),
             ("copies = 3", "copies = 3\nlaese = \"1s\"", "line 5: unknown field `laese`"),
             ("127.0.0.1:7102", "127.0.0.1:7001", "is the address of"),
             ("127.0.0.1:7102", "10.0.0.1:7102", "without certificates: add [tls]"),

@@ -1,6 +1,6 @@
 //! Replies of commits that are not replicated yet, in namespaces whose commits wait
-//! (`docs/decisions/029-policies.md`). The connection handles no further request meanwhile; its core
-//! serves others.
+//! (`docs/decisions/029-policies.md`). The connection handles no further request meanwhile; its
+//! core serves others.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nearstate_model::Error;
-use nearstate_node::NextAction;
 use nearstate_node::executor::{Sleep, sleep};
+use nearstate_node::{NextAction, OUTPUT_HIGH_WATER_BYTES};
 use nearstate_store::{REPLICATION_WAIT_MAX, Receipt, ReceiptState, ReceiptWait, Session};
 
+use crate::connection::RespConnection;
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
 
@@ -101,5 +102,41 @@ impl HeldReplies {
         }
         output.extend_from_slice(self.bytes.get(sent..).unwrap_or_default());
         self.next
+    }
+}
+
+impl RespConnection {
+    /// Holds the replies from the first of these on until their commits are replicated.
+    #[cold]
+    pub(super) fn hold(&mut self, output: &mut Vec<u8>, owed: Vec<OwedReply>, next: NextAction) {
+        let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
+        match self.core.server.receipts.wait(self.core.core.session(), last) {
+            Ok(wait) => self.held = Some(HeldReplies::take(output, owed, wait, next)),
+            Err(error) => {
+                // Without a thread nothing can be said about the commits.
+                output.truncate(owed.first().map_or(output.len(), |first| first.from));
+                let error = ErrorReply::from(error);
+                ReplyWriter::new(output, self.connection.protocol).error(error.text());
+                self.connection.is_closing = true;
+            }
+        }
+    }
+
+    /// Sends held replies, if there are some, once their commits are replicated.
+    pub(super) fn release(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &mut Vec<u8>,
+    ) -> Option<Poll<NextAction>> {
+        let held = self.held.as_mut()?;
+        if self.connection.mailbox.poll_end(cx).is_ready() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
+        if output.len() >= OUTPUT_HIGH_WATER_BYTES || held.poll(cx).is_pending() {
+            return Some(Poll::Pending);
+        }
+        let held = self.held.take()?;
+        let next = held.release(self.core.core.session(), self.connection.protocol, output);
+        Some(Poll::Ready(next))
     }
 }
