@@ -139,8 +139,6 @@ struct Announced {
     /// The part that it does not know yet, and the end of the log when it was seen: the entries up
     /// to there may contradict the new tags.
     pending: Option<(u64, u64)>,
-    /// False until N3: commits of writers that have begun before are not in the log.
-    is_declared: bool,
 }
 
 /// How far a follower is.
@@ -465,26 +463,23 @@ impl Progress<'_> {
             if flags & namespace_flags::LOGGED == 0 {
                 continue;
             }
-            // Without it, N3 follows, here or in a process that declares the namespace again. Its
-            // first entries may be there: no follower is full without their records.
-            let since = session.member.logged_since(number)?;
-            is_settled &= since.is_some();
+            let Some(since) = session.member.logged_since(number)? else {
+                // N3 follows, here or in a process that declares it again.
+                is_settled = false;
+                continue;
+            };
             let schema = schema_of(flags);
             match self.known.get_mut(&number) {
                 None => {
                     announce_one(session, &name, namespace, sink)?;
-                    let is_declared = since.is_some();
-                    self.known.insert(number, Announced { schema, pending: None, is_declared });
+                    self.known.insert(number, Announced { schema, pending: None });
                     let is_in_log =
                         self.phase == FeedPhase::Full && session.member.is_born_logged(number)?;
-                    let is_new = since.is_none_or(|since| since > self.last.position);
-                    if !is_in_log && (!skips_known || is_new) {
-                        self.walk_again(namespace)?;
+                    if !is_in_log && (!skips_known || since > self.last.position) {
+                        // Its records from before the declaration are not in the log.
+                        self.phase = FeedPhase::Walking;
+                        self.walk.push_back((namespace, session.buckets(namespace)?));
                     }
-                }
-                Some(known) if !known.is_declared && since.is_some() => {
-                    known.is_declared = true;
-                    self.walk_again(namespace)?;
                 }
                 Some(known) if known.schema == schema => {}
                 Some(known) => match known.pending {
@@ -501,13 +496,6 @@ impl Progress<'_> {
         }
         self.declarations = is_settled.then_some(declarations);
         self.is_first_look = false;
-        Ok(())
-    }
-
-    /// Records of a namespace from before its declaration are not in the log.
-    fn walk_again(&mut self, namespace: Namespace) -> Result<()> {
-        self.phase = FeedPhase::Walking;
-        self.walk.push_back((namespace, self.session.buckets(namespace)?));
         Ok(())
     }
 

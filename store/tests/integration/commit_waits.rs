@@ -26,10 +26,8 @@ fn replicated(session: &Session) -> Namespace {
 }
 
 fn position_of(error: &Error) -> u64 {
-    match error {
-        Error::NotReplicated { position, .. } => *position,
-        other => panic!("{other}"),
-    }
+    let Error::NotReplicated { position, .. } = error else { panic!("{error}") };
+    *position
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nearstate_store::{
     CommitWait, FeedItem, FeedStep, NamespaceRules, Receipt, Region, ReplicationPolicy, Schema,
-    Session, WhenFull,
+    Session,
 };
 
 use crate::fixture::{child, clean, output, region_path};
@@ -56,17 +56,9 @@ fn a_change_of_rules_in_another_process() {
     open(&region_path()).1.set_namespace_rules(&others()).unwrap();
 }
 
-#[test]
-#[ignore = "the tests below run it in a process of its own"]
-fn a_declaration_in_another_process() {
-    let (_region, session) = open(&region_path());
-    let cache = session.known_namespace("cache").unwrap().unwrap();
-    session.stream(cache, WhenFull::Refuse).unwrap();
-}
-
 /// Runs a test of this program that is killed. False if it ended before.
-fn is_killed(test: &str, host: &Host, plan: &str) -> bool {
-    let mut command = child(&format!("killed_policy::{test}"), &host.folder.path);
+fn is_killed(step: &str, host: &Host, plan: &str) -> bool {
+    let mut command = child(&format!("killed_policy::{step}"), &host.folder.path);
     let ended = output(command.env("NEARSTATE_CRASH_AT", plan)).unwrap();
     let text = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(ended.status.code().is_none() || ended.status.success(), "{plan}: {text}");
@@ -155,41 +147,5 @@ fn a_kill_while_rules_are_stored_leaves_the_old_or_the_new_ones() {
         drop(session);
         drop(host.region);
         clean(&host.folder.path);
-    }
-}
-
-/// Its writers log already, and the log has not what was written before.
-#[test]
-fn no_follower_is_full_while_a_namespace_with_records_is_being_declared() {
-    for point in ["flags.drained", "declare.counted"] {
-        let (host, backup) = (Host::new(), Host::new());
-        let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
-        own(&source);
-        let first = source.namespace("first", &Schema::default()).unwrap();
-        source.put(first, b"k", b"v").unwrap();
-        let cache = source.namespace("cache", &Schema::default()).unwrap();
-        source.put(cache, b"before", b"v").unwrap();
-        let mut follower = copy.follow().unwrap();
-        let mut feed = start(&source, &mut follower, &copy);
-        run(&source, &mut feed, &mut follower);
-        assert!(is_killed("a_declaration_in_another_process", &host, &format!("{point}:1")));
-        source.put(cache, b"after", b"v").unwrap();
-        let receipt = source.receipt();
-        let mut applied = 0;
-        let deliver_all = &mut |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied);
-        feed.step(false, deliver_all).unwrap();
-        assert!(feed.is_joining(), "{point}");
-        feed.acknowledged(feed.sent_position()).unwrap();
-        assert!(!source.is_replicated(receipt).unwrap(), "{point}");
-        // The node declares it again.
-        source.stream(cache, WhenFull::Refuse).unwrap();
-        run(&source, &mut feed, &mut follower);
-        assert!(source.is_replicated(receipt).unwrap());
-        let mirrored = copy.known_namespace("cache").unwrap().unwrap();
-        assert_eq!(contents(&copy, mirrored), contents(&source, cache), "{point}");
-        drop((feed, follower));
-        drop((source, copy));
-        host.check();
-        backup.check();
     }
 }
