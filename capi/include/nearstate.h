@@ -67,6 +67,36 @@
 #define NS_BOUND_EXCLUDED 2
 
 /**
+ * The commits of the namespace stay in this region.
+ */
+#define NS_POLICY_LOCAL 1
+
+/**
+ * They go to the log. A commit does not wait for other hosts.
+ */
+#define NS_POLICY_ASYNC 2
+
+/**
+ * They go to the log. A commit returns when it is replicated.
+ */
+#define NS_POLICY_REPLICATED 3
+
+/**
+ * Commits that change a namespace with `NS_POLICY_REPLICATED` wait.
+ */
+#define NS_WAIT_BY_NAMESPACE 1
+
+/**
+ * No commit waits.
+ */
+#define NS_WAIT_NEVER 2
+
+/**
+ * Every commit that changes a logged namespace waits.
+ */
+#define NS_WAIT_ALWAYS 3
+
+/**
  * The oldest transactions are overwritten; the consumer learns how many were lost. Writers never
  * wait.
  */
@@ -452,6 +482,16 @@ typedef enum ns_status {
      * was changed. Try again, or write at the host that owns it.
      */
     NS_FENCED = 41,
+    /**
+     * The commit is made in this region, and not enough other hosts have it yet: the time limit
+     * for waiting is over. It may be replicated later, or be lost with this host.
+     */
+    NS_NOT_REPLICATED = 42,
+    /**
+     * The commit was made in this region, and its log has lost it: another host has become the
+     * owner without it, or a full log has given it up before its followers had it.
+     */
+    NS_LOST = 43,
 } ns_status;
 
 /**
@@ -460,6 +500,12 @@ typedef enum ns_status {
  * kind of record and session. It is used by the thread of its session.
  */
 typedef struct ns_block_layout ns_block_layout;
+
+/**
+ * Receipts that are waited for, with a file descriptor. It is independent of the session that
+ * opened it, which may be closed. It is used by one thread at a time.
+ */
+typedef struct ns_receipt_set ns_receipt_set;
 
 /**
  * An attached region: a file of shared memory that several processes read and write concurrently.
@@ -686,6 +732,17 @@ typedef struct ns_block_change_list {
 typedef int32_t (*ns_txn_fn)(void *context, struct ns_txn *txn);
 
 /**
+ * A position in the log. What it stands for is replicated when the consumer of the stream has
+ * acknowledged it. Receipts of one region can be compared.
+ */
+typedef struct ns_receipt {
+    /**
+     * The position; 0: nothing, which is replicated at any time.
+     */
+    uint64_t position;
+} ns_receipt;
+
+/**
  * A committed transaction, or a gap.
  */
 typedef struct ns_stream_entry {
@@ -766,17 +823,6 @@ typedef bool (*ns_patch_fn)(void *context, struct ns_bytes name, const struct ns
  * Gets the blocks of a record, one by one.
  */
 typedef bool (*ns_block_fn)(void *context, struct ns_bytes name, struct ns_bytes block);
-
-/**
- * A position in the log. What it stands for is replicated when the consumer of the stream has
- * acknowledged it. Receipts of one region can be compared.
- */
-typedef struct ns_receipt {
-    /**
-     * The position; 0: nothing, which is replicated at any time.
-     */
-    uint64_t position;
-} ns_receipt;
 
 /**
  * Selects the events of a watch. All bytes 0: events of all records.
@@ -1577,6 +1623,123 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
  * Rules 1 and 4.
  */
 enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *context);
+
+/**
+ * Opens a namespace as `ns_namespace_open`, with one of `NS_POLICY_..`: a new one has the policy
+ * from its first write on, one that exists gets it as by `ns_namespace_set_policy`.
+ *
+ * Fails as the two.
+ *
+ * # Safety
+ * Rules 1 to 3.
+ */
+enum ns_status ns_namespace_open_with_policy(struct ns_session *session,
+                                             struct ns_bytes name,
+                                             uint32_t kind,
+                                             uint32_t policy,
+                                             struct ns_namespace *out);
+
+/**
+ * Gets how the commits of a namespace are replicated: one of `NS_POLICY_..`.
+ *
+ * Fails with `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_namespace_get_policy(struct ns_session *session,
+                                       struct ns_namespace namespace_,
+                                       uint32_t *policy);
+
+/**
+ * Changes how the commits of a namespace are replicated, for all processes. A namespace that is
+ * logged stays so. Commits that have begun before may follow the policy before.
+ *
+ * Fails with `NS_BAD_ARGUMENT` if a logged namespace is to be local or it was removed,
+ * `NS_NOT_OWNER`, `NS_WRONG_KIND` for counters, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
+ * `NS_FORKED`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_namespace_set_policy(struct ns_session *session,
+                                       struct ns_namespace namespace_,
+                                       uint32_t policy);
+
+/**
+ * Chooses which of the session's next commits return only when they are replicated: one of
+ * `NS_WAIT_..`, and for how long at most, in milliseconds. A session begins with
+ * `NS_WAIT_BY_NAMESPACE` and 1,000 ms.
+ *
+ * A call whose commit has waited in vain returns `NS_NOT_REPLICATED`: the commit is made in this
+ * region, `ns_receipt_of_commit` has its receipt, and it must not be repeated. `NS_LOST`: another
+ * host owns the records without it.
+ *
+ * Fails with `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_session_set_commit_wait(struct ns_session *session,
+                                          uint32_t wait,
+                                          uint32_t limit_ms);
+
+/**
+ * Opens an empty set of receipts of the session's region. It has a thread in this process, which
+ * sleeps and blocks all signals; `ns_receipt_set_close` ends it. One set serves any number of
+ * receipts. A forked child cannot use it.
+ *
+ * Fails with `NS_SYSTEM` if the process cannot create a thread or a descriptor,
+ * `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_receipt_set_open(struct ns_session *session, struct ns_receipt_set **set);
+
+/**
+ * Gets the descriptor of a set, for `poll` and `epoll`. It is readable while receipts of the set
+ * may be decided. When it is readable, call `ns_receipt_set_next` until it returns `NS_NOT_FOUND`.
+ * It belongs to the set: do not read, write or close it.
+ *
+ * Fails with `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_receipt_set_fd(struct ns_receipt_set *set, int *fd);
+
+/**
+ * Adds a receipt to a set.
+ *
+ * Fails with `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_receipt_set_add(struct ns_receipt_set *set, struct ns_receipt receipt);
+
+/**
+ * Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED` or
+ * `NS_RECEIPT_LOST`. `NS_NOT_FOUND`: none is, and the descriptor is not readable until one may be.
+ *
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rules 1 and 3.
+ */
+enum ns_status ns_receipt_set_next(struct ns_receipt_set *set,
+                                   struct ns_receipt *receipt,
+                                   uint32_t *state);
+
+/**
+ * Closes a set, its descriptor, which must be removed from an `epoll` instance before, and its
+ * thread. NULL is ignored.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_receipt_set_close(struct ns_receipt_set *set);
 
 /**
  * Logs the commits of a namespace from now on; a namespace that is logged stays so. `when_full` is

@@ -43,6 +43,7 @@ pub mod object;
 pub mod find;
 pub mod txn_record;
 pub mod txn;
+pub mod policy;
 pub mod stream;
 pub mod watch;
 pub mod search;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    Kind, Namespace, Schema, Session, ThreadCall, ThreadGuard, barrier_everywhere,
+    Kind, Namespace, ReplicationPolicy, Schema, Session, ThreadCall, ThreadGuard,
+    barrier_everywhere,
 };
 
 use crate::bytes::ns_bytes;
@@ -81,8 +82,18 @@ impl ns_session {
         ns_namespace { id: known.map_or(0, |known| u64::from(self.serial) << 32 | known as u64) }
     }
 
-    fn open_namespace(&self, name: &str, kind: Kind) -> Result<ns_namespace> {
-        let opened = self.session.namespace(name, &Schema { kind, ..Schema::default() })?;
+    /// Opens a namespace, with this policy or with that of the region's rules.
+    pub(crate) fn open_namespace(
+        &self,
+        name: &str,
+        kind: Kind,
+        policy: Option<ReplicationPolicy>,
+    ) -> Result<ns_namespace> {
+        let schema = Schema { kind, ..Schema::default() };
+        let opened = match policy {
+            None => self.session.namespace(name, &schema)?,
+            Some(policy) => self.session.namespace_with_policy(name, &schema, policy)?,
+        };
         let mut namespaces = self.namespaces.borrow_mut();
         let known = namespaces.iter().position(|known| *known == opened);
         let number = known.unwrap_or(namespaces.len());
@@ -172,6 +183,19 @@ fn foreign_namespace() -> Error {
         detail: "the namespace belongs to another session: open it with ns_namespace_open in the \
              session that uses it"
             .to_owned(),
+    }
+}
+
+/// The kind with a number of the interface.
+pub(crate) fn kind_of(kind: u32) -> Result<Kind> {
+    match kind {
+        NS_KIND_VALUE => Ok(Kind::Value),
+        NS_KIND_BLOCKS => Ok(Kind::Blocks),
+        NS_KIND_COUNTERS => Ok(Kind::Counters),
+        _ => {
+            let detail = format!("unknown kind {kind}: expected one of NS_KIND_..");
+            Err(Error::BadArgument { detail })
+        }
     }
 }
 
@@ -267,16 +291,7 @@ pub unsafe extern "C" fn ns_namespace_open(
         let name = unsafe { name.name() }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(out, "the namespace") }?;
-        let kind = match kind {
-            NS_KIND_VALUE => Kind::Value,
-            NS_KIND_BLOCKS => Kind::Blocks,
-            NS_KIND_COUNTERS => Kind::Counters,
-            _ => {
-                let detail = format!("unknown kind {kind}: expected one of NS_KIND_..");
-                return Err(Error::BadArgument { detail });
-            }
-        };
-        out.put(session.open_namespace(name, kind)?);
+        out.put(session.open_namespace(name, kind_of(kind)?, None)?);
         Ok(ns_status::NS_OK)
     })
 }

@@ -77,6 +77,12 @@ pub enum ns_status {
     /// This host owns the namespace no longer, or cannot know at present whether it does: nothing
     /// was changed. Try again, or write at the host that owns it.
     NS_FENCED = 41,
+    /// The commit is made in this region, and not enough other hosts have it yet: the time limit
+    /// for waiting is over. It may be replicated later, or be lost with this host.
+    NS_NOT_REPLICATED = 42,
+    /// The commit was made in this region, and its log has lost it: another host has become the
+    /// owner without it, or a full log has given it up before its followers had it.
+    NS_LOST = 43,
 }
 
 /// All status codes with their names.
@@ -112,6 +118,8 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_LIMIT_REACHED, c"NS_LIMIT_REACHED"),
     (ns_status::NS_NOT_OWNER, c"NS_NOT_OWNER"),
     (ns_status::NS_FENCED, c"NS_FENCED"),
+    (ns_status::NS_NOT_REPLICATED, c"NS_NOT_REPLICATED"),
+    (ns_status::NS_LOST, c"NS_LOST"),
 ];
 
 impl ns_status {
@@ -144,6 +152,8 @@ impl ns_status {
             Error::LimitReached { .. } => Self::NS_LIMIT_REACHED,
             Error::NotOwner { .. } => Self::NS_NOT_OWNER,
             Error::Fenced { .. } => Self::NS_FENCED,
+            Error::NotReplicated { .. } => Self::NS_NOT_REPLICATED,
+            Error::Lost { .. } => Self::NS_LOST,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

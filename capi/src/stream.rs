@@ -433,7 +433,7 @@ pub const NS_RECEIPT_REPLICATED: u32 = 2;
 /// The log has given it up before the consumer read it.
 pub const NS_RECEIPT_LOST: u32 = 3;
 
-const fn code_of(state: ReceiptState) -> u32 {
+pub(crate) const fn code_of(state: ReceiptState) -> u32 {
     match state {
         ReceiptState::Pending => NS_RECEIPT_PENDING,
         ReceiptState::Replicated => NS_RECEIPT_REPLICATED,

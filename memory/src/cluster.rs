@@ -228,6 +228,16 @@ impl Member {
         self.check_not_truncated()
     }
 
+    /// The cluster to which the region was ever bound.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bound_cluster(&self) -> Result<Option<[u8; 16]>> {
+        let load = |at| Ok::<_, Corruption>(self.map().word(at)?.load(Ordering::Acquire));
+        let id = u128::from(load(CLUSTER_ID)?) | u128::from(load(CLUSTER_ID + 8)?) << 64;
+        Ok((id != 0).then(|| id.to_le_bytes()))
+    }
+
     /// True if the region was bound to this cluster since the machine was started: before that, its
     /// content may be that of another moment.
     ///
@@ -241,19 +251,6 @@ impl Member {
             }
         }
         Ok(present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot)))
-    }
-
-    /// The cluster to which the region was bound, in this boot of the machine or an earlier one.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn bound_cluster(&self) -> Result<Option<[u8; 16]>> {
-        let map = self.map();
-        let mut id = 0_u128;
-        for (at, shift) in (CLUSTER_ID..).step_by(8).zip([0, 64]) {
-            id |= u128::from(map.word(at)?.load(Ordering::Acquire)) << shift;
-        }
-        Ok(Some(id.to_le_bytes()).filter(|_| id != 0))
     }
 
     /// The content of the region is that of a copy of this cluster from now on.

@@ -116,6 +116,10 @@ pub(crate) const LEASE_BOOT: u64 = CLUSTER_PAGE + 0x148;
 pub(crate) const FENCED: u64 = CLUSTER_PAGE + 0x180;
 /// The highest view that the host has seen, sealed. 0 stands for 0.
 pub(crate) const VIEW_SEEN: u64 = CLUSTER_PAGE + 0x300;
+/// Two places for the rules by which new namespaces are replicated: `namespace/rules.rs`.
+pub(crate) const NAMESPACE_RULES: [u64; 2] = [CLUSTER_PAGE + 0x800, CLUSTER_PAGE + 0xc00];
+/// The most bytes of their text.
+pub const NAMESPACE_RULES_BYTES_MAX: u64 = 1000;
 /// The first and the last word of what belongs to following and being followed.
 const FOLLOW_WORDS: [u64; 2] = [LOG_INCARNATION, OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX];
 /// True if a word of the cluster page can be nonzero.
@@ -141,6 +145,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
     ) || at >= CLUSTER_ID && at < CLUSTER_ID + 16
         || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
         || at >= follow_first && at < follow_last
+        || at >= NAMESPACE_RULES[0]
 }
 
 /// The region's file was removed: no session opens.
@@ -179,6 +184,10 @@ pub(crate) const CATALOG_SOFT_LIMIT: u64 = 72;
 pub(crate) const CATALOG_HARD_LIMIT: u64 = 80;
 /// Up to where the records of a namespace with limits are counted: `region/usage.rs`.
 pub(crate) const CATALOG_COUNTED: u64 = 88;
+/// 1, sealed: the namespace is never logged, whatever the rules say. Else 0.
+pub(crate) const CATALOG_POLICY: u64 = 96;
+/// The word at [`CATALOG_LOGGED_SINCE`], if it was stored before the namespace was live.
+pub(crate) const CATALOG_BORN_LOGGED: u64 = 104;
 pub(crate) const CATALOG_SPLIT: u64 = 128;
 /// Number of buckets that have pages, sealed.
 pub(crate) const CATALOG_COMMITTED: u64 = 136;
@@ -193,6 +202,15 @@ pub(crate) const CATALOG_USAGE: u64 = 896;
 pub(crate) const USAGE_STRIPES: usize = 16;
 /// The state of a catalog entry in use. No single flipped bit makes it or 0 of the other.
 pub(crate) const NAMESPACE_LIVE: u64 = seal(1);
+
+/// Words of a catalog entry that are sealed, or 0.
+pub(crate) const SEALED_OR_ZERO: [u64; 5] = [
+    CATALOG_LOGGED_SINCE,
+    CATALOG_SOURCE,
+    CATALOG_NEXT_SOURCE,
+    CATALOG_POLICY,
+    CATALOG_BORN_LOGGED,
+];
 
 // Arenas.
 pub(crate) const ARENAS: u64 = 0x440_0000;
@@ -268,6 +286,12 @@ const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
 const _: () = assert!(CATALOG_NAME + 256 <= CATALOG_CHECK, "a name has 255 bytes");
 const _: () =
     assert!(CATALOG_CHECK < CATALOG_SEGMENTS && CATALOG_LOGGED_SINCE + 8 == CATALOG_NEXT_SOURCE);
+const _: () = assert!(CATALOG_COUNTED + 8 == CATALOG_POLICY && CATALOG_BORN_LOGGED < CATALOG_SPLIT);
+const _: () = assert!(
+    NAMESPACE_RULES[0] + 24 + NAMESPACE_RULES_BYTES_MAX <= NAMESPACE_RULES[1]
+        && NAMESPACE_RULES[1] + 24 + NAMESPACE_RULES_BYTES_MAX <= CLUSTER_PAGE + CLUSTER_BYTES
+);
+const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_RULES[0]);
 const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
 const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
 const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");
@@ -289,6 +313,8 @@ pub mod namespace_flags {
     pub const LIMITED: u64 = 32;
     /// Its records are those of another host. Only the session that follows it may write.
     pub const FOLLOWED: u64 = 64;
+    /// A commit returns when it is replicated.
+    pub const REPLICATED: u64 = 128;
     /// The lowest bit of the count of schemas.
     pub const GENERATION: u64 = 1 << 8;
 }

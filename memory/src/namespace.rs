@@ -14,6 +14,7 @@ use crate::layout::{
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
+use crate::namespace::rules::{ReplicationPolicy, policy_of};
 use crate::region::catalog::{self, EntryState, entries_used, entry_state};
 use crate::region::catalog_use::{self, namespace_removed};
 use crate::region::file::TABLE_PAGE;
@@ -24,6 +25,7 @@ use crate::usage::{self, NamespaceUsage};
 mod creation;
 mod limits;
 mod removal;
+pub(crate) mod rules;
 
 /// A namespace, as listed in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct NamespaceEntry {
     pub buckets: u64,
     /// What its records take, if it has limits.
     pub usage: Option<NamespaceUsage>,
+    /// How its commits are replicated.
+    pub policy: ReplicationPolicy,
 }
 
 impl NamespaceEntry {
@@ -65,7 +69,9 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
         let buckets = map.word(catalog_at(index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         let buckets = unseal(buckets, "a namespace's bucket count has a flipped bit")?;
         let usage = usage::usage(map, number)?;
-        all.push(NamespaceEntry { index: number, name, kind, buckets, usage });
+        let flags = map.word(catalog_at(index) + CATALOG_FLAGS)?.load(Ordering::Acquire);
+        let policy = policy_of(unseal(flags, "the flags of a namespace have a flipped bit")?);
+        all.push(NamespaceEntry { index: number, name, kind, buckets, usage, policy });
     }
     Ok(all)
 }

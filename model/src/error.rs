@@ -104,6 +104,20 @@ pub enum Error {
         /// The name of the namespace, as text if it is UTF-8.
         namespace: String,
     },
+    /// The commit is made in this region, and not enough other hosts have it yet: the time limit
+    /// for waiting is over. It may be replicated later, or be lost with this host.
+    NotReplicated {
+        /// Its position in the log: the receipt to ask for later.
+        position: u64,
+        /// The time limit in milliseconds.
+        waited_ms: u64,
+    },
+    /// The commit was made in this region, and its log has lost it: another host has become the
+    /// owner without it, or a full log has given it up before its followers had it.
+    Lost {
+        /// Its position in the log.
+        position: u64,
+    },
     /// A living process has held a lock that this operation needs for longer than the wait bound.
     Stalled {
         /// The process that holds it.
@@ -221,6 +235,8 @@ impl fmt::Display for Error {
             Self::Stalled { holder } => stalled(f, holder),
             Self::NotOwner { namespace, address } => not_owner(f, namespace, address.as_deref()),
             Self::Fenced { namespace } => fenced(f, namespace),
+            Self::NotReplicated { position, waited_ms } => not_replicated(f, *position, *waited_ms),
+            Self::Lost { position } => lost(f, *position),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
@@ -265,6 +281,22 @@ fn stalled(f: &mut fmt::Formatter<'_>, holder: &Holder) -> fmt::Result {
         f,
         "{holder} is alive but stopped while it holds a lock that this write needs: let it run \
          (kill -CONT) or end it (kill -KILL), then try again"
+    )
+}
+
+fn not_replicated(f: &mut fmt::Formatter<'_>, position: u64, waited_ms: u64) -> fmt::Result {
+    write!(
+        f,
+        "the commit at position {position} is made on this host, and was not replicated within \
+         {waited_ms} ms: ask for its receipt again, and do not repeat it"
+    )
+}
+
+fn lost(f: &mut fmt::Formatter<'_>, position: u64) -> fmt::Result {
+    write!(
+        f,
+        "the commit at position {position} is lost: another host owns the records without it, or \
+         the log gave it up. Read them again, then repeat it"
     )
 }
 

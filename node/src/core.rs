@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nearstate_model::Result;
-use nearstate_store::{Region, Session};
+use nearstate_store::{CommitWait, REPLICATION_WAIT_MAX, Region, Session};
 
 use crate::clock::Clock;
 use crate::limits::ConnectionLimits;
@@ -67,6 +67,8 @@ impl Core {
     /// As [`Region::session`].
     pub fn new(parts: CoreParts) -> Result<Self> {
         let session = Rc::new(parts.region.session()?);
+        // A connection waits for its replies, and never its thread.
+        session.set_commit_wait(CommitWait::Never, REPLICATION_WAIT_MAX);
         let CoreParts { index, count, region, limits, metrics, clock } = parts;
         Ok(Self { inner: Rc::new(Inner { index, count, region, session, limits, metrics, clock }) })
     }

@@ -23,6 +23,7 @@ mod protocol;
 mod local_stream;
 mod core;
 mod watch_selector;
+mod receipt_thread;
 mod placement;
 mod limits;
 pub mod process;
@@ -53,6 +54,7 @@ pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
+pub use receipt_thread::ReceiptThread;
 pub use sampler::StuckTask;
 pub use tls::{Tls, certificate_names, check_certificate};
 pub use watch_selector::WatchSelector;

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    Demotion, FollowPosition, FollowState, Following, LogIdentity, Region, Session, Takeover,
-    WhenFull,
+    Demotion, FollowPosition, FollowState, Following, LogIdentity, NamespaceRules, Region, Session,
+    Takeover, WhenFull,
 };
 
 use self::member::{MemberThread, OwnerTarget};
@@ -43,8 +43,8 @@ pub struct PartitionOptions {
     pub host: String,
     /// How long a promise of a member holds.
     pub lease: Duration,
-    /// Patterns of the names of the namespaces that are replicated.
-    pub namespaces: Vec<String>,
+    /// Which namespaces are replicated, and how.
+    pub namespaces: NamespaceRules,
     /// The most members that are served at a time.
     pub members_max: usize,
     /// TLS of connections to the owner.
@@ -208,8 +208,8 @@ impl Partition {
     /// clients reach the owner. A copy that cannot continue joins.
     ///
     /// # Errors
-    /// `BadArgument`: a higher view was seen, or the region is an owner's; those of
-    /// [`Partition::demote`].
+    /// `BadArgument`: a higher view was seen, or the region is an owner's, or has records of no
+    /// cluster; those of [`Partition::demote`].
     pub fn follow(&self, target: &FollowTarget<'_>) -> Result<()> {
         let FollowTarget { view, address, clients, discards } = *target;
         self.stop_serving();
@@ -226,6 +226,7 @@ impl Partition {
             }
             Some(FollowState::Joining | FollowState::Extending | FollowState::Full) | None => {}
         }
+        session.check_disposable(self.group.cluster_id)?;
         session.set_owner_address(clients)?;
         self.group.clear_floor();
         self.member.set(Some(OwnerTarget { view, address: address.to_owned(), discards }));
@@ -340,6 +341,7 @@ impl Partition {
             if session.following()?.is_some() {
                 return refused("the region follows another one: promote it before it serves");
             }
+            session.begin_owner_namespaces(&self.shared.config.namespaces)?;
         }
         self.shared.declare()?;
         self.group.set_served_view(view);

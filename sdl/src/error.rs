@@ -110,8 +110,12 @@ impl From<Cause> for Error {
             // The cause can end: a stalled process continues or ends, a fork attaches again, a file
             // is created.
             Cause::Stalled { .. } | Cause::Forked | Cause::System { .. } => ErrorKind::NotConnected,
+            // It may be replicated yet.
+            Cause::NotReplicated { .. } => ErrorKind::OperationInterrupted,
             // Unknown causes promise nothing.
-            Cause::Damaged { .. } | Cause::Backend { .. } | _ => ErrorKind::BackendFailure,
+            Cause::Damaged { .. } | Cause::Backend { .. } | Cause::Lost { .. } | _ => {
+                ErrorKind::BackendFailure
+            }
         };
         Self { kind, cause }
     }

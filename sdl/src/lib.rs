@@ -46,11 +46,13 @@ mod region_url;
 pub mod storage;
 mod validate;
 pub mod watch_fd;
+pub mod receipt_fd;
 pub mod error;
 
 pub use error::{Error, ErrorKind, Result};
 pub use local_storage::{LocalAccess, LocalStorage};
 pub use open::open;
+pub use receipt_fd::{ReceiptFd, ReceiptNotifier};
 #[cfg(feature = "redis")]
 pub use redis_storage::RedisStorage;
 pub use region_storage::RegionStorage;

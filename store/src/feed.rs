@@ -14,14 +14,17 @@
 //! version, by which the follower recognizes older entries. All that J1 has read was drawn before
 //! J3, so at J4 the follower has the records of exactly that position.
 
+mod items;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord};
+use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord, ReplicationPolicy};
 use nearstate_model::{Error, Result};
 
-use crate::index::schema::{Tag, TagSchema, TagState};
-use crate::log::consumer::{CommitStream, StreamItem};
+use crate::feed::items::{announce_one, of_entry, send_record};
+use crate::index::schema::TagSchema;
+use crate::log::consumer::{CommitStream, StreamEntry, StreamItem};
 use crate::log::entry::{Absence, StreamedChange, StreamedRecord, streamed};
 use crate::record::Kind;
 use crate::scan::Buckets;
@@ -31,8 +34,6 @@ use crate::session::{Namespace, Session};
 const BUCKETS_AT_ONCE: usize = 64;
 /// Entries of one part, so that acknowledgements are read in between.
 const ENTRIES_AT_ONCE: usize = 256;
-/// The most bytes of one item of a record. The other elements follow in items of their own.
-const RECORD_BYTES_MAX: usize = 64 << 20;
 /// Acknowledged entries whose check values are remembered, at most: those of a ring.
 const SENT_MAX: usize = 1 << 20;
 
@@ -66,6 +67,8 @@ pub struct FollowedNamespace<'a> {
     /// The highest stamp of its index: no version that the source has given is higher, of records
     /// that do not exist.
     pub stamp: u64,
+    /// How its commits are replicated.
+    pub policy: ReplicationPolicy,
     /// Its tags.
     pub tags: Vec<TagSchema>,
 }
@@ -345,17 +348,14 @@ impl LogFeed<'_> {
             // It is sent after the look.
             progress.announce(position - 1, sink)?;
         }
-        let is_full = progress.phase == FeedPhase::Full;
         let time_ms = entry.time_ms()?;
-        let absence = if is_full { Absence::At(time_ms) } else { Absence::All };
-        let mut records = Vec::new();
-        for record in entry.records_with(Ok(absence)) {
-            let record = record?;
-            // Others were removed meanwhile.
-            if progress.known.contains_key(&record.namespace) {
-                records.push(record);
-            }
+        let (mut records, has_unknown) = progress.records_of(&entry, time_ms)?;
+        if has_unknown {
+            // It was not live yet at the last look.
+            progress.announce(position - 1, sink)?;
+            (records, _) = progress.records_of(&entry, time_ms)?;
         }
+        let is_full = progress.phase == FeedPhase::Full;
         if is_full {
             let records = records.into_iter().map(of_entry).collect();
             sink.send(FeedItem::Entry { place, time_ms, records })?;
@@ -413,6 +413,28 @@ impl LogFeed<'_> {
 }
 
 impl Progress<'_> {
+    /// The records of an entry whose namespaces the follower knows, as it needs them; and whether
+    /// there are others in namespaces that exist. Those of the remaining ones were removed
+    /// meanwhile.
+    fn records_of<'e>(
+        &self,
+        entry: &StreamEntry<'e>,
+        time_ms: u64,
+    ) -> Result<(Vec<StreamedRecord<'e>>, bool)> {
+        let is_full = self.phase == FeedPhase::Full;
+        let absence = if is_full { Absence::At(time_ms) } else { Absence::All };
+        let (mut records, mut has_unknown) = (Vec::new(), false);
+        for record in entry.records_with(Ok(absence)) {
+            let record = record?;
+            if self.known.contains_key(&record.namespace) {
+                records.push(record);
+            } else {
+                has_unknown |= self.session.has_namespace_number(record.namespace);
+            }
+        }
+        Ok((records, has_unknown))
+    }
+
     /// Sends the namespaces that are logged now and were not before, those whose tags have changed,
     /// and those that were removed. Everything up to `sent` was sent.
     fn announce(&mut self, sent: u64, sink: &mut dyn FeedSink) -> Result<()> {
@@ -452,7 +474,9 @@ impl Progress<'_> {
                 None => {
                     announce_one(session, &name, namespace, sink)?;
                     self.known.insert(number, Announced { schema, pending: None });
-                    if !skips_known || since > self.last.position {
+                    let is_in_log =
+                        self.phase == FeedPhase::Full && session.member.is_born_logged(number)?;
+                    if !is_in_log && (!skips_known || since > self.last.position) {
                         // Its records from before the declaration are not in the log.
                         self.phase = FeedPhase::Walking;
                         self.walk.push_back((namespace, session.buckets(namespace)?));
@@ -507,94 +531,7 @@ impl Progress<'_> {
     }
 }
 
-/// What of a namespace's flags changes with its tags.
+/// What of a namespace's flags changes with its tags and its policy.
 const fn schema_of(flags: u64) -> u64 {
-    flags / namespace_flags::GENERATION
-}
-
-fn announce_one(
-    session: &Session,
-    name: &str,
-    namespace: Namespace,
-    sink: &mut dyn FeedSink,
-) -> Result<()> {
-    let (number, kind) = (namespace.number(), namespace.kind());
-    let stamp = session.highest_stamp(namespace)?;
-    let schema_of = |tag: Tag| TagSchema {
-        name: tag.name,
-        is_unique: tag.is_unique,
-        is_ordered: tag.is_ordered,
-        is_counted: tag.is_counted,
-        is_required: tag.is_required,
-    };
-    let tags = session.tags(namespace)?.into_iter();
-    // Of others, some records may have no index entry yet, and be refused.
-    let tags = tags.filter(|tag| tag.state == TagState::Ready).map(schema_of).collect();
-    sink.send(FeedItem::Namespace(FollowedNamespace { number, name, kind, stamp, tags }))
-}
-
-/// A record of an entry, for a follower that is full.
-fn of_entry(record: StreamedRecord<'_>) -> FollowedRecord<'_> {
-    let StreamedRecord { namespace, key, version, base_version, change } = record;
-    FollowedRecord { namespace, key, version, base_version: Some(base_version), change }
-}
-
-/// Sends a record for a follower that joins, in several items if it is large.
-fn send_record(record: StreamedRecord<'_>, sink: &mut dyn FeedSink) -> Result<()> {
-    let StreamedRecord { namespace, key, version, change, .. } = record;
-    let mut send = |change, is_first: bool| {
-        let base_version = if is_first { None } else { Some(version) };
-        sink.send(FeedItem::Record(FollowedRecord {
-            namespace,
-            key,
-            version,
-            base_version,
-            change,
-        }))
-    };
-    match change {
-        StreamedChange::Patched { is_anew: true, blocks, meta } => {
-            let mut is_first = true;
-            for blocks in parts_of(&blocks) {
-                let meta = meta.filter(|_| is_first);
-                let is_anew = std::mem::replace(&mut is_first, false);
-                send(StreamedChange::Patched { is_anew, blocks, meta }, is_anew)?;
-            }
-            Ok(())
-        }
-        StreamedChange::Elements { is_set, is_anew: true, elements, meta } => {
-            let mut is_first = true;
-            for elements in parts_of(&elements) {
-                let meta = meta.filter(|_| is_first);
-                let is_anew = std::mem::replace(&mut is_first, false);
-                send(StreamedChange::Elements { is_set, is_anew, elements, meta }, is_anew)?;
-            }
-            Ok(())
-        }
-        whole @ (StreamedChange::Put { .. }
-        | StreamedChange::Patched { .. }
-        | StreamedChange::Elements { .. }
-        | StreamedChange::Deleted { .. }) => send(whole, true),
-    }
-}
-
-/// A name, and the bytes that it stands for.
-type Part<'a> = (&'a [u8], Option<&'a [u8]>);
-
-/// Elements in parts of at most [`RECORD_BYTES_MAX`], one larger element alone. At least one part.
-fn parts_of<'a>(elements: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for (name, value) in elements {
-        let size = name.len() + value.map_or(0, <[u8]>::len);
-        if bytes != 0 && bytes + size > RECORD_BYTES_MAX {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += size;
-        if let Some(part) = parts.last_mut() {
-            part.push((*name, *value));
-        }
-    }
-    parts
+    flags & !(namespace_flags::GENERATION - 1) | flags & namespace_flags::REPLICATED
 }

@@ -202,7 +202,7 @@ impl Session {
         let (_lock, following) = self.begin_promotion(accepts_joining)?;
         self.raise_generations()?;
         // All versions are higher from here on: the namespaces may be written.
-        let namespaces = self.open_to_writers()?;
+        let namespaces = self.open_to_writers(|_| true)?;
         self.member.raise_log_incarnation()?;
         self.member.set_follow_state(None)?;
         Ok(Promotion { namespaces, position: following.applied.position })
@@ -256,13 +256,13 @@ impl Session {
         self.member.note_stamp(raised)
     }
 
-    /// The followed namespaces may be written from here on. Returns their number.
-    pub(crate) fn open_to_writers(&self) -> Result<usize> {
+    /// The followed namespaces with such flags may be written from here on. Returns their number.
+    pub(crate) fn open_to_writers(&self, is_opened: impl Fn(u64) -> bool) -> Result<usize> {
         let followed = self.followed_namespaces()?;
         for (_, namespace) in &followed {
-            self.member.update_namespace_flags(namespace.index, |word| {
-                word & !namespace_flags::FOLLOWED
-            })?;
+            if is_opened(self.member.namespace_flags(namespace.index)?) {
+                self.member.open_to_writers(namespace.index)?;
+            }
         }
         Ok(followed.len())
     }
@@ -426,11 +426,8 @@ impl Follower<'_> {
                 return Err(Error::BadArgument { detail });
             }
         }
-        let is_taken = self
-            .namespaces
-            .iter()
-            .any(|(number, known)| known.namespace == namespace && *number != followed.number);
-        if is_taken {
+        let mut known = self.namespaces.iter();
+        if known.any(|(at, one)| one.namespace == namespace && *at != followed.number) {
             const TWICE: Corruption = Corruption("the source has two namespaces of one name");
             return Err(TWICE.into());
         }
@@ -440,6 +437,9 @@ impl Follower<'_> {
             session.member.set_source_number(namespace.index, followed.number)?;
         }
         session.member.note_stamp(followed.stamp)?;
+        if session.replication_policy(namespace)? != followed.policy {
+            session.member.set_commits_wait(namespace.index, followed.policy)?;
+        }
         let tags = followed.tags.clone();
         if self.state == FollowState::Full && !tags.is_empty() {
             session.add_tags(namespace, &tags)?;

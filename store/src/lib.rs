@@ -30,6 +30,7 @@ mod defragmentation;
 mod tags;
 mod removal;
 mod takeover;
+mod policy;
 mod follow;
 mod feed;
 mod watch;
@@ -43,6 +44,7 @@ mod usage;
 mod session;
 mod index;
 mod record;
+mod namespace_rules;
 pub mod glob;
 
 pub use check::{CheckReport, check, check_with};
@@ -56,11 +58,13 @@ pub use index::{ordered, search};
 pub use log::consumer::{CommitStream, StreamEntry, StreamItem, WhenFull};
 pub use log::entry::{StreamedChange, StreamedRecord, StreamedVersions};
 pub use log::receipt::{Receipt, ReceiptState};
+pub use log::waits::{ReceiptWait, ReceiptWaits};
+pub use namespace_rules::NamespaceRules;
 pub use nearstate_memory::{
     AttachOptions, CreateOptions, FollowPosition, FollowState, Following, Inspection, LogIdentity,
     MemberEntry, NamespaceLimits, NamespaceUsage, NumaPolicy, OwnerLease, PageSize, PagesByNode,
-    PinMode, RegionFiles, RemovedRegion, Takeover, ThreadCall, ThreadGuard, VIEW_MAX,
-    barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
+    PinMode, RegionFiles, RemovedRegion, ReplicationPolicy, Takeover, ThreadCall, ThreadGuard,
+    VIEW_MAX, barrier_everywhere, check_socket_path, crash, create_eventfd, create_user_directory,
     lease_clock, now_ms, now_ms_coarse, prefetch, release_allocator_memory, since_boot,
     user_directory, with_signals_blocked,
 };
@@ -78,7 +82,7 @@ pub use repair::{RepairReport, repair_with};
 pub use scan::{Buckets, Pattern, RecordCounts, Scan};
 pub use session::buffers::Metadata;
 pub use session::own_changes::OwnChange;
-pub use session::{Namespace, Region, Schema, Session};
+pub use session::{CommitWait, Namespace, REPLICATION_WAIT_MAX, Region, Schema, Session};
 pub use tags::declare::PendingTagDeclaration;
 pub use tags::expiry::Collected;
 pub use tags::lookup::Values;

@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// True if no record was found. Takes no lock.
-    fn is_empty(&self, namespace: Namespace) -> Result<bool> {
+    pub(crate) fn is_empty(&self, namespace: Namespace) -> Result<bool> {
         let Ok(table) = self.table(namespace) else { return Ok(false) };
         let buckets = self.member.bucket_count(table)?;
         let mut cells = Vec::new();

@@ -6,17 +6,19 @@ pub(crate) mod copies;
 
 use std::cell::Cell;
 use std::path::Path;
+use std::time::Duration;
 
 use nearstate_memory::PagesByNode;
 use nearstate_memory::{
-    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, RegionFiles,
-    RemovedRegion,
+    AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, NewPolicy,
+    RegionFiles, RemovedRegion, ReplicationPolicy,
 };
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
 use crate::index::internal::{INTERNAL_PREFIX, InternalCache};
 use crate::index::schema::TagSchema;
+use crate::namespace_rules::NamespaceRules;
 use crate::record::{Form, Kind};
 use crate::session::buffers::BufferCache;
 use crate::session::own_changes::{OwnChange, OwnChanges};
@@ -108,6 +110,8 @@ impl Region {
             internal: InternalCache::default(),
             own_changes: OwnChanges::default(),
             last_position: Cell::new(0),
+            owed_position: Cell::new(0),
+            commit_wait: Cell::default(),
             is_follower: Cell::new(false),
         })
     }
@@ -171,8 +175,43 @@ pub struct Session {
     pub(crate) own_changes: OwnChanges,
     /// The position in the log of its last commit there, or 0.
     pub(crate) last_position: Cell<u64>,
+    /// The position of its last commit in a namespace whose commits wait, unless that was waited
+    /// for; or 0.
+    pub(crate) owed_position: Cell<u64>,
+    /// Which commits wait, and for how long at most.
+    pub(crate) commit_wait: Cell<WaitRule>,
     /// True while it applies the log of another region.
     pub(crate) is_follower: Cell<bool>,
+}
+
+/// Which commits of a session return only when they are replicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitWait {
+    /// Those that change a namespace with the policy
+    /// [`Replicated`](ReplicationPolicy::Replicated).
+    #[default]
+    ByNamespace,
+    /// None: the caller waits by itself ([`Session::take_owed_receipt`]).
+    Never,
+    /// All that change a logged namespace.
+    Always,
+}
+
+/// Which commits wait, and for how long at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitRule {
+    pub(crate) wait: CommitWait,
+    pub(crate) limit: Duration,
+}
+
+/// How long a commit waits until it is replicated, unless the caller says otherwise: some
+/// heartbeats of a lease of 300 ms, and longer than a round trip between sites.
+pub const REPLICATION_WAIT_MAX: Duration = Duration::from_secs(1);
+
+impl Default for WaitRule {
+    fn default() -> Self {
+        Self { wait: CommitWait::default(), limit: REPLICATION_WAIT_MAX }
+    }
 }
 
 /// The schema of the records of a namespace.
@@ -226,8 +265,14 @@ impl Session {
         Region { memory: self.member.region() }
     }
 
-    /// Opens a namespace, and creates it first if it does not exist.
-    pub(crate) fn open_namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
+    /// Opens a namespace, and creates it first if it does not exist: with this policy, or with that
+    /// of the region's rules.
+    pub(crate) fn open_namespace(
+        &self,
+        name: &str,
+        schema: &Schema,
+        policy: Option<ReplicationPolicy>,
+    ) -> Result<Namespace> {
         if is_internal(name.as_bytes()) {
             return Err(Error::BadArgument {
                 detail: format!(
@@ -237,7 +282,14 @@ impl Session {
             });
         }
         let code = schema.kind.code();
-        let (index, kind) = self.member.open_namespace(name.as_bytes(), code)?;
+        let by_rules = |text: &str| match schema.kind {
+            Kind::Counters => ReplicationPolicy::Local, // Adds are not transactions.
+            Kind::Value | Kind::Blocks | Kind::Mixed => {
+                NamespaceRules::of_text(text).policy_for(name)
+            }
+        };
+        let policy = policy.map_or(NewPolicy::ByRules(&by_rules), NewPolicy::Chosen);
+        let (index, kind) = self.member.open_namespace_with(name.as_bytes(), code, policy)?;
         match Kind::of(kind) {
             Some(kind) if kind == schema.kind => Ok(Namespace { index, kind }),
             Some(kind) => Err(Error::WrongKind {

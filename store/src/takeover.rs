@@ -165,7 +165,8 @@ impl Session {
             }
             None => self.begin_own_log(&following, (view, when_full))?,
         };
-        self.open_to_writers()?;
+        // Not those that were created since: they are not logged yet.
+        self.open_to_writers(|flags| flags & namespace_flags::LOGGED != 0)?;
         self.member.set_follow_state(None)?;
         Ok(takeover)
     }
@@ -264,6 +265,31 @@ impl Session {
         self.member.bound_cluster()
     }
 
+    /// Checks that a region may be discarded to become a copy of this cluster: what an ordinary
+    /// region, or one of another cluster, has is nowhere else.
+    ///
+    /// # Errors
+    /// `BadArgument`: it has records, and what to do; `Damaged`.
+    pub fn check_disposable(&self, cluster_id: [u8; 16]) -> Result<()> {
+        let bound = self.member.bound_cluster()?;
+        if bound == Some(cluster_id) || self.following()?.is_some() {
+            return Ok(());
+        }
+        let whose = if bound.is_none() { "to no cluster" } else { "to another cluster" };
+        for (name, namespace) in self.namespaces()? {
+            if !self.is_empty(namespace)? {
+                let detail = format!(
+                    "the region has records (namespace {name:?}) and belongs {whose}: as a copy of \
+                     the partition it would lose them. Move its file away, or set cluster.regions \
+                     to another path, and restart this host; to keep them, create a cluster in \
+                     which this host is the first one of the partition's group"
+                );
+                return Err(Error::BadArgument { detail });
+            }
+        }
+        Ok(())
+    }
+
     /// The content of the region is that of a copy of this cluster from now on.
     ///
     /// # Errors
@@ -301,6 +327,8 @@ impl Session {
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
         self.member.begin_demotion()?;
+        // Each later namespace is one of a copy.
+        self.member.wait_for_creations()?;
         for (_, namespace) in self.namespaces()? {
             let flags = self.member.namespace_flags(namespace.index)?;
             if flags & (namespace_flags::LOGGED | namespace_flags::FOLLOWED) != 0 {

@@ -516,7 +516,8 @@ impl Txn<'_> {
     /// `Conflict`: a record that was read has changed since, or the flags of a namespace;
     /// `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`, including
     /// the changes of indexes, or for the commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
-    /// `Forked`, `System`. Nothing was changed then.
+    /// `Forked`, `System`. Nothing was changed then. `NotReplicated`, `Lost`: the commit is made in
+    /// this region, and a namespace wants that it is replicated ([`CommitWait`]).
     #[inline]
     pub fn commit(self) -> Result<()> {
         self.commit_with_versions(|_, _| {})
@@ -536,6 +537,7 @@ impl Txn<'_> {
             set.release_buffers();
             return done;
         }
+        let before = session.last_position.get();
         let done = session.member.operation(|| set.commit_all());
         if let Ok(written) = done {
             invariant!(written <= set.buffers.entries.len(), "a commit keeps its entries");
@@ -548,7 +550,8 @@ impl Txn<'_> {
         }
         set.release_buffers();
         session.collect_some();
-        done.map(drop)
+        done?;
+        if session.last_position.get() == before { Ok(()) } else { session.wait_for_commit() }
     }
 
     /// True once a read of the transaction has returned `Conflict`.

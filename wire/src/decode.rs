@@ -162,14 +162,15 @@ impl<'a> PayloadReader<'a> {
     fn namespace(&mut self) -> Result<NamespaceMessage<'a>, WireError> {
         let number = self.u32("a namespace")?;
         let code = self.u8("a kind")?;
-        let kind = NamespaceKind::of_code(code)
+        let commits_wait = code & code::COMMITS_WAIT != 0;
+        let kind = NamespaceKind::of_code(code & !code::COMMITS_WAIT)
             .ok_or_else(|| unknown("kind of a namespace", code.into()))?;
         let stamp = self.u64("a stamp")?;
         let name = self.name("bytes of the name of a namespace", NAMESPACE_NAME_BYTES_MAX)?;
         let count = self.u16("a number of tags")?.into();
         check_limit("tags of a namespace", count, TAGS_DECLARED_MAX)?;
         let tags = self.list("tags", count, TAG_BYTES_MIN, Self::tag)?;
-        Ok(NamespaceMessage { number, kind, stamp, name, tags })
+        Ok(NamespaceMessage { number, kind, stamp, name, commits_wait, tags })
     }
 
     fn tag(&mut self) -> Result<ReplicatedTag<'a>, WireError> {

@@ -140,7 +140,8 @@ fn put_welcome(welcome: &Welcome<'_>, out: &mut impl Output) -> Result<(), WireE
 fn put_namespace(namespace: &NamespaceMessage<'_>, out: &mut impl Output) -> Result<(), WireError> {
     check_limit("tags of a namespace", namespace.tags.len(), TAGS_DECLARED_MAX)?;
     put_u32(namespace.number, out);
-    put_u8(namespace.kind.code(), out);
+    let waits = if namespace.commits_wait { code::COMMITS_WAIT } else { 0 };
+    put_u8(namespace.kind.code() | waits, out);
     put_u64(namespace.stamp, out);
     put_name("bytes of the name of a namespace", namespace.name, NAMESPACE_NAME_BYTES_MAX, out)?;
     put_u16(narrow(namespace.tags.len()), out);

@@ -123,6 +123,8 @@ pub struct NamespaceMessage<'a> {
     pub stamp: u64,
     /// Its name.
     pub name: &'a str,
+    /// A commit returns when it is replicated.
+    pub commits_wait: bool,
     /// Its declared tags.
     pub tags: Vec<ReplicatedTag<'a>>,
 }
@@ -429,6 +431,8 @@ pub(crate) mod code {
     pub(crate) const ORDERED: u8 = 2;
     pub(crate) const COUNTED: u8 = 4;
     pub(crate) const REQUIRED: u8 = 8;
+    /// Beside the kind of a namespace.
+    pub(crate) const COMMITS_WAIT: u8 = 0x80;
 
     /// Starts of a welcome.
     pub(crate) const CONTINUE: u8 = 0;

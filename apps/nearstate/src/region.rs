@@ -15,10 +15,12 @@ use serde_json::{Value, json};
 mod follow;
 mod limits;
 mod numa;
+mod policy;
 
 pub(crate) use follow::host_name;
 use follow::{FollowArgs, PromoteArgs, following_json, following_text};
 use limits::{LimitArgs, usage_json, usage_text};
+use policy::PolicyArgs;
 
 /// The subcommands of `nearstate region`.
 #[derive(Debug, Subcommand)]
@@ -31,6 +33,8 @@ pub(crate) enum RegionCommand {
     Check(CheckArgs),
     /// Show the limits of a namespace and what its records take, or change the limits
     Limit(LimitArgs),
+    /// Show how the commits of a namespace are replicated, or change it
+    Policy(PolicyArgs),
     /// Keep a copy of the region of another host, for reading and for the loss of that host
     Follow(FollowArgs),
     /// Make a copy an ordinary region, when the host that it follows is lost
@@ -170,6 +174,7 @@ pub(crate) fn run(command: RegionCommand, out: &mut dyn Write) -> Result<()> {
         }
         RegionCommand::Check(args) => check(&args, out),
         RegionCommand::Limit(args) => limits::run(&args, out),
+        RegionCommand::Policy(args) => policy::run(&args, out),
         RegionCommand::Follow(args) => follow::run_follow(&args, out),
         RegionCommand::Promote(args) => follow::run_promote(&args, out),
         RegionCommand::Drop(args) => {
@@ -410,7 +415,8 @@ fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
         let name = String::from_utf8_lossy(&namespace.name);
         let usage =
             namespace.usage.map_or(String::new(), |usage| ", ".to_owned() + &usage_text(usage));
-        lines.push(format!("            {name} ({} buckets){usage}", namespace.buckets));
+        let policy = namespace.policy.name();
+        lines.push(format!("            {name} ({} buckets), {policy}{usage}", namespace.buckets));
     }
     if let Some(objects) = objects {
         lines.push(format!("objects     {} of {} bytes", objects.count, objects.bytes));
@@ -438,6 +444,7 @@ fn inspection_json(seen: &Inspection, objects: Option<Objects>) -> Value {
         .iter()
         .map(|n| {
             json!({"name": String::from_utf8_lossy(&n.name), "buckets": n.buckets,
+                   "policy": n.policy.name(),
                    "usage": n.usage.map(usage_json)})
         })
         .collect();

@@ -10,4 +10,5 @@ crate::fixture::c_tests! {
     a_forked_child_must_open_a_new_watch
     the_stream_contains_every_commit_completely
     a_full_stream_refuses_commits_until_it_is_acknowledged
+    a_commit_waits_as_its_namespace_and_its_session_say
 }

@@ -9,18 +9,20 @@ use crate::cluster::check_words;
 use crate::follow::{following, incarnation};
 use crate::heap::chunk::unused_table_bytes;
 use crate::layout::{
-    ARENA_BYTES, ARENA_WORDS, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
-    CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND,
-    CATALOG_LOGGED_SINCE, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE, CATALOG_RING,
-    CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE, CATALOG_SPLIT, CATALOG_STATE,
-    CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE, LOG_FLOOR, LOG_GAP_COUNT,
-    LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY,
-    MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEGMENTS,
-    SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
-    USAGE_STRIPES, arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
+    ARENA_BYTES, ARENA_WORDS, CATALOG_BORN_LOGGED, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK,
+    CATALOG_COMMITTED, CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT,
+    CATALOG_KIND, CATALOG_LOGGED_SINCE, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE,
+    CATALOG_POLICY, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
+    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
+    LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
+    MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE,
+    NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
+    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
+    is_cluster_word, member_at, namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
+use crate::namespace::rules::check_rules;
 use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::parse_use;
 use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
@@ -73,6 +75,9 @@ pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption>
         report.fault(format!("the log: {damage}"));
     }
     if let Err(Corruption(damage)) = check_words(map) {
+        report.fault(format!("the cluster: {damage}"));
+    }
+    if let Err(Corruption(damage)) = check_rules(map) {
         report.fault(format!("the cluster: {damage}"));
     }
     if let Err(Corruption(damage)) = following(map) {
@@ -214,10 +219,13 @@ fn entry(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupti
         None => None,
     };
     unseal(load(map, at + CATALOG_FLAGS)?, "its flags have a flipped bit")?;
-    for word in [CATALOG_LOGGED_SINCE, CATALOG_SOURCE, CATALOG_NEXT_SOURCE] {
+    for word in SEALED_OR_ZERO {
         let value = load(map, at + word)?;
         if value != 0 {
-            unseal(value, "since when it is logged, or its number at the source, is damaged")?;
+            unseal(
+                value,
+                "since when it is logged, its number at the source, or its policy is damaged",
+            )?;
         }
     }
     if load(map, at + CATALOG_SPLIT)? != 0 {
@@ -285,7 +293,7 @@ fn limits(map: &Map, index: u32, report: &mut CheckReport) -> Result<(), Corrupt
 
 /// The words of a catalog entry that no version writes. The name has `name_bytes` bytes.
 pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
-    const KNOWN: [u64; 16] = [
+    const KNOWN: [u64; 18] = [
         CATALOG_STATE,
         CATALOG_GENERATION,
         CATALOG_KIND,
@@ -302,6 +310,8 @@ pub(crate) fn unused_entry_words(name_bytes: u64) -> impl Iterator<Item = u64> {
         CATALOG_LOGGED_SINCE,
         CATALOG_SOURCE,
         CATALOG_NEXT_SOURCE,
+        CATALOG_POLICY,
+        CATALOG_BORN_LOGGED,
     ];
     let usage = CATALOG_USAGE..CATALOG_USAGE + 8 * USAGE_STRIPES as u64;
     let name = CATALOG_NAME..CATALOG_NAME + name_bytes;

@@ -1,8 +1,9 @@
 //! Readers of the log, and what its consumer has acknowledged.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -17,6 +18,8 @@ use crate::log::entry::LogEntry;
 use crate::log::log_words;
 use crate::log::words::LogSlot;
 use crate::member::{Member, Pin};
+use crate::region::file::Shared;
+use crate::region::map::Map;
 use crate::ring::words::{must_wake_waiters, register_waiter};
 use crate::system::{futex_wait, futex_wake};
 
@@ -273,41 +276,7 @@ impl Member {
     /// `Damaged`.
     #[inline]
     pub fn position_state(&self, position: u64) -> Result<PositionState, Corruption> {
-        let map = self.map();
-        // A demotion loses positions that were never acknowledged.
-        let is_behind = map.word(LOG_REPLICATED)?.load(Ordering::Acquire) < position;
-        let otherwise =
-            if is_behind { PositionState::Pending } else { PositionState::Acknowledged };
-        match map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) {
-            0 => Ok(otherwise),
-            _ if position == 0 => Ok(PositionState::Acknowledged),
-            _ => self.state_among_gaps(position, otherwise),
-        }
-    }
-
-    #[cold]
-    fn state_among_gaps(
-        &self,
-        position: u64,
-        otherwise: PositionState,
-    ) -> Result<PositionState, Corruption> {
-        let map = self.map();
-        loop {
-            let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
-            let mut oldest = u64::MAX;
-            let mut is_lost = false;
-            for gap in 0..count.min(LOG_GAPS_MAX) {
-                let [first, last] = map.words(LOG_GAPS + 16 * gap)?;
-                let (first, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
-                is_lost |= (first..=last).contains(&position);
-                oldest = oldest.min(first);
-            }
-            // Of older gaps nothing is known.
-            is_lost |= count > LOG_GAPS_MAX && position < oldest;
-            if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
-                return Ok(if is_lost { PositionState::Lost } else { otherwise });
-            }
-        }
+        position_state(self.map(), position)
     }
 
     /// Waits until the consumer has acknowledged or lost a position, for at most `timeout`.
@@ -336,6 +305,11 @@ impl Member {
         }
     }
 
+    /// Waits for acknowledgements on another thread.
+    pub fn log_waiter(&self) -> LogWaiter {
+        LogWaiter { shared: Arc::clone(self.shared()) }
+    }
+
     /// The position of the transaction that has published a record, if its cell tells: else it is
     /// not behind [`Member::log_tail`].
     ///
@@ -343,5 +317,110 @@ impl Member {
     /// `Corruption`.
     pub fn position_of(&self, record: &Cell<'_>) -> Result<Option<u64>, Corruption> {
         held::position_of(self.map(), record.at())
+    }
+}
+
+#[inline]
+fn position_state(map: &Map, position: u64) -> Result<PositionState, Corruption> {
+    // A demotion loses positions that were never acknowledged.
+    let is_behind = map.word(LOG_REPLICATED)?.load(Ordering::Acquire) < position;
+    let otherwise = if is_behind { PositionState::Pending } else { PositionState::Acknowledged };
+    match map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) {
+        0 => Ok(otherwise),
+        _ if position == 0 => Ok(PositionState::Acknowledged),
+        _ => state_among_gaps(map, position, otherwise),
+    }
+}
+
+#[cold]
+fn state_among_gaps(
+    map: &Map,
+    position: u64,
+    otherwise: PositionState,
+) -> Result<PositionState, Corruption> {
+    loop {
+        let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
+        let mut oldest = u64::MAX;
+        let mut is_lost = false;
+        for gap in 0..count.min(LOG_GAPS_MAX) {
+            let [first, last] = map.words(LOG_GAPS + 16 * gap)?;
+            let (first, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
+            is_lost |= (first..=last).contains(&position);
+            oldest = oldest.min(first);
+        }
+        // Of older gaps nothing is known.
+        is_lost |= count > LOG_GAPS_MAX && position < oldest;
+        if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
+            return Ok(if is_lost { PositionState::Lost } else { otherwise });
+        }
+    }
+}
+
+/// What the consumer of the log has done at a moment: a waiter sleeps until it is something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogProgress {
+    replicated: u64,
+    gaps: u64,
+}
+
+/// Waits for acknowledgements without a session. Several threads can use it at the same time.
+#[derive(Clone, Debug)]
+pub struct LogWaiter {
+    shared: Arc<Shared>,
+}
+
+impl LogWaiter {
+    /// As [`Member::position_state`].
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn position_state(&self, position: u64) -> Result<PositionState> {
+        self.check_usable()?;
+        Ok(position_state(&self.shared.map, position)?)
+    }
+
+    /// What the consumer has done so far. Load it before the states that depend on it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn progress(&self) -> Result<LogProgress> {
+        let load = |at| Ok::<_, Corruption>(self.shared.map.word(at)?.load(Ordering::Acquire));
+        Ok(LogProgress { replicated: load(LOG_REPLICATED)?, gaps: load(LOG_GAP_COUNT)? })
+    }
+
+    /// Sleeps until the consumer has done more than `known`, `is_over` is true after
+    /// [`LogWaiter::wake`], or 100 ms have passed: a consumer that was killed wakes none.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn wait(&self, known: LogProgress, is_over: impl Fn() -> bool) -> Result<()> {
+        self.check_usable()?;
+        let word = self.shared.map.word(LOG_WAKE)?;
+        let seen = register_waiter(word);
+        if !is_over() && self.progress()? == known {
+            futex_wait(word, seen, SLEEP_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Wakes everything that waits for acknowledgements. Each looks again.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn wake(&self) -> Result<()> {
+        let word = self.shared.map.word(LOG_WAKE)?;
+        if must_wake_waiters(word) {
+            futex_wake(word);
+        }
+        Ok(())
+    }
+
+    /// True in a process that was forked from the one that attached.
+    pub fn is_forked(&self) -> bool {
+        self.shared.map.is_forked()
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 }

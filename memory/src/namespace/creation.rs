@@ -9,14 +9,16 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::index::bucket::{WORDS, control, depth_of, stamp_of};
 use crate::layout::{
-    CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_LOGGED_SINCE, CATALOG_NAME,
-    CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOURCE,
-    CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES,
-    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, catalog_at, seal,
+    CATALOG_BORN_LOGGED, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED,
+    CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_KIND, CATALOG_LOGGED_SINCE,
+    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE, CATALOG_POLICY, CATALOG_RING,
+    CATALOG_SEGMENTS, CATALOG_SOURCE, CATALOG_STATE, Corruption, LINE, NAMESPACE_LIVE,
+    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK,
+    catalog_at, seal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
+use crate::namespace::rules::{Birth, NewPolicy};
 use crate::region::catalog::{self, EntryState, NameTable, entries_used, stamp_floor};
 use crate::region::catalog_use::{EntryUse, end_of_namespace, parse_use, use_word};
 use crate::region::index_table::{
@@ -44,6 +46,20 @@ impl Member {
     /// `BadName`, `Full` (catalog, heap), `Stalled` if another process is stopped while it creates
     /// or removes a namespace, `Damaged`, `System`.
     pub fn open_namespace(&self, name: &[u8], kind: u64) -> Result<(u32, u64)> {
+        self.open_namespace_with(name, kind, NewPolicy::Internal)
+    }
+
+    /// As [`Member::open_namespace`]; a new one is replicated by this policy, from its first write
+    /// on.
+    ///
+    /// # Errors
+    /// As [`Member::open_namespace`].
+    pub fn open_namespace_with(
+        &self,
+        name: &[u8],
+        kind: u64,
+        policy: NewPolicy<'_>,
+    ) -> Result<(u32, u64)> {
         if name.is_empty() || name.len() > NAMESPACE_NAME_BYTES_MAX || name.contains(&0) {
             return Err(Error::BadName { bytes: name.len() });
         }
@@ -52,7 +68,7 @@ impl Member {
         }
         self.operation(|| {
             let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
-            let created = self.create_namespace(name, kind);
+            let created = self.create_namespace(name, kind, policy);
             self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
             created
         })
@@ -103,7 +119,12 @@ impl Member {
     }
 
     /// The caller holds the namespaces lock.
-    fn create_namespace(&self, name: &[u8], kind: u64) -> Result<(u32, u64)> {
+    fn create_namespace(
+        &self,
+        name: &[u8],
+        kind: u64,
+        policy: NewPolicy<'_>,
+    ) -> Result<(u32, u64)> {
         let map = self.map();
         let index = {
             let mut names = self.names();
@@ -121,13 +142,15 @@ impl Member {
                 heap: None,
             });
         }
-        let (generation, change) = self.change_catalog(|| self.fill_entry(index, name, kind))?;
+        let birth = self.birth(policy)?;
+        let fill = || self.fill_entry(index, (name, kind), birth);
+        let (generation, change) = self.change_catalog(fill)?;
         self.names().record(index, EntryState::Live(generation), (name, kind), change);
         Ok((generation << NAMESPACE_NUMBER_BITS | index, kind))
     }
 
     /// Gives an entry to a new namespace. Returns its generation.
-    fn fill_entry(&self, index: u32, name: &[u8], kind: u64) -> Result<u32> {
+    fn fill_entry(&self, index: u32, (name, kind): (&[u8], u64), birth: Birth) -> Result<u32> {
         let map = self.map();
         let used = entries_used(map)?;
         invariant!(index <= used, "namespace {index} is created before {used}");
@@ -150,6 +173,7 @@ impl Member {
         let (name, generation_word) = (name.to_vec(), u64::from(generation));
         self.name_entry(index, &NamespaceIdentity { name, kind, generation: generation_word })?;
         crash_point!("namespace.named");
+        self.begin_namespace(index, birth)?;
         if !is_complete {
             self.make_index(index)?;
         }
@@ -211,6 +235,8 @@ impl Member {
         set(CATALOG_LOGGED_SINCE, 0)?;
         set(CATALOG_SOURCE, 0)?;
         set(CATALOG_NEXT_SOURCE, 0)?;
+        set(CATALOG_POLICY, 0)?;
+        set(CATALOG_BORN_LOGGED, 0)?;
         set(CATALOG_NAME_BYTES, name.len() as u64)?;
         let mut bytes = name.chunks(8);
         for which in (CATALOG_NAME..CATALOG_CHECK).step_by(8) {

@@ -10,18 +10,18 @@ use crate::follow::{following, raise_incarnation, rejoin, rejoin_if_damaged};
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
-    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_LOGGED_SINCE,
-    CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
-    CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE,
-    Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE,
-    LOG_WORDS, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
-    SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS,
-    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
-    arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks,
-    seal, unseal,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
+    CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
+    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS,
+    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
+    MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES,
+    SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
+    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
+    entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks, seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
+use crate::namespace::rules::repair_rules;
 use crate::region::catalog::{entries_used, parse_count};
 use crate::region::catalog_use::{EntryUse, parse_use, use_word};
 use crate::region::index_table::{
@@ -32,9 +32,6 @@ use crate::region::member_table::{member_slots_used, state};
 use crate::usage::{self, ALL_COUNTED};
 
 const PAGE: u64 = 4096;
-
-/// Flags of a namespace are less, without the count of its schemas.
-const FLAGS_END: u64 = namespace_flags::FOLLOWED << 1;
 
 /// Flags of a namespace are less if its tags were declared less than a million times.
 const SCHEMAS_MAX: u64 = namespace_flags::GENERATION << 20;
@@ -123,7 +120,8 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
         }
     }
     let is_view_known = view_seen(map).is_ok();
-    for damaged in repair_words(map)? {
+    let rules = repair_rules(map)?.then_some("the rules of new namespaces: the node stores them");
+    for damaged in repair_words(map)?.into_iter().chain(rules) {
         report.add_repaired(damaged);
     }
     if !is_view_known && following(map)?.is_some() {
@@ -259,7 +257,12 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
 /// Corrects the flags of a namespace. Of two values that are possible, one counts more schemas than
 /// a namespace ever has.
 fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corruption> {
-    let is_known = |flags: u64| flags & (namespace_flags::GENERATION - 1) < FLAGS_END;
+    let is_known = |flags: u64| {
+        let has = |flag: u64| flags & flag != 0;
+        let is_logged = has(namespace_flags::LOGGED);
+        (is_logged || !has(namespace_flags::LOSSLESS))
+            && (is_logged || has(namespace_flags::FOLLOWED) || !has(namespace_flags::REPLICATED))
+    };
     let few_schemas = |values: &[u64]| {
         let mut found = values.iter().copied().filter(|flags| *flags < SCHEMAS_MAX);
         found.next().filter(|_| found.next().is_none())
@@ -267,7 +270,7 @@ fn flags(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     let (at, what) = (catalog_at(index) + CATALOG_FLAGS, format!("namespace {index}: its flags"));
     correct_sealed_with(map, at, &what, (is_known, few_schemas), report)?;
     // Not known: a follower gets the records again.
-    for word in [CATALOG_LOGGED_SINCE, CATALOG_SOURCE, CATALOG_NEXT_SOURCE] {
+    for word in SEALED_OR_ZERO {
         let at = catalog_at(index) + word;
         let value = map.word(at)?.load(Ordering::Acquire);
         if value != 0 && unseal(value, "").is_err() {

@@ -14,7 +14,7 @@ use nearstate_cluster::{
     Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
-use nearstate_store::{Region, lease_clock};
+use nearstate_store::{NamespaceRules, Region, ReplicationPolicy, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
@@ -65,8 +65,8 @@ pub struct DriverConfig {
     pub copies: Vec<CopyConfig>,
     /// TLS of connections to owners.
     pub tls: Option<ClientTls>,
-    /// Patterns of the names of replicated namespaces.
-    pub namespaces: Vec<String>,
+    /// Which namespaces are replicated, and how.
+    pub namespaces: NamespaceRules,
     /// Told what happens to connections.
     pub on_peer_event: fn(&PeerEvent<'_>),
     /// Told what happens.
@@ -230,7 +230,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
         partition: partition.0,
         host: own,
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
-        namespaces: config.namespaces.iter().cloned().chain([FIRST_NAMESPACE.to_owned()]).collect(),
+        namespaces: config.namespaces.preceded_by(ReplicationPolicy::Async, FIRST_NAMESPACE)?,
         members_max: config.hosts.len(),
         tls: config.tls.clone(),
         on_event: config.on_peer_event,

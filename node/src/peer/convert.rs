@@ -2,8 +2,8 @@
 
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    FeedItem, FollowPosition, FollowedNamespace, FollowedRecord, Kind, LogIdentity, StreamedChange,
-    TagSchema,
+    FeedItem, FollowPosition, FollowedNamespace, FollowedRecord, Kind, LogIdentity,
+    ReplicationPolicy, StreamedChange, TagSchema,
 };
 use nearstate_wire::{
     AbsentMessage, Change, EntryMessage, Message, NamespaceKind, NamespaceMessage, RecordChange,
@@ -85,6 +85,7 @@ pub(crate) fn send_item(
                 kind: kind_of(namespace.kind),
                 stamp: namespace.stamp,
                 name: namespace.name,
+                commits_wait: namespace.policy == ReplicationPolicy::Replicated,
                 tags: tags.collect(),
             }))
         }
@@ -136,7 +137,9 @@ pub(crate) fn namespace_of<'a>(message: &NamespaceMessage<'a>) -> Result<Followe
         is_required: tag.is_required,
     });
     let (number, name, stamp) = (message.number, message.name, message.stamp);
-    Ok(FollowedNamespace { number, name, kind, stamp, tags: tags.collect() })
+    let policy =
+        if message.commits_wait { ReplicationPolicy::Replicated } else { ReplicationPolicy::Async };
+    Ok(FollowedNamespace { number, name, kind, stamp, policy, tags: tags.collect() })
 }
 
 /// A record while the follower joins. One that is not anew continues the last one.

@@ -1,7 +1,7 @@
 //! The namespaces of a source that are added to the log.
 
 use nearstate_model::Result;
-use nearstate_store::{Kind, Session, WhenFull, glob};
+use nearstate_store::{Kind, ReplicationPolicy, Session, WhenFull};
 
 use super::events::{PeerEvent, SourceConfig};
 
@@ -21,18 +21,24 @@ impl DeclaredNamespaces {
         let policy = if config.keeps { WhenFull::Refuse } else { WhenFull::LoseOldest };
         let mut is_whole = true;
         for (name, namespace) in session.namespaces()? {
-            let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes());
+            let wanted = config.namespaces.policy_for(&name);
             // A policy that a local consumer has declared is not relaxed.
             let is_done =
                 session.is_logged(namespace)? && (self.changes.is_some() || !config.keeps);
             if namespace.kind() == Kind::Counters
                 || is_done
                 || session.is_followed(namespace)?
-                || !config.namespaces.iter().any(matches)
+                || session.is_kept_local(namespace)?
+                || wanted == ReplicationPolicy::Local
             {
                 continue;
             }
-            if let Err(error) = session.stream(namespace, policy)
+            let is_new = !session.is_logged(namespace)?;
+            let declared = session.stream(namespace, policy).and_then(|()| {
+                // A policy that was set since stays.
+                if is_new { session.set_replication_policy(namespace, wanted) } else { Ok(()) }
+            });
+            if let Err(error) = declared
                 && session.has_namespace(namespace)
             {
                 is_whole = false;

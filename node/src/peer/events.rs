@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use nearstate_store::NamespaceRules;
+
 use crate::tls::Tls;
 
 /// How to send the log of a region.
@@ -102,7 +104,7 @@ pub struct FollowProgress {
 /// How followers of a region are served.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceConfig {
-    pub(crate) namespaces: Vec<String>,
+    pub(crate) namespaces: NamespaceRules,
     pub(crate) keeps: bool,
     pub(crate) followers_max: usize,
     pub(crate) name: String,

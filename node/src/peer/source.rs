@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::Region;
+use nearstate_store::{NamespaceRules, Region, ReplicationPolicy};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::admission::serve;
@@ -105,9 +105,12 @@ impl PeerServer {
     /// Adds the namespaces to the log, and listens.
     ///
     /// # Errors
-    /// `System`: an address that cannot be bound; `Full`: no room for the log; `Damaged`.
+    /// `BadArgument`: a pattern of namespaces that none matches; `System`: an address that cannot
+    /// be bound; `Full`: no room for the log; `Damaged`.
     pub fn start(config: PeerConfig, region: &Region) -> Result<Self> {
         let PeerConfig { listen, tls, namespaces, keeps, followers_max, name, on_event } = config;
+        let all = namespaces.into_iter().map(|pattern| (ReplicationPolicy::Async, pattern));
+        let namespaces = NamespaceRules::new(all)?;
         let source = SourceConfig { namespaces, keeps, followers_max, name, on_event };
         let shared = Arc::new(PeerShared::new(source, region, region.session()?, None));
         let router = PeerRouter::new(tls, on_event);

@@ -12,8 +12,8 @@ use nearstate_node::{
     FollowTarget, Freeze, Partition, PartitionInput, PartitionOptions, PeerEvent, PeerListener,
 };
 use nearstate_store::{
-    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, ReceiptState, Region,
-    Schema, Session, lease_clock,
+    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, NamespaceRules,
+    ReceiptState, Region, ReplicationPolicy, Schema, Session, lease_clock,
 };
 
 const CLUSTER: [u8; 16] = *b"0123456789abcdef";
@@ -61,7 +61,7 @@ impl TestHost {
             partition: 7,
             host: name.to_owned(),
             lease: Duration::from_millis(400),
-            namespaces: vec!["*".to_owned()],
+            namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             members_max: 4,
             tls: None,
             on_event,
@@ -351,4 +351,53 @@ fn a_member_that_connects_before_the_owner_serves_its_regions_connects_again() {
         let [owner, member] = hosts else { return false };
         has_all(owner, member)
     });
+}
+
+#[test]
+fn a_region_with_records_of_its_own_is_not_discarded_when_its_host_becomes_a_member() {
+    let (mut owner, mut member) = (TestHost::new("own-a"), TestHost::new("own-b"));
+    owner.own(1, None);
+    let session = member.session();
+    let mine = session.namespace("mine", &Schema::default()).unwrap();
+    session.put(mine, b"k", b"only here").unwrap();
+    let address = &owner.address();
+    let target = FollowTarget { view: 1, address, clients: None, discards: true };
+    let refused = member.partition.follow(&target).unwrap_err();
+    let Error::BadArgument { detail } = &refused else { panic!("{refused}") };
+    assert!(
+        detail.contains("namespace \"mine\"") && detail.contains("cluster.regions"),
+        "{detail}"
+    );
+    assert!(member.partition.state().unwrap().following.is_none());
+    assert_eq!(session.get(mine, b"k").unwrap().unwrap().bytes(), b"only here");
+    // Without its records it may follow; and what was bound once is a copy.
+    session.delete(mine, b"k").unwrap();
+    member.follow(1, &owner, true);
+    until(1, &mut [&mut owner, &mut member], |hosts| has_all(hosts[0], hosts[1]));
+    assert!(member.partition.state().unwrap().is_bound);
+    // Nor is that of another cluster.
+    let other = TestHost::new("own-c");
+    other.session().bind(*b"another cluster!").unwrap();
+    put(&other.session(), 0..1);
+    let refused = other.partition.follow(&target).unwrap_err();
+    assert!(refused.to_string().contains("belongs to another cluster"), "{refused}");
+}
+
+#[test]
+fn a_namespace_is_replicated_from_its_first_write_and_members_stay_full() {
+    let [mut owner, mut one, mut other] = group("born");
+    let session = owner.session();
+    for number in 0..20 {
+        let namespace = session.namespace(&format!("n{number}"), &Schema::default()).unwrap();
+        session.put(namespace, b"k", b"v").unwrap();
+        assert!(session.receipt() > nearstate_store::Receipt::NONE);
+        // Its loss at any moment is one that the group survives.
+        for member in [&mut one, &mut other] {
+            member.take_inputs(1);
+            let following = member.partition.state().unwrap().following.unwrap();
+            assert_eq!(following.state, FollowState::Full);
+        }
+        owner.take_inputs(1);
+    }
+    replicate(1, &mut owner, &mut [&mut one, &mut other]);
 }

@@ -115,6 +115,8 @@ impl From<Error> for Problem {
             | Error::Behind { .. }
             | Error::NotOwner { .. }
             | Error::Fenced { .. }
+            | Error::NotReplicated { .. }
+            | Error::Lost { .. }
             | Error::Stalled { .. } => return Self::busy(detail),
             Error::NoObject { .. }
             | Error::NotARegion { .. }

@@ -1,10 +1,13 @@
 //! One client connection: parses requests, executes them, and writes replies and messages.
 
+mod held;
 mod prefetch;
+mod task;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
+use crate::connection::held::{HeldReplies, OwedReply};
 use crate::connection_state::{
     CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest, ReplyMode,
 };
@@ -14,7 +17,6 @@ use crate::parse::{Args, ParseResult, RequestParser};
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::SlowLogEntry;
-use crate::sliced_task::TaskProgress;
 use crate::table::TABLE;
 use nearstate_local_transport::response_line;
 use nearstate_model::invariant;
@@ -23,7 +25,7 @@ use nearstate_node::executor::{is_due, sleep};
 use nearstate_node::{
     ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
-use nearstate_store::since_boot;
+use nearstate_store::{Receipt, since_boot};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -52,6 +54,10 @@ pub(crate) struct RespConnection {
     requests: u64,
     /// The current task has written a part of its reply.
     is_reply_begun: bool,
+    /// The last commit of the current task that waits until it is replicated.
+    task_receipt: Receipt,
+    /// Replies whose commits are not replicated yet.
+    held: Option<HeldReplies>,
 }
 
 impl RespConnection {
@@ -59,7 +65,16 @@ impl RespConnection {
     pub(crate) fn new(core: Rc<CoreContext>, connection: ConnectionState) -> Self {
         let mut parser = RequestParser::new(core.server.settings.request_bytes_max);
         parser.set_unauthenticated(connection.user.is_none());
-        Self { core, connection, parser, prefetched: 0, requests: 0, is_reply_begun: false }
+        Self {
+            core,
+            connection,
+            parser,
+            prefetched: 0,
+            requests: 0,
+            is_reply_begun: false,
+            task_receipt: Receipt::NONE,
+            held: None,
+        }
     }
 
     /// Executes one request.
@@ -173,52 +188,6 @@ impl RespConnection {
         }
         (connection.task.is_some() || connection.postponed.is_some()).then_some(NextAction::Work)
     }
-
-    fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
-        let task = self.connection.task.as_mut()?;
-        if self.connection.mailbox.is_ended() {
-            return Some(Poll::Ready(NextAction::Close));
-        }
-        let max = self.core.answer_bytes_max();
-        let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
-        let mark = reply.mark();
-        let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
-        if result.is_ok() && (reply.is_over() || task.collected() > max) {
-            result = Err(too_long(max, None));
-        }
-        match result {
-            Ok(TaskProgress::More) => {
-                if self.connection.reply_mode.is_limited() {
-                    reply.rewind(mark);
-                }
-                self.is_reply_begun |= reply.mark() != mark;
-                return Some(Poll::Ready(NextAction::Work));
-            }
-            Ok(TaskProgress::Done) => {}
-            Err(_) if self.is_reply_begun => {
-                // The client waits for the rest, and would take an error for a part of it.
-                reply.rewind(mark);
-                return Some(Poll::Ready(NextAction::Close));
-            }
-            Err(error) => {
-                reply.rewind(mark);
-                reply.error(error.text());
-                if self.connection.tracking.as_ref().is_some_and(|options| options.is_starting) {
-                    self.connection.stop_tracking(&self.core.server);
-                }
-            }
-        }
-        if let Some(options) = &mut self.connection.tracking {
-            options.is_starting = false;
-        }
-        if self.connection.reply_mode.is_limited() {
-            reply.rewind(mark);
-            end_skip(&mut self.connection);
-        }
-        self.connection.task = None;
-        self.is_reply_begun = false;
-        Some(Poll::Ready(NextAction::Read))
-    }
 }
 
 impl ConnectionHandler for RespConnection {
@@ -226,6 +195,9 @@ impl ConnectionHandler for RespConnection {
         self.core.begin();
         let mut taken = 0;
         self.prefetched = 0;
+        let mut owed = Vec::new();
+        // What another connection of the core has left.
+        self.core.core.session().take_owed_receipt();
         let then = loop {
             if output.len() >= OUTPUT_HIGH_WATER_BYTES {
                 break NextAction::Read;
@@ -240,7 +212,13 @@ impl ConnectionHandler for RespConnection {
                             prefetch::prefetch_keys(&self.core.records, rest).saturating_sub(1);
                     }
                     let args = self.parser.args(rest);
+                    let from = output.len();
                     Self::answer(&self.core, &mut self.connection, args, output);
+                    let receipt = self.core.core.session().take_owed_receipt();
+                    if receipt != Receipt::NONE {
+                        let is_begun = false;
+                        owed.push(OwedReply { from, to: output.len(), receipt, is_begun });
+                    }
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
@@ -259,7 +237,12 @@ impl ConnectionHandler for RespConnection {
             }
         };
         self.core.count_lookups();
-        Consumed { bytes: taken, next: then }
+        if owed.is_empty() {
+            return Consumed { bytes: taken, next: then };
+        }
+        self.hold(output, owed, then);
+        let next = if self.held.is_some() { NextAction::Work } else { NextAction::Close };
+        Consumed { bytes: taken, next }
     }
 
     fn is_unauthenticated(&self) -> bool {
@@ -267,10 +250,14 @@ impl ConnectionHandler for RespConnection {
     }
 
     fn buffered_bytes(&self) -> usize {
-        self.parser.memory_bytes() + self.connection.memory_bytes()
+        let held = self.held.as_ref().map_or(0, HeldReplies::bytes);
+        self.parser.memory_bytes() + self.connection.memory_bytes() + held
     }
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
+        if let Some(then) = self.release(cx, output) {
+            return then;
+        }
         if let Some(then) = self.resume(cx, output) {
             return then;
         }

@@ -13,6 +13,7 @@ mod conformance;
 #[cfg(feature = "redis")]
 mod redis;
 mod region;
+mod replicated;
 mod watch_fd;
 #[cfg(feature = "redis")]
 mod promises;

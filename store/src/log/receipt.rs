@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use nearstate_memory::PositionState;
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use crate::record::view::View;
-use crate::session::Session;
+use crate::session::{CommitWait, Session, WaitRule};
 
 /// A position in the log of the region. What it stands for is *replicated* once the consumer of the
 /// commit stream has acknowledged that position ([`CommitStream::acknowledge`]).
@@ -108,6 +108,107 @@ pub enum ReceiptState {
     ///
     /// [`WhenFull::LoseOldest`]: crate::WhenFull::LoseOldest
     Lost,
+}
+
+impl Session {
+    /// Chooses which commits of this session wait until they are replicated, and for how long at
+    /// most. Returns what was chosen before. A session begins with [`CommitWait::ByNamespace`] and
+    /// [`REPLICATION_WAIT_MAX`](crate::REPLICATION_WAIT_MAX).
+    pub fn set_commit_wait(&self, wait: CommitWait, limit: Duration) -> (CommitWait, Duration) {
+        let before = self.commit_wait.replace(WaitRule { wait, limit });
+        (before.wait, before.limit)
+    }
+
+    /// Runs some calls with another choice, and returns to the present one.
+    ///
+    /// ```
+    /// # use nearstate_store::{CommitWait, CreateOptions, Error, Region, ReplicationPolicy};
+    /// # use nearstate_store::Schema;
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// # let millis = std::time::Duration::from_millis;
+    /// let policy = ReplicationPolicy::Async;
+    /// let ue = session.namespace_with_policy("ue", &Schema::default(), policy)?;
+    /// session.put(ue, b"imsi-1", b"idle")?; // does not wait
+    /// let put = session.with_commit_wait(CommitWait::Always, millis(5), || {
+    ///     session.put(ue, b"imsi-1", b"registered")
+    /// });
+    /// // No other host has it, but the commit stands.
+    /// assert!(matches!(put, Err(Error::NotReplicated { .. })));
+    /// assert_eq!(session.get(ue, b"imsi-1")?.expect("it is put").bytes(), b"registered");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_commit_wait<T>(
+        &self,
+        wait: CommitWait,
+        limit: Duration,
+        calls: impl FnOnce() -> T,
+    ) -> T {
+        let _before = RestoredWait(self, self.commit_wait.replace(WaitRule { wait, limit }));
+        calls()
+    }
+
+    /// With [`CommitWait::Never`]: the receipt of the last commit that would have waited since the
+    /// last call; [`Receipt::NONE`] if there is none. Output that tells of the commit may leave the
+    /// host when it is replicated.
+    #[inline]
+    pub fn take_owed_receipt(&self) -> Receipt {
+        let position = self.owed_position.get();
+        if position != 0 {
+            self.owed_position.set(0);
+        }
+        Receipt { position }
+    }
+
+    /// Behind a commit of a logged namespace, without a pin.
+    pub(crate) fn wait_for_commit(&self) -> Result<()> {
+        let WaitRule { wait, limit } = self.commit_wait.get();
+        let receipt = match wait {
+            CommitWait::Never => return Ok(()),
+            // An earlier commit, which did not wait, may still be owed.
+            CommitWait::ByNamespace => Some(self.take_owed_receipt())
+                .filter(|owed| *owed == self.receipt())
+                .unwrap_or(Receipt::NONE),
+            CommitWait::Always => {
+                self.owed_position.set(0);
+                self.receipt()
+            }
+        };
+        if receipt == Receipt::NONE {
+            return Ok(());
+        }
+        self.wait_replicated(receipt, limit)?.require(receipt, limit)
+    }
+}
+
+/// Returns to an earlier choice, also after a panic.
+struct RestoredWait<'s>(&'s Session, WaitRule);
+
+impl Drop for RestoredWait<'_> {
+    fn drop(&mut self) {
+        self.0.commit_wait.set(self.1);
+    }
+}
+
+impl ReceiptState {
+    /// The error of a commit that has waited so long.
+    ///
+    /// # Errors
+    /// `NotReplicated` if it is pending, `Lost`.
+    pub fn require(self, receipt: Receipt, waited: Duration) -> Result<()> {
+        let position = receipt.position;
+        match self {
+            Self::Replicated => Ok(()),
+            Self::Pending => {
+                let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                Err(Error::NotReplicated { position, waited_ms })
+            }
+            Self::Lost => Err(Error::Lost { position }),
+        }
+    }
 }
 
 impl From<PositionState> for ReceiptState {

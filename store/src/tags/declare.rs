@@ -164,10 +164,10 @@ impl Session {
     /// `WrongKind` if it was created with another schema, `BadName`, `Full`, `Damaged`, `System`;
     /// and as [`Session::add_tags`].
     pub fn namespace(&self, name: &str, schema: &Schema) -> Result<Namespace> {
-        let namespace = match self.open_namespace(name, schema) {
+        let namespace = match self.open_namespace(name, schema, None) {
             // The catalog or the heap is full. An empty namespace has an entry and an index.
             Err(Error::Full { .. }) if self.remove_empty_namespaces(REMOVED_AT_ONCE)? > 0 => {
-                self.open_namespace(name, schema)?
+                self.open_namespace(name, schema, None)?
             }
             other => other?,
         };

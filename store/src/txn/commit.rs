@@ -185,6 +185,12 @@ impl WriteSet<'_> {
                 }
                 if plan.position != 0 {
                     session.last_position.set(plan.position);
+                    let waits = |entry: &TxnEntry| {
+                        !entry.write.is_none() && entry.flags & namespace_flags::REPLICATED != 0
+                    };
+                    if entries.iter().any(waits) {
+                        session.owed_position.set(plan.position);
+                    }
                 }
                 Ok(())
             }

@@ -19,6 +19,7 @@ mod attach_files;
 #[cfg(feature = "crash-points")]
 mod clock_jumps;
 mod collections;
+mod commit_waits;
 mod concurrent_tag_declaration;
 mod contention;
 mod counters;
@@ -30,6 +31,8 @@ mod scattered_memory;
 mod hostile;
 #[cfg(feature = "crash-points")]
 mod killed_collection;
+#[cfg(feature = "crash-points")]
+mod killed_policy;
 mod killed_tag_declaration;
 #[cfg(feature = "crash-points")]
 mod killed_takeover;
@@ -40,6 +43,7 @@ mod namespace_limits;
 mod namespace_removal;
 mod notifications;
 mod objects;
+mod policies;
 mod readme;
 mod records;
 mod scans;

@@ -86,6 +86,7 @@ pub(crate) fn messages() -> Vec<Message<'static>> {
             kind: NamespaceKind::Mixed,
             stamp: 6,
             name: "ue",
+            commits_wait: false,
             tags: vec![
                 ReplicatedTag {
                     name: "t",

@@ -76,7 +76,14 @@ fn names_have_limits() {
             is_required: false,
         };
         let kind = NamespaceKind::Value;
-        Message::Namespace(NamespaceMessage { number: 1, kind, stamp: 2, name, tags: vec![tag] })
+        Message::Namespace(NamespaceMessage {
+            number: 1,
+            kind,
+            stamp: 2,
+            name,
+            commits_wait: false,
+            tags: vec![tag],
+        })
     };
     assert_limit(&write_error(&namespace(&name, "t")), 255);
     assert_limit(&write_error(&namespace("n", &name)), 255);

@@ -195,6 +195,7 @@ impl Parts {
             kind: NamespaceKind::of_code(self.flags % 4 + 1).expect("a kind"),
             stamp: self.numbers[0],
             name: &self.name,
+            commits_wait: self.flags & 0x80 != 0,
             tags: tags.collect(),
         })
     }

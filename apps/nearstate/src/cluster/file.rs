@@ -14,6 +14,7 @@ use nearstate_cluster::{
 use nearstate_membership::{EtcdSettings, MemberTls, RaftMember};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
+use nearstate_store::{NamespaceRules, ReplicationPolicy};
 use serde::Deserialize;
 
 use self::etcd::{EtcdFile, RawEtcd};
@@ -21,6 +22,9 @@ use crate::settings::parse_time;
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The bytes of the rules that the node adds.
+const NODE_RULES_BYTES: u64 = 64;
 
 /// The longest name of a cluster: its bytes are the id in messages between members.
 const CLUSTER_NAME_BYTES_MAX: usize = 16;
@@ -55,6 +59,10 @@ struct RawCluster {
     directory: String,
     #[serde(default = "default_namespaces")]
     namespaces: Vec<String>,
+    #[serde(default)]
+    replicated: Vec<String>,
+    #[serde(default)]
+    local: Vec<String>,
     #[serde(default)]
     insecure: bool,
 }
@@ -119,6 +127,18 @@ fn default_region_max() -> String {
     "1GiB".to_owned()
 }
 
+/// The rules for namespaces: the lists are tried in this order.
+fn rules_of(
+    lists: [(ReplicationPolicy, Vec<String>); 3],
+) -> std::result::Result<NamespaceRules, String> {
+    let all = lists
+        .into_iter()
+        .flat_map(|(policy, patterns)| patterns.into_iter().map(move |pattern| (policy, pattern)));
+    let rules = NamespaceRules::new(all).map_err(|error| error.to_string())?;
+    rules.check_size(NODE_RULES_BYTES).map_err(|error| error.to_string())?;
+    Ok(rules)
+}
+
 /// A host of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileHost {
@@ -168,7 +188,7 @@ pub(crate) struct ClusterFile {
     pub(crate) election: Duration,
     pub(crate) hosts: Vec<FileHost>,
     pub(crate) partitions: Vec<FilePartition>,
-    pub(crate) namespaces: Vec<String>,
+    pub(crate) namespaces: NamespaceRules,
     pub(crate) config: ClusterConfig,
     regions: String,
     directory: String,
@@ -228,7 +248,11 @@ impl ClusterFile {
             election,
             hosts,
             partitions,
-            namespaces: cluster.namespaces,
+            namespaces: rules_of([
+                (ReplicationPolicy::Local, cluster.local),
+                (ReplicationPolicy::Replicated, cluster.replicated),
+                (ReplicationPolicy::Async, cluster.namespaces),
+            ])?,
             config,
             regions: cluster.regions,
             directory: cluster.directory,
@@ -531,7 +555,25 @@ port = 6379
                           membership = \"127.0.0.1:7104\"\n[[partition]]";
 
     #[test]
+    fn namespaces_have_the_policy_of_the_first_list_that_matches() {
+        let lists = "copies = 3\nnamespaces = [\"ue*\"]\nreplicated = [\"*session*\"]\n\
+                     local = [\"cache*\"]";
+        let file = ClusterFile::parse(&GOOD.replacen("copies = 3", lists, 1)).unwrap();
+        for (name, policy) in [
+            ("ue", ReplicationPolicy::Async),
+            ("ue-sessions", ReplicationPolicy::Replicated),
+            ("cache-of-sessions", ReplicationPolicy::Local),
+            ("other", ReplicationPolicy::Local),
+        ] {
+            assert_eq!(file.namespaces.policy_for(name), policy, "{name}");
+        }
+        let default = ClusterFile::parse(GOOD).unwrap().namespaces;
+        assert_eq!(default.policy_for("any"), ReplicationPolicy::Async);
+    }
+
+    #[test]
     fn each_mistake_has_its_own_error() {
+        let long = format!("copies = 3\nreplicated = [\"{}\"]", "x".repeat(950));
         for (from, to, error) in [
             ("\"a\", \"b\", \"c\"", "\"a\", \"b\", \"d\"", "names host \"d\", which is unknown"),
             ("id = 2", "id = 1", "two hosts have the number 1"),
@@ -550,6 +592,8 @@ port = 6379
                 "cluster.engine is \"raft\"",
             ),
             ("copies = 3", "copies = 3\nregions = \"x\"", "is not an absolute path"),
+            ("copies = 3", "copies = 3\nlocal = [\"\"]", "is no pattern of a namespace's name"),
+            ("copies = 3", &long, "and a region has room for 936"),
             ("copies = 3", "copies = 3\nlaese = \"1s\"", "line 5: unknown field `laese`"),
             ("127.0.0.1:7102", "127.0.0.1:7001", "is the address of"),
             ("127.0.0.1:7102", "10.0.0.1:7102", "without certificates: add [tls]"),

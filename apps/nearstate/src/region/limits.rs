@@ -105,7 +105,8 @@ mod tests {
         assert_eq!(json["usage"]["hard_bytes"], 2 << 20);
         let seen = region.inspect().unwrap();
         assert!(
-            inspection_text(&seen, None).contains("buckets), 0.0 MiB used, soft limit 1.0 MiB")
+            inspection_text(&seen, None)
+                .contains("buckets), local, 0.0 MiB used, soft limit 1.0 MiB")
         );
         assert_eq!(inspection_json(&seen, None)["namespaces"][0]["usage"]["soft_bytes"], 1 << 20);
         assert_eq!(limit(&["tenant", "--none"]).unwrap(), "tenant: no limits\n");

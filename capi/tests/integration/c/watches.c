@@ -428,6 +428,70 @@ static void a_full_stream_refuses_commits_until_it_is_acknowledged(void)
     OK(ns_stream_close(stream));
 }
 
+static void a_commit_waits_as_its_namespace_and_its_session_say(void)
+{
+    ns_namespace replicated, local;
+    ns_stream *stream;
+    ns_stream_entry entry;
+    ns_receipt first, second, decided;
+    ns_receipt_set *set;
+    struct epoll_event ready;
+    uint32_t policy = 0, state = 0;
+    int fd = -1;
+    OK(ns_namespace_open_with_policy(session, ns_text("r"), NS_KIND_VALUE, NS_POLICY_REPLICATED,
+                                     &replicated));
+    OK(ns_namespace_open_with_policy(session, ns_text("l"), NS_KIND_VALUE, NS_POLICY_LOCAL,
+                                     &local));
+    OK(ns_namespace_get_policy(session, replicated, &policy));
+    CHECK(policy == NS_POLICY_REPLICATED);
+    IS(NS_BAD_ARGUMENT, ns_namespace_set_policy(session, replicated, NS_POLICY_LOCAL));
+    IS(NS_BAD_ARGUMENT, ns_namespace_set_policy(session, replicated, 0));
+    IS(NS_BAD_ARGUMENT, ns_session_set_commit_wait(session, 0, 1));
+    OK(ns_put(session, local, ns_text("k"), ns_text("v"), NULL));
+    /* Nothing acknowledges: the commit stands, and says so. */
+    OK(ns_session_set_commit_wait(session, NS_WAIT_BY_NAMESPACE, 1));
+    IS(NS_NOT_REPLICATED, ns_put(session, replicated, ns_text("k"), ns_text("1"), NULL));
+    OK(ns_receipt_of_commit(session, &first));
+    CHECK(first.position != 0);
+    OK(ns_session_set_commit_wait(session, NS_WAIT_NEVER, 1));
+    OK(ns_put(session, replicated, ns_text("k"), ns_text("2"), NULL));
+    OK(ns_receipt_of_commit(session, &second));
+    OK(ns_namespace_set_policy(session, replicated, NS_POLICY_ASYNC));
+    OK(ns_session_set_commit_wait(session, NS_WAIT_BY_NAMESPACE, 1));
+    OK(ns_put(session, replicated, ns_text("k"), ns_text("3"), NULL));
+    OK(ns_session_set_commit_wait(session, NS_WAIT_ALWAYS, 1));
+    IS(NS_NOT_REPLICATED, ns_put(session, replicated, ns_text("k"), ns_text("4"), NULL));
+    OK(ns_put(session, local, ns_text("k"), ns_text("v"), NULL));
+    /* An event loop is told of both. */
+    OK(ns_receipt_set_open(session, &set));
+    OK(ns_receipt_set_fd(set, &fd));
+    OK(ns_receipt_set_add(set, second));
+    OK(ns_receipt_set_add(set, first));
+    IS(NS_NOT_FOUND, ns_receipt_set_next(set, &decided, &state));
+    int loop = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    CHECK(epoll_ctl(loop, EPOLL_CTL_ADD, fd, &event) == 0);
+    CHECK(epoll_wait(loop, &ready, 1, 0) == 0);
+    OK(ns_stream_open(session, &stream));
+    while (ns_stream_next(stream, &entry) == NS_OK)
+        ;
+    OK(ns_stream_acknowledge(stream));
+    for (int count = 0; count < 2;) {
+        CHECK(epoll_wait(loop, &ready, 1, LONG_MS) == 1);
+        while (ns_receipt_set_next(set, &decided, &state) == NS_OK) {
+            CHECK(decided.position == (count == 0 ? first : second).position);
+            CHECK(state == NS_RECEIPT_REPLICATED);
+            count++;
+        }
+    }
+    close(loop);
+    OK(ns_receipt_set_close(set));
+    OK(ns_receipt_set_close(NULL));
+    IS(NS_BAD_ARGUMENT, ns_receipt_set_next(NULL, &decided, &state));
+    OK(ns_stream_close(stream));
+    OK(ns_session_set_commit_wait(session, NS_WAIT_BY_NAMESPACE, 1000));
+}
+
 static const struct promise promises[] = {
     TEST(a_watch_reports_changes_in_order),
     TEST(a_watch_rejects_invalid_arguments),
@@ -436,6 +500,7 @@ static const struct promise promises[] = {
     TEST(a_forked_child_must_open_a_new_watch),
     TEST(the_stream_contains_every_commit_completely),
     TEST(a_full_stream_refuses_commits_until_it_is_acknowledged),
+    TEST(a_commit_waits_as_its_namespace_and_its_session_say),
 };
 
 int main(int argc, char **argv)

@@ -113,6 +113,8 @@ impl From<Error> for ErrorReply {
             Error::TagTaken { .. } => "TAGTAKEN",
             // Clients with a list of servers look for another one.
             Error::NotOwner { .. } | Error::Fenced { .. } => "READONLY",
+            Error::NotReplicated { .. } => "NOTREPLICATED",
+            Error::Lost { .. } => "LOST",
             Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
             | Error::TooManyBlocks { .. }
@@ -164,6 +166,11 @@ mod tests {
                 Error::Fenced { namespace: "ue".into() },
                 "READONLY namespace \"ue\" is not writable: this host has no lease",
             ),
+            (
+                Error::NotReplicated { position: 7, waited_ms: 1000 },
+                "NOTREPLICATED the commit at position 7 is made on this host",
+            ),
+            (Error::Lost { position: 7 }, "LOST the commit at position 7 is lost"),
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
             (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),
         ] {

@@ -32,6 +32,7 @@ pub(crate) struct TestNode {
 /// A node that listens on a Unix socket.
 pub(crate) struct SocketNode {
     pub(crate) node: Node,
+    pub(crate) region: Region,
     pub(crate) server: Arc<RespServer>,
     path: PathBuf,
     _dir: tempfile::TempDir,
@@ -53,7 +54,7 @@ impl SocketNode {
         let server = Arc::new(RespServer::new(settings));
         let service = RespProtocol::new(Arc::clone(&server));
         let node = Node::start(&config, &region, &[Arc::new(service)]).unwrap();
-        Self { node, server, path, _dir: dir }
+        Self { node, region, server, path, _dir: dir }
     }
 
     pub(crate) fn connect(&self) -> UnixStream {

@@ -18,6 +18,7 @@ mod memory_upkeep;
 mod models;
 mod pubsub;
 mod rejected_requests;
+mod replicated_replies;
 mod scripts;
 mod sdl;
 mod sentinel;

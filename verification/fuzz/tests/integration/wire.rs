@@ -163,6 +163,7 @@ fn messages() -> Vec<Message<'static>> {
             kind: NamespaceKind::Blocks,
             stamp: 9,
             name: "ue",
+            commits_wait: true,
             tags: vec![tag.clone(), tag],
         }),
         Message::Removed { number: 1 },

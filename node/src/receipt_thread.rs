@@ -1,0 +1,46 @@
+//! The thread that wakes what waits for receipts in a node.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use nearstate_model::{Error, Result};
+use nearstate_store::{Receipt, ReceiptWait, ReceiptWaits, Session, with_signals_blocked};
+
+/// Waits for receipts, any number of them with one thread. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct ReceiptThread {
+    waits: Arc<ReceiptWaits>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReceiptThread {
+    /// Starts the thread, for the region of a session.
+    ///
+    /// # Errors
+    /// `System`: the process may not start another thread.
+    pub fn start(session: &Session) -> Result<Self> {
+        let waits = ReceiptWaits::new(session);
+        let running = Arc::clone(&waits);
+        let builder = std::thread::Builder::new().name("ns-receipts".to_owned());
+        let thread = with_signals_blocked(|| builder.spawn(move || running.run()));
+        let thread = thread.map_err(|error| Error::System {
+            detail: "cannot start the thread that waits for receipts; raise `ulimit -u`".to_owned(),
+            errno: error.raw_os_error().unwrap_or(0),
+        })?;
+        Ok(Self { waits, thread: Some(thread) })
+    }
+
+    /// A future that completes when a receipt is replicated or lost.
+    pub fn wait(&self, receipt: Receipt) -> ReceiptWait {
+        self.waits.wait(receipt)
+    }
+}
+
+impl Drop for ReceiptThread {
+    fn drop(&mut self) {
+        self.waits.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

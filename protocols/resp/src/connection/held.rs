@@ -1,0 +1,142 @@
+//! Replies of commits that are not replicated yet, in namespaces whose commits wait
+//! (`docs/decisions/029-policies.md`). The connection handles no further request meanwhile; its
+//! core serves others.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nearstate_model::Error;
+use nearstate_node::executor::{Sleep, sleep};
+use nearstate_node::{NextAction, OUTPUT_HIGH_WATER_BYTES};
+use nearstate_store::{REPLICATION_WAIT_MAX, Receipt, ReceiptState, ReceiptWait, Session};
+
+use crate::connection::RespConnection;
+use crate::reply::error_reply::ErrorReply;
+use crate::reply::{ReplyWriter, RespVersion};
+
+/// The longest time that a reply waits.
+const HELD_MAX: Duration = REPLICATION_WAIT_MAX;
+
+/// The replies of one read, from the first one on that waits. Those behind it wait as well, because
+/// replies are in the order of requests: a pipeline waits once.
+#[derive(Debug)]
+pub(super) struct HeldReplies {
+    bytes: Vec<u8>,
+    owed: Vec<OwedReply>,
+    wait: Option<ReceiptWait>,
+    timer: Option<Sleep>,
+    /// What the node does afterwards.
+    next: NextAction,
+}
+
+/// A reply that tells of a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwedReply {
+    /// Where it begins and ends.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) receipt: Receipt,
+    /// Its beginning was sent: it cannot become an error.
+    pub(super) is_begun: bool,
+}
+
+impl HeldReplies {
+    /// Takes the replies from the first owed one on out of the output. `owed` is not empty, in
+    /// the order of the replies.
+    pub(super) fn take(
+        output: &mut Vec<u8>,
+        mut owed: Vec<OwedReply>,
+        wait: ReceiptWait,
+        next: NextAction,
+    ) -> Self {
+        let start = owed.first().map_or(output.len(), |first| first.from);
+        for one in &mut owed {
+            one.from -= start;
+            one.to -= start;
+        }
+        Self { bytes: output.split_off(start), owed, wait: Some(wait), timer: None, next }
+    }
+
+    /// Bytes that are held.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Waits until all of them are decided, or the time is over.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.timer.get_or_insert_with(|| sleep(HELD_MAX));
+        if Pin::new(timer).poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        // An error of the region is that of the look that follows.
+        self.wait.as_mut().map_or(Poll::Ready(()), |wait| Pin::new(wait).poll(cx).map(drop))
+    }
+
+    /// Appends the replies; an error in place of each one whose commit is not replicated.
+    pub(super) fn release(
+        self,
+        session: &Session,
+        protocol: RespVersion,
+        output: &mut Vec<u8>,
+    ) -> NextAction {
+        let mut sent = 0;
+        for OwedReply { from, to, receipt, is_begun } in self.owed {
+            let state = session.receipt_state(receipt);
+            if state == Ok(ReceiptState::Replicated) {
+                continue;
+            }
+            if is_begun {
+                // The client waits for the rest, and would take an error for a part of it.
+                return NextAction::Close;
+            }
+            let error = state.and_then(|state| state.require(receipt, HELD_MAX)).err();
+            output.extend_from_slice(self.bytes.get(sent..from).unwrap_or_default());
+            sent = to;
+            // A reply that the client does not want is empty.
+            if from < to {
+                let error = error.unwrap_or(Error::Lost { position: receipt.position() });
+                ReplyWriter::new(output, protocol).error(ErrorReply::from(error).text());
+            }
+        }
+        output.extend_from_slice(self.bytes.get(sent..).unwrap_or_default());
+        self.next
+    }
+}
+
+impl RespConnection {
+    /// Holds the replies from the first of these on until their commits are replicated.
+    #[cold]
+    pub(super) fn hold(&mut self, output: &mut Vec<u8>, owed: Vec<OwedReply>, next: NextAction) {
+        let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
+        match self.core.server.receipts.wait(self.core.core.session(), last) {
+            Ok(wait) => self.held = Some(HeldReplies::take(output, owed, wait, next)),
+            Err(error) => {
+                // Without a thread nothing can be said about the commits.
+                output.truncate(owed.first().map_or(output.len(), |first| first.from));
+                let error = ErrorReply::from(error);
+                ReplyWriter::new(output, self.connection.protocol).error(error.text());
+                self.connection.is_closing = true;
+            }
+        }
+    }
+
+    /// Sends held replies, if there are some, once their commits are replicated.
+    pub(super) fn release(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &mut Vec<u8>,
+    ) -> Option<Poll<NextAction>> {
+        let held = self.held.as_mut()?;
+        if self.connection.mailbox.poll_end(cx).is_ready() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
+        if output.len() >= OUTPUT_HIGH_WATER_BYTES || held.poll(cx).is_pending() {
+            return Some(Poll::Pending);
+        }
+        let held = self.held.take()?;
+        let next = held.release(self.core.core.session(), self.connection.protocol, output);
+        Some(Poll::Ready(next))
+    }
+}

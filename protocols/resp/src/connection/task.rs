@@ -1,0 +1,71 @@
+//! Steps of a command that runs in slices.
+
+use std::task::Poll;
+
+use nearstate_node::NextAction;
+use nearstate_store::Receipt;
+
+use super::{end_skip, too_long};
+use crate::connection::RespConnection;
+use crate::connection::held::OwedReply;
+use crate::reply::ReplyWriter;
+use crate::sliced_task::TaskProgress;
+
+impl RespConnection {
+    /// One step of the present task, if there is one.
+    pub(super) fn finish(&mut self, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
+        let task = self.connection.task.as_mut()?;
+        if self.connection.mailbox.is_ended() {
+            return Some(Poll::Ready(NextAction::Close));
+        }
+        let (max, from) = (self.core.answer_bytes_max(), output.len());
+        let mut reply = ReplyWriter::new(output, self.connection.protocol).within(max);
+        let mark = reply.mark();
+        let session = self.core.core.session();
+        // What another connection of the core has left.
+        session.take_owed_receipt();
+        let mut result = task.step(&self.core.records, &self.core.server, &mut reply);
+        self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
+        if result.is_ok() && (reply.is_over() || task.collected() > max) {
+            result = Err(too_long(max, None));
+        }
+        match result {
+            Ok(TaskProgress::More) => {
+                if self.connection.reply_mode.is_limited() {
+                    reply.rewind(mark);
+                }
+                self.is_reply_begun |= reply.mark() != mark;
+                return Some(Poll::Ready(NextAction::Work));
+            }
+            Ok(TaskProgress::Done) => {}
+            Err(_) if self.is_reply_begun => {
+                // The client waits for the rest, and would take an error for a part of it.
+                reply.rewind(mark);
+                return Some(Poll::Ready(NextAction::Close));
+            }
+            Err(error) => {
+                reply.rewind(mark);
+                reply.error(error.text());
+                if self.connection.tracking.as_ref().is_some_and(|options| options.is_starting) {
+                    self.connection.stop_tracking(&self.core.server);
+                }
+            }
+        }
+        if let Some(options) = &mut self.connection.tracking {
+            options.is_starting = false;
+        }
+        if self.connection.reply_mode.is_limited() {
+            reply.rewind(mark);
+            end_skip(&mut self.connection);
+        }
+        self.connection.task = None;
+        let is_begun = std::mem::take(&mut self.is_reply_begun);
+        let receipt = std::mem::take(&mut self.task_receipt);
+        if receipt != Receipt::NONE {
+            let owed = vec![OwedReply { from, to: output.len(), receipt, is_begun }];
+            self.hold(output, owed, NextAction::Read);
+            return Some(Poll::Ready(NextAction::Work));
+        }
+        Some(Poll::Ready(NextAction::Read))
+    }
+}

@@ -1,0 +1,149 @@
+//! Replies of commits in namespaces whose commits wait: they leave when the commits are replicated,
+//! and other connections of the core are served meanwhile.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use nearstate_node::ConnectionLimits;
+use nearstate_resp::acl::Users;
+use nearstate_resp::server::RespSettings;
+use nearstate_resp::table::TABLE;
+use nearstate_store::{Kind, ReplicationPolicy, Schema, Session};
+
+use crate::fixture::{SocketNode, request};
+
+/// A node on one core, whose namespace `sessions` waits, and a session beside it.
+fn node() -> (SocketNode, Session) {
+    let settings = RespSettings::new(Users::open(&TABLE));
+    let node = SocketNode::start(1, settings, ConnectionLimits::default());
+    let session = node.region.session().unwrap();
+    let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+    let policy = ReplicationPolicy::Replicated;
+    session.namespace_with_policy("sessions", &schema, policy).unwrap();
+    (node, session)
+}
+
+fn send(client: &mut UnixStream, line: &str) {
+    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    client.write_all(&request(&words)).unwrap();
+}
+
+/// The next bytes, as many as the expected text has; `|` stands for the end of a line.
+fn expect(client: &mut UnixStream, expected: &str) {
+    let expected = expected.replace('|', "\r\n");
+    let mut bytes = vec![0; expected.len()];
+    client.read_exact(&mut bytes).unwrap();
+    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+}
+
+/// The next line.
+fn line(client: &mut UnixStream) -> String {
+    let mut text = Vec::new();
+    while !text.ends_with(b"\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        text.extend_from_slice(&byte);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+fn has_no_reply(client: &mut UnixStream) {
+    client.set_nonblocking(true).unwrap();
+    let read = client.read(&mut [0]);
+    assert_eq!(read.map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+    client.set_nonblocking(false).unwrap();
+}
+
+fn acknowledge(session: &Session) {
+    session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+}
+
+#[test]
+fn replies_wait_for_their_commits_while_the_core_serves_others() {
+    let (node, session) = node();
+    let (mut waiting, mut other) = (node.connect(), node.connect());
+    // A pipeline waits once, and its reads with it.
+    send(&mut waiting, "SET {sessions},a 1");
+    send(&mut waiting, "GET {sessions},a");
+    for number in 0..64 {
+        send(&mut waiting, &format!("SET {{sessions}},{number} v"));
+    }
+    send(&mut waiting, "SET {local},a 1");
+    // The other connection sees the commits; its own replies do not wait for them.
+    loop {
+        send(&mut other, "GET {sessions},a");
+        if line(&mut other) == "$1\r\n" {
+            expect(&mut other, "1|");
+            break;
+        }
+    }
+    send(&mut other, "SET {local},b 1");
+    expect(&mut other, "+OK|");
+    has_no_reply(&mut waiting);
+    let mut has_all = false;
+    while !has_all {
+        // Requests that the node reads later are acknowledged later.
+        acknowledge(&session);
+        send(&mut other, "GET {local},a");
+        has_all = line(&mut other) == "$1\r\n";
+        if has_all {
+            expect(&mut other, "1|");
+        }
+    }
+    acknowledge(&session);
+    expect(&mut waiting, "+OK|$1|1|");
+    (0..65).for_each(|_| expect(&mut waiting, "+OK|"));
+    // Transactions, and commands of several records.
+    for commands in [
+        &["MULTI", "SET {sessions},x 1", "SET {local},x 1", "EXEC"][..],
+        &["DEL {sessions},0 {sessions},1 {sessions},2"],
+        &["SADD {sessions},set a b c"],
+    ] {
+        let before = session.log_tail_position().unwrap();
+        commands.iter().for_each(|command| send(&mut waiting, command));
+        if commands.len() > 1 {
+            // Read with what follows them or before it.
+            expect(&mut waiting, "+OK|+QUEUED|+QUEUED|");
+        }
+        while session.log_tail_position().unwrap() == before {
+            std::thread::yield_now();
+        }
+        send(&mut other, "PING");
+        expect(&mut other, "+PONG|");
+        has_no_reply(&mut waiting);
+        acknowledge(&session);
+        expect(&mut waiting, if commands.len() > 1 { "*2|+OK|+OK|" } else { ":3|" });
+    }
+}
+
+#[test]
+fn a_commit_that_is_not_replicated_in_time_is_an_error_and_stands() {
+    let (node, _session) = node();
+    let mut client = node.connect();
+    let mut all = Vec::new();
+    for command in ["SET {sessions},a 1", "GET {sessions},a", "SET {local},a 1"] {
+        let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+        all.extend(request(&words));
+    }
+    client.write_all(&all).unwrap();
+    let error = line(&mut client);
+    assert!(error.starts_with("-NOTREPLICATED the commit at position"), "{error}");
+    expect(&mut client, "$1|1|+OK|");
+}
+
+#[test]
+fn a_commit_that_a_fail_over_discards_is_an_error() {
+    let (node, session) = node();
+    session.begin_partition(1).unwrap();
+    let mut client = node.connect();
+    let before = session.log_tail_position().unwrap();
+    send(&mut client, "SET {sessions},a 1");
+    while session.log_tail_position().unwrap() == before {
+        std::thread::yield_now();
+    }
+    session.set_fenced(true).unwrap();
+    session.demote(Some(before)).unwrap();
+    let error = line(&mut client);
+    assert!(error.starts_with("-LOST the commit at position"), "{error}");
+}

@@ -1,0 +1,94 @@
+//! `set` in a namespace whose commits wait, and receipts in an event loop.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nearstate_sdl::{ErrorKind, ReceiptNotifier, RegionStorage, SyncStorage};
+use nearstate_store::{
+    CreateOptions, Error, Kind, Receipt, ReceiptState, Region, ReplicationPolicy, Schema, Session,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// A region whose namespace `sessions` waits.
+fn region(folder: &tempfile::TempDir) -> (Region, Session) {
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&folder.path().join("r"), &options).unwrap();
+    let session = region.session().unwrap();
+    let schema = Schema { kind: Kind::Mixed, ..Schema::default() };
+    session.namespace_with_policy("sessions", &schema, ReplicationPolicy::Replicated).unwrap();
+    (region, session)
+}
+
+#[test]
+fn set_returns_when_the_policy_of_the_namespace_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let (region, session) = region(&folder);
+    let mut sdl = RegionStorage::on(region).unwrap();
+    sdl.set("other", &[(b"k", b"v")]).unwrap();
+    // No other host has it: it may have happened.
+    let error = sdl.set("sessions", &[(b"k", b"v")]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::OperationInterrupted);
+    assert!(matches!(error.cause, Error::NotReplicated { .. }), "{error}");
+    assert_eq!(sdl.get("sessions", &[b"k"]).unwrap().len(), 1);
+    // A consumer that acknowledges everything at once.
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = &is_over;
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+            }
+        });
+        sdl.set("sessions", &[(b"a", b"1"), (b"b", b"2")]).unwrap();
+        assert!(sdl.set_if("sessions", b"a", b"1", b"2").unwrap());
+        sdl.remove("sessions", &[b"a", b"b"]).unwrap();
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn is_readable(fd: &impl AsFd, wait: Duration) -> bool {
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::try_from(wait).unwrap())).unwrap() == 1
+}
+
+#[test]
+fn a_descriptor_is_readable_when_a_receipt_is_decided_and_not_before() {
+    const LONG: Duration = Duration::from_secs(60);
+    let folder = tempfile::tempdir().unwrap();
+    let (_region, session) = region(&folder);
+    session.set_commit_wait(nearstate_store::CommitWait::Never, LONG);
+    let sessions = session.known_namespace("sessions").unwrap().unwrap();
+    let receipts: Vec<Receipt> = (0..100_u64)
+        .map(|number| {
+            session.put(sessions, &number.to_le_bytes(), b"v").unwrap();
+            session.take_owed_receipt()
+        })
+        .collect();
+    let notifier = ReceiptNotifier::new(&session).unwrap();
+    let (mut fd, mut other) = (notifier.receipt_fd().unwrap(), notifier.receipt_fd().unwrap());
+    receipts.iter().rev().for_each(|receipt| fd.add(*receipt));
+    other.add(receipts[99]);
+    assert!(!is_readable(&fd, Duration::ZERO));
+    assert_eq!(fd.next().unwrap(), None);
+    let mut decided = Vec::new();
+    for upto in [0, 49, 50, 99] {
+        session.acknowledge_to(receipts[upto].position()).unwrap();
+        while decided.len() <= upto {
+            assert!(is_readable(&fd, LONG));
+            while let Some((receipt, state)) = fd.next().unwrap() {
+                assert_eq!(state, ReceiptState::Replicated);
+                decided.push(receipt);
+            }
+        }
+        assert!(!is_readable(&fd, Duration::ZERO));
+        assert_eq!(decided.len(), upto + 1);
+    }
+    assert_eq!(decided, receipts);
+    assert!(fd.is_empty());
+    assert!(is_readable(&other, LONG));
+    // One that is decided already is seen at once.
+    fd.add(receipts[3]);
+    assert!(is_readable(&fd, Duration::ZERO));
+    assert_eq!(fd.next().unwrap(), Some((receipts[3], ReceiptState::Replicated)));
+}

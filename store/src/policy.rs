@@ -1,0 +1,144 @@
+//! How the commits of a namespace are replicated: chosen when it is created, by its creator or by
+//! the rules of the region, and changed later where that is safe
+//! (`docs/decisions/029-policies.md`).
+//!
+//! | from | to local | to async | to replicated |
+//! |---|---|---|---|
+//! | local | stays so, whatever the rules say | is logged | is logged |
+//! | async | refused: a logged namespace stays so | | commits wait |
+//! | replicated | refused | commits wait no longer | |
+
+use nearstate_memory::ReplicationPolicy;
+use nearstate_model::{Error, Result};
+
+use crate::log::consumer::WhenFull;
+use crate::namespace_rules::NamespaceRules;
+use crate::record::Kind;
+use crate::session::{Namespace, Schema, Session, wrong_kind};
+
+impl Session {
+    /// Opens a namespace with this policy, and creates it first if it does not exist. A new one has
+    /// the policy from its first write on. One that exists gets it as by
+    /// [`Session::set_replication_policy`].
+    ///
+    /// # Errors
+    /// As [`Session::namespace`] and [`Session::set_replication_policy`].
+    pub fn namespace_with_policy(
+        &self,
+        name: &str,
+        schema: &Schema,
+        policy: ReplicationPolicy,
+    ) -> Result<Namespace> {
+        if policy != ReplicationPolicy::Local && schema.kind == Kind::Counters {
+            return Err(wrong_kind(schema.kind, "replicate", ""));
+        }
+        let namespace = self.open_namespace(name, schema, Some(policy))?;
+        if self.replication_policy(namespace)? != policy || policy == ReplicationPolicy::Local {
+            self.set_replication_policy(namespace, policy)?;
+        }
+        if !schema.tags.is_empty() && !self.is_others(namespace)? {
+            self.add_tags(namespace, &schema.tags)?;
+        }
+        Ok(namespace)
+    }
+
+    /// How the commits of a namespace are replicated. Of a namespace that belongs to another host,
+    /// how that host replicates it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn replication_policy(&self, namespace: Namespace) -> Result<ReplicationPolicy> {
+        Ok(self.member.replication_policy(namespace.index)?)
+    }
+
+    /// Changes how the commits of a namespace are replicated. Commits that have begun before may
+    /// follow the policy before.
+    ///
+    /// # Errors
+    /// `BadArgument`: the namespace is logged, and is to be local, or was removed; `NotOwner`: it
+    /// belongs to another host; `WrongKind`: counters are not replicated; those of
+    /// [`Session::stream`].
+    pub fn set_replication_policy(
+        &self,
+        namespace: Namespace,
+        policy: ReplicationPolicy,
+    ) -> Result<()> {
+        self.member.check_namespace(namespace.index)?;
+        if self.is_others(namespace)? {
+            return self.check_may_write(namespace.index);
+        }
+        match policy {
+            ReplicationPolicy::Local => {
+                self.member.set_kept_local(namespace.index, true)?;
+                // Stored first: a process that looks for namespaces to log finds the one or this
+                // finds the other.
+                if self.replication_policy(namespace)? == ReplicationPolicy::Local {
+                    return Ok(());
+                }
+                self.member.set_kept_local(namespace.index, false)?;
+                let detail = "the namespace is logged, and stays so: create another one, with the \
+                              policy `local`";
+                Err(Error::BadArgument { detail: detail.to_owned() })
+            }
+            ReplicationPolicy::Async | ReplicationPolicy::Replicated => {
+                if self.replication_policy(namespace)? == ReplicationPolicy::Local {
+                    let is_partition = self.member.log_identity()?.origin != 0;
+                    let when_full =
+                        if is_partition { WhenFull::Refuse } else { WhenFull::LoseOldest };
+                    self.stream(namespace, when_full)?;
+                    self.member.set_kept_local(namespace.index, false)?;
+                }
+                self.member.set_commits_wait(namespace.index, policy)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// The rules by which new namespaces are replicated in this region; none if it belongs to no
+    /// cluster.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn namespace_rules(&self) -> Result<NamespaceRules> {
+        let text = self.member.namespace_rules()?;
+        Ok(text.map_or_else(NamespaceRules::default, |text| NamespaceRules::of_text(&text)))
+    }
+
+    /// Stores the rules by which new namespaces of an owner's region are replicated. In an ordinary
+    /// region they have no effect.
+    ///
+    /// # Errors
+    /// `Stalled`: a stopped process creates a namespace; `Damaged`, `Forked`.
+    pub fn set_namespace_rules(&self, rules: &NamespaceRules) -> Result<()> {
+        // A namespace that is logged needs the log at its first commit.
+        self.member.open_log()?;
+        self.member.set_namespace_rules(&rules.text())
+    }
+
+    /// From here on each new namespace of the region is logged before its first write if the rules
+    /// say so, and each one of a copy whose creator began before the copy became the owner's region
+    /// is writable. Before, a namespace may exist that is neither.
+    ///
+    /// # Errors
+    /// As [`Session::set_namespace_rules`] and [`Session::stream`].
+    pub fn begin_owner_namespaces(&self, rules: &NamespaceRules) -> Result<()> {
+        self.set_namespace_rules(rules)?;
+        self.member.wait_for_creations()?;
+        if self.following()?.is_some() {
+            return Ok(());
+        }
+        for (_, namespace) in self.followed_namespaces()? {
+            self.stream(namespace, WhenFull::Refuse)?;
+            self.member.open_to_writers(namespace.index)?;
+        }
+        Ok(())
+    }
+
+    /// True if the namespace is never to be logged, whatever the rules say.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_kept_local(&self, namespace: Namespace) -> Result<bool> {
+        Ok(self.member.is_kept_local(namespace.index)?)
+    }
+}

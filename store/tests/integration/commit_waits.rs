@@ -1,0 +1,244 @@
+//! Commits that wait until they are replicated, and receipts that tasks wait for.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use nearstate_store::{
+    CommitWait, Error, Namespace, REPLICATION_WAIT_MAX, Receipt, ReceiptState, ReceiptWait,
+    ReceiptWaits, ReplicationPolicy, Schema, Session,
+};
+
+use crate::follow::Host;
+use crate::policies::own;
+
+const SHORT: Duration = Duration::from_millis(2);
+/// Reached only by a failing test.
+const LONG: Duration = Duration::from_secs(60);
+
+fn replicated(session: &Session) -> Namespace {
+    let policy = ReplicationPolicy::Replicated;
+    session.namespace_with_policy("sessions", &Schema::default(), policy).unwrap()
+}
+
+fn position_of(error: &Error) -> u64 {
+    let Error::NotReplicated { position, .. } = error else { panic!("{error}") };
+    *position
+}
+
+#[test]
+fn a_commit_that_nobody_acknowledges_stands_and_returns_its_receipt() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let (sessions, local) =
+        (replicated(&session), session.namespace("local", &Schema::default()).unwrap());
+    session.set_commit_wait(CommitWait::ByNamespace, SHORT);
+    let refused = session.put(sessions, b"k", b"1").unwrap_err();
+    assert_eq!(position_of(&refused), session.receipt().position());
+    assert!(refused.to_string().contains("within 2 ms"), "{refused}");
+    assert_eq!(session.get(sessions, b"k").unwrap().unwrap().bytes(), b"1");
+    // Each way to write waits, and runs once.
+    let mut runs = 0;
+    let refused = session.transact(|txn| {
+        runs += 1;
+        txn.put(sessions, b"a", b"1")?;
+        txn.put(local, b"a", b"1")
+    });
+    assert_eq!((position_of(&refused.unwrap_err()), runs), (session.receipt().position(), 1));
+    position_of(&session.delete(sessions, b"k").unwrap_err());
+    assert!(session.get(sessions, b"k").unwrap().is_none());
+    // What writes nothing there does not.
+    session.put(local, b"k", b"1").unwrap();
+    session.transact(|txn| txn.get(sessions, b"a").map(drop)).unwrap();
+    session
+        .transact(|txn| {
+            txn.get(sessions, b"a")?;
+            txn.put(local, b"k", b"2")
+        })
+        .unwrap();
+    // As the call wants.
+    session.with_commit_wait(CommitWait::Never, SHORT, || {
+        assert_eq!(session.take_owed_receipt(), Receipt::NONE);
+        session.put(sessions, b"k", b"2").unwrap();
+        assert_eq!(session.take_owed_receipt(), session.receipt());
+        assert_eq!(session.take_owed_receipt(), Receipt::NONE);
+        session.put(local, b"k", b"2").unwrap();
+        assert_eq!(session.take_owed_receipt(), Receipt::NONE);
+        session.put(sessions, b"k", b"2").unwrap();
+    });
+    // That one is owed by no other commit.
+    session.set_replication_policy(sessions, ReplicationPolicy::Async).unwrap();
+    session.put(sessions, b"k", b"3").unwrap();
+    session.with_commit_wait(CommitWait::Always, SHORT, || {
+        position_of(&session.put(sessions, b"k", b"4").unwrap_err());
+        session.put(local, b"k", b"4").unwrap();
+    });
+    assert_eq!(
+        session.set_commit_wait(CommitWait::ByNamespace, REPLICATION_WAIT_MAX),
+        (CommitWait::ByNamespace, SHORT)
+    );
+    session.put(sessions, b"k", b"5").unwrap();
+    drop(session);
+    host.check();
+}
+
+#[test]
+fn a_commit_returns_when_it_is_replicated_and_not_before() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let sessions = replicated(&session);
+    session.set_commit_wait(CommitWait::ByNamespace, LONG);
+    let (acknowledged, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let consumer = host.region.session().unwrap();
+            let mut stream = consumer.commit_stream().unwrap();
+            while !is_over.load(Ordering::Acquire) {
+                while let Some(item) = stream.next().unwrap() {
+                    if let nearstate_store::StreamItem::Transaction(entry) = item {
+                        acknowledged.store(entry.number, Ordering::Release);
+                    }
+                }
+                stream.acknowledge().unwrap();
+            }
+        });
+        for number in 0..200_u64 {
+            session.put(sessions, &number.to_le_bytes(), b"v").unwrap();
+            assert!(acknowledged.load(Ordering::Acquire) >= session.receipt().position());
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    drop(session);
+    host.check();
+}
+
+#[test]
+fn a_commit_that_a_fail_over_discards_is_lost_for_those_that_wait() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    own(&session);
+    let sessions = replicated(&session);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let session = host.region.session().unwrap();
+            session.set_commit_wait(CommitWait::ByNamespace, LONG);
+            session.put(sessions, b"k", b"v")
+        });
+        let before = session.log_tail_position().unwrap();
+        while session.get(sessions, b"k").unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        session.set_fenced(true).unwrap();
+        session.demote(Some(before)).unwrap();
+        let lost = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(lost, Error::Lost { position } if position > before), "{lost}");
+    });
+    drop(session);
+    host.check();
+}
+
+/// Sleeps until it is woken.
+struct Parked(Thread, AtomicBool);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.1.store(true, Ordering::Release);
+        self.0.unpark();
+    }
+}
+
+fn parked() -> (Arc<Parked>, Waker) {
+    let parked = Arc::new(Parked(std::thread::current(), AtomicBool::new(false)));
+    (Arc::clone(&parked), Waker::from(parked))
+}
+
+/// Completes a future by wake-ups alone.
+fn complete(wait: ReceiptWait) -> ReceiptState {
+    let (parked, waker) = parked();
+    let mut wait = pin!(wait);
+    loop {
+        if let Poll::Ready(state) = wait.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return state.unwrap();
+        }
+        while !parked.1.swap(false, Ordering::AcqRel) {
+            std::thread::park();
+        }
+    }
+}
+
+#[test]
+fn one_thread_wakes_any_number_of_tasks_and_those_of_lost_receipts() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    own(&session);
+    let sessions = replicated(&session);
+    session.set_commit_wait(CommitWait::Never, SHORT);
+    let mut receipts: Vec<Receipt> = (0..100_u64)
+        .map(|number| {
+            session.put(sessions, &number.to_le_bytes(), b"v").unwrap();
+            session.take_owed_receipt()
+        })
+        .collect();
+    receipts.reverse();
+    let seal = receipts[50];
+    let waits = ReceiptWaits::new(&session);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| waits.run());
+        let tasks: Vec<_> = receipts
+            .iter()
+            .map(|receipt| {
+                let wait = waits.wait(*receipt);
+                (*receipt, scope.spawn(move || complete(wait)))
+            })
+            .collect();
+        // A task that gives up is not woken.
+        let (given_up, waker) = parked();
+        let mut wait = waits.wait(receipts[0]);
+        let polled = pin!(&mut wait).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        drop(wait);
+        session.acknowledge_to(seal.position()).unwrap();
+        session.set_fenced(true).unwrap();
+        session.demote(Some(seal.position())).unwrap();
+        for (receipt, task) in tasks {
+            let expected =
+                if receipt > seal { ReceiptState::Lost } else { ReceiptState::Replicated };
+            assert_eq!(task.join().unwrap(), expected, "{receipt:?}");
+        }
+        assert!(!given_up.1.load(Ordering::Acquire));
+        // What is decided already needs no thread.
+        waits.end();
+        running.join().unwrap();
+        assert_eq!(complete(waits.wait(seal)), ReceiptState::Replicated);
+    });
+    drop((session, waits));
+    host.check();
+}
+
+/// How often this thread has given up its processor because it waited.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_waiter_sleeps_and_does_not_poll() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let sessions = replicated(&session);
+    session.set_commit_wait(CommitWait::Never, SHORT);
+    session.put(sessions, b"k", b"v").unwrap();
+    let before = sleeps();
+    // It looks ten times a second, because a consumer may be killed before it wakes others.
+    let state = session.wait_replicated(session.receipt(), Duration::from_millis(250)).unwrap();
+    let slept = sleeps() - before;
+    assert_eq!(state, ReceiptState::Pending);
+    assert!((1..=8).contains(&slept), "{slept} sleeps");
+    drop(session);
+    host.check();
+}
