@@ -94,6 +94,7 @@ impl Deliveries {
             let limit = if unanswered >= FAILURES_MAX { 1 } else { BATCH_MAX };
             let batch = self.outbox.first(target, limit)?;
             let Some(first) = batch.first() else {
+                self.outbox.forget(target);
                 if timeout(TARGET_IDLE_MAX, event.wait()).await.is_none() {
                     return Ok(());
                 }

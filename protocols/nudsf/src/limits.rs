@@ -82,6 +82,10 @@ pub const TARGET_ENTRIES_MAX: usize = 100_000;
 /// counted.
 pub const TARGET_BYTES_MAX: usize = 64 << 20;
 
+/// The most bytes of the outbox for all targets: four that are gone do not take what the others
+/// need. Further notifications are dropped and counted.
+pub const OUTBOX_BYTES_MAX: usize = 4 * TARGET_BYTES_MAX;
+
 /// The most targets to which a node delivers at the same time, each with a task and a connection.
 /// Others wait until one of these is idle.
 pub const TARGETS_MAX: usize = 1024;

@@ -1,5 +1,6 @@
 //! `RecordMeta` (TS 29.598): tags, `ttl`, `callbackReference`, `schemaId`; from JSON and back.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -68,6 +69,16 @@ impl RecordMeta {
         Ok(meta)
     }
 
+    /// As JSON text: that of [`Self::to_json`].
+    pub(crate) fn to_text(&self) -> String {
+        let tags = self.tags.iter().flat_map(|(name, values)| {
+            values.iter().map(|value| (name.as_str(), Cow::Borrowed(value.as_str())))
+        });
+        let tags: Vec<MetaTag<'_>> = tags.collect();
+        let (callback, schema) = (self.callback.as_deref(), self.schema_id.as_deref());
+        meta_text(self.expires_ms, (callback, schema), &tags)
+    }
+
     /// As JSON, always the same text for the same meta.
     pub(crate) fn to_json(&self) -> Value {
         let mut object = Map::new();
@@ -94,6 +105,71 @@ impl RecordMeta {
         }
         pairs.extend(self.schema_id.as_ref().map(|schema| (SCHEMA_TAG, schema.as_bytes())));
         pairs
+    }
+}
+
+/// The name and a value of a tag.
+pub(crate) type MetaTag<'t> = (&'t str, Cow<'t, str>);
+
+/// The JSON text of a meta, without the values between: a response has it, and an entity tag is its
+/// digest. `tags` are in the order of their names.
+pub(crate) fn meta_text(
+    expires_ms: u64,
+    (callback, schema): (Option<&str>, Option<&str>),
+    tags: &[MetaTag<'_>],
+) -> String {
+    let mut out = String::with_capacity(64 + tags.len() * 48);
+    out.push('{');
+    for (name, value) in [("callbackReference", callback), ("schemaId", schema)] {
+        if let Some(value) = value {
+            push_member(name, &mut out);
+            push_json_text(value, &mut out);
+        }
+    }
+    if !tags.is_empty() {
+        push_member("tags", &mut out);
+        out.push('{');
+        let mut of_one = None;
+        for (name, value) in tags {
+            match of_one {
+                Some(before) if before == *name => out.push(','),
+                _ => {
+                    out.push_str(if of_one.is_some() { "]," } else { "" });
+                    push_json_text(name, &mut out);
+                    out.push_str(":[");
+                }
+            }
+            of_one = Some(*name);
+            push_json_text(value, &mut out);
+        }
+        out.push_str("]}");
+    }
+    if expires_ms != 0 {
+        push_member("ttl", &mut out);
+        push_json_text(&format_date_time(expires_ms), &mut out);
+    }
+    out.push('}');
+    out
+}
+
+/// Begins a member of an object.
+fn push_member(name: &str, out: &mut String) {
+    if !out.ends_with('{') {
+        out.push(',');
+    }
+    push_json_text(name, out);
+    out.push(':');
+}
+
+/// Appends a JSON string.
+fn push_json_text(text: &str, out: &mut String) {
+    // Most texts have nothing to escape.
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&Value::from(text).to_string());
     }
 }
 
@@ -181,6 +257,7 @@ pub(crate) fn is_uuid(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn meta_is_parsed_and_written_again() {
@@ -199,6 +276,27 @@ mod tests {
         let pairs = meta.pairs();
         assert!(pairs.contains(&("ueId", b"455346")) && pairs.contains(&(SCHEMA_TAG, b"s1")));
         assert_eq!(RecordMeta::parse(b" \r\n").unwrap(), RecordMeta::default());
+    }
+
+    fn any_text() -> impl Strategy<Value = String> {
+        let odd = prop::sample::select(vec!["\"", "\\", "\n", "\u{7f}", "é", "\u{2028}", "/", "a"]);
+        prop::collection::vec(odd, 1..6).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_of_a_meta_is_that_of_its_json(
+            expires_ms in prop_oneof![Just(0), 1..u64::MAX],
+            callback in prop::option::of(any_text()),
+            schema_id in prop::option::of(any_text()),
+            tags in prop::collection::btree_map(
+                any_text(), prop::collection::btree_set(any_text(), 1..4), 0..4,
+            ),
+        ) {
+            let tags = tags.into_iter().map(|(name, values)| (name, values.into_iter().collect()));
+            let meta = RecordMeta { expires_ms, callback, schema_id, tags: tags.collect() };
+            prop_assert_eq!(meta.to_text(), meta.to_json().to_string());
+        }
     }
 
     #[test]

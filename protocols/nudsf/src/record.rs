@@ -12,6 +12,7 @@
 //! | `ETag` of the record | version |
 //! | `ETag` of meta, of a block | digest of the representation |
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
@@ -22,7 +23,7 @@ use serde_json::Value;
 
 use crate::attributes::{Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, meta_digest};
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, SCHEMA_TAG, is_reserved};
+use crate::meta::{MetaTag, RecordMeta, SCHEMA_TAG, is_reserved, meta_text};
 use crate::multipart::MultipartWriter;
 
 /// The id of the one block of a record with an unnamed block.
@@ -71,7 +72,7 @@ impl RecordDraft {
     /// The record as a `multipart/mixed` body: its content type and its bytes.
     pub(crate) fn to_multipart(&self, seed: u64) -> (String, Vec<u8>) {
         let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
-        multipart_of(&self.meta, &blocks, seed)
+        multipart_of(&self.meta.to_text(), &blocks, seed)
     }
 
     /// The record behind a part of its own, as a `multipart/mixed` body. Blocks that would exceed
@@ -85,8 +86,7 @@ impl RecordDraft {
         if let Some((id, value)) = first {
             writer.part(id, "application/json", None, value.to_string().as_bytes());
         }
-        let meta = self.meta.to_json().to_string();
-        writer.part("meta", "application/json", None, meta.as_bytes());
+        writer.part("meta", "application/json", None, self.meta.to_text().as_bytes());
         let bytes: usize = self.blocks.iter().map(|block| block.bytes.len() + 512).sum();
         if writer.len() + bytes <= bytes_max {
             for block in &self.blocks {
@@ -98,10 +98,9 @@ impl RecordDraft {
     }
 }
 
-fn multipart_of(meta: &RecordMeta, blocks: &[StoredBlock<'_>], seed: u64) -> (String, Vec<u8>) {
+fn multipart_of(meta: &str, blocks: &[StoredBlock<'_>], seed: u64) -> (String, Vec<u8>) {
     let bytes: usize = blocks.iter().map(|block| block.bytes.len() + 256).sum();
-    let mut writer = MultipartWriter::with_capacity(bytes + 1024);
-    let meta = meta.to_json().to_string();
+    let mut writer = MultipartWriter::with_capacity(bytes + meta.len() + 1024);
     writer.part("meta", "application/json", None, meta.as_bytes());
     for block in blocks {
         write_block(&mut writer, block.id, block);
@@ -156,6 +155,8 @@ impl StoredBlock<'_> {
 pub(crate) struct StoredRecord<'v> {
     view: &'v View<'v>,
     attributes: Option<Attributes>,
+    /// The JSON text of the meta, once it was asked for.
+    meta_text: OnceCell<String>,
 }
 
 /// The entity tag of a version of a record.
@@ -173,7 +174,8 @@ impl<'v> StoredRecord<'v> {
                 view.tags().find(|(name, _)| *name == ATTRIBUTES_TAG).map(|(_, value)| value)
             }
         };
-        Some(Self { view, attributes: encoded.and_then(Attributes::decode) })
+        let attributes = encoded.and_then(Attributes::decode);
+        Some(Self { view, attributes, meta_text: OnceCell::new() })
     }
 
     /// The version of the record.
@@ -196,6 +198,26 @@ impl<'v> StoredRecord<'v> {
         let callback = self.attributes.as_ref().map(|attributes| attributes.callback.clone());
         let callback = callback.filter(|callback| !callback.is_empty());
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
+    }
+
+    /// The JSON text of [`Self::meta`].
+    pub(crate) fn meta_text(&self) -> &str {
+        self.meta_text.get_or_init(|| {
+            let mut schema = None;
+            let mut tags: Vec<MetaTag<'_>> = Vec::new();
+            for (name, value) in self.view.tags() {
+                let text = String::from_utf8_lossy(value);
+                if name == SCHEMA_TAG {
+                    schema = Some(text);
+                } else if !is_reserved(name) {
+                    tags.push((name, text));
+                }
+            }
+            tags.sort_by_key(|(name, _)| *name);
+            let callback = self.attributes.as_ref().map(|attributes| attributes.callback.as_str());
+            let callback = callback.filter(|callback| !callback.is_empty());
+            meta_text(self.view.expires_ms(), (callback, schema.as_deref()), &tags)
+        })
     }
 
     /// A block.
@@ -276,7 +298,7 @@ impl<'v> StoredRecord<'v> {
             && blocks.iter().all(|block| {
                 block.attributes.is_some_and(|attributes| attributes.digest == block.digest())
             })
-            && meta_digest(&self.meta().to_json().to_string()) == attributes.meta_digest;
+            && meta_digest(self.meta_text()) == attributes.meta_digest;
         is_same.then_some(attributes.modified_ms)
     }
 
@@ -299,7 +321,7 @@ impl<'v> StoredRecord<'v> {
 
     /// The record as a `multipart/mixed` body: its content type and its bytes.
     pub(crate) fn to_multipart(&self) -> (String, Vec<u8>) {
-        multipart_of(&self.meta(), &self.blocks(), self.version())
+        multipart_of(self.meta_text(), &self.blocks(), self.version())
     }
 }
 
@@ -383,7 +405,7 @@ pub(crate) struct RecordPlace<'k> {
 
 /// The attributes of a draft that replaces a record. Times of what does not change are kept.
 fn attributes_of(draft: &RecordDraft, old: Option<&Attributes>, now_ms: u64) -> Attributes {
-    let digest = meta_digest(&draft.meta.to_json().to_string());
+    let digest = meta_digest(&draft.meta.to_text());
     let old_meta = old.filter(|old| old.meta_digest == digest);
     let blocks = draft.blocks.iter().map(|block| {
         let digest = block_digest(&block.content_type, &block.encoding, &block.bytes);
@@ -511,7 +533,7 @@ pub(crate) fn write_meta(
     let encoded = Attributes {
         modified_ms: place.now_ms,
         meta_modified_ms: place.now_ms,
-        meta_digest: meta_digest(&meta.to_json().to_string()),
+        meta_digest: meta_digest(&meta.to_text()),
         callback: meta.callback.clone().unwrap_or_default(),
         ..attributes
     }

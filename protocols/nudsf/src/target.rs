@@ -171,12 +171,18 @@ impl Query {
     /// Checks `supported-features`.
     pub(crate) fn check_features(&self) -> Result<(), Problem> {
         const NAME: &str = "supported-features";
-        let text = self.get(NAME).unwrap_or_default();
-        if text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Ok(());
+        match self.get(NAME).map(negotiated_features) {
+            Some(None) => Err(Problem::query(NAME, "must be hexadecimal digits")),
+            Some(Some(_)) | None => Ok(()),
         }
-        Err(Problem::query(NAME, "must be hexadecimal digits"))
     }
+}
+
+/// The features that both sides support (TS 29.500, 6.6.2), as `SupportedFeatures`. `None`: the
+/// client's value is not hexadecimal. The node supports none of the optional features, so that the
+/// intersection is empty whatever the client supports.
+pub(crate) fn negotiated_features(client: &str) -> Option<&'static str> {
+    client.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some("0")
 }
 
 #[cfg(test)]

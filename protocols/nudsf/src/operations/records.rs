@@ -186,12 +186,12 @@ pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
     let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
     let record = view.as_ref().and_then(StoredRecord::of);
     let record = record.ok_or_else(|| no_record(&call.target.id))?;
-    let text = record.meta().to_json().to_string();
-    let validators = record.meta_validators(&text);
+    let text = record.meta_text();
+    let validators = record.meta_validators(text);
     if let Some(reply) = call.read_refusal(&validators) {
         return Ok(reply);
     }
-    let reply = Reply::with_body(StatusCode::OK, "application/json", text);
+    let reply = Reply::with_body(StatusCode::OK, "application/json", text.to_owned());
     Ok(reply.validated(&validators))
 }
 
@@ -219,7 +219,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         }
         check_schema(txn, call, &meta)?;
         write_meta(txn, place(call), &old, &meta)?;
-        let text = meta.to_json().to_string();
+        let text = meta.to_text();
         let etag = old.meta_validators(&text).etag;
         Ok((Validators { etag, modified_ms: Some(call.now_ms) }, failed))
     };

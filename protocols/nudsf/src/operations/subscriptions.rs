@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::{API, encode_segment};
+use crate::target::{API, encode_segment, negotiated_features};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -95,15 +95,25 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     if let Some(filter) = object.get("subFilter") {
         check_filter(call, filter)?;
     }
-    let features = object.get("supportedFeatures");
-    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if features.is_some_and(|value| !value.as_str().is_some_and(is_hex)) {
+    if let Some(features) = object.get("supportedFeatures")
+        && features.as_str().and_then(negotiated_features).is_none()
+    {
         return Err(Problem::attribute("/supportedFeatures", "must be hexadecimal digits"));
     }
     let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
     let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
     let due_ms = (expires_ms != 0 && expiry_callback.is_some()).then_some(due_ms);
     Ok(Checked { client, expires_ms, due_ms })
+}
+
+/// Replaces the features of the client by those that both sides support: the representation of a
+/// subscription has the negotiated ones (TS 29.500, 6.6.2).
+fn negotiate(value: &mut Value) {
+    if let Some(features) = value.get_mut("supportedFeatures")
+        && let Some(negotiated) = features.as_str().and_then(negotiated_features)
+    {
+        *features = Value::from(negotiated);
+    }
 }
 
 /// Checks a `SubscriptionFilter`: resources of this storage, and operations.
@@ -207,8 +217,9 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
 
 /// `CreateAndUpdateNotificationSubscription`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let value = call.json("application/json")?;
+    let mut value = call.json("application/json")?;
     let checked = check(call, &value)?;
+    negotiate(&mut value);
     // From here on the log has what the subscription asks for.
     call.repository.log_changes(&call.storage).map_err(Problem::from)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
@@ -251,6 +262,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
                 if checked.client == owner { Ok(()) } else { Err(not_owner()) }
             });
             refuse_failed_test(&failed)?;
+            negotiate(&mut value);
             if value == old.value {
                 return Ok((failed, Some(old.validators())));
             }

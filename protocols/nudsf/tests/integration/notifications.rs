@@ -184,6 +184,36 @@ fn req_a_target_that_fails_gets_everything_in_order_after_a_pause() {
 }
 
 #[test]
+fn req_a_target_that_many_subscriptions_name_gets_all_of_one_transaction() {
+    // More notifications than one commit may write records.
+    const SUBSCRIPTIONS: usize = 60;
+    const RECORDS_OF_ONE: usize = 80;
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    for number in 0..SUBSCRIPTIONS {
+        subscribe(&mut client, &format!("s{number}"), &target.uri("/"), &json!({}));
+    }
+    let session = node.session();
+    let namespace = session.known_namespace("ue").unwrap().unwrap();
+    session
+        .transact(|txn| -> nearstate_store::Result<()> {
+            for number in 0..RECORDS_OF_ONE {
+                txn.put(namespace, format!("r{number}").as_bytes(), b"1")?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let received = target.wait_for(SUBSCRIPTIONS * RECORDS_OF_ONE);
+    let mut seen: Vec<&str> = received.iter().map(|one| one.body.as_str()).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!((seen.len(), received.len()), (SUBSCRIPTIONS * RECORDS_OF_ONE, seen.len()));
+    // The notifier goes on behind it.
+    client.put_record("last", "{}", &[]).is(201, "");
+    target.wait_for(SUBSCRIPTIONS * (RECORDS_OF_ONE + 1));
+}
+
+#[test]
 fn req_slow_dead_and_refusing_targets_do_not_delay_others() {
     let (slow, refusing) = (scripted(|_| None), scripted(|_| Some(404)));
     let target = receiver();
