@@ -43,7 +43,7 @@ impl RecordMeta {
         }
         let value = serde_json::from_slice(bytes)
             .map_err(|error| Problem::message(format!("the meta part is no JSON: {error}")))?;
-        Self::from_json(&value, "")
+        Self::from_value(value, "")
     }
 
     /// Reads a JSON value. `pointer` is its place in the body. Unknown attributes are ignored, as
@@ -52,7 +52,11 @@ impl RecordMeta {
     /// # Errors
     /// 400 with the pointer of the invalid attribute.
     pub(crate) fn from_json(value: &Value, pointer: &str) -> Result<Self, Problem> {
-        let Value::Object(object) = value else {
+        Self::from_value(value.clone(), pointer)
+    }
+
+    fn from_value(value: Value, pointer: &str) -> Result<Self, Problem> {
+        let Value::Object(mut object) = value else {
             return Err(Problem::attribute(pointer, "meta must be an object"));
         };
         let mut meta = Self::default();
@@ -61,9 +65,9 @@ impl RecordMeta {
             let refused = || Problem::attribute(format!("{pointer}/ttl"), "must be a date-time");
             meta.expires_ms = parsed.ok_or_else(refused)?;
         }
-        meta.callback = uri(object, "callbackReference", pointer)?;
-        meta.schema_id = text(object, "schemaId", pointer)?;
-        if let Some(tags) = object.get("tags") {
+        meta.callback = uri(&object, "callbackReference", pointer)?;
+        meta.schema_id = text(&object, "schemaId", pointer)?;
+        if let Some(tags) = object.remove("tags") {
             meta.tags = tags_from_json(tags, &format!("{pointer}/tags"))?;
         }
         Ok(meta)
@@ -175,7 +179,7 @@ fn push_json_text(text: &str, out: &mut String) {
 
 /// Reads tags: each name has one value or more, without duplicates.
 pub(crate) fn tags_from_json(
-    value: &Value,
+    value: Value,
     pointer: &str,
 ) -> Result<BTreeMap<String, Vec<String>>, Problem> {
     let Value::Object(object) = value else {
@@ -183,25 +187,35 @@ pub(crate) fn tags_from_json(
     };
     let mut tags = BTreeMap::new();
     for (name, values) in object {
-        let at = format!("{pointer}/{}", escape(name));
-        if name.is_empty() || is_reserved(name) {
-            let reason = "a tag name is not empty and does not begin with the byte 1";
-            return Err(Problem::attribute(at, reason));
+        let refused =
+            |reason: &str| Problem::attribute(format!("{pointer}/{}", escape(&name)), reason);
+        if name.is_empty() || is_reserved(&name) {
+            return Err(refused("a tag name is not empty and does not begin with the byte 1"));
         }
-        let items = values.as_array().filter(|items| !items.is_empty());
-        let texts = items.map(|items| items.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
-        let Some(Some(mut texts)) = texts else {
-            return Err(Problem::attribute(at, "must be an array of at least one string"));
+        let Some(mut texts) = texts_of(values).filter(|texts| !texts.is_empty()) else {
+            return Err(refused("must be an array of at least one string"));
         };
         let count = texts.len();
         texts.sort_unstable();
         texts.dedup();
         if texts.len() < count {
-            return Err(Problem::attribute(at, "the values of a tag must be different"));
+            return Err(refused("the values of a tag must be different"));
         }
-        tags.insert(name.clone(), texts.into_iter().map(str::to_owned).collect());
+        tags.insert(name, texts);
     }
     Ok(tags)
+}
+
+/// The strings of an array; `None` for anything else.
+fn texts_of(values: Value) -> Option<Vec<String>> {
+    let Value::Array(items) = values else { return None };
+    let text = |item| match item {
+        Value::String(text) => Some(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            None
+        }
+    };
+    items.into_iter().map(text).collect()
 }
 
 /// A part of a JSON pointer (RFC 6901).

@@ -116,7 +116,7 @@ pub(crate) struct StoredBlock<'v> {
     pub(crate) content_type: &'v str,
     pub(crate) encoding: &'v str,
     pub(crate) bytes: &'v [u8],
-    attributes: Option<&'v BlockAttributes>,
+    attributes: Option<&'v BlockAttributes<'v>>,
 }
 
 impl StoredBlock<'_> {
@@ -154,7 +154,7 @@ impl StoredBlock<'_> {
 #[derive(Debug)]
 pub(crate) struct StoredRecord<'v> {
     view: &'v View<'v>,
-    attributes: Option<Attributes>,
+    attributes: Option<Attributes<'v>>,
     /// The JSON text of the meta, once it was asked for.
     meta_text: OnceCell<String>,
 }
@@ -195,7 +195,7 @@ impl<'v> StoredRecord<'v> {
                 tags.entry(name.to_owned()).or_default().push(text);
             }
         }
-        let callback = self.attributes.as_ref().map(|attributes| attributes.callback.clone());
+        let callback = self.attributes.as_ref().map(|attributes| attributes.callback.to_owned());
         let callback = callback.filter(|callback| !callback.is_empty());
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
     }
@@ -214,7 +214,7 @@ impl<'v> StoredRecord<'v> {
                 }
             }
             tags.sort_by_key(|(name, _)| *name);
-            let callback = self.attributes.as_ref().map(|attributes| attributes.callback.as_str());
+            let callback = self.attributes.as_ref().map(|attributes| attributes.callback);
             let callback = callback.filter(|callback| !callback.is_empty());
             meta_text(self.view.expires_ms(), (callback, schema.as_deref()), &tags)
         })
@@ -230,7 +230,7 @@ impl<'v> StoredRecord<'v> {
 
     /// All blocks: first those with attributes, in the order of the client, then others.
     pub(crate) fn blocks(&self) -> Vec<StoredBlock<'_>> {
-        let known: &[BlockAttributes] =
+        let known: &[BlockAttributes<'_>] =
             self.attributes.as_ref().map_or(&[], |attributes| &attributes.blocks);
         let mut blocks: Vec<StoredBlock<'_>> = Vec::new();
         match self.view.form() {
@@ -243,15 +243,11 @@ impl<'v> StoredRecord<'v> {
                 }
             }
             Form::Blocks => {
-                let order: BTreeMap<&str, usize> = known
-                    .iter()
-                    .enumerate()
-                    .map(|(index, block)| (block.id.as_str(), index))
-                    .collect();
                 let found = self.view.blocks().filter(|(id, _)| !is_reserved(id));
+                let order = BlockOrder::of(known);
                 let mut ordered: Vec<(usize, StoredBlock<'_>)> = found
                     .map(|(id, bytes)| {
-                        let index = order.get(id).copied().unwrap_or(usize::MAX);
+                        let index = order.index(id);
                         (index, stored_block(id, bytes, known.get(index)))
                     })
                     .collect();
@@ -325,6 +321,34 @@ impl<'v> StoredRecord<'v> {
     }
 }
 
+/// The places of blocks in the order of the client.
+enum BlockOrder<'a> {
+    /// Few: they are compared one by one.
+    Few(&'a [BlockAttributes<'a>]),
+    Many(BTreeMap<&'a str, usize>),
+}
+
+impl<'a> BlockOrder<'a> {
+    /// Comparing this many ids takes less time than building a map of them.
+    const FEW: usize = 8;
+
+    fn of(known: &'a [BlockAttributes<'a>]) -> Self {
+        if known.len() <= Self::FEW {
+            return Self::Few(known);
+        }
+        Self::Many(known.iter().enumerate().map(|(index, block)| (block.id, index)).collect())
+    }
+
+    /// The place of a block; `usize::MAX` behind all others.
+    fn index(&self, id: &str) -> usize {
+        let found = match self {
+            Self::Few(known) => known.iter().position(|block| block.id == id),
+            Self::Many(known) => known.get(id).copied(),
+        };
+        found.unwrap_or(usize::MAX)
+    }
+}
+
 /// Writes a block as a part with this id.
 pub(crate) fn write_block(writer: &mut MultipartWriter, id: &str, block: &StoredBlock<'_>) {
     let encoding = if block.encoding.is_empty() { "binary" } else { block.encoding };
@@ -334,13 +358,12 @@ pub(crate) fn write_block(writer: &mut MultipartWriter, id: &str, block: &Stored
 fn stored_block<'v>(
     id: &'v str,
     bytes: &'v [u8],
-    attributes: Option<&'v BlockAttributes>,
+    attributes: Option<&'v BlockAttributes<'v>>,
 ) -> StoredBlock<'v> {
-    let text = |field: fn(&BlockAttributes) -> &str| attributes.map_or("", field);
     StoredBlock {
         id,
-        content_type: text(|block| &block.content_type),
-        encoding: text(|block| &block.encoding),
+        content_type: attributes.map_or("", |block| block.content_type),
+        encoding: attributes.map_or("", |block| block.encoding),
         bytes,
         attributes,
     }
@@ -378,7 +401,7 @@ pub(crate) fn draft_of(version: &StreamedRecord<'_>) -> Option<RecordDraft> {
     let own = fields.iter().find(|(name, _)| *name == ATTRIBUTES_BLOCK.as_bytes());
     let attributes = own.and_then(|(_, bytes)| *bytes).or(encoded).and_then(Attributes::decode);
     let known = |id: &str| attributes.as_ref().and_then(|attributes| attributes.block(id));
-    let callback = attributes.as_ref().map(|attributes| attributes.callback.clone());
+    let callback = attributes.as_ref().map(|attributes| attributes.callback.to_owned());
     draft.meta.callback = callback.filter(|callback| !callback.is_empty());
     if let Some(bytes) = value
         && (known(VALUE_BLOCK).is_some() || attributes.is_none() || !bytes.is_empty())
@@ -404,16 +427,20 @@ pub(crate) struct RecordPlace<'k> {
 }
 
 /// The attributes of a draft that replaces a record. Times of what does not change are kept.
-fn attributes_of(draft: &RecordDraft, old: Option<&Attributes>, now_ms: u64) -> Attributes {
+fn attributes_of<'d>(
+    draft: &'d RecordDraft,
+    old: Option<&Attributes<'_>>,
+    now_ms: u64,
+) -> Attributes<'d> {
     let digest = meta_digest(&draft.meta.to_text());
     let old_meta = old.filter(|old| old.meta_digest == digest);
     let blocks = draft.blocks.iter().map(|block| {
         let digest = block_digest(&block.content_type, &block.encoding, &block.bytes);
         let same = old.and_then(|old| old.block(&block.id)).filter(|old| old.digest == digest);
         BlockAttributes {
-            id: block.id.clone(),
-            content_type: block.content_type.clone(),
-            encoding: block.encoding.clone(),
+            id: &block.id,
+            content_type: &block.content_type,
+            encoding: &block.encoding,
             modified_ms: same.map_or(now_ms, |same| same.modified_ms),
             digest,
         }
@@ -422,7 +449,7 @@ fn attributes_of(draft: &RecordDraft, old: Option<&Attributes>, now_ms: u64) -> 
         modified_ms: now_ms,
         meta_modified_ms: old_meta.map_or(now_ms, |old| old.meta_modified_ms),
         meta_digest: digest,
-        callback: draft.meta.callback.clone().unwrap_or_default(),
+        callback: draft.meta.callback.as_deref().unwrap_or_default(),
         blocks: blocks.collect(),
     }
 }
@@ -490,9 +517,9 @@ pub(crate) fn write_one_block(
     let known = attributes.blocks.iter().position(|known| known.id == id);
     if let Some(block) = block {
         let new = BlockAttributes {
-            id: block.id.clone(),
-            content_type: block.content_type.clone(),
-            encoding: block.encoding.clone(),
+            id: &block.id,
+            content_type: &block.content_type,
+            encoding: &block.encoding,
             modified_ms: place.now_ms,
             digest: block_digest(&block.content_type, &block.encoding, &block.bytes),
         };
@@ -534,7 +561,7 @@ pub(crate) fn write_meta(
         modified_ms: place.now_ms,
         meta_modified_ms: place.now_ms,
         meta_digest: meta_digest(&meta.to_text()),
-        callback: meta.callback.clone().unwrap_or_default(),
+        callback: meta.callback.as_deref().unwrap_or_default(),
         ..attributes
     }
     .encode();

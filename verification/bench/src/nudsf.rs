@@ -233,7 +233,6 @@ fn caveats((server, client): (usize, usize), noise: Option<String>) -> Vec<Strin
     out
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

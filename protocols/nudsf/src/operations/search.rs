@@ -160,6 +160,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
     let mut found = Found::default();
+    let records_uri = format!("{}/records/", call.uri());
     for_each_match(call, call.storage.records, filter.as_ref(), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
@@ -172,7 +173,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
             return Err(Problem::query("tag-count-filter", reason));
         }
         if found.references.len() < references_max {
-            found.references.push(Value::from(call.record_uri(id)));
+            found.references.push(Value::from(format!("{records_uri}{}", encode_segment(id))));
             if let Some(retrieve) = retrieve
                 && found.records < RECORDS_RETURNED_MAX
                 && found.writer.len() < bytes_max

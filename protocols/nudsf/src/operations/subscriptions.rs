@@ -129,7 +129,8 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
             return Err(Problem::attribute(pointer, reason));
         };
         // The host may have another name for the client than for the node.
-        let path = call.uri.find(API).and_then(|at| call.uri.get(at..)).unwrap_or_default();
+        let uri = call.uri();
+        let path = uri.find(API).and_then(|at| uri.get(at..)).unwrap_or_default();
         let root = format!("{path}/records");
         let is_here = |text: &str| {
             let at = text.find(API).and_then(|at| text.get(at..)).unwrap_or(text);
@@ -165,7 +166,8 @@ fn write(
     value: &Value,
     checked: &Checked,
 ) -> nearstate_model::Result<()> {
-    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, call.uri.as_str());
+    let uri = call.uri();
+    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, uri.as_str());
     write_subscription(txn, (call.storage.subscriptions, call.key()), value, times)
 }
 
@@ -231,7 +233,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
                 return Err(not_owner().into());
             }
         }
-        call.check_write(old.as_ref().map(Document::validators).as_ref(), |_| None)?;
+        call.check_write(|| old.as_ref().map(Document::validators), |_| None)?;
         write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };
@@ -239,7 +241,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let reply = if existed {
         Reply::json(StatusCode::OK, &value)
     } else {
-        let uri = format!("{}/subs-to-notify/{}", call.uri, encode_segment(&call.target.id));
+        let uri = format!("{}/subs-to-notify/{}", call.uri(), encode_segment(&call.target.id));
         Reply::json(StatusCode::CREATED, &value).located(uri)
     };
     Ok(reply.validated(&written(call, version)))
@@ -254,7 +256,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             let Some(old) = current(call, view.as_ref())? else {
                 return Err(no_subscription(&call.target.id).into());
             };
-            call.check_write(Some(&old.validators()), |_| None)?;
+            call.check_write(|| Some(old.validators()), |_| None)?;
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             let mut value = old.value.clone();
             let failed = patch::apply(&mut value, &items, |value| {
@@ -291,7 +293,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         if !ClientId::parse(old.value.get("clientId"), "/clientId")?.is_same(&client) {
             return Err(not_owner().into());
         }
-        call.check_write(Some(&old.validators()), |status| Some(old.reply(status)))?;
+        call.check_write(|| Some(old.validators()), |status| Some(old.reply(status)))?;
         txn.delete(call.storage.subscriptions, call.key())?;
         Ok(if call.gets_previous {
             Reply::json(StatusCode::OK, &Value::Array(vec![old.value]))

@@ -36,7 +36,11 @@ const REQUIREMENTS: &[Requirement] = &[
     ("req12", "access tokens: 401, 403", &["req12_"]),
     ("req13", "registration with the NRF", &["req13_"]),
     ("sbi", "`3gpp-Sbi-*` headers, overload", &["req_sbi_"]),
-    ("limits", "hostile peers are bounded", &["req_large_", "req_slow_", "req_http_2_floods"]),
+    (
+        "limits",
+        "hostile peers are bounded",
+        &["req_large_", "req_slow_", "req_http_2_floods", "req_hostile_"],
+    ),
     ("one record", "one record, three interfaces", &["req_a_record_of_", "req_what_nudsf_"]),
 ];
 

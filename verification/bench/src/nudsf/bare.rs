@@ -53,8 +53,7 @@ struct BareService {
 fn response(reply: RepliedBody) -> Result<Response<Full<Bytes>>> {
     let refused = |e: &dyn std::fmt::Display| Error::Backend { detail: format!("a reply: {e}") };
     let builder = Response::builder().status(reply.status);
-    let mut response =
-        builder.body(Full::new(Bytes::from(reply.body))).map_err(|e| refused(&e))?;
+    let mut response = builder.body(Full::new(Bytes::from(reply.body))).map_err(|e| refused(&e))?;
     for (name, value) in reply.headers {
         let name = HeaderName::try_from(name).map_err(|e| refused(&e))?;
         let value = HeaderValue::try_from(value).map_err(|e| refused(&e))?;

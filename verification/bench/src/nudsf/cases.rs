@@ -113,6 +113,7 @@ impl LoadCase {
 
 /// The search for the ten records of a group.
 pub(super) fn search_path(group: u64) -> String {
-    let filter = format!("%7B%22op%22:%22EQ%22,%22tag%22:%22group%22,%22value%22:%22g{group}%22%7D");
+    let filter =
+        format!("%7B%22op%22:%22EQ%22,%22tag%22:%22group%22,%22value%22:%22g{group}%22%7D");
     format!("{STORAGE}/records?limit-range=10&filter={filter}")
 }

@@ -1,7 +1,7 @@
 //! The servers of a run, all on one processor: the node, the bare service, Redis; and their
 //! content.
 
-use super::bare::{Replies, RepliedBody};
+use super::bare::{RepliedBody, Replies};
 use super::cases::{CaseKind, LoadCase, SPREAD, search_path};
 use crate::peers;
 use crate::reaper::{own_program, system};
@@ -107,7 +107,12 @@ fn node_words(folder: &Path, port: u16, bytes: u64) -> Vec<OsString> {
     all.push(folder.join("socket").into());
     all.extend(words(&["--nudsf", &format!("127.0.0.1:{port}")]));
     // The load is meant: refusals would count as failures.
-    all.extend(words(&["--nudsf-storages", "Realm01/Storage01=ue", "--nudsf-overload-delay", "1h"]));
+    all.extend(words(&[
+        "--nudsf-storages",
+        "Realm01/Storage01=ue",
+        "--nudsf-overload-delay",
+        "1h",
+    ]));
     all
 }
 
