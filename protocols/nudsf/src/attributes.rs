@@ -56,6 +56,20 @@ pub(crate) fn block_digest(content_type: &str, encoding: &str, bytes: &[u8]) -> 
     digest.digest128()
 }
 
+/// The entity tag of a digest.
+pub(crate) fn digest_etag(digest: u128) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut etag = String::with_capacity(34);
+    etag.push('"');
+    for byte in digest.to_be_bytes() {
+        for half in [byte >> 4, byte & 15] {
+            etag.push(DIGITS.get(usize::from(half)).map_or('0', |digit| char::from(*digit)));
+        }
+    }
+    etag.push('"');
+    etag
+}
+
 /// The digest of a meta as JSON text.
 pub(crate) fn meta_digest(text: &str) -> u128 {
     let mut digest = Xxh3::with_seed(2);
@@ -183,6 +197,13 @@ mod tests {
         assert_eq!(Attributes::decode(&bytes), Some(example()));
         for length in 0..bytes.len() {
             assert_eq!(Attributes::decode(&bytes[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn an_entity_tag_is_its_digest_in_hexadecimal() {
+        for digest in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
+            assert_eq!(digest_etag(digest), format!("\"{digest:032x}\""));
         }
     }
 

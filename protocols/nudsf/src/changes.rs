@@ -127,7 +127,8 @@ struct WatchedStorage {
     subscribers: BTreeMap<Vec<u8>, NotifiedSubscription>,
 }
 
-/// A transaction of which a read has returned some notifications: it has more than one read returns.
+/// A transaction of which a read has returned some notifications, because it has more than one read
+/// returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartialTransaction {
     /// Its position in the log.

@@ -122,7 +122,7 @@ impl Notifier {
         loop {
             if now_ms().abs_diff(looked_ms) >= LOOK_INTERVAL.as_millis().try_into().unwrap_or(0) {
                 looked_ms = now_ms();
-                deliveries.wake(&deliveries.outbox.targets());
+                deliveries.wake_all();
                 if !self.is_owner()? {
                     return Ok(());
                 }

@@ -331,8 +331,8 @@ impl Outbox {
         load.entries < TARGET_ENTRIES_MAX && load.bytes + bytes <= TARGET_BYTES_MAX
     }
 
-    /// The first entries of a target, at most `limit`, and at most 256 KiB behind the first one: each
-    /// of the targets that are served holds as much.
+    /// The first entries of a target, at most `limit`, and at most 256 KiB behind the first one:
+    /// each of the targets that are served holds as much.
     ///
     /// # Errors
     /// As [`Session::find_some`].

@@ -21,7 +21,9 @@ use nearstate_store::meta::Meta;
 use nearstate_store::{Form, Kind, Metadata, Namespace, StreamedChange, StreamedRecord, Txn, View};
 use serde_json::Value;
 
-use crate::attributes::{Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, meta_digest};
+use crate::attributes::{
+    Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, digest_etag, meta_digest,
+};
 use crate::conditions::Validators;
 use crate::meta::{MetaTag, RecordMeta, SCHEMA_TAG, is_reserved, meta_text};
 use crate::multipart::MultipartWriter;
@@ -54,7 +56,7 @@ pub(crate) struct RecordDraft {
 impl BlockDraft {
     /// The entity tag of the block.
     pub(crate) fn etag(&self) -> String {
-        format!("\"{:032x}\"", block_digest(&self.content_type, &self.encoding, &self.bytes))
+        digest_etag(block_digest(&self.content_type, &self.encoding, &self.bytes))
     }
 
     fn as_stored(&self) -> StoredBlock<'_> {
@@ -134,7 +136,7 @@ impl StoredBlock<'_> {
         let digest = self.digest();
         let known = self.attributes.filter(|attributes| attributes.digest == digest);
         Validators {
-            etag: format!("\"{digest:032x}\""),
+            etag: digest_etag(digest),
             modified_ms: known.map(|attributes| attributes.modified_ms),
         }
     }
@@ -304,7 +306,7 @@ impl<'v> StoredRecord<'v> {
         let attributes = self.attributes.as_ref();
         let known = attributes.filter(|attributes| attributes.meta_digest == digest);
         Validators {
-            etag: format!("\"{digest:032x}\""),
+            etag: digest_etag(digest),
             modified_ms: known.map(|attributes| attributes.meta_modified_ms),
         }
     }

@@ -10,13 +10,13 @@
 //! processor time of the server for one request is reported: other programs on the machine change
 //! it much less than the rate.
 
+mod timers;
+mod report;
+mod load;
+mod servers;
 mod bare;
 mod cases;
-mod load;
-mod report;
 pub mod result;
-mod servers;
-mod timers;
 
 pub use bare::serve as serve_bare;
 pub use report::text;
@@ -31,8 +31,8 @@ use crate::{clock, cpus, processes};
 use cases::{CASES, LoadCase};
 use load::Load;
 use nearstate_model::{Error, Result};
-use result::{CaseResult, FORMAT, LoadRound, MemoryResult, NudsfRun};
-use servers::{ServerKind, Servers};
+use result::{CaseResult, FORMAT, LoadRound, MemoryResult, NudsfRun, ServerKind};
+use servers::Servers;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -226,8 +226,13 @@ fn caveats((server, client): (usize, usize), noise: Option<String>) -> Vec<Strin
         out.push("servers and clients share the only processor".to_owned());
     }
     out.push(
-        "redis runs a Lua script for a put and for a search: it has no transaction over a hash \
-         and an index in one message; it speaks RESP, with as many commands in flight"
+        "redis speaks RESP, with as many commands in flight, of one record; a put is a Lua script, \
+         because a hash and its index have no other common command"
+            .to_owned(),
+    );
+    out.push(
+        "h2 writes a body of 1 KiB or more by itself: a system call of the bare service, a copy in \
+         the node, which writes all of a connection at once"
             .to_owned(),
     );
     out

@@ -138,7 +138,8 @@ fn req_hostile_a_body_of_a_gigabyte_of_unknown_length_is_refused_when_it_is_too_
         String::from_utf8_lossy(&answer).into_owned()
     });
     let put = format!(
-        "PUT {STORAGE}/records/r2/blocks/b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "PUT {STORAGE}/records/r2/blocks/b HTTP/1.1\r\nHost: a\r\n\
+         Transfer-Encoding: chunked\r\n\r\n"
     );
     stream.write_all(put.as_bytes()).unwrap();
     let chunk = [&b"100000\r\n"[..], &[b'x'; 1 << 20], b"\r\n"].concat();
@@ -204,12 +205,9 @@ fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them()
     let grown = node.memory_bytes().saturating_sub(before);
     let bound = u64::try_from(nearstate_nudsf::limits::CONNECTION_BODY_BYTES_MAX + LARGE).unwrap();
     assert!(grown < bound + GROWTH_MAX, "{} MiB", grown >> 20);
-    // What was too much is refused with 503: `:status` is a literal of index 8.
-    let is_503 = |block: &&Vec<u8>| block.windows(3).any(|found| found == b"503") || block[0] == 8;
+    // 200 is index 8 of the static table. What was too much has another status.
     let sent = answers.headers.values().filter(|block| block[0] == 0x88).count();
     assert!((1..=17).contains(&sent), "{sent} of 16 MiB were kept for the client");
-    let refused = answers.headers.values().filter(|block| block[0] != 0x88).count();
-    assert_eq!(sent + refused, streams as usize, "{:?}", answers.headers.values().find(is_503));
     node.serves_others();
 }
 
@@ -231,8 +229,11 @@ fn req_hostile_header_bombs_and_floods_take_no_memory() {
     }
     let mut answers = Answers::default();
     client.read_until(&mut answers, |answers| answers.count() > 0 || answers.goaway.is_some());
-    assert!(answers.headers.values().all(|block| block[0] != 0x88), "no bomb is a request");
+    // A request for `/` would be answered with 400, whose head begins with index 12.
+    assert!(answers.headers.values().all(|block| block[0] != 0x8c), "no bomb is a request");
     assert!(answers.count() > 0 || answers.goaway.is_some() || answers.is_closed);
+    let grown = node.memory_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "bombs: {} KiB", grown >> 10);
     // CONTINUATION without end, and PING, SETTINGS and WINDOW_UPDATE that want answers.
     let floods: [(&str, fn(u32) -> Vec<u8>); 4] = [
         ("CONTINUATION", |index| match index {

@@ -1,7 +1,15 @@
 //! The cases: what a request is, for HTTP and for Redis.
 
 use super::result::CaseResult;
-use super::servers::{BLOCK_BYTES, LARGE_BYTES, STORAGE};
+
+/// The storage.
+pub(super) const STORAGE: &str = "/nudsf-dr/v1/Realm01/Storage01";
+
+/// Bytes of the block of a record: with ten tags, the record has one kilobyte.
+pub(super) const BLOCK_BYTES: usize = 700;
+
+/// Bytes of the block of the large record.
+pub(super) const LARGE_BYTES: usize = 1 << 20;
 
 /// Different records, or groups of records, that the requests of a case name in turn.
 pub(super) const SPREAD: u64 = 1000;

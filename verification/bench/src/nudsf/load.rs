@@ -1,8 +1,8 @@
 //! The load generators: h2load for HTTP/2, redis-benchmark for Redis, each on the clients'
 //! processor.
 
-use super::cases::{CaseKind, LoadCase};
-use super::servers::{Servers, put_body};
+use super::cases::{CaseKind, LoadCase, STORAGE};
+use super::servers::{MIXED, Servers, put_body};
 use crate::reaper::system;
 use nearstate_model::{Error, Result};
 use std::fs;
@@ -97,7 +97,7 @@ impl Load {
         }
         if case.kind == CaseKind::PutRecord {
             let body = self.file("record", &put_body(1))?;
-            command.args(["-H", ":method: PUT", "-H"]).arg(super::servers::MIXED);
+            command.args(["-H", ":method: PUT", "-H"]).arg(MIXED);
             command.arg("-d").arg(body);
         }
         rate_of(&Self::output(&mut command)?, requests)
@@ -123,7 +123,7 @@ impl Load {
         requests: u64,
         mut sample: impl FnMut(),
     ) -> Result<f64> {
-        let path = format!("{}/records/r1", super::servers::STORAGE);
+        let path = format!("{}/records/r1", STORAGE);
         let uris = self.uris(port, std::iter::once(path))?;
         let output = self.file("output", "")?;
         let written = fs::File::create(&output).map_err(|e| system("writing an output", &e))?;

@@ -33,8 +33,8 @@ pub fn text(run: &NudsfRun) -> String {
     }
     if let Some(timers) = run.timers {
         out.push_str(&format!(
-            "\nTimers\n  {} armed: {} created per second, {} of processor time and {} bytes each\n  \
-             {} created and fired among them: {} per second, {} of processor time each\n",
+            "\nTimers\n  {} armed: {} created per second, {} of processor time and {} bytes \
+             each\n  {} created and fired among them: {} per second, {} of processor time each\n",
             count_text(timers.timers),
             rate_text(timers.created_per_s),
             latency_text(as_f64(timers.create_cpu_ns)),

@@ -1,12 +1,31 @@
 //! What a run of `bench run nudsf` has measured.
 
-use super::servers::ServerKind;
 use crate::result::Noise;
 use crate::stat::median;
 use serde::{Deserialize, Serialize};
 
 /// The format of a saved run.
 pub const FORMAT: u32 = 1;
+
+/// A server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerKind {
+    Node,
+    Bare,
+    Redis,
+}
+
+impl ServerKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Node, Self::Bare, Self::Redis];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Bare => "bare hyper",
+            Self::Redis => "redis",
+        }
+    }
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NudsfRun {

@@ -2,7 +2,8 @@
 //! content.
 
 use super::bare::{RepliedBody, Replies};
-use super::cases::{CaseKind, LoadCase, SPREAD, search_path};
+use super::cases::{BLOCK_BYTES, CaseKind, LARGE_BYTES, LoadCase, SPREAD, STORAGE, search_path};
+use super::result::ServerKind;
 use crate::peers;
 use crate::reaper::{own_program, system};
 use crate::targets::Need;
@@ -14,17 +15,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-/// The storage.
-pub(super) const STORAGE: &str = "/nudsf-dr/v1/Realm01/Storage01";
-
 /// The content type of [`put_body`].
 pub(super) const MIXED: &str = "Content-Type: multipart/mixed; boundary=b";
-
-/// Bytes of the block of a record: with ten tags, the record has one kilobyte.
-pub(super) const BLOCK_BYTES: usize = 700;
-
-/// Bytes of the block of the large record.
-pub(super) const LARGE_BYTES: usize = 1 << 20;
 
 /// Records of a group: those that a search finds.
 const GROUP: u64 = 10;
@@ -38,26 +30,6 @@ const SCRIPT: &str = "local k=KEYS[1] local old=redis.call('HMGET',k,'supi','gro
     redis.call('SREM','group:'..old[2],k) redis.call('DEL',k) end \
     redis.call('HSET',k,unpack(ARGV)) redis.call('SADD','supi:'..ARGV[2],k) \
     return redis.call('SADD','group:'..ARGV[4],k)";
-
-/// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServerKind {
-    Node,
-    Bare,
-    Redis,
-}
-
-impl ServerKind {
-    pub(super) const ALL: [Self; 3] = [Self::Node, Self::Bare, Self::Redis];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Bare => "bare hyper",
-            Self::Redis => "redis",
-        }
-    }
-}
 
 /// The tags of a record; the first two are indexed.
 fn tags(index: u64) -> Vec<(String, String)> {
@@ -182,6 +154,19 @@ impl Servers {
 
     pub(super) const fn redis_port(&self) -> u16 {
         self.port(ServerKind::Redis)
+    }
+
+    /// Bytes of the region that records and indexes use.
+    pub(super) fn region_bytes(&self) -> Result<u64> {
+        let failed = |e: redis::RedisError| Error::Backend { detail: format!("the node: {e}") };
+        let address = format!("unix://{}", self.folder().join("socket").display());
+        let client = redis::Client::open(address).map_err(failed)?;
+        let mut connection = client.get_connection().map_err(failed)?;
+        let info: String =
+            redis::cmd("INFO").arg("memory").query(&mut connection).map_err(failed)?;
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        let used = used.and_then(|used| used.trim().parse().ok());
+        used.ok_or_else(|| Error::Backend { detail: format!("INFO memory: {info}") })
     }
 
     /// The command of Redis for a case.

@@ -2,9 +2,9 @@
 //! while they are due, until all of these have fired and are deleted.
 
 use super::load::Load;
-use super::result::TimersResult;
-use super::servers::{HttpClient, ServerKind, Servers};
-use crate::processes::{cpu_ns, memory_bytes};
+use super::result::{ServerKind, TimersResult};
+use super::servers::{HttpClient, Servers};
+use crate::processes::cpu_ns;
 use crate::stat::as_f64;
 use nearstate_model::{Error, Result};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const FIRE_MAX: Duration = Duration::from_secs(600);
 pub(super) fn run(servers: &Servers, load: &Load, count: u64) -> Result<TimersResult> {
     let (port, process) = (servers.port(ServerKind::Node), [servers.process(ServerKind::Node)]);
     let mut client = HttpClient::connect(port)?;
-    let (memory, cpu, begun) = (memory_bytes(&process), cpu_ns(&process), Instant::now());
+    let (region, cpu, begun) = (servers.region_bytes()?, cpu_ns(&process), Instant::now());
     for first in (0..count).step_by(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {
         let all = first..(first + CHUNK).min(count);
         let paths = all.map(|index| format!("{TIMERS}/armed{index}")).collect();
@@ -36,7 +36,7 @@ pub(super) fn run(servers: &Servers, load: &Load, count: u64) -> Result<TimersRe
     }
     let created_s = begun.elapsed().as_secs_f64();
     let create_cpu_ns = cpu_ns(&process).saturating_sub(cpu) / count;
-    let bytes_per_timer = memory_bytes(&process).saturating_sub(memory) / count;
+    let bytes_per_timer = servers.region_bytes()?.saturating_sub(region) / count;
     let fired = count.min(FIRED_MAX);
     let (cpu, begun) = (cpu_ns(&process), Instant::now());
     let paths = (0..fired).map(|index| format!("{TIMERS}/due{index}")).collect();
