@@ -61,8 +61,8 @@ impl Reply {
     }
 
     /// Adds `Location`.
-    pub(crate) fn located(mut self, uri: String) -> Self {
-        self.push(LOCATION, &uri);
+    pub(crate) fn located(mut self, uri: &str) -> Self {
+        self.push(LOCATION, uri);
         self
     }
 

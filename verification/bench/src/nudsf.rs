@@ -134,14 +134,10 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
     let load = Load { h2load, cpu: client_cpu, folder: servers.folder().to_owned() };
     let requests = options.ops.unwrap_or(REQUESTS);
     let cases = run_cases(&chosen, (rounds, requests), (&mut servers, &load), &display, stop)?;
-    let memory = match is_chosen(options, MEMORY) {
-        true => Some(run_memory(&servers, &load, requests)?),
-        false => None,
-    };
-    let timers = match is_chosen(options, TIMERS_CASE) {
-        true => Some(timers::run(&servers, &load, timers)?),
-        false => None,
-    };
+    let memory =
+        is_chosen(options, MEMORY).then(|| run_memory(&servers, &load, requests)).transpose()?;
+    let timers = is_chosen(options, TIMERS_CASE).then(|| timers::run(&servers, &load, timers));
+    let timers = timers.transpose()?;
     display.finish();
     Ok(NudsfRun {
         nudsf_format: FORMAT,

@@ -113,7 +113,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         None => {
             let record = call.record_uri(&call.target.id);
             let uri = format!("{record}/blocks/{}", encode_segment(id));
-            Reply::empty(StatusCode::CREATED).located(uri)
+            Reply::empty(StatusCode::CREATED).located(&uri)
         }
     };
     Ok(reply.validated(&validators))

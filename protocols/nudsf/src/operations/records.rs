@@ -154,7 +154,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         None => {
             let (media, body) = draft.to_multipart(version.unwrap_or_default());
             Reply::with_body(StatusCode::CREATED, &media, body)
-                .located(call.record_uri(&call.target.id))
+                .located(&call.record_uri(&call.target.id))
         }
     };
     Ok(reply.validated(&validators))

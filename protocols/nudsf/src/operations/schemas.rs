@@ -225,7 +225,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         Some(None) => Reply::empty(StatusCode::NO_CONTENT),
         None => {
             let uri = format!("{}/meta-schemas/{}", call.uri(), encode_segment(&call.target.id));
-            Reply::json(StatusCode::CREATED, &value).located(uri)
+            Reply::json(StatusCode::CREATED, &value).located(&uri)
         }
     };
     Ok(reply.validated(&Validators { etag, modified_ms: Some(call.now_ms) }))

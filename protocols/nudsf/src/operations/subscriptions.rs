@@ -242,7 +242,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         Reply::json(StatusCode::OK, &value)
     } else {
         let uri = format!("{}/subs-to-notify/{}", call.uri(), encode_segment(&call.target.id));
-        Reply::json(StatusCode::CREATED, &value).located(uri)
+        Reply::json(StatusCode::CREATED, &value).located(&uri)
     };
     Ok(reply.validated(&written(call, version)))
 }

@@ -290,7 +290,7 @@ impl TestClient {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("{line:?}"));
+        let status = status.ok_or_else(|| std::io::Error::other(format!("{line:?}")))?;
         let mut reply = TestReply { status, ..TestReply::default() };
         loop {
             line.clear();

@@ -3,6 +3,7 @@
 //! `/proc` while the peer still holds its connection.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a client reads and writes at the same time")]
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -16,6 +17,9 @@ use crate::kill::start;
 
 /// What buffers, streams and tasks of one hostile connection may take beside bodies.
 const GROWTH_MAX: u64 = 48 << 20;
+
+/// The name of a flood, and its frames by their number.
+type Flood = (&'static str, fn(u32) -> Vec<u8>);
 
 struct NodeProcess {
     child: Child,
@@ -142,7 +146,7 @@ fn req_hostile_a_body_of_a_gigabyte_of_unknown_length_is_refused_when_it_is_too_
          Transfer-Encoding: chunked\r\n\r\n"
     );
     stream.write_all(put.as_bytes()).unwrap();
-    let chunk = [&b"100000\r\n"[..], &[b'x'; 1 << 20], b"\r\n"].concat();
+    let chunk = [&b"100000\r\n"[..], &vec![b'x'; 1 << 20], b"\r\n"].concat();
     let (mut peak, mut sent) = (0, 0);
     // Behind the answer, the node discards what arrives for a second.
     while sent < 4096 && stream.write_all(&chunk).is_ok() {
@@ -235,7 +239,7 @@ fn req_hostile_header_bombs_and_floods_take_no_memory() {
     let grown = node.memory_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "bombs: {} KiB", grown >> 10);
     // CONTINUATION without end, and PING, SETTINGS and WINDOW_UPDATE that want answers.
-    let floods: [(&str, fn(u32) -> Vec<u8>); 4] = [
+    let floods: [Flood; 4] = [
         ("CONTINUATION", |index| match index {
             0 => frame(1, 0, 1, &[0x82, 0x84, 0x86, 0x41, 1, b'a']),
             _ => frame(9, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(200)),

@@ -1,5 +1,7 @@
 //! TLS with ALPN, and access tokens.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use base64::Engine as _;

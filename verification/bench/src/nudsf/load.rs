@@ -123,7 +123,7 @@ impl Load {
         requests: u64,
         mut sample: impl FnMut(),
     ) -> Result<f64> {
-        let path = format!("{}/records/r1", STORAGE);
+        let path = format!("{STORAGE}/records/r1");
         let uris = self.uris(port, std::iter::once(path))?;
         let output = self.file("output", "")?;
         let written = fs::File::create(&output).map_err(|e| system("writing an output", &e))?;

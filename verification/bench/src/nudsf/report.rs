@@ -3,6 +3,7 @@
 use super::result::{CaseResult, NudsfRun, cpu_ns, rate};
 use crate::stat::{as_f64, median};
 use crate::table::{ReportTable, count_text, latency_text, rate_text, ratio_text, wrapped};
+use std::fmt::Write as _;
 
 const TITLE: &str = "nudsf: the data repository over HTTP/2 on one processor";
 
@@ -21,7 +22,8 @@ pub fn text(run: &NudsfRun) -> String {
         out.extend(["\n", &cases(run).text(), "\nGoals\n\n", &goals(run).text()]);
     }
     if let Some(memory) = run.memory {
-        out.push_str(&format!(
+        let _ = write!(
+            out,
             "\nMemory of the node without its region: {} MiB, and at most {} MiB with {} \
              connections of {} streams ({} requests)\n",
             memory.before_bytes >> 20,
@@ -29,10 +31,11 @@ pub fn text(run: &NudsfRun) -> String {
             count_text(memory.connections),
             memory.streams,
             count_text(memory.requests),
-        ));
+        );
     }
     if let Some(timers) = run.timers {
-        out.push_str(&format!(
+        let _ = write!(
+            out,
             "\nTimers\n  {} armed: {} created per second, {} of processor time and {} bytes \
              each\n  {} created and fired among them: {} per second, {} of processor time each\n",
             count_text(timers.timers),
@@ -42,7 +45,7 @@ pub fn text(run: &NudsfRun) -> String {
             count_text(timers.fired),
             rate_text(timers.fired_per_s),
             latency_text(as_f64(timers.create_and_fire_cpu_ns)),
-        ));
+        );
     }
     out.push_str("\nKeep in mind\n");
     for caveat in &run.caveats {
