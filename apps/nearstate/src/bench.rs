@@ -3,7 +3,7 @@
 
 use clap::{Args, Subcommand};
 use nearstate_bench::{
-    client, code, commands, deliver, options, peer_commands, reaper, replication,
+    client, code, commands, deliver, nudsf, options, peer_commands, reaper, replication,
 };
 use nearstate_model::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -27,6 +27,14 @@ pub(crate) enum BenchCommand {
     /// One client of `bench run`, connected to it by pipes
     #[command(hide = true)]
     WorkloadClient,
+    /// The bare service of `bench run nudsf`
+    #[command(hide = true)]
+    HttpPeer {
+        /// The port on the loopback interface
+        port: u16,
+        /// The responses
+        replies: PathBuf,
+    },
     /// Replaced by workloads of `bench run`
     #[command(hide = true, disable_help_flag = true)]
     Micro(ReplacedCommand),
@@ -102,6 +110,7 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
         BenchCommand::WorkloadClient => {
             client::serve(std::io::stdin().lock(), std::io::stdout().lock())
         }
+        BenchCommand::HttpPeer { port, replies } => nudsf::serve_bare(port, &replies),
         BenchCommand::Reaper { folder, server } => reaper::serve(&folder, &server),
     }
 }

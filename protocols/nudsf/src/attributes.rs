@@ -23,26 +23,26 @@ pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
 
 /// The attributes of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BlockAttributes {
-    pub(crate) id: String,
+pub(crate) struct BlockAttributes<'a> {
+    pub(crate) id: &'a str,
     /// Empty: not given.
-    pub(crate) content_type: String,
+    pub(crate) content_type: &'a str,
     /// Empty: not given.
-    pub(crate) encoding: String,
+    pub(crate) encoding: &'a str,
     pub(crate) modified_ms: u64,
     pub(crate) digest: u128,
 }
 
 /// The attributes of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Attributes {
+pub(crate) struct Attributes<'a> {
     pub(crate) modified_ms: u64,
     pub(crate) meta_modified_ms: u64,
     pub(crate) meta_digest: u128,
     /// Empty: none.
-    pub(crate) callback: String,
+    pub(crate) callback: &'a str,
     /// In the order in which the client wrote the blocks.
-    pub(crate) blocks: Vec<BlockAttributes>,
+    pub(crate) blocks: Vec<BlockAttributes<'a>>,
 }
 
 /// The digest of a block with its headers, which is also its entity tag.
@@ -56,6 +56,20 @@ pub(crate) fn block_digest(content_type: &str, encoding: &str, bytes: &[u8]) -> 
     digest.digest128()
 }
 
+/// The entity tag of a digest.
+pub(crate) fn digest_etag(digest: u128) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut etag = String::with_capacity(34);
+    etag.push('"');
+    for byte in digest.to_be_bytes() {
+        for half in [byte >> 4, byte & 15] {
+            etag.push(DIGITS.get(usize::from(half)).map_or('0', |digit| char::from(*digit)));
+        }
+    }
+    etag.push('"');
+    etag
+}
+
 /// The digest of a meta as JSON text.
 pub(crate) fn meta_digest(text: &str) -> u128 {
     let mut digest = Xxh3::with_seed(2);
@@ -63,9 +77,9 @@ pub(crate) fn meta_digest(text: &str) -> u128 {
     digest.digest128()
 }
 
-impl Attributes {
+impl<'a> Attributes<'a> {
     /// The attributes of a block.
-    pub(crate) fn block(&self, id: &str) -> Option<&BlockAttributes> {
+    pub(crate) fn block(&self, id: &str) -> Option<&BlockAttributes<'a>> {
         self.blocks.iter().find(|block| block.id == id)
     }
 
@@ -75,13 +89,13 @@ impl Attributes {
         out.extend_from_slice(&self.modified_ms.to_le_bytes());
         out.extend_from_slice(&self.meta_modified_ms.to_le_bytes());
         out.extend_from_slice(&self.meta_digest.to_le_bytes());
-        push_long(&self.callback, &mut out);
+        push_long(self.callback, &mut out);
         let count = u16::try_from(self.blocks.len()).unwrap_or(u16::MAX);
         out.extend_from_slice(&count.to_le_bytes());
         for block in self.blocks.iter().take(usize::from(count)) {
-            push_long(&block.id, &mut out);
-            push_short(&block.content_type, &mut out);
-            push_short(&block.encoding, &mut out);
+            push_long(block.id, &mut out);
+            push_short(block.content_type, &mut out);
+            push_short(block.encoding, &mut out);
             out.extend_from_slice(&block.modified_ms.to_le_bytes());
             out.extend_from_slice(&block.digest.to_le_bytes());
         }
@@ -89,7 +103,7 @@ impl Attributes {
     }
 
     /// Decodes attributes. `None`: the bytes are not of this format, and the record has none.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = AttributeReader(bytes);
         if reader.take::<1>()? != [FORMAT] {
             return None;
@@ -130,26 +144,26 @@ fn push_short(text: &str, out: &mut Vec<u8>) {
 
 struct AttributeReader<'a>(&'a [u8]);
 
-impl AttributeReader<'_> {
+impl<'a> AttributeReader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*taken)
     }
 
-    fn text(&mut self, bytes: usize) -> Option<String> {
+    fn text(&mut self, bytes: usize) -> Option<&'a str> {
         let (text, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
         let text = str::from_utf8(text).ok()?;
-        (!text.chars().any(char::is_control)).then(|| text.to_owned())
+        (!text.chars().any(char::is_control)).then_some(text)
     }
 
-    fn long(&mut self) -> Option<String> {
+    fn long(&mut self) -> Option<&'a str> {
         let bytes = u16::from_le_bytes(self.take()?);
         self.text(usize::from(bytes))
     }
 
-    fn short(&mut self) -> Option<String> {
+    fn short(&mut self) -> Option<&'a str> {
         let [bytes] = self.take()?;
         self.text(usize::from(bytes))
     }
@@ -160,11 +174,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn example() -> Attributes {
+    fn example() -> Attributes<'static> {
         let block = BlockAttributes {
-            id: "block1".to_owned(),
-            content_type: "text/plain".to_owned(),
-            encoding: "binary".to_owned(),
+            id: "block1",
+            content_type: "text/plain",
+            encoding: "binary",
             modified_ms: 5,
             digest: 6,
         };
@@ -172,8 +186,8 @@ mod tests {
             modified_ms: 1,
             meta_modified_ms: 2,
             meta_digest: 3,
-            callback: "http://nf.example".to_owned(),
-            blocks: vec![block, BlockAttributes { id: "b2".to_owned(), ..Default::default() }],
+            callback: "http://nf.example",
+            blocks: vec![block, BlockAttributes { id: "b2", ..Default::default() }],
         }
     }
 
@@ -183,6 +197,13 @@ mod tests {
         assert_eq!(Attributes::decode(&bytes), Some(example()));
         for length in 0..bytes.len() {
             assert_eq!(Attributes::decode(&bytes[..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn an_entity_tag_is_its_digest_in_hexadecimal() {
+        for digest in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
+            assert_eq!(digest_etag(digest), format!("\"{digest:032x}\""));
         }
     }
 

@@ -22,8 +22,8 @@ pub(crate) struct Call<'r> {
     pub(crate) target: &'r NudsfTarget,
     pub(crate) headers: &'r HeaderMap,
     pub(crate) conditions: Conditions,
-    /// The URI of the storage.
-    pub(crate) uri: String,
+    /// The scheme and the authority of the request: `https`, `udsf.example`.
+    origin: (&'r str, &'r str),
     pub(crate) body: Bytes,
     /// `get-previous`.
     pub(crate) gets_previous: bool,
@@ -39,7 +39,7 @@ impl<'r> Call<'r> {
     pub(crate) fn new(
         repository: &'r Repository,
         target: &'r NudsfTarget,
-        (headers, origin): (&'r HeaderMap, &str),
+        (headers, origin): (&'r HeaderMap, (&'r str, &'r str)),
         body: Bytes,
     ) -> Result<Self, Problem> {
         target.query.check_features()?;
@@ -50,7 +50,7 @@ impl<'r> Call<'r> {
             target,
             headers,
             conditions: Conditions::parse(headers)?,
-            uri: repository.storage_uri(origin, &target.realm, &target.storage),
+            origin,
             body,
             gets_previous: target.query.flag("get-previous")?,
             now_ms: now_ms(),
@@ -62,9 +62,16 @@ impl<'r> Call<'r> {
         self.target.id.as_bytes()
     }
 
+    /// The URI of the storage.
+    pub(crate) fn uri(&self) -> String {
+        let (scheme, authority) = self.origin;
+        let origin = format!("{scheme}://{authority}");
+        self.repository.storage_uri(&origin, &self.target.realm, &self.target.storage)
+    }
+
     /// The URI of a record.
     pub(crate) fn record_uri(&self, id: &str) -> String {
-        format!("{}/records/{}", self.uri, encode_segment(id))
+        format!("{}/records/{}", self.uri(), encode_segment(id))
     }
 
     /// Fails unless the body has this media type.
@@ -111,9 +118,15 @@ impl<'r> Call<'r> {
     /// 412.
     pub(crate) fn check_write(
         &self,
-        current: Option<&Validators>,
+        current: impl FnOnce() -> Option<Validators>,
         previous: impl FnOnce(StatusCode) -> Option<Reply>,
     ) -> Result<(), CallRefusal> {
+        // Validators are digests of the whole content.
+        if self.conditions.is_unconditional_write() {
+            return Ok(());
+        }
+        let current = current();
+        let current = current.as_ref();
         if self.conditions.evaluate(current, false) == ConditionResult::Proceed {
             return Ok(());
         }

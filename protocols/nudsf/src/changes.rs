@@ -18,8 +18,10 @@ use crate::settings::NotificationKind;
 use crate::target::encode_segment;
 use crate::times::parse_date_time;
 
-/// What one read of the log returns at most: transactions, and bytes of notifications.
+/// What one read of the log returns at most: transactions, notifications and their bytes (the last
+/// one may exceed it by its own). One commit posts them: a transaction has at most 4,096 records.
 const TRANSACTIONS_MAX: usize = 64;
+const NOTIFICATIONS_MAX: usize = 256;
 const BYTES_MAX: usize = 4 << 20;
 
 /// A resource that a subscription monitors.
@@ -125,12 +127,54 @@ struct WatchedStorage {
     subscribers: BTreeMap<Vec<u8>, NotifiedSubscription>,
 }
 
+/// A transaction of which a read has returned some notifications, because it has more than one read
+/// returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartialTransaction {
+    /// Its position in the log.
+    pub(crate) number: u64,
+    /// Its notifications that were returned.
+    returned: usize,
+}
+
+/// The notifications of one read. Neither a transaction with many records nor many subscriptions
+/// make it large: each notification is built only when it is returned.
+#[derive(Debug, Default)]
+struct NotificationPage {
+    /// Those of the next transaction that earlier reads have returned.
+    skipped: usize,
+    found: Vec<Notification>,
+    bytes: usize,
+    /// There are more than this page has.
+    has_more: bool,
+}
+
+impl NotificationPage {
+    fn is_full(&self) -> bool {
+        self.found.len() >= NOTIFICATIONS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    fn add(&mut self, build: impl FnOnce() -> Notification) {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+        } else if self.is_full() {
+            self.has_more = true;
+        } else {
+            let notification = build();
+            self.bytes += notification.body.len() + 512;
+            self.found.push(notification);
+        }
+    }
+}
+
 /// What was read from the log.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeBatch {
     pub(crate) notifications: Vec<Notification>,
     /// The position up to which the log was read.
     pub(crate) position: u64,
+    /// The transaction behind it of which the notifications are a part.
+    pub(crate) partial: Option<PartialTransaction>,
     /// Transactions that were read.
     pub(crate) transactions: usize,
     /// Transactions that the log has lost.
@@ -166,7 +210,8 @@ impl StorageSubscriptions {
         Ok(Self(all))
     }
 
-    /// Reads some transactions, in their order.
+    /// Reads some transactions, in their order. `partial` is that of the read before, behind which
+    /// the stream begins again.
     ///
     /// # Errors
     /// As [`CommitStream::next`].
@@ -174,10 +219,11 @@ impl StorageSubscriptions {
         &mut self,
         stream: &mut CommitStream<'_>,
         position: u64,
+        partial: Option<PartialTransaction>,
     ) -> Result<ChangeBatch> {
         let mut batch = ChangeBatch { position, ..ChangeBatch::default() };
-        let mut bytes = 0;
-        while batch.transactions < TRANSACTIONS_MAX && bytes < BYTES_MAX {
+        let mut page = NotificationPage::default();
+        while batch.transactions < TRANSACTIONS_MAX && !page.is_full() {
             let Some(item) = stream.next()? else { break };
             batch.transactions += 1;
             let entry = match item {
@@ -187,15 +233,28 @@ impl StorageSubscriptions {
                 }
                 StreamItem::Transaction(entry) => entry,
             };
-            batch.position = entry.number;
             let time_ms = entry.time_ms()?;
-            for versions in entry.versions()? {
-                for storage in &mut self.0 {
-                    storage.apply(&versions, time_ms, &mut batch.notifications);
-                }
+            let versions = entry.versions()?;
+            let returned = partial.filter(|partial| partial.number == entry.number);
+            page.skipped = returned.map_or(0, |partial| partial.returned);
+            let before = page.found.len();
+            for version in &versions {
+                self.0.iter().for_each(|storage| storage.apply_record(version, time_ms, &mut page));
             }
-            bytes = batch.notifications.iter().map(|one| one.body.len() + 512).sum();
+            if page.has_more {
+                let returned = returned.map_or(0, |partial| partial.returned);
+                let returned = returned + page.found.len() - before;
+                batch.partial = Some(PartialTransaction { number: entry.number, returned });
+                break;
+            }
+            // A subscription takes effect behind the transaction that writes it.
+            for version in &versions {
+                self.0.iter_mut().for_each(|storage| storage.apply_subscription(version));
+            }
+            batch.position = entry.number;
         }
+        stream.release();
+        batch.notifications = page.found;
         Ok(batch)
     }
 }
@@ -222,30 +281,28 @@ fn subscriber_after(after: &StreamedRecord<'_>, uri: &str) -> Option<NotifiedSub
 }
 
 impl WatchedStorage {
-    /// Adds what a changed record makes due.
-    fn apply(
-        &mut self,
-        versions: &StreamedVersions<'_>,
-        time_ms: u64,
-        notifications: &mut Vec<Notification>,
-    ) {
-        if versions.namespace == self.namespaces.subscriptions.number() {
-            let after = versions.after.as_ref();
-            match after.and_then(|after| subscriber_after(after, &self.uri)) {
-                Some(found) => drop(self.subscribers.insert(versions.key.to_vec(), found)),
-                None => drop(self.subscribers.remove(versions.key)),
-            }
-        } else if versions.namespace == self.namespaces.records.number() {
-            self.apply_record(versions, time_ms, notifications);
+    /// Follows a change of a subscription.
+    fn apply_subscription(&mut self, versions: &StreamedVersions<'_>) {
+        if versions.namespace != self.namespaces.subscriptions.number() {
+            return;
+        }
+        let after = versions.after.as_ref();
+        match after.and_then(|after| subscriber_after(after, &self.uri)) {
+            Some(found) => drop(self.subscribers.insert(versions.key.to_vec(), found)),
+            None => drop(self.subscribers.remove(versions.key)),
         }
     }
 
+    /// Adds what a changed record makes due.
     fn apply_record(
         &self,
         versions: &StreamedVersions<'_>,
         time_ms: u64,
-        notifications: &mut Vec<Notification>,
+        page: &mut NotificationPage,
     ) {
+        if versions.namespace != self.namespaces.records.number() {
+            return;
+        }
         let Ok(id) = str::from_utf8(versions.key).map(encode_segment) else { return };
         let order = order_of(self.namespaces.records, versions.key);
         let mut before = versions.before.as_ref().and_then(draft_of);
@@ -254,36 +311,38 @@ impl WatchedStorage {
             |draft: &RecordDraft| draft.meta.expires_ms != 0 && draft.meta.expires_ms <= time_ms;
         // A record that has expired is replaced, deleted or collected: then it is notified.
         if let Some(draft) = before.take_if(|draft| has_expired(draft)) {
-            notifications.extend(self.record_expired(&id, &draft, order, time_ms));
+            if let Some(callback) = &draft.meta.callback {
+                page.add(|| self.record_expired(&id, (&draft, callback), order, time_ms));
+            }
             let change =
                 NotifiableChange { id: id.clone(), before: Some(draft), after: None, time_ms };
-            self.notify(&change, order, notifications);
+            self.notify(&change, order, page);
         }
         let change = NotifiableChange { id, before, after, time_ms };
-        self.notify(&change, order, notifications);
+        self.notify(&change, order, page);
     }
 
     fn record_expired(
         &self,
         id: &str,
-        draft: &RecordDraft,
+        (draft, callback): (&RecordDraft, &str),
         order: u64,
         due_ms: u64,
-    ) -> Option<Notification> {
+    ) -> Notification {
         let (content_type, body) = draft.to_notification(None, NOTIFICATION_BYTES_MAX);
-        Some(Notification {
+        Notification {
             kind: NotificationKind::RecordExpired,
             due_ms,
             order,
-            uri: draft.meta.callback.clone()?,
+            uri: callback.to_owned(),
             content_type,
             location: format!("{}/records/{id}", self.uri),
-            body,
-        })
+            body: body.into(),
+        }
     }
 
     /// Adds the notification of each subscription that a change concerns.
-    fn notify(&self, change: &NotifiableChange, order: u64, notifications: &mut Vec<Notification>) {
+    fn notify(&self, change: &NotifiableChange, order: u64, page: &mut NotificationPage) {
         let (operation, draft) = match (&change.before, &change.after) {
             (None, None) => return,
             (None, Some(after)) => ("CREATED", after),
@@ -299,21 +358,23 @@ impl WatchedStorage {
             if is_over || !is_wanted || !is_monitored {
                 continue;
             }
-            let descriptor = json!({
-                "recordRef": format!("{}/records/{}", subscriber.base, change.id),
-                "operationType": operation,
-                "subscriptionId": String::from_utf8_lossy(key),
-            });
-            let first = Some(("recordnotification", &descriptor));
-            let (content_type, body) = draft.to_notification(first, NOTIFICATION_BYTES_MAX);
-            notifications.push(Notification {
-                kind: NotificationKind::DataChange,
-                due_ms: change.time_ms,
-                order,
-                uri: subscriber.callback.clone(),
-                content_type,
-                location: String::new(),
-                body,
+            page.add(|| {
+                let descriptor = json!({
+                    "recordRef": format!("{}/records/{}", subscriber.base, change.id),
+                    "operationType": operation,
+                    "subscriptionId": String::from_utf8_lossy(key),
+                });
+                let first = Some(("recordnotification", &descriptor));
+                let (content_type, body) = draft.to_notification(first, NOTIFICATION_BYTES_MAX);
+                Notification {
+                    kind: NotificationKind::DataChange,
+                    due_ms: change.time_ms,
+                    order,
+                    uri: subscriber.callback.clone(),
+                    content_type,
+                    location: String::new(),
+                    body: body.into(),
+                }
             });
         }
     }

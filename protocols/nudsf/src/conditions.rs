@@ -59,6 +59,11 @@ impl Conditions {
         })
     }
 
+    /// True if a write has no condition.
+    pub(crate) fn is_unconditional_write(&self) -> bool {
+        self.wanted.is_none() && self.unwanted.is_none()
+    }
+
     /// Evaluates the conditions against the current representation, if there is one.
     pub(crate) fn evaluate(&self, current: Option<&Validators>, is_read: bool) -> ConditionResult {
         if let Some(wanted) = &self.wanted

@@ -7,8 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
@@ -21,7 +20,7 @@ use crate::limits::{
     RESET_STREAMS_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX,
 };
 use crate::pipe::{Pipe, PipeBuffers};
-use crate::service::{HttpConnectionState, RequestContext, respond};
+use crate::service::{CountedBody, HttpConnectionState, RequestContext, respond};
 
 /// What an HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -43,7 +42,7 @@ impl<F: Future + 'static> Executor<F> for CoreExecutor {
 struct RequestService(Rc<RequestContext>);
 
 impl Service<Request<Incoming>> for RequestService {
-    type Response = Response<Full<Bytes>>;
+    type Response = Response<CountedBody>;
     type Error = std::convert::Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>>>>;
 
@@ -170,6 +169,6 @@ impl ConnectionHandler for NudsfConnection {
     }
 
     fn buffered_bytes(&self) -> usize {
-        self.buffers.borrow().memory_bytes() + self.state.body_bytes.get()
+        self.buffers.borrow().memory_bytes() + self.state.bytes()
     }
 }

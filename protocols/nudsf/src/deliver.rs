@@ -27,6 +27,11 @@ pub(crate) struct Deliveries {
     metrics: Arc<NudsfMetrics>,
     /// The targets with a task, each with the event that wakes it.
     running: RefCell<BTreeMap<u64, Rc<TaskEvent>>>,
+    /// The target whose task was started last. The next one is behind it, so that each has its
+    /// turn.
+    last: Cell<u64>,
+    /// Targets wait for a task: those that do not answer give theirs up.
+    is_crowded: Cell<bool>,
     is_over: Cell<bool>,
 }
 
@@ -63,24 +68,43 @@ impl Drop for DeliveriesGuard {
 
 impl Deliveries {
     pub(crate) fn new(outbox: Outbox, tls: Option<ClientTls>, metrics: Arc<NudsfMetrics>) -> Self {
-        Self { outbox, tls, metrics, running: RefCell::default(), is_over: Cell::new(false) }
+        Self {
+            outbox,
+            tls,
+            metrics,
+            running: RefCell::default(),
+            last: Cell::new(0),
+            is_crowded: Cell::new(false),
+            is_over: Cell::new(false),
+        }
     }
 
-    /// Starts or wakes the tasks of targets that have entries.
+    /// Starts or wakes the tasks of all targets that have entries.
+    pub(crate) fn wake_all(self: &Rc<Self>) {
+        self.is_crowded.set(false);
+        self.wake(&self.outbox.targets());
+    }
+
+    /// Starts or wakes the tasks of targets that have entries, in ascending order.
     pub(crate) fn wake(self: &Rc<Self>, targets: &[u64]) {
-        for target in targets {
+        let before = targets.partition_point(|target| *target <= self.last.get());
+        let (before, behind) = targets.split_at(before);
+        for target in behind.iter().chain(before) {
             let mut running = self.running.borrow_mut();
             if let Some(event) = running.get(target) {
                 event.set();
             } else if running.len() < TARGETS_MAX {
                 let event = Rc::<TaskEvent>::default();
                 running.insert(*target, Rc::clone(&event));
+                self.last.set(*target);
                 let (context, target) = (Rc::clone(self), *target);
                 drop(spawn(TaskClass::Background, "nudsf-notify", async move {
                     // A failure of the region: the entries remain, and the next wake tries again.
                     let _ = context.deliver(target, &event).await;
                     context.running.borrow_mut().remove(&target);
                 }));
+            } else {
+                self.is_crowded.set(true);
             }
         }
     }
@@ -96,6 +120,7 @@ impl Deliveries {
             let limit = if unanswered >= FAILURES_MAX { 1 } else { BATCH_MAX };
             let batch = self.outbox.first(target, limit)?;
             let Some(first) = batch.first() else {
+                self.outbox.forget(target);
                 if timeout(TARGET_IDLE_MAX, event.wait()).await.is_none() {
                     return Ok(());
                 }
@@ -120,6 +145,9 @@ impl Deliveries {
             failures = failures.saturating_add(1);
             self.metrics.count_retry();
             sleep(retry_pause(failures)).await;
+            if unanswered >= FAILURES_MAX && self.is_crowded.get() {
+                return Ok(());
+            }
         }
         Ok(())
     }

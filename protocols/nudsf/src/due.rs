@@ -76,7 +76,7 @@ fn notification(kind: NotificationKind, uri: String, body: &Value, order: u64) -
         uri,
         content_type: "application/json".to_owned(),
         location: String::new(),
-        body: body.to_string().into_bytes(),
+        body: body.to_string().into(),
     }
 }
 

@@ -121,7 +121,7 @@ impl HostClient {
             "" => request,
             location => request.header(CONTENT_LOCATION, location),
         };
-        let body = Full::new(Bytes::copy_from_slice(&notification.body));
+        let body = Full::new(notification.body.clone());
         let Ok(request) = request.body(body) else { return Sent::Rejected };
         let exchange = async {
             self.0.ready().await?;

@@ -39,9 +39,14 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// reads. A client that sends faster than its requests are answered waits.
 pub const INPUT_HIGH_WATER_BYTES: usize = 256 << 10;
 
-/// The most bytes that the request bodies of one connection hold. A request that exceeds it is
-/// answered with 503 and `Retry-After`.
+/// The most bytes that the request bodies of one connection hold, and the most of its response
+/// bodies that it has not read. A request that exceeds one of them is answered with 503 and
+/// `Retry-After`; a response is sent if the connection has no other.
 pub const CONNECTION_BODY_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+
+/// Bytes of a response that HTTP takes at once. What it has not taken yet is counted, and HTTP/2
+/// holds at most 400 KiB of a stream behind it.
+pub const REPLY_FRAME_BYTES: usize = 64 << 10;
 
 /// The longest content type, transfer encoding or id of a part, in bytes. A longer one is answered
 /// with 400.
@@ -81,6 +86,10 @@ pub const TARGET_ENTRIES_MAX: usize = 100_000;
 /// The most bytes of the outbox for one target. Further notifications for it are dropped and
 /// counted.
 pub const TARGET_BYTES_MAX: usize = 64 << 20;
+
+/// The most bytes of the outbox for all targets: four that are gone do not take what the others
+/// need. Further notifications are dropped and counted.
+pub const OUTBOX_BYTES_MAX: usize = 4 * TARGET_BYTES_MAX;
 
 /// The most targets to which a node delivers at the same time, each with a task and a connection.
 /// Others wait until one of these is idle.

@@ -1,5 +1,6 @@
 //! `RecordMeta` (TS 29.598): tags, `ttl`, `callbackReference`, `schemaId`; from JSON and back.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -42,7 +43,7 @@ impl RecordMeta {
         }
         let value = serde_json::from_slice(bytes)
             .map_err(|error| Problem::message(format!("the meta part is no JSON: {error}")))?;
-        Self::from_json(&value, "")
+        Self::from_value(value, "")
     }
 
     /// Reads a JSON value. `pointer` is its place in the body. Unknown attributes are ignored, as
@@ -51,7 +52,11 @@ impl RecordMeta {
     /// # Errors
     /// 400 with the pointer of the invalid attribute.
     pub(crate) fn from_json(value: &Value, pointer: &str) -> Result<Self, Problem> {
-        let Value::Object(object) = value else {
+        Self::from_value(value.clone(), pointer)
+    }
+
+    fn from_value(value: Value, pointer: &str) -> Result<Self, Problem> {
+        let Value::Object(mut object) = value else {
             return Err(Problem::attribute(pointer, "meta must be an object"));
         };
         let mut meta = Self::default();
@@ -60,12 +65,22 @@ impl RecordMeta {
             let refused = || Problem::attribute(format!("{pointer}/ttl"), "must be a date-time");
             meta.expires_ms = parsed.ok_or_else(refused)?;
         }
-        meta.callback = uri(object, "callbackReference", pointer)?;
-        meta.schema_id = text(object, "schemaId", pointer)?;
-        if let Some(tags) = object.get("tags") {
+        meta.callback = uri(&object, "callbackReference", pointer)?;
+        meta.schema_id = text(&object, "schemaId", pointer)?;
+        if let Some(tags) = object.remove("tags") {
             meta.tags = tags_from_json(tags, &format!("{pointer}/tags"))?;
         }
         Ok(meta)
+    }
+
+    /// As JSON text: that of [`Self::to_json`].
+    pub(crate) fn to_text(&self) -> String {
+        let tags = self.tags.iter().flat_map(|(name, values)| {
+            values.iter().map(|value| (name.as_str(), Cow::Borrowed(value.as_str())))
+        });
+        let tags: Vec<MetaTag<'_>> = tags.collect();
+        let (callback, schema) = (self.callback.as_deref(), self.schema_id.as_deref());
+        meta_text(self.expires_ms, (callback, schema), &tags)
     }
 
     /// As JSON, always the same text for the same meta.
@@ -97,9 +112,74 @@ impl RecordMeta {
     }
 }
 
+/// The name and a value of a tag.
+pub(crate) type MetaTag<'t> = (&'t str, Cow<'t, str>);
+
+/// The JSON text of a meta, without the values between: a response has it, and an entity tag is its
+/// digest. `tags` are in the order of their names.
+pub(crate) fn meta_text(
+    expires_ms: u64,
+    (callback, schema): (Option<&str>, Option<&str>),
+    tags: &[MetaTag<'_>],
+) -> String {
+    let mut out = String::with_capacity(64 + tags.len() * 48);
+    out.push('{');
+    for (name, value) in [("callbackReference", callback), ("schemaId", schema)] {
+        if let Some(value) = value {
+            push_member(name, &mut out);
+            push_json_text(value, &mut out);
+        }
+    }
+    if !tags.is_empty() {
+        push_member("tags", &mut out);
+        out.push('{');
+        let mut of_one = None;
+        for (name, value) in tags {
+            match of_one {
+                Some(before) if before == *name => out.push(','),
+                _ => {
+                    out.push_str(if of_one.is_some() { "]," } else { "" });
+                    push_json_text(name, &mut out);
+                    out.push_str(":[");
+                }
+            }
+            of_one = Some(*name);
+            push_json_text(value, &mut out);
+        }
+        out.push_str("]}");
+    }
+    if expires_ms != 0 {
+        push_member("ttl", &mut out);
+        push_json_text(&format_date_time(expires_ms), &mut out);
+    }
+    out.push('}');
+    out
+}
+
+/// Begins a member of an object.
+fn push_member(name: &str, out: &mut String) {
+    if !out.ends_with('{') {
+        out.push(',');
+    }
+    push_json_text(name, out);
+    out.push(':');
+}
+
+/// Appends a JSON string.
+fn push_json_text(text: &str, out: &mut String) {
+    // Most texts have nothing to escape.
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&Value::from(text).to_string());
+    }
+}
+
 /// Reads tags: each name has one value or more, without duplicates.
 pub(crate) fn tags_from_json(
-    value: &Value,
+    value: Value,
     pointer: &str,
 ) -> Result<BTreeMap<String, Vec<String>>, Problem> {
     let Value::Object(object) = value else {
@@ -107,25 +187,35 @@ pub(crate) fn tags_from_json(
     };
     let mut tags = BTreeMap::new();
     for (name, values) in object {
-        let at = format!("{pointer}/{}", escape(name));
-        if name.is_empty() || is_reserved(name) {
-            let reason = "a tag name is not empty and does not begin with the byte 1";
-            return Err(Problem::attribute(at, reason));
+        let refused =
+            |reason: &str| Problem::attribute(format!("{pointer}/{}", escape(&name)), reason);
+        if name.is_empty() || is_reserved(&name) {
+            return Err(refused("a tag name is not empty and does not begin with the byte 1"));
         }
-        let items = values.as_array().filter(|items| !items.is_empty());
-        let texts = items.map(|items| items.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
-        let Some(Some(mut texts)) = texts else {
-            return Err(Problem::attribute(at, "must be an array of at least one string"));
+        let Some(mut texts) = texts_of(values).filter(|texts| !texts.is_empty()) else {
+            return Err(refused("must be an array of at least one string"));
         };
         let count = texts.len();
         texts.sort_unstable();
         texts.dedup();
         if texts.len() < count {
-            return Err(Problem::attribute(at, "the values of a tag must be different"));
+            return Err(refused("the values of a tag must be different"));
         }
-        tags.insert(name.clone(), texts.into_iter().map(str::to_owned).collect());
+        tags.insert(name, texts);
     }
     Ok(tags)
+}
+
+/// The strings of an array; `None` for anything else.
+fn texts_of(values: Value) -> Option<Vec<String>> {
+    let Value::Array(items) = values else { return None };
+    let text = |item| match item {
+        Value::String(text) => Some(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            None
+        }
+    };
+    items.into_iter().map(text).collect()
 }
 
 /// A part of a JSON pointer (RFC 6901).
@@ -181,6 +271,7 @@ pub(crate) fn is_uuid(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn meta_is_parsed_and_written_again() {
@@ -199,6 +290,27 @@ mod tests {
         let pairs = meta.pairs();
         assert!(pairs.contains(&("ueId", b"455346")) && pairs.contains(&(SCHEMA_TAG, b"s1")));
         assert_eq!(RecordMeta::parse(b" \r\n").unwrap(), RecordMeta::default());
+    }
+
+    fn any_text() -> impl Strategy<Value = String> {
+        let odd = prop::sample::select(vec!["\"", "\\", "\n", "\u{7f}", "é", "\u{2028}", "/", "a"]);
+        prop::collection::vec(odd, 1..6).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_of_a_meta_is_that_of_its_json(
+            expires_ms in prop_oneof![Just(0), 1..u64::MAX],
+            callback in prop::option::of(any_text()),
+            schema_id in prop::option::of(any_text()),
+            tags in prop::collection::btree_map(
+                any_text(), prop::collection::btree_set(any_text(), 1..4), 0..4,
+            ),
+        ) {
+            let tags = tags.into_iter().map(|(name, values)| (name, values.into_iter().collect()));
+            let meta = RecordMeta { expires_ms, callback, schema_id, tags: tags.collect() };
+            prop_assert_eq!(meta.to_text(), meta.to_json().to_string());
+        }
     }
 
     #[test]

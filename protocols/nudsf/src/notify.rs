@@ -122,7 +122,7 @@ impl Notifier {
         let mut storages = self.repository.storages()?;
         let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
         let mut stream = session.commit_stream_behind(position)?;
-        let (mut unwritten, mut looked_ms) = (0, 0);
+        let (mut unwritten, mut looked_ms, mut partial) = (0, 0, None);
         loop {
             // Timers are fired by the host that has the lease: a look of two loads.
             if session.owner_lease()? == OwnerLease::Expired {
@@ -130,7 +130,7 @@ impl Notifier {
             }
             if now_ms().abs_diff(looked_ms) >= LOOK_INTERVAL.as_millis().try_into().unwrap_or(0) {
                 looked_ms = now_ms();
-                deliveries.wake(&deliveries.outbox.targets());
+                deliveries.wake_all();
                 if !self.is_owner()? {
                     return Ok(());
                 }
@@ -143,10 +143,13 @@ impl Notifier {
             // Expired records go to the log. A failure of one does not stop the others.
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
-            let batch = subscribers.read(&mut stream, position)?;
+            let batch = subscribers.read(&mut stream, position, partial)?;
             metrics.count_lost(batch.lost);
             is_busy |= batch.transactions > 0;
-            position = batch.position;
+            (position, partial) = (batch.position, batch.partial);
+            if let Some(partial) = partial {
+                stream = session.commit_stream_behind(partial.number.saturating_sub(1))?;
+            }
             unwritten += batch.transactions;
             if !batch.notifications.is_empty() || unwritten >= UNWRITTEN_MAX {
                 unwritten = 0;

@@ -4,7 +4,7 @@
 //! An entry has the key `target u64 | number u64` (big-endian), so that the entries of a target are
 //! in the order of their numbers. Its value is `length u32 | JSON head | body`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
+use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::{sleep, yield_now};
 use nearstate_store::{
@@ -20,7 +21,7 @@ use nearstate_store::{
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::limits::{TARGET_BYTES_MAX, TARGET_ENTRIES_MAX};
+use crate::limits::{OUTBOX_BYTES_MAX, TARGET_BYTES_MAX, TARGET_ENTRIES_MAX};
 use crate::settings::{NotificationKind, NotificationResult, NudsfMetrics};
 
 /// The namespace of the entries.
@@ -49,7 +50,7 @@ pub(crate) struct Notification {
     pub(crate) content_type: String,
     /// `Content-Location`; empty: none.
     pub(crate) location: String,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
 }
 
 /// The number of what is ordered: a record, a timer, a subscription.
@@ -94,7 +95,7 @@ impl Notification {
             uri: text("uri")?,
             content_type: text("type")?,
             location: text("location")?,
-            body: body.to_vec(),
+            body: Bytes::copy_from_slice(body),
         })
     }
 }
@@ -146,6 +147,8 @@ pub(crate) struct Outbox {
     entries: Namespace,
     control: Namespace,
     loads: RefCell<BTreeMap<u64, TargetLoad>>,
+    /// The bytes of all entries.
+    bytes: Cell<usize>,
     metrics: Arc<NudsfMetrics>,
 }
 
@@ -160,7 +163,8 @@ impl Outbox {
         let schema = Schema { tags: vec![order], ..Schema::default() };
         let entries = session.namespace(OUTBOX, &schema)?;
         let control = session.namespace(CONTROL, &Schema::default())?;
-        let outbox = Self { session, entries, control, loads: RefCell::default(), metrics };
+        let (loads, bytes) = (RefCell::default(), Cell::new(0));
+        let outbox = Self { session, entries, control, loads, bytes, metrics };
         let mut scan = outbox.session.scan(entries)?;
         while scan.step()? {
             if let Some(view) = scan.view()? {
@@ -177,6 +181,15 @@ impl Outbox {
             let load = loads.entry(u64::from_be_bytes(*target)).or_default();
             load.entries += 1;
             load.bytes += bytes;
+            self.bytes.set(self.bytes.get() + bytes);
+        }
+    }
+
+    /// A target has no entries: what was counted for it was removed by a delivery of an earlier
+    /// run. Only the task of the target calls it.
+    pub(crate) fn forget(&self, target: u64) {
+        if let Some(load) = self.loads.borrow_mut().remove(&target) {
+            self.bytes.set(self.bytes.get().saturating_sub(load.bytes));
         }
     }
 
@@ -311,6 +324,10 @@ impl Outbox {
     }
 
     fn has_space(&self, target: u64, posted: &[(Vec<u8>, usize)], bytes: usize) -> bool {
+        let of_all: usize = posted.iter().map(|(_, bytes)| bytes).sum();
+        if self.bytes.get() + of_all + bytes > OUTBOX_BYTES_MAX {
+            return false;
+        }
         let mut load = self.loads.borrow().get(&target).copied().unwrap_or_default();
         for (_, bytes) in posted.iter().filter(|(key, _)| key.starts_with(&target.to_be_bytes())) {
             load.entries += 1;
@@ -319,12 +336,13 @@ impl Outbox {
         load.entries < TARGET_ENTRIES_MAX && load.bytes + bytes <= TARGET_BYTES_MAX
     }
 
-    /// The first entries of a target, at most `limit`, and at most 1 MiB behind the first one.
+    /// The first entries of a target, at most `limit`, and at most 256 KiB behind the first one:
+    /// each of the targets that are served holds as much.
     ///
     /// # Errors
     /// As [`Session::find_some`].
     pub(crate) fn first(&self, target: u64, limit: usize) -> Result<Vec<OutboxEntry>> {
-        const BYTES: usize = 1 << 20;
+        const BYTES: usize = 256 << 10;
         let from = target.to_be_bytes();
         let to = [from, [0xff; 8]].concat();
         let values = Values::Range(Bound::Included(&from), Bound::Included(&to));
@@ -370,6 +388,7 @@ impl Outbox {
             load.entries = load.entries.saturating_sub(entries.len());
             let bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
             load.bytes = load.bytes.saturating_sub(bytes);
+            self.bytes.set(self.bytes.get().saturating_sub(bytes));
             if load.entries == 0 {
                 loads.remove(&target);
             }
@@ -396,7 +415,7 @@ mod tests {
             uri: "http://nf.example:8080/x".to_owned(),
             content_type: "multipart/mixed; boundary=b".to_owned(),
             location: "/nudsf-dr/v1/r/s/records/1".to_owned(),
-            body: vec![0, 255, 13, 10],
+            body: Bytes::from_static(&[0, 255, 13, 10]),
         };
         let bytes = notification.encode();
         assert_eq!(Notification::decode(&bytes), Some(notification));

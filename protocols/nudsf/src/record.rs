@@ -12,6 +12,7 @@
 //! | `ETag` of the record | version |
 //! | `ETag` of meta, of a block | digest of the representation |
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
@@ -20,9 +21,11 @@ use nearstate_store::meta::Meta;
 use nearstate_store::{Form, Kind, Metadata, Namespace, StreamedChange, StreamedRecord, Txn, View};
 use serde_json::Value;
 
-use crate::attributes::{Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, meta_digest};
+use crate::attributes::{
+    Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, digest_etag, meta_digest,
+};
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, SCHEMA_TAG, is_reserved};
+use crate::meta::{MetaTag, RecordMeta, SCHEMA_TAG, is_reserved, meta_text};
 use crate::multipart::MultipartWriter;
 
 /// The id of the one block of a record with an unnamed block.
@@ -53,7 +56,7 @@ pub(crate) struct RecordDraft {
 impl BlockDraft {
     /// The entity tag of the block.
     pub(crate) fn etag(&self) -> String {
-        format!("\"{:032x}\"", block_digest(&self.content_type, &self.encoding, &self.bytes))
+        digest_etag(block_digest(&self.content_type, &self.encoding, &self.bytes))
     }
 
     fn as_stored(&self) -> StoredBlock<'_> {
@@ -71,7 +74,7 @@ impl RecordDraft {
     /// The record as a `multipart/mixed` body: its content type and its bytes.
     pub(crate) fn to_multipart(&self, seed: u64) -> (String, Vec<u8>) {
         let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
-        multipart_of(&self.meta, &blocks, seed)
+        multipart_of(&self.meta.to_text(), &blocks, seed)
     }
 
     /// The record behind a part of its own, as a `multipart/mixed` body. Blocks that would exceed
@@ -85,8 +88,7 @@ impl RecordDraft {
         if let Some((id, value)) = first {
             writer.part(id, "application/json", None, value.to_string().as_bytes());
         }
-        let meta = self.meta.to_json().to_string();
-        writer.part("meta", "application/json", None, meta.as_bytes());
+        writer.part("meta", "application/json", None, self.meta.to_text().as_bytes());
         let bytes: usize = self.blocks.iter().map(|block| block.bytes.len() + 512).sum();
         if writer.len() + bytes <= bytes_max {
             for block in &self.blocks {
@@ -98,10 +100,9 @@ impl RecordDraft {
     }
 }
 
-fn multipart_of(meta: &RecordMeta, blocks: &[StoredBlock<'_>], seed: u64) -> (String, Vec<u8>) {
+fn multipart_of(meta: &str, blocks: &[StoredBlock<'_>], seed: u64) -> (String, Vec<u8>) {
     let bytes: usize = blocks.iter().map(|block| block.bytes.len() + 256).sum();
-    let mut writer = MultipartWriter::with_capacity(bytes + 1024);
-    let meta = meta.to_json().to_string();
+    let mut writer = MultipartWriter::with_capacity(bytes + meta.len() + 1024);
     writer.part("meta", "application/json", None, meta.as_bytes());
     for block in blocks {
         write_block(&mut writer, block.id, block);
@@ -117,7 +118,7 @@ pub(crate) struct StoredBlock<'v> {
     pub(crate) content_type: &'v str,
     pub(crate) encoding: &'v str,
     pub(crate) bytes: &'v [u8],
-    attributes: Option<&'v BlockAttributes>,
+    attributes: Option<&'v BlockAttributes<'v>>,
 }
 
 impl StoredBlock<'_> {
@@ -135,7 +136,7 @@ impl StoredBlock<'_> {
         let digest = self.digest();
         let known = self.attributes.filter(|attributes| attributes.digest == digest);
         Validators {
-            etag: format!("\"{digest:032x}\""),
+            etag: digest_etag(digest),
             modified_ms: known.map(|attributes| attributes.modified_ms),
         }
     }
@@ -155,7 +156,9 @@ impl StoredBlock<'_> {
 #[derive(Debug)]
 pub(crate) struct StoredRecord<'v> {
     view: &'v View<'v>,
-    attributes: Option<Attributes>,
+    attributes: Option<Attributes<'v>>,
+    /// The JSON text of the meta, once it was asked for.
+    meta_text: OnceCell<String>,
 }
 
 /// The entity tag of a version of a record.
@@ -173,7 +176,8 @@ impl<'v> StoredRecord<'v> {
                 view.tags().find(|(name, _)| *name == ATTRIBUTES_TAG).map(|(_, value)| value)
             }
         };
-        Some(Self { view, attributes: encoded.and_then(Attributes::decode) })
+        let attributes = encoded.and_then(Attributes::decode);
+        Some(Self { view, attributes, meta_text: OnceCell::new() })
     }
 
     /// The version of the record.
@@ -193,9 +197,29 @@ impl<'v> StoredRecord<'v> {
                 tags.entry(name.to_owned()).or_default().push(text);
             }
         }
-        let callback = self.attributes.as_ref().map(|attributes| attributes.callback.clone());
+        let callback = self.attributes.as_ref().map(|attributes| attributes.callback.to_owned());
         let callback = callback.filter(|callback| !callback.is_empty());
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
+    }
+
+    /// The JSON text of [`Self::meta`].
+    pub(crate) fn meta_text(&self) -> &str {
+        self.meta_text.get_or_init(|| {
+            let mut schema = None;
+            let mut tags: Vec<MetaTag<'_>> = Vec::new();
+            for (name, value) in self.view.tags() {
+                let text = String::from_utf8_lossy(value);
+                if name == SCHEMA_TAG {
+                    schema = Some(text);
+                } else if !is_reserved(name) {
+                    tags.push((name, text));
+                }
+            }
+            tags.sort_by_key(|(name, _)| *name);
+            let callback = self.attributes.as_ref().map(|attributes| attributes.callback);
+            let callback = callback.filter(|callback| !callback.is_empty());
+            meta_text(self.view.expires_ms(), (callback, schema.as_deref()), &tags)
+        })
     }
 
     /// A block.
@@ -208,7 +232,7 @@ impl<'v> StoredRecord<'v> {
 
     /// All blocks: first those with attributes, in the order of the client, then others.
     pub(crate) fn blocks(&self) -> Vec<StoredBlock<'_>> {
-        let known: &[BlockAttributes] =
+        let known: &[BlockAttributes<'_>] =
             self.attributes.as_ref().map_or(&[], |attributes| &attributes.blocks);
         let mut blocks: Vec<StoredBlock<'_>> = Vec::new();
         match self.view.form() {
@@ -221,15 +245,11 @@ impl<'v> StoredRecord<'v> {
                 }
             }
             Form::Blocks => {
-                let order: BTreeMap<&str, usize> = known
-                    .iter()
-                    .enumerate()
-                    .map(|(index, block)| (block.id.as_str(), index))
-                    .collect();
                 let found = self.view.blocks().filter(|(id, _)| !is_reserved(id));
+                let order = BlockOrder::of(known);
                 let mut ordered: Vec<(usize, StoredBlock<'_>)> = found
                     .map(|(id, bytes)| {
-                        let index = order.get(id).copied().unwrap_or(usize::MAX);
+                        let index = order.index(id);
                         (index, stored_block(id, bytes, known.get(index)))
                     })
                     .collect();
@@ -276,7 +296,7 @@ impl<'v> StoredRecord<'v> {
             && blocks.iter().all(|block| {
                 block.attributes.is_some_and(|attributes| attributes.digest == block.digest())
             })
-            && meta_digest(&self.meta().to_json().to_string()) == attributes.meta_digest;
+            && meta_digest(self.meta_text()) == attributes.meta_digest;
         is_same.then_some(attributes.modified_ms)
     }
 
@@ -286,7 +306,7 @@ impl<'v> StoredRecord<'v> {
         let attributes = self.attributes.as_ref();
         let known = attributes.filter(|attributes| attributes.meta_digest == digest);
         Validators {
-            etag: format!("\"{digest:032x}\""),
+            etag: digest_etag(digest),
             modified_ms: known.map(|attributes| attributes.meta_modified_ms),
         }
     }
@@ -299,7 +319,35 @@ impl<'v> StoredRecord<'v> {
 
     /// The record as a `multipart/mixed` body: its content type and its bytes.
     pub(crate) fn to_multipart(&self) -> (String, Vec<u8>) {
-        multipart_of(&self.meta(), &self.blocks(), self.version())
+        multipart_of(self.meta_text(), &self.blocks(), self.version())
+    }
+}
+
+/// The places of blocks in the order of the client.
+enum BlockOrder<'a> {
+    /// Few: they are compared one by one.
+    Few(&'a [BlockAttributes<'a>]),
+    Many(BTreeMap<&'a str, usize>),
+}
+
+impl<'a> BlockOrder<'a> {
+    /// Comparing this many ids takes less time than building a map of them.
+    const FEW: usize = 8;
+
+    fn of(known: &'a [BlockAttributes<'a>]) -> Self {
+        if known.len() <= Self::FEW {
+            return Self::Few(known);
+        }
+        Self::Many(known.iter().enumerate().map(|(index, block)| (block.id, index)).collect())
+    }
+
+    /// The place of a block; `usize::MAX` behind all others.
+    fn index(&self, id: &str) -> usize {
+        let found = match self {
+            Self::Few(known) => known.iter().position(|block| block.id == id),
+            Self::Many(known) => known.get(id).copied(),
+        };
+        found.unwrap_or(usize::MAX)
     }
 }
 
@@ -312,13 +360,12 @@ pub(crate) fn write_block(writer: &mut MultipartWriter, id: &str, block: &Stored
 fn stored_block<'v>(
     id: &'v str,
     bytes: &'v [u8],
-    attributes: Option<&'v BlockAttributes>,
+    attributes: Option<&'v BlockAttributes<'v>>,
 ) -> StoredBlock<'v> {
-    let text = |field: fn(&BlockAttributes) -> &str| attributes.map_or("", field);
     StoredBlock {
         id,
-        content_type: text(|block| &block.content_type),
-        encoding: text(|block| &block.encoding),
+        content_type: attributes.map_or("", |block| block.content_type),
+        encoding: attributes.map_or("", |block| block.encoding),
         bytes,
         attributes,
     }
@@ -356,7 +403,7 @@ pub(crate) fn draft_of(version: &StreamedRecord<'_>) -> Option<RecordDraft> {
     let own = fields.iter().find(|(name, _)| *name == ATTRIBUTES_BLOCK.as_bytes());
     let attributes = own.and_then(|(_, bytes)| *bytes).or(encoded).and_then(Attributes::decode);
     let known = |id: &str| attributes.as_ref().and_then(|attributes| attributes.block(id));
-    let callback = attributes.as_ref().map(|attributes| attributes.callback.clone());
+    let callback = attributes.as_ref().map(|attributes| attributes.callback.to_owned());
     draft.meta.callback = callback.filter(|callback| !callback.is_empty());
     if let Some(bytes) = value
         && (known(VALUE_BLOCK).is_some() || attributes.is_none() || !bytes.is_empty())
@@ -382,16 +429,20 @@ pub(crate) struct RecordPlace<'k> {
 }
 
 /// The attributes of a draft that replaces a record. Times of what does not change are kept.
-fn attributes_of(draft: &RecordDraft, old: Option<&Attributes>, now_ms: u64) -> Attributes {
-    let digest = meta_digest(&draft.meta.to_json().to_string());
+fn attributes_of<'d>(
+    draft: &'d RecordDraft,
+    old: Option<&Attributes<'_>>,
+    now_ms: u64,
+) -> Attributes<'d> {
+    let digest = meta_digest(&draft.meta.to_text());
     let old_meta = old.filter(|old| old.meta_digest == digest);
     let blocks = draft.blocks.iter().map(|block| {
         let digest = block_digest(&block.content_type, &block.encoding, &block.bytes);
         let same = old.and_then(|old| old.block(&block.id)).filter(|old| old.digest == digest);
         BlockAttributes {
-            id: block.id.clone(),
-            content_type: block.content_type.clone(),
-            encoding: block.encoding.clone(),
+            id: &block.id,
+            content_type: &block.content_type,
+            encoding: &block.encoding,
             modified_ms: same.map_or(now_ms, |same| same.modified_ms),
             digest,
         }
@@ -400,7 +451,7 @@ fn attributes_of(draft: &RecordDraft, old: Option<&Attributes>, now_ms: u64) -> 
         modified_ms: now_ms,
         meta_modified_ms: old_meta.map_or(now_ms, |old| old.meta_modified_ms),
         meta_digest: digest,
-        callback: draft.meta.callback.clone().unwrap_or_default(),
+        callback: draft.meta.callback.as_deref().unwrap_or_default(),
         blocks: blocks.collect(),
     }
 }
@@ -468,9 +519,9 @@ pub(crate) fn write_one_block(
     let known = attributes.blocks.iter().position(|known| known.id == id);
     if let Some(block) = block {
         let new = BlockAttributes {
-            id: block.id.clone(),
-            content_type: block.content_type.clone(),
-            encoding: block.encoding.clone(),
+            id: &block.id,
+            content_type: &block.content_type,
+            encoding: &block.encoding,
             modified_ms: place.now_ms,
             digest: block_digest(&block.content_type, &block.encoding, &block.bytes),
         };
@@ -511,8 +562,8 @@ pub(crate) fn write_meta(
     let encoded = Attributes {
         modified_ms: place.now_ms,
         meta_modified_ms: place.now_ms,
-        meta_digest: meta_digest(&meta.to_json().to_string()),
-        callback: meta.callback.clone().unwrap_or_default(),
+        meta_digest: meta_digest(&meta.to_text()),
+        callback: meta.callback.as_deref().unwrap_or_default(),
         ..attributes
     }
     .encode();

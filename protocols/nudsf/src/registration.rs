@@ -12,7 +12,8 @@ use crate::meta::is_uuid;
 use crate::settings::StorageSpec;
 
 /// The services of the node, each with its version in URIs and its full version.
-const SERVICES: [(&str, &str, &str); 1] = [("nudsf-dr", "v1", "1.3.0")];
+const SERVICES: [(&str, &str, &str); 2] =
+    [("nudsf-dr", "v1", "1.3.0"), ("nudsf-timer", "v1", "1.2.0")];
 
 /// The first wait after a failed request. It doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -106,7 +107,7 @@ impl NrfProfile {
         Value::Object(profile)
     }
 
-    /// One service for each kind of address: a service has one scheme.
+    /// Each service once for each kind of address: an instance of a service has one scheme.
     fn services(&self) -> Vec<Value> {
         let mut all = Vec::new();
         for (service, version, full) in SERVICES {
@@ -273,9 +274,19 @@ mod tests {
         );
         assert_eq!(json["ipv4Addresses"], json!(["127.0.0.1"]));
         assert_eq!(json["ipv6Addresses"], json!(["::1"]));
-        assert_eq!(json["nfServices"][0]["scheme"], "http");
-        assert_eq!(json["nfServices"][0]["ipEndPoints"][0]["port"], 8080);
-        assert_eq!(json["nfServices"][1]["ipEndPoints"][0]["ipv6Address"], "::1");
+        let services = json["nfServices"].as_array().unwrap();
+        let of = |name: &str| -> Vec<&Value> {
+            services.iter().filter(|service| service["serviceName"] == name).collect()
+        };
+        assert_eq!(services.len(), 4);
+        for (name, version) in [("nudsf-dr", "1.3.0"), ("nudsf-timer", "1.2.0")] {
+            let [plain, tls] = of(name)[..] else { panic!("{services:?}") };
+            assert_eq!((&plain["scheme"], &tls["scheme"]), (&json!("http"), &json!("https")));
+            assert_eq!(plain["serviceInstanceId"], format!("{name}-http"));
+            assert_eq!(plain["versions"][0]["apiFullVersion"], version);
+            assert_eq!(plain["ipEndPoints"][0]["port"], 8080);
+            assert_eq!(tls["ipEndPoints"][0]["ipv6Address"], "::1");
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Responses: status, headers, body.
 
-use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
@@ -18,7 +17,7 @@ use crate::times::format_http_date;
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
-    headers: Vec<(HeaderName, String)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
 }
 
@@ -30,8 +29,9 @@ impl Reply {
 
     /// A response with a body of this content type.
     pub(crate) fn with_body(status: StatusCode, media: &str, body: impl Into<Bytes>) -> Self {
-        let headers = vec![(CONTENT_TYPE, media.to_owned())];
-        Self { status, headers, body: body.into() }
+        let mut reply = Self { status, headers: Vec::with_capacity(4), body: body.into() };
+        reply.push(CONTENT_TYPE, media);
+        reply
     }
 
     /// A response with a JSON body.
@@ -43,32 +43,43 @@ impl Reply {
     pub(crate) fn problem(problem: &Problem) -> Self {
         let body = problem.to_json().to_string();
         let mut reply = Self::with_body(problem.status, "application/problem+json", body);
-        reply.headers.extend(problem.header.as_deref().cloned());
+        if let Some((name, value)) = problem.header.as_deref() {
+            reply.push(name.clone(), value);
+        }
         reply
     }
 
     /// Adds `ETag`, and `Last-Modified` if it is known. `no-cache` lets caches keep the response
     /// and asks them to validate it each time: another client may change the resource at any time.
     pub(crate) fn validated(mut self, validators: &Validators) -> Self {
-        self.headers.push((ETAG, validators.etag.clone()));
+        self.push(ETAG, &validators.etag);
         if let Some(modified) = validators.modified_ms {
-            self.headers.push((LAST_MODIFIED, format_http_date(modified)));
+            self.push(LAST_MODIFIED, &format_http_date(modified));
         }
-        self.headers.push((CACHE_CONTROL, "no-cache".to_owned()));
+        self.headers.push((CACHE_CONTROL, HeaderValue::from_static("no-cache")));
         self
     }
 
     /// Adds `Location`.
-    pub(crate) fn located(mut self, uri: String) -> Self {
-        self.headers.push((LOCATION, uri));
+    pub(crate) fn located(mut self, uri: &str) -> Self {
+        self.push(LOCATION, uri);
         self
+    }
+
+    /// Adds a header. A value with other bytes than a header may have comes from another interface,
+    /// and is left out.
+    fn push(&mut self, name: HeaderName, value: &str) {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.push((name, value));
+        }
     }
 
     /// 406 if the client accepts no such body. Errors are sent whatever the client accepts.
     pub(crate) fn checked_for(self, headers: &HeaderMap) -> Self {
         let media = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
-        let Some((_, media)) = media.filter(|_| self.status.is_success()) else { return self };
-        if accepts(headers, &media_type(media)) {
+        let media = media.and_then(|(_, media)| media.to_str().ok());
+        let Some(media) = media.filter(|_| self.status.is_success()) else { return self };
+        if !headers.contains_key(ACCEPT) || accepts(headers, &media_type(media)) {
             return self;
         }
         let detail = format!("the response is {media}, which Accept excludes");
@@ -76,16 +87,16 @@ impl Reply {
         Self::problem(&Problem::new(StatusCode::NOT_ACCEPTABLE, cause, detail))
     }
 
+    /// The length of the body.
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
     /// The response of hyper.
-    pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = Response::new(Full::new(self.body));
+    pub(crate) fn into_response(self) -> Response<Bytes> {
+        let mut response = Response::new(self.body);
         *response.status_mut() = self.status;
-        for (name, value) in self.headers {
-            // Values with other bytes come from another interface. They are left out.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                response.headers_mut().insert(name, value);
-            }
-        }
+        response.headers_mut().extend(self.headers);
         response
     }
 }

@@ -1,13 +1,12 @@
 //! One request: head, body, operation, response.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
@@ -16,7 +15,7 @@ use nearstate_node::{ConnectionLimits, Core};
 use nearstate_store::now_ms;
 
 use crate::call::Call;
-use crate::limits::{BODY_BYTES_MAX, CONNECTION_BODY_BYTES_MAX};
+use crate::limits::{BODY_BYTES_MAX, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES};
 use crate::load::CoreLoad;
 use crate::operations::execute;
 use crate::problem::Problem;
@@ -36,6 +35,75 @@ pub(crate) struct HttpConnectionState {
     pub(crate) in_progress: Cell<usize>,
     /// Bytes of request bodies in memory.
     pub(crate) body_bytes: Cell<usize>,
+    /// Bytes of responses that are not sent completely.
+    pub(crate) reply_bytes: Cell<usize>,
+}
+
+impl HttpConnectionState {
+    /// The memory of the bodies of requests and responses.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body_bytes.get() + self.reply_bytes.get()
+    }
+}
+
+/// The body of a response, which counts for its connection until it is sent or dropped. A client
+/// that does not read has only so many.
+pub(crate) struct CountedBody {
+    bytes: Option<Bytes>,
+    counted: usize,
+    state: Rc<HttpConnectionState>,
+}
+
+impl CountedBody {
+    fn new(bytes: Bytes, state: &Rc<HttpConnectionState>) -> Self {
+        let counted = bytes.len();
+        state.reply_bytes.set(state.reply_bytes.get() + counted);
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Self { bytes, counted, state: Rc::clone(state) }
+    }
+
+    /// The reply to send: 503 instead of a body with which the connection has too many.
+    fn admitted(reply: Reply, state: &HttpConnectionState) -> Reply {
+        let others = state.reply_bytes.get();
+        if others > 0 && others + reply.body_bytes() > CONNECTION_BODY_BYTES_MAX {
+            let detail = "the connection has too many large responses that it has not read";
+            return Reply::problem(&Problem::busy(detail));
+        }
+        reply
+    }
+}
+
+impl Body for CountedBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(bytes) = &mut self.bytes else { return Poll::Ready(None) };
+        // Flow control holds a frame back as a whole: the rest of the body stays countable.
+        let frame = bytes.split_to(bytes.len().min(REPLY_FRAME_BYTES));
+        if bytes.is_empty() {
+            self.bytes = None;
+        }
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, Bytes::len) as u64)
+    }
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        let left = self.state.reply_bytes.get().saturating_sub(self.counted);
+        self.state.reply_bytes.set(left);
+    }
 }
 
 /// What a connection needs to serve requests.
@@ -105,14 +173,15 @@ pub(crate) async fn respond(
     context: Rc<RequestContext>,
     request: Request<Incoming>,
     arrived: u64,
-) -> Response<Full<Bytes>> {
+) -> Response<CountedBody> {
     let mut guard = RequestGuard::new(&context.state);
     context.core.metrics().requests.add(1);
     let mut operation = None;
     let done = serve(&context, request, (&mut guard, &mut operation), arrived).await;
     let reply = done.unwrap_or_else(|problem| Reply::problem(&problem));
+    let reply = CountedBody::admitted(reply, &context.state);
     context.repository.metrics.count(operation, reply.status.as_u16());
-    reply.into_response()
+    reply.into_response().map(|bytes| CountedBody::new(bytes, &context.state))
 }
 
 async fn serve(
@@ -149,12 +218,12 @@ async fn execute_request(
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
     let host = head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
     let authority = authority.or(host).unwrap_or("localhost");
-    let origin = format!("{}://{authority}", context.scheme);
+    let origin = (context.scheme, authority);
     // A body of another request is read and ignored by HTTP itself.
     let has_body = head.method == Method::PUT || head.method == Method::PATCH;
     let limits = context.core.limits();
     let body = if has_body { collect(body, guard, limits).await? } else { Bytes::new() };
-    let call = Call::new(&context.repository, target, (&head.headers, &origin), body)?;
+    let call = Call::new(&context.repository, target, (&head.headers, origin), body)?;
     let reply = execute(&call).await;
     // The `OpenAPI` file calls a schema `multipart/mixed` by mistake, and so do generated clients.
     if target.spec.operation == NudsfOperation::GetMetaSchema {

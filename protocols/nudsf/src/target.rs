@@ -48,6 +48,9 @@ pub(crate) struct NudsfTarget {
 
 /// Encodes a path segment.
 pub(crate) fn encode_segment(segment: &str) -> String {
+    if segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)) {
+        return segment.to_owned();
+    }
     utf8_percent_encode(segment, SEGMENT).to_string()
 }
 
@@ -57,8 +60,12 @@ pub(crate) fn encode_segment(segment: &str) -> String {
 /// 400 (another API, invalid encoding), 404 (no such resource), 405.
 pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> {
     let path = uri.path();
+    // Most paths begin with the service: a root with a path of its own is searched for.
     let below = |api: &str| {
-        let below = path.find(api).and_then(|at| path.get(at + api.len()..));
+        let below = match path.strip_prefix(api) {
+            Some(below) => Some(below),
+            None => path.find(api).and_then(|at| path.get(at + api.len()..)),
+        };
         below.filter(|below| below.starts_with('/'))
     };
     let (below, is_timer) = match below(API) {
@@ -115,6 +122,9 @@ pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> 
 }
 
 fn decode(name: &str, segment: &str) -> Result<String, Problem> {
+    if !segment.contains('%') {
+        return Ok(segment.to_owned());
+    }
     let decoded = percent_decode_str(segment).decode_utf8();
     let decoded = decoded.map(std::borrow::Cow::into_owned);
     decoded.map_err(|_| {
@@ -171,12 +181,18 @@ impl Query {
     /// Checks `supported-features`.
     pub(crate) fn check_features(&self) -> Result<(), Problem> {
         const NAME: &str = "supported-features";
-        let text = self.get(NAME).unwrap_or_default();
-        if text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Ok(());
+        match self.get(NAME).map(negotiated_features) {
+            Some(None) => Err(Problem::query(NAME, "must be hexadecimal digits")),
+            Some(Some(_)) | None => Ok(()),
         }
-        Err(Problem::query(NAME, "must be hexadecimal digits"))
     }
+}
+
+/// The features that both sides support (TS 29.500, 6.6.2), as `SupportedFeatures`. `None`: the
+/// client's value is not hexadecimal. The node supports none of the optional features, so that the
+/// intersection is empty whatever the client supports.
+pub(crate) fn negotiated_features(client: &str) -> Option<&'static str> {
+    client.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some("0")
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl Timer {
                 }
             },
         };
-        let tags = object.get("metaTags").map(|tags| tags_from_json(tags, "/metaTags"));
+        let tags = object.get("metaTags").map(|tags| tags_from_json(tags.clone(), "/metaTags"));
         let mut value = value.clone();
         if let Some(object) = value.as_object_mut() {
             object.insert("timerId".to_owned(), json!(id));

@@ -272,6 +272,12 @@ impl CommitStream<'_> {
         }
     }
 
+    /// Releases the memory of the current entry before the next call of [`Self::next`]: a consumer
+    /// that waits must not hold back the reuse of memory.
+    pub fn release(&mut self) {
+        self.pin = None;
+    }
+
     /// The position of the next entry.
     pub(crate) const fn next_position(&self) -> u64 {
         self.reader.next_position()

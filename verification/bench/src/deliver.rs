@@ -1,5 +1,6 @@
 //! `nearstate bench run`: executes a run, saves it and prints its report.
 
+use crate::nudsf::result::NudsfRun;
 use crate::numap::result::NumapRun;
 use crate::options::{Options, RunCommand};
 use crate::outputs::{print, write_page};
@@ -10,7 +11,7 @@ use crate::result::Run;
 use crate::stat::as_f64;
 use crate::table::{ReportTable, wrapped};
 use crate::targets::{self, Support};
-use crate::{numap, outputs, report, run, saved, workloads};
+use crate::{nudsf, numap, outputs, report, run, saved, workloads};
 use clap::Parser as _;
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -35,6 +36,11 @@ pub fn run(
         numap::check_options(words)?;
         let run = numap::measure(options, &command(words), stop)?;
         return deliver_numap(&run, options, out);
+    }
+    if options.workload.as_deref() == Some(nudsf::NAME) {
+        nudsf::check_options(words)?;
+        let run = nudsf::measure(options, &command(words), stop)?;
+        return deliver_nudsf(&run, options, out);
     }
     let run = run::run(options, &command(words), stop)?;
     let mut failures = deliver(&run, options, out);
@@ -193,6 +199,17 @@ fn deliver_numap(run: &NumapRun, options: &Options, out: &mut impl Write) -> Res
     outputs::together(all.into_iter().filter_map(Result::err).collect())
 }
 
+/// The same for a run of `nudsf`, which has no page.
+fn deliver_nudsf(run: &NudsfRun, options: &Options, out: &mut impl Write) -> Result<()> {
+    let path = options.save.as_deref();
+    let is_saved = path.map_or(Ok(()), |path| saved::write_file(path, json(run)?.as_bytes()));
+    let text = if options.json { json(run) } else { Ok(nudsf::text(run)) };
+    let is_printed = text.and_then(|text| print(out, &text));
+    let is_whole = if run.is_partial { Err(stopped()) } else { Ok(()) };
+    let all = [is_saved, is_printed, is_whole];
+    outputs::together(all.into_iter().filter_map(Result::err).collect())
+}
+
 fn stopped() -> Error {
     Error::Backend { detail: "the run was stopped before its end".to_owned() }
 }
@@ -244,6 +261,7 @@ fn list(out: &mut impl Write) -> Result<()> {
         }
     }
     text.push_str(&wrapped(numap::ABOUT, "\n  ", "      "));
+    text.push_str(&wrapped(nudsf::ABOUT, "\n  ", "      "));
     text.push_str("\nPresets\n");
     for preset in presets::all() {
         let line = format!("{} ({}): {}", preset.name, preset.workload, preset.about);

@@ -18,6 +18,7 @@ pub mod commands;
 pub mod presets;
 pub mod compare;
 pub mod numap;
+pub mod nudsf;
 pub mod report;
 pub mod outputs;
 pub mod saved;

@@ -15,7 +15,7 @@ pub mod geode;
 pub mod whitedb;
 mod resp;
 mod joined;
-mod started;
+pub(crate) mod started;
 mod wire;
 
 use crate::access::{StoreConnection, StoreSchema};

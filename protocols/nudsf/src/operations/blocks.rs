@@ -95,8 +95,8 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
             return Err(no_record(&call.target.id).into());
         };
         let old = record.block(id);
-        let validators = old.as_ref().map(StoredBlock::validators);
-        call.check_write(validators.as_ref(), |status| Some(with_block(status, old.as_ref()?)))?;
+        let validators = || old.as_ref().map(StoredBlock::validators);
+        call.check_write(validators, |status| Some(with_block(status, old.as_ref()?)))?;
         let previous = old.as_ref().filter(|_| call.gets_previous);
         let previous = previous.map(|old| with_block(StatusCode::OK, old));
         if record.is_unnamed() {
@@ -113,7 +113,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         None => {
             let record = call.record_uri(&call.target.id);
             let uri = format!("{record}/blocks/{}", encode_segment(id));
-            Reply::empty(StatusCode::CREATED).located(uri)
+            Reply::empty(StatusCode::CREATED).located(&uri)
         }
     };
     Ok(reply.validated(&validators))
@@ -129,7 +129,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let Some(old) = record.block(id) else { return Err(no_block(id).into()) };
         let validators = old.validators();
-        call.check_write(Some(&validators), |status| Some(with_block(status, &old)))?;
+        call.check_write(|| Some(validators.clone()), |status| Some(with_block(status, &old)))?;
         let reply = if call.gets_previous {
             with_block(StatusCode::OK, &old)
         } else {

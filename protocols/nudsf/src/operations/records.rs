@@ -138,8 +138,8 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let old = for_write(view.as_ref())?;
-        let validators = old.as_ref().map(StoredRecord::validators);
-        call.check_write(validators.as_ref(), |status| Some(with_record(status, old.as_ref()?)))?;
+        let validators = || old.as_ref().map(StoredRecord::validators);
+        call.check_write(validators, |status| Some(with_record(status, old.as_ref()?)))?;
         check_schema(txn, call, &draft.meta)?;
         let previous = old.as_ref().filter(|_| call.gets_previous);
         let previous = previous.map(|old| with_record(StatusCode::OK, old));
@@ -154,7 +154,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         None => {
             let (media, body) = draft.to_multipart(version.unwrap_or_default());
             Reply::with_body(StatusCode::CREATED, &media, body)
-                .located(call.record_uri(&call.target.id))
+                .located(&call.record_uri(&call.target.id))
         }
     };
     Ok(reply.validated(&validators))
@@ -168,7 +168,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
             return Err(no_record(&call.target.id).into());
         };
         let validators = old.validators();
-        call.check_write(Some(&validators), |status| Some(with_record(status, &old)))?;
+        call.check_write(|| Some(validators.clone()), |status| Some(with_record(status, &old)))?;
         txn.delete(call.storage.records, call.key())?;
         let reply = if call.gets_previous {
             with_record(StatusCode::OK, &old)
@@ -186,12 +186,12 @@ pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
     let view = session.get_whole(call.storage.records, call.key()).map_err(Problem::from)?;
     let record = view.as_ref().and_then(StoredRecord::of);
     let record = record.ok_or_else(|| no_record(&call.target.id))?;
-    let text = record.meta().to_json().to_string();
-    let validators = record.meta_validators(&text);
+    let text = record.meta_text();
+    let validators = record.meta_validators(text);
     if let Some(reply) = call.read_refusal(&validators) {
         return Ok(reply);
     }
-    let reply = Reply::with_body(StatusCode::OK, "application/json", text);
+    let reply = Reply::with_body(StatusCode::OK, "application/json", text.to_owned());
     Ok(reply.validated(&validators))
 }
 
@@ -209,7 +209,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         let old_meta = old.meta();
         let mut document = old_meta.to_json();
         let validators = old.meta_validators(&document.to_string());
-        call.check_write(Some(&validators), |_| None)?;
+        call.check_write(|| Some(validators.clone()), |_| None)?;
         let validate = |document: &Value| meta_of(call, document, &old_meta).map(drop);
         let failed = patch::apply(&mut document, &items, validate);
         refuse_failed_test(&failed)?;
@@ -219,7 +219,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         }
         check_schema(txn, call, &meta)?;
         write_meta(txn, place(call), &old, &meta)?;
-        let text = meta.to_json().to_string();
+        let text = meta.to_text();
         let etag = old.meta_validators(&text).etag;
         Ok((Validators { etag, modified_ms: Some(call.now_ms) }, failed))
     };
@@ -272,7 +272,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         let Some(old) = for_write(view.as_ref())? else {
             return Err(no_record(&call.target.id).into());
         };
-        call.check_write(Some(&old.validators()), |_| None)?;
+        call.check_write(|| Some(old.validators()), |_| None)?;
         require_exact(&old)?;
         let draft = patched_draft(call, &old, (&items, &parts))?;
         check_schema(txn, call, &draft.meta)?;

@@ -208,7 +208,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         let view = txn.get(call.storage.schemas, call.key())?;
         let old = view.as_ref().map(Document::of).transpose()?;
         let validators = old.as_ref().map(Document::validators);
-        call.check_write(validators.as_ref(), |status| Some(old.as_ref()?.reply(status)))?;
+        call.check_write(|| validators.clone(), |status| Some(old.as_ref()?.reply(status)))?;
         let old_tags = old.as_ref().map(|old| schema_tags(&old.value)).transpose()?;
         if adds_requirements(&tags, &old_tags.unwrap_or_default()) {
             refuse_if_used(txn, call)?;
@@ -224,8 +224,8 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         Some(Some(previous)) => previous,
         Some(None) => Reply::empty(StatusCode::NO_CONTENT),
         None => {
-            let uri = format!("{}/meta-schemas/{}", call.uri, encode_segment(&call.target.id));
-            Reply::json(StatusCode::CREATED, &value).located(uri)
+            let uri = format!("{}/meta-schemas/{}", call.uri(), encode_segment(&call.target.id));
+            Reply::json(StatusCode::CREATED, &value).located(&uri)
         }
     };
     Ok(reply.validated(&Validators { etag, modified_ms: Some(call.now_ms) }))
@@ -259,7 +259,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let old = Document::of(&view)?;
         let validators = old.validators();
-        call.check_write(Some(&validators), |status| Some(old.reply(status)))?;
+        call.check_write(|| Some(validators.clone()), |status| Some(old.reply(status)))?;
         txn.delete(call.storage.schemas, call.key())?;
         let reply = if call.gets_previous {
             old.reply(StatusCode::OK)

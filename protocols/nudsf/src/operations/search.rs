@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::record::{StoredRecord, write_block};
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::encode_segment;
+use crate::target::{encode_segment, negotiated_features};
 
 /// Bytes of the values of all counts of a search. A tag with more different values is refused.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
@@ -160,6 +160,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
     let mut found = Found::default();
+    let records_uri = format!("{}/records/", call.uri());
     for_each_match(call, call.storage.records, filter.as_ref(), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
@@ -172,7 +173,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
             return Err(Problem::query("tag-count-filter", reason));
         }
         if found.references.len() < references_max {
-            found.references.push(Value::from(call.record_uri(id)));
+            found.references.push(Value::from(format!("{records_uri}{}", encode_segment(id))));
             if let Some(retrieve) = retrieve
                 && found.records < RECORDS_RETURNED_MAX
                 && found.writer.len() < bytes_max
@@ -193,8 +194,9 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     if !found.references.is_empty() {
         descriptor.insert("references".to_owned(), Value::Array(found.references));
     }
-    if call.target.query.get("supported-features").is_some() {
-        descriptor.insert("supportedFeatures".to_owned(), Value::from("0"));
+    let features = call.target.query.get("supported-features").and_then(negotiated_features);
+    if let Some(features) = features {
+        descriptor.insert("supportedFeatures".to_owned(), Value::from(features));
     }
     if !counters.is_empty() {
         let counts: Map<String, Value> = counters.iter().map(TagCounter::result).collect();
@@ -219,7 +221,7 @@ fn add_record(
     retrieve: Retrieve,
     bytes_max: usize,
 ) -> bool {
-    let meta = record.meta().to_json().to_string();
+    let meta = record.meta_text();
     let blocks = match retrieve {
         Retrieve::Meta => Vec::new(),
         Retrieve::MetaAndBlocks => record.blocks(),

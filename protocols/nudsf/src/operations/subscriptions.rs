@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::{API, encode_segment};
+use crate::target::{API, encode_segment, negotiated_features};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -95,15 +95,25 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     if let Some(filter) = object.get("subFilter") {
         check_filter(call, filter)?;
     }
-    let features = object.get("supportedFeatures");
-    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if features.is_some_and(|value| !value.as_str().is_some_and(is_hex)) {
+    if let Some(features) = object.get("supportedFeatures")
+        && features.as_str().and_then(negotiated_features).is_none()
+    {
         return Err(Problem::attribute("/supportedFeatures", "must be hexadecimal digits"));
     }
     let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
     let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
     let due_ms = (expires_ms != 0 && expiry_callback.is_some()).then_some(due_ms);
     Ok(Checked { client, expires_ms, due_ms })
+}
+
+/// Replaces the features of the client by those that both sides support: the representation of a
+/// subscription has the negotiated ones (TS 29.500, 6.6.2).
+fn negotiate(value: &mut Value) {
+    if let Some(features) = value.get_mut("supportedFeatures")
+        && let Some(negotiated) = features.as_str().and_then(negotiated_features)
+    {
+        *features = Value::from(negotiated);
+    }
 }
 
 /// Checks a `SubscriptionFilter`: resources of this storage, and operations.
@@ -119,7 +129,8 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
             return Err(Problem::attribute(pointer, reason));
         };
         // The host may have another name for the client than for the node.
-        let path = call.uri.find(API).and_then(|at| call.uri.get(at..)).unwrap_or_default();
+        let uri = call.uri();
+        let path = uri.find(API).and_then(|at| uri.get(at..)).unwrap_or_default();
         let root = format!("{path}/records");
         let is_here = |text: &str| {
             let at = text.find(API).and_then(|at| text.get(at..)).unwrap_or(text);
@@ -155,7 +166,8 @@ fn write(
     value: &Value,
     checked: &Checked,
 ) -> nearstate_model::Result<()> {
-    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, call.uri.as_str());
+    let uri = call.uri();
+    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, uri.as_str());
     write_subscription(txn, (call.storage.subscriptions, call.key()), value, times)
 }
 
@@ -207,8 +219,9 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
 
 /// `CreateAndUpdateNotificationSubscription`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let value = call.json("application/json")?;
+    let mut value = call.json("application/json")?;
     let checked = check(call, &value)?;
+    negotiate(&mut value);
     // From here on the log has what the subscription asks for.
     call.repository.log_changes(&call.storage).map_err(Problem::from)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
@@ -220,7 +233,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
                 return Err(not_owner().into());
             }
         }
-        call.check_write(old.as_ref().map(Document::validators).as_ref(), |_| None)?;
+        call.check_write(|| old.as_ref().map(Document::validators), |_| None)?;
         write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };
@@ -228,8 +241,8 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let reply = if existed {
         Reply::json(StatusCode::OK, &value)
     } else {
-        let uri = format!("{}/subs-to-notify/{}", call.uri, encode_segment(&call.target.id));
-        Reply::json(StatusCode::CREATED, &value).located(uri)
+        let uri = format!("{}/subs-to-notify/{}", call.uri(), encode_segment(&call.target.id));
+        Reply::json(StatusCode::CREATED, &value).located(&uri)
     };
     Ok(reply.validated(&written(call, version)))
 }
@@ -243,7 +256,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             let Some(old) = current(call, view.as_ref())? else {
                 return Err(no_subscription(&call.target.id).into());
             };
-            call.check_write(Some(&old.validators()), |_| None)?;
+            call.check_write(|| Some(old.validators()), |_| None)?;
             let owner = ClientId::parse(old.value.get("clientId"), "/clientId")?;
             let mut value = old.value.clone();
             let failed = patch::apply(&mut value, &items, |value| {
@@ -251,6 +264,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
                 if checked.client == owner { Ok(()) } else { Err(not_owner()) }
             });
             refuse_failed_test(&failed)?;
+            negotiate(&mut value);
             if value == old.value {
                 return Ok((failed, Some(old.validators())));
             }
@@ -279,7 +293,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         if !ClientId::parse(old.value.get("clientId"), "/clientId")?.is_same(&client) {
             return Err(not_owner().into());
         }
-        call.check_write(Some(&old.validators()), |status| Some(old.reply(status)))?;
+        call.check_write(|| Some(old.validators()), |status| Some(old.reply(status)))?;
         txn.delete(call.storage.subscriptions, call.key())?;
         Ok(if call.gets_previous {
             Reply::json(StatusCode::OK, &Value::Array(vec![old.value]))

@@ -238,7 +238,16 @@ impl TestClient {
         headers: &[(&str, &str)],
         body: impl AsRef<[u8]>,
     ) -> TestReply {
-        let body = body.as_ref();
+        self.try_send((method, path), headers, body.as_ref()).unwrap()
+    }
+
+    /// The same; an error if the node has ended.
+    pub(crate) fn try_send(
+        &mut self,
+        (method, path): (&str, &str),
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<TestReply> {
         let root = if path.starts_with("/nudsf-") || path == "/" { "" } else { STORAGE };
         let mut head = format!("{method} {root}{path} HTTP/1.1\r\nHost: udsf.example\r\n");
         for (name, value) in headers {
@@ -248,13 +257,13 @@ impl TestClient {
             let _ = write!(head, "Content-Length: {}\r\n", body.len());
         }
         head += "\r\n";
-        std::io::Write::write_all(self.stream.get_mut(), head.as_bytes()).unwrap();
-        std::io::Write::write_all(self.stream.get_mut(), body).unwrap();
-        let reply = self.read(method);
+        std::io::Write::write_all(self.stream.get_mut(), head.as_bytes())?;
+        std::io::Write::write_all(self.stream.get_mut(), body)?;
+        let reply = self.try_read(method)?;
         let mut types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(MIXED.0));
         let media = types.next().map(|(_, value)| *value);
         check_exchange((method, &format!("{root}{path}")), (media, body), &reply);
-        reply
+        Ok(reply)
     }
 
     pub(crate) fn get(&mut self, path: &str) -> TestReply {
@@ -272,14 +281,20 @@ impl TestClient {
 
     /// Reads a response.
     pub(crate) fn read(&mut self, method: &str) -> TestReply {
+        self.try_read(method).unwrap()
+    }
+
+    fn try_read(&mut self, method: &str) -> std::io::Result<TestReply> {
         let mut line = String::new();
-        self.stream.read_line(&mut line).unwrap();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("{line:?}"));
+        let status = status.ok_or_else(|| std::io::Error::other(format!("{line:?}")))?;
         let mut reply = TestReply { status, ..TestReply::default() };
         loop {
             line.clear();
-            self.stream.read_line(&mut line).unwrap();
+            self.stream.read_line(&mut line)?;
             match line.trim_end().split_once(':') {
                 None => break,
                 Some((name, value)) => {
@@ -290,8 +305,8 @@ impl TestClient {
         let length = reply.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
         let has_body = method != "HEAD" && status != 304 && status != 204;
         reply.body.resize(if has_body { length } else { 0 }, 0);
-        self.stream.read_exact(&mut reply.body).unwrap();
-        reply
+        self.stream.read_exact(&mut reply.body)?;
+        Ok(reply)
     }
 }
 

@@ -1,18 +1,22 @@
 //! Kill -9 of a node under load: no acknowledged write, subscription or timer is lost, and each
 //! notification that was due arrives.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a process reports its address, the test its counts")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
-use serde_json::json;
+use nearstate_node::ConnectionLimits;
 
-use crate::fixture::{JSON, TestClient, TestNodeOptions, node_at};
-use crate::receiver::receiver;
+use serde_json::{Value, json};
+
+use crate::fixture::{JSON, MIXED, STORAGE, TestClient, TestNodeOptions, node_at, record_body};
+use crate::receiver::{Received, Receiver, receiver};
 
 /// The folder of the region, for the process of a node.
 const FOLDER: &str = "NEARSTATE_NUDSF_KILL_FOLDER";
@@ -20,14 +24,25 @@ const FOLDER: &str = "NEARSTATE_NUDSF_KILL_FOLDER";
 /// How often the node is killed. `NEARSTATE_NUDSF_KILLS` makes the test longer.
 const KILLS: usize = 6;
 
-/// Writes between two kills.
+/// Clients that write at the same time.
+const CLIENTS: usize = 3;
+
+/// Acknowledged records before a kill.
 const WRITES: usize = 40;
+
+/// Repetitions of the periodic timer, one a second.
+const REPETITIONS: usize = 3;
+
+const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
 
 #[test]
 #[ignore = "the process of a node, which the kill test starts"]
 fn serve_until_killed() {
     let folder = std::env::var(FOLDER).unwrap();
-    let node = node_at(&Path::new(&folder).join("region"), TestNodeOptions::default());
+    let limits =
+        ConnectionLimits { request_timeout: Duration::from_secs(2), ..ConnectionLimits::default() };
+    let options = TestNodeOptions { limits, ..TestNodeOptions::default() };
+    let node = node_at(&Path::new(&folder).join("region"), options);
     println!("\naddress {}", node.address);
     loop {
         std::thread::park();
@@ -35,7 +50,7 @@ fn serve_until_killed() {
 }
 
 /// A node in a process of its own, and its address.
-fn start(folder: &Path) -> (Child, String) {
+pub(crate) fn start(folder: &Path) -> (Child, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "kill::serve_until_killed", "--nocapture"])
         .env(FOLDER, folder)
@@ -49,77 +64,180 @@ fn start(folder: &Path) -> (Child, String) {
     (child, address)
 }
 
+/// What the node has acknowledged, and the notifications that it owes.
+#[derive(Default)]
+struct Acknowledged {
+    records: Vec<String>,
+    timers: Vec<String>,
+    subscriptions: Vec<String>,
+    /// The path and the first block of each notification.
+    due: Vec<String>,
+}
+
+/// A client that writes until the node is killed. Sends a message for each acknowledged record.
+fn write(address: &str, name: &str, target: &Receiver, acks: &Sender<()>) -> Acknowledged {
+    let mut client = TestClient::connect(address.parse().unwrap());
+    let mut done = Acknowledged::default();
+    for number in 0.. {
+        let id = format!("{name}-{number}");
+        let written = write_one(&mut client, &id, target, &mut done);
+        if written.is_err() {
+            break;
+        }
+        // The test has all that it waits for.
+        let _ = acks.send(());
+    }
+    done
+}
+
+/// A record of which a change is due, a timer that is due, one that is not, and a subscription.
+#[expect(clippy::panic_in_result_fn, reason = "an error is the end of the node")]
+fn write_one(
+    client: &mut TestClient,
+    id: &str,
+    target: &Receiver,
+    done: &mut Acknowledged,
+) -> std::io::Result<()> {
+    let mut put = |path: &str, media, body: &str| {
+        let reply = client.try_send(("PUT", path), &[media], body.as_bytes())?;
+        assert_eq!(reply.status, 201, "{path}: {}", reply.text());
+        std::io::Result::Ok(())
+    };
+    let record = format!("/records/r{id}");
+    put(&record, MIXED, &record_body("{}", &[("b", &format!("<{id}>"))]))?;
+    done.records.push(record);
+    done.due.push(format!("/change <{id}>"));
+    let due = json!({
+        "expires": "2020-01-01T00:00:00Z", "deleteAfter": 0,
+        "callbackReference": target.uri(&format!("/timer{id}")),
+    });
+    put(&format!("{TIMERS}/due{id}"), JSON, &due.to_string())?;
+    done.due.push(format!("/timer{id} "));
+    let armed = format!("{TIMERS}/armed{id}");
+    put(&armed, JSON, &json!({"expires": "2999-01-01T00:00:00Z"}).to_string())?;
+    done.timers.push(armed);
+    // It monitors a record that no client writes.
+    let other = format!("http://udsf.example{STORAGE}/records/none");
+    let subscription = json!({
+        "clientId": {"nfSetId": "set1"}, "callbackReference": target.uri("/none"),
+        "subFilter": {"monitoredResourceUris": [other]},
+    });
+    let path = format!("/subs-to-notify/s{id}");
+    put(&path, JSON, &subscription.to_string())?;
+    done.subscriptions.push(path);
+    Ok(())
+}
+
+/// A time from now on as a `date-time` with milliseconds.
+fn date_time(in_ms: u64) -> String {
+    let ms = nearstate_store::now_ms() + in_ms;
+    let seconds = i64::try_from(ms / 1000).unwrap();
+    let time = time::OffsetDateTime::from_unix_timestamp(seconds).unwrap();
+    let text = time.format(&time::format_description::well_known::Rfc3339).unwrap();
+    text.replace('Z', &format!(".{:03}Z", ms % 1000))
+}
+
+/// Subscribes to all changes, and starts a periodic timer that outlives several nodes.
+fn prepare(address: &str, target: &Receiver) {
+    let mut client = TestClient::connect(address.parse().unwrap());
+    let subscription = json!({
+        "clientId": {"nfSetId": "set1"}, "callbackReference": target.uri("/change"),
+    });
+    client.send("PUT", "/subs-to-notify/all", &[JSON], subscription.to_string()).is(201, "");
+    let periodic = json!({
+        "expires": date_time(0), "periodicRepetition": 1, "repetitionCount": REPETITIONS,
+        "deleteAfter": 0, "callbackReference": target.uri("/periodic"),
+    });
+    let path = format!("{TIMERS}/periodic");
+    client.send("PUT", &path, &[JSON], periodic.to_string()).is(201, "");
+}
+
+/// The path of a notification, and the text between the angle brackets of its block.
+fn summary(one: &Received) -> String {
+    let block = one.body.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    let block = block.map_or(String::new(), |(id, _)| format!("<{id}>"));
+    format!("{} {block}", one.path)
+}
+
+/// The times of the notifications of the periodic timer, each once.
+fn periodic_times(all: &[Received]) -> BTreeSet<String> {
+    let of = |one: &Received| {
+        let body: Value = serde_json::from_str(&one.body).unwrap();
+        body["expires"].as_str().unwrap().to_owned()
+    };
+    all.iter().filter(|one| one.path == "/periodic").map(of).collect()
+}
+
 #[test]
 fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
     let kills = std::env::var("NEARSTATE_NUDSF_KILLS").ok().and_then(|text| text.parse().ok());
     let kills = kills.unwrap_or(KILLS);
     let target = receiver();
     let folder = tempfile::tempdir().unwrap();
-    let mut expected: Vec<String> = Vec::new();
+    let mut all = Acknowledged::default();
     for round in 0..kills {
         let (mut node, address) = start(folder.path());
-        let mut client = TestClient::connect(address.parse().unwrap());
-        let subscription = json!({
-            "clientId": {"nfSetId": "set1"}, "callbackReference": target.uri("/change"),
-        });
-        let path = format!("/subs-to-notify/s{round}");
-        // Earlier subscriptions are still there: all are notified, the first one is enough.
         if round == 0 {
-            client.send("PUT", &path, &[JSON], subscription.to_string()).is(201, "");
-        } else {
-            client.get("/subs-to-notify/s0").is(200, "");
-        }
-        for number in 0..WRITES {
-            let id = format!("{round}-{number}");
-            client.put_record(&format!("r{id}"), "{}", &[("b", &format!("<{id}>"))]).is(201, "");
-            expected.push(format!("/change <{id}>"));
-            let timer = json!({
-                "expires": "2020-01-01T00:00:00Z", "deleteAfter": 0,
-                "callbackReference": target.uri(&format!("/timer{id}")),
-            });
-            let path = format!("/nudsf-timer/v1/Realm01/Storage01/timers/t{id}");
-            client.send("PUT", &path, &[JSON], timer.to_string()).is(201, "");
-            expected.push(format!("/timer{id} "));
+            prepare(&address, &target);
         }
         // A record whose expiry comes when its node is gone.
-        let ttl = nearstate_store::now_ms() + 300;
-        let (seconds, ms) = (i64::try_from(ttl / 1000).unwrap(), ttl % 1000);
-        let ttl = time::OffsetDateTime::from_unix_timestamp(seconds).unwrap();
-        let ttl = ttl.format(&time::format_description::well_known::Rfc3339).unwrap();
-        let ttl = ttl.replace('Z', &format!(".{ms:03}Z"));
         let callback = target.uri(&format!("/expired{round}"));
-        let meta = json!({"ttl": ttl, "callbackReference": callback}).to_string();
+        let meta = json!({"ttl": date_time(300), "callbackReference": callback}).to_string();
+        let mut client = TestClient::connect(address.parse().unwrap());
         client.put_record(&format!("x{round}"), &meta, &[("b", "<last>")]).is(201, "");
-        expected.push(format!("/expired{round} <last>"));
-        node.kill().unwrap();
-        node.wait().unwrap();
+        all.due.push(format!("/expired{round} <last>"));
+        let (acks, acked) = channel();
+        let written = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..CLIENTS)
+                .map(|client| {
+                    let (address, target, acks) = (&address, &target, acks.clone());
+                    scope.spawn(move || write(address, &format!("{round}-{client}"), target, &acks))
+                })
+                .collect();
+            for _ in 0..WRITES {
+                acked.recv_timeout(Duration::from_secs(30)).unwrap();
+            }
+            node.kill().unwrap();
+            node.wait().unwrap();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
+        });
+        for one in written {
+            all.records.extend(one.records);
+            all.timers.extend(one.timers);
+            all.subscriptions.extend(one.subscriptions);
+            all.due.extend(one.due);
+        }
     }
     let (mut node, address) = start(folder.path());
-    let of = |body: &str| {
-        let block = body.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
-        block.map_or(String::new(), |(id, _)| format!("<{id}>"))
-    };
-    let received = target.wait(|all| {
-        let mut seen: Vec<String> =
-            all.iter().map(|one| format!("{} {}", one.path, of(&one.body))).collect();
-        seen.sort_unstable();
-        expected.iter().all(|one| seen.binary_search(one).is_ok())
+    let received = target.wait(|received| {
+        let seen: BTreeSet<String> = received.iter().map(summary).collect();
+        let times = periodic_times(received).len();
+        all.due.iter().all(|one| seen.contains(one)) && times > REPETITIONS
     });
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for one in &received {
-        *counts.entry(format!("{} {}", one.path, of(&one.body))).or_default() += 1;
+        *counts.entry(summary(one)).or_default() += 1;
     }
-    let twice: usize = expected.iter().map(|one| counts.get(one).map_or(0, |n| n - 1)).sum();
-    println!("{} notifications, {twice} of them twice, after {kills} kills", expected.len());
+    let twice: usize = all.due.iter().map(|one| counts.get(one).map_or(0, |n| n - 1)).sum();
+    println!("{} notifications, {twice} of them twice, after {kills} kills", all.due.len());
     // A kill repeats at most the batch that was not removed from the outbox.
-    assert!(twice <= kills * 64 * 2, "{twice} of {} arrived twice", expected.len());
+    assert!(twice <= kills * 64 * 2, "{twice} of {} arrived twice", all.due.len());
+    // Each repetition has its own time, a second after the one before.
+    let times = periodic_times(&received);
+    assert_eq!(times.len(), REPETITIONS + 1, "{times:?}");
+    let fractions: BTreeSet<&str> =
+        times.iter().filter_map(|time| time.split('.').nth(1)).collect();
+    assert!(fractions.len() <= 1, "{times:?}");
     let mut client = TestClient::connect(address.parse().unwrap());
-    for round in 0..kills {
-        for number in 0..WRITES {
-            client.get(&format!("/records/r{round}-{number}")).is(200, "");
-        }
+    for path in all.records.iter().chain(&all.timers).chain(&all.subscriptions) {
+        client.get(path).is(200, "");
     }
-    client.get("/nudsf-timer/v1/Realm01/Storage01/timers").is(204, "");
+    // Nothing but what was acknowledged, and what the kill has cut behind its commit.
+    let left: Vec<String> =
+        serde_json::from_value(client.get(TIMERS).json()["timerIds"].clone()).unwrap();
+    let (armed, most) = (all.timers.len(), all.timers.len() + kills * CLIENTS);
+    assert!((armed..=most).contains(&left.len()), "{} of {armed}", left.len());
+    assert!(left.iter().all(|id| id.starts_with("armed")), "the others have fired: {left:?}");
     node.kill().unwrap();
     node.wait().unwrap();
 }

@@ -23,4 +23,5 @@ mod interfaces;
 mod timers;
 mod notifications;
 mod kill;
+mod hostile;
 mod openapi;

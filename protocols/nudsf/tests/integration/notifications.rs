@@ -185,6 +185,57 @@ fn req_a_target_that_fails_gets_everything_in_order_after_a_pause() {
 }
 
 #[test]
+fn req_a_target_that_many_subscriptions_name_gets_all_of_one_transaction() {
+    // More notifications than one commit may write records.
+    const SUBSCRIPTIONS: usize = 60;
+    const RECORDS_OF_ONE: usize = 80;
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    for number in 0..SUBSCRIPTIONS {
+        subscribe(&mut client, &format!("s{number}"), &target.uri("/"), &json!({}));
+    }
+    let session = node.session();
+    let namespace = session.known_namespace("ue").unwrap().unwrap();
+    session
+        .transact(|txn| -> nearstate_store::Result<()> {
+            for number in 0..RECORDS_OF_ONE {
+                txn.put(namespace, format!("r{number}").as_bytes(), b"1")?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let received = target.wait_for(SUBSCRIPTIONS * RECORDS_OF_ONE);
+    let mut seen: Vec<&str> = received.iter().map(|one| one.body.as_str()).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!((seen.len(), received.len()), (SUBSCRIPTIONS * RECORDS_OF_ONE, seen.len()));
+    // The notifier goes on behind it.
+    client.put_record("last", "{}", &[]).is(201, "");
+    target.wait_for(SUBSCRIPTIONS * (RECORDS_OF_ONE + 1));
+}
+
+#[test]
+fn req_slow_targets_beyond_the_number_that_is_served_leave_others_their_turn() {
+    let target = receiver();
+    let node = node();
+    let mut client = node.client();
+    let port = {
+        let listener = std::net::TcpListener::bind("127.1.0.0:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    // Each has an address of its own, on which no process listens.
+    for number in 0..nearstate_nudsf::limits::TARGETS_MAX + 50 {
+        let uri = format!("http://127.1.{}.{}:{port}/", number / 256, number % 256);
+        subscribe(&mut client, &format!("dead{number}"), &uri, &json!({}));
+    }
+    // All tasks are taken before the receiver has an entry.
+    client.put_record("r1", "{}", &[]).is(201, "");
+    subscribe(&mut client, "s1", &target.uri("/"), &json!({}));
+    client.put_record("r2", "{}", &[]).is(201, "");
+    target.wait_for(1);
+}
+
+#[test]
 fn req_slow_dead_and_refusing_targets_do_not_delay_others() {
     let (slow, refusing) = (scripted(|_| None), scripted(|_| Some(404)));
     let target = receiver();

@@ -71,6 +71,10 @@ fn req13_the_node_registers_as_udsf_sends_heart_beats_and_removes_its_registrati
         profile.pointer("/udsfInfo/storageIdRanges/Realm01/0/pattern"),
         Some(&json!("^Storage01$"))
     );
+    for (index, name) in ["nudsf-dr", "nudsf-timer"].into_iter().enumerate() {
+        let path = format!("/nfServices/{index}/serviceName");
+        assert_eq!(profile.pointer(&path), Some(&json!(name)), "{profile}");
+    }
     assert_eq!(next(&events), NrfEvent::Registered);
     let beat = expect("PATCH");
     assert_eq!(beat.media, "application/json-patch+json");

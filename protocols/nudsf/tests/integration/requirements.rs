@@ -25,29 +25,42 @@ const REQUIREMENTS: &[Requirement] = &[
     ("req07", "schemas: unique keys and presence", &["req07_", "dr19_"]),
     ("req08", "`ttl`: the record does not exist from that time on", &["req08_"]),
     ("req09", "subscriptions with filter and expiry", &["dr15_", "dr16_"]),
+    ("req10", "timers: tags, repetitions, deletion after their expiry", &["tm0"]),
+    ("features", "negotiation of `supportedFeatures`", &["req_features_"]),
+    (
+        "delivery",
+        "notifications at least once, in order of each record, retried, bounded",
+        &["req_after_kills", "req_changes_of_every", "req_a_target_that", "req_slow_dead"],
+    ),
     ("req11", "realms and storages are configuration; others are unknown", &["req11_"]),
     ("req12", "access tokens: 401, 403", &["req12_"]),
     ("req13", "registration with the NRF", &["req13_"]),
     ("sbi", "`3gpp-Sbi-*` headers, overload", &["req_sbi_"]),
-    ("limits", "hostile peers are bounded", &["req_large_", "req_slow_", "req_http_2_floods"]),
+    (
+        "limits",
+        "hostile peers are bounded",
+        &["req_large_", "req_slow_", "req_http_2_floods", "req_hostile_"],
+    ),
     ("one record", "one record, three interfaces", &["req_a_record_of_", "req_what_nudsf_"]),
 ];
 
 #[test]
 fn req02_every_operation_of_the_contract_is_in_the_table_with_its_method_and_path() {
-    let root = "/nudsf-dr/v1/{realmId}/{storageId}";
-    let known = operations().into_iter().filter_map(|(id, method, path)| {
-        Some((id.to_owned(), method.to_owned(), path.strip_prefix(root)?.to_owned()))
-    });
-    let mut known: Vec<_> = known.collect();
-    let served = OPERATIONS.iter().filter(|spec| spec.tests.starts_with("dr"));
-    let mut served: Vec<_> = served
-        .map(|spec| (spec.id.to_owned(), spec.method.to_string(), spec.path.to_owned()))
-        .collect();
-    known.sort();
-    served.sort();
-    assert_eq!(known.len(), 20);
-    assert_eq!(served, known);
+    for (service, prefix, count) in [("nudsf-dr", "dr", 20), ("nudsf-timer", "tm", 6)] {
+        let root = format!("/{service}/v1/{{realmId}}/{{storageId}}");
+        let known = operations().into_iter().filter_map(|(id, method, path)| {
+            Some((id.to_owned(), method.to_owned(), path.strip_prefix(&root)?.to_owned()))
+        });
+        let mut known: Vec<_> = known.collect();
+        let served = OPERATIONS.iter().filter(|spec| spec.tests.starts_with(prefix));
+        let mut served: Vec<_> = served
+            .map(|spec| (spec.id.to_owned(), spec.method.to_string(), spec.path.to_owned()))
+            .collect();
+        known.sort();
+        served.sort();
+        assert_eq!(known.len(), count, "{service}");
+        assert_eq!(served, known);
+    }
 }
 
 #[test]

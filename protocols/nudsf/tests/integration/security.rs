@@ -1,5 +1,7 @@
 //! TLS with ALPN, and access tokens.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -11,7 +13,7 @@ use serde_json::json;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::fixture::{MIXED, STORAGE, TestNodeOptions, node_of, record_body};
+use crate::fixture::{MIXED, STORAGE, TestNode, TestNodeOptions, node_of, record_body};
 use crate::http2::with_tls;
 
 const SECRET: &[u8; 32] = b"0123456789abcdef0123456789abcdef";
@@ -54,12 +56,51 @@ fn token(scope: &str, expires_s: u64) -> String {
     format!("Bearer {signed}.{}", URL_SAFE_NO_PAD.encode(tag))
 }
 
-#[test]
-fn req12_requests_need_a_token_whose_scope_allows_the_operation() {
+/// A node that requires tokens.
+fn guarded() -> TestNode {
     let set = json!({"keys": [{"kty": "oct", "k": URL_SAFE_NO_PAD.encode(SECRET)}]}).to_string();
     let keys = TokenKeys::parse(set.as_bytes(), vec!["UDSF".to_owned()]).unwrap();
     let tokens = Some(Arc::new(keys));
-    let node = node_of(TestNodeOptions { tokens, ..TestNodeOptions::default() });
+    node_of(TestNodeOptions { tokens, ..TestNodeOptions::default() })
+}
+
+#[test]
+fn req12_every_timer_operation_needs_the_scope_of_the_timer_service() {
+    let node = guarded();
+    let far = 32_472_144_000;
+    let timers = "/nudsf-timer/v1/Realm01/Storage01/timers";
+    let one = format!("{timers}/t1");
+    let (json, patch) = (Some("application/json"), Some("application/json-patch+json"));
+    let timer = r#"{"expires":"2999-01-01T00:00:00Z"}"#;
+    let cases = [
+        ("PUT", one.as_str(), json, timer, "create", 201),
+        ("GET", &one, None, "", "read", 200),
+        ("PATCH", &one, patch, r#"[{"op":"add","path":"/deleteAfter","value":1}]"#, "modify", 204),
+        ("GET", timers, None, "", "read", 200),
+        ("DELETE", &one, None, "", "modify", 204),
+        ("DELETE", timers, None, "", "modify", 204),
+    ];
+    for (method, path, media, body, access, status) in cases {
+        let send = |scope: &str| {
+            let token = token(scope, far);
+            let mut headers = vec![("Authorization", token.as_str())];
+            headers.extend(media.map(|media| ("Content-Type", media)));
+            node.client().send(method, path, &headers, body)
+        };
+        // Refused first: each of these changes nothing, or the accepted request would differ.
+        send("nudsf-dr").is(403, "INSUFFICIENT_SCOPE");
+        send(&format!("nudsf-timer:timer:{access}")).is(403, "INSUFFICIENT_SCOPE");
+        for other in ["read", "create", "modify"].into_iter().filter(|other| *other != access) {
+            let narrow = send(&format!("nudsf-timer nudsf-timer:timer:{other}"));
+            narrow.is(403, "INSUFFICIENT_SCOPE");
+        }
+        send(&format!("nudsf-timer nudsf-timer:timer:{access}")).is(status, "");
+    }
+}
+
+#[test]
+fn req12_requests_need_a_token_whose_scope_allows_the_operation() {
+    let node = guarded();
     let mut client = node.client();
     let refused = client.get("/records/r1");
     assert_eq!(refused.is(401, "ACCESS_TOKEN_INVALID").header("www-authenticate"), Some("Bearer"));

@@ -46,6 +46,27 @@ fn dr15_put_creates_and_replaces_a_subscription_of_its_client() {
 }
 
 #[test]
+fn req_features_that_only_the_client_supports_are_not_negotiated() {
+    let node = node();
+    let mut client = node.client();
+    let mut wanted = subscription();
+    wanted["supportedFeatures"] = json!("1F");
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], wanted.to_string());
+    assert_eq!(created.is(201, "").json()["supportedFeatures"], "0");
+    assert_eq!(client.get("/subs-to-notify/s1").json()["supportedFeatures"], "0");
+    let more = json!([{"op": "replace", "path": "/supportedFeatures", "value": "7"}]);
+    client.send("PATCH", "/subs-to-notify/s1", &[PATCH], more.to_string()).is(204, "");
+    assert_eq!(client.get("/subs-to-notify/s1").json()["supportedFeatures"], "0");
+    // What the client has not mentioned is not in the representation.
+    client.send("PUT", "/subs-to-notify/s2", &[JSON], subscription().to_string()).is(201, "");
+    assert_eq!(client.get("/subs-to-notify/s2").json(), subscription());
+    for path in ["/records", "/subs-to-notify/s1", "/nudsf-timer/v1/Realm01/Storage01/timers"] {
+        let refused = client.get(&format!("{path}?supported-features=xyz"));
+        refused.is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
+    }
+}
+
+#[test]
 fn dr15_invalid_subscriptions_are_refused_with_the_attribute() {
     let node = node();
     let mut client = node.client();

@@ -1,6 +1,6 @@
 // free5GC's generated client of Nudsf (github.com/free5gc/openapi) against a running node. Its
 // Release 17 code sends no multipart bodies, so the record is written by net/http; blocks, meta
-// schemas, subscriptions, searches and deletions go through the generated code.
+// schemas, subscriptions, searches, deletions and timers go through the generated code.
 //
 // `ok NAME` on standard output reports a part that passed. NEARSTATE_NUDSF is the apiRoot.
 package main
@@ -16,10 +16,12 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"time"
 
 	"github.com/free5gc/openapi"
 	"github.com/free5gc/openapi/models"
 	udsf "github.com/free5gc/openapi/udsf/DataRepository"
+	timer "github.com/free5gc/openapi/udsf/Timer"
 	"golang.org/x/net/http2"
 )
 
@@ -151,4 +153,52 @@ func main() {
 	})
 	same(status(err), http.StatusNotFound)
 	fmt.Println("ok records")
+
+	timers()
+	fmt.Println("ok timers")
+}
+
+// timers starts, reads, changes, finds and stops timers by the generated client of Nudsf_Timer.
+func timers() {
+	configuration := timer.NewConfiguration()
+	configuration.SetBasePath(root)
+	client := timer.NewAPIClient(configuration)
+	id, later := "free5gc", time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)
+	wanted := models.Timer{
+		TimerId: id, Expires: &later, MetaTags: map[string][]string{"ueId": {"7"}}, DeleteAfter: 5,
+	}
+	_, err := client.TimerStartApi.CreateOrModifyTimer(ctx, &timer.CreateOrModifyTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id, Timer: &wanted,
+	})
+	good(err)
+	got, err := client.TimerGetApi.GetTimer(ctx, &timer.GetTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id,
+	})
+	good(err)
+	same(got.Timer, wanted)
+	_, err = client.TimerUpdateApi.UpdateTimer(ctx, &timer.UpdateTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id, PatchItem: []models.PatchItem{
+			{Op: models.PatchOperation_REPLACE, Path: "/deleteAfter", Value: 9},
+		},
+	})
+	good(err)
+	got, err = client.TimerGetApi.GetTimer(ctx, &timer.GetTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id,
+	})
+	good(err)
+	same(got.Timer.DeleteAfter, int32(9))
+	equal := models.SearchExpression{Op: models.ComparisonOperator_EQ, Tag: "ueId", Value: "7"}
+	found, err := client.TimerSearchApi.SearchTimer(ctx, &timer.SearchTimerRequest{
+		RealmId: &realm, StorageId: &storage, Filter: &equal,
+	})
+	good(err)
+	same(found.TimerIdList.TimerIds, []string{id})
+	_, err = client.TimerStopApi.DeleteTimer(ctx, &timer.DeleteTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id,
+	})
+	good(err)
+	_, err = client.TimerGetApi.GetTimer(ctx, &timer.GetTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id,
+	})
+	same(status(err), http.StatusNotFound)
 }

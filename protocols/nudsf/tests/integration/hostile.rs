@@ -1,0 +1,281 @@
+//! Hostile peers: the memory of the node stays bounded, the peer gets an answer or the end of its
+//! connection, and others are served. The node is a process of its own, whose memory is read from
+//! `/proc` while the peer still holds its connection.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a client reads and writes at the same time")]
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Child;
+use std::time::Duration;
+
+use crate::fixture::{STORAGE, TestClient};
+use crate::http::frame;
+use crate::kill::start;
+
+/// What buffers, streams and tasks of one hostile connection may take beside bodies.
+const GROWTH_MAX: u64 = 48 << 20;
+
+/// The name of a flood, and its frames by their number.
+type Flood = (&'static str, fn(u32) -> Vec<u8>);
+
+struct NodeProcess {
+    child: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+fn node_process() -> NodeProcess {
+    let folder = tempfile::tempdir().unwrap();
+    let (child, address) = start(folder.path());
+    let node = NodeProcess { child, address: address.parse().unwrap(), _folder: folder };
+    // Memory that the first request of a node takes is no growth.
+    TestClient::connect(node.address).put_record("r1", "{}", &[("b", "1")]).is(201, "");
+    node
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl NodeProcess {
+    /// Memory that is not the region's.
+    fn memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    fn serves_others(&self) {
+        TestClient::connect(self.address).get("/records/r1").is(200, "");
+    }
+
+    fn connect(&self) -> RawHttp2 {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        RawHttp2 { stream }
+    }
+}
+
+/// A client that follows no rule of HTTP/2 but the format of frames.
+struct RawHttp2 {
+    stream: TcpStream,
+}
+
+/// The frames that arrived: by stream, the status of its response or the code of its reset.
+#[derive(Debug, Default)]
+struct Answers {
+    headers: BTreeMap<u32, Vec<u8>>,
+    resets: BTreeMap<u32, u32>,
+    goaway: Option<u32>,
+    is_closed: bool,
+}
+
+impl Answers {
+    fn count(&self) -> usize {
+        self.headers.len() + self.resets.len()
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+}
+
+impl RawHttp2 {
+    /// Sends SETTINGS with this initial window, and the largest window of the connection.
+    fn settings(&mut self, window: u32) {
+        let window = [&4_u16.to_be_bytes()[..], &window.to_be_bytes()].concat();
+        self.stream.write_all(&frame(4, 0, 0, &window)).unwrap();
+    }
+
+    /// Reads frames until a condition holds or the connection ends.
+    fn read_until(&mut self, answers: &mut Answers, holds: impl Fn(&Answers) -> bool) {
+        while !holds(answers) && !answers.is_closed {
+            let mut head = [0; 9];
+            if self.stream.read_exact(&mut head).is_err() {
+                answers.is_closed = true;
+                return;
+            }
+            let mut payload = vec![0; usize::try_from(number(&head[..3])).unwrap()];
+            if self.stream.read_exact(&mut payload).is_err() {
+                answers.is_closed = true;
+                return;
+            }
+            let stream = number(&head[5..]);
+            match head[3] {
+                1 => drop(answers.headers.insert(stream, payload)),
+                3 => drop(answers.resets.insert(stream, number(&payload))),
+                7 => answers.goaway = Some(number(&payload[4..8])),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The head of a request as HPACK literals without indexing.
+fn head(method: &str, path: &str) -> Vec<u8> {
+    let mut block = vec![0x86];
+    for (name, value) in [(2_u8, method), (4, path), (1, "udsf.example")] {
+        block.extend([name, u8::try_from(value.len()).unwrap()]);
+        block.extend(value.as_bytes());
+    }
+    block
+}
+
+#[test]
+fn req_hostile_a_body_of_a_gigabyte_of_unknown_length_is_refused_when_it_is_too_large() {
+    let node = node_process();
+    let before = node.memory_bytes();
+    let mut stream = TcpStream::connect(node.address).unwrap();
+    let mut reader = stream.try_clone().unwrap();
+    // The client reads, so that the end of its connection does not hide the answer.
+    let answer = std::thread::spawn(move || {
+        let mut answer = Vec::new();
+        let _ = reader.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    });
+    let put = format!(
+        "PUT {STORAGE}/records/r2/blocks/b HTTP/1.1\r\nHost: a\r\n\
+         Transfer-Encoding: chunked\r\n\r\n"
+    );
+    stream.write_all(put.as_bytes()).unwrap();
+    let chunk = [&b"100000\r\n"[..], &vec![b'x'; 1 << 20], b"\r\n"].concat();
+    let (mut peak, mut sent) = (0, 0);
+    // Behind the answer, the node discards what arrives for a second.
+    while sent < 4096 && stream.write_all(&chunk).is_ok() {
+        sent += 1;
+        peak = peak.max(node.memory_bytes());
+    }
+    assert!(sent > 128, "{sent} MiB were read");
+    let answer = answer.join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let bound = 3 * u64::try_from(nearstate_nudsf::limits::BODY_BYTES_MAX).unwrap() + GROWTH_MAX;
+    assert!(peak - before < bound, "{} MiB", (peak - before) >> 20);
+    node.serves_others();
+    TestClient::connect(node.address).get("/records/r2").is(404, "RECORD_NOT_FOUND");
+}
+
+#[test]
+fn req_hostile_ten_thousand_open_streams_are_refused_beyond_the_limit() {
+    const STREAMS: u32 = 10_000;
+    let node = node_process();
+    let before = node.memory_bytes();
+    let mut client = node.connect();
+    client.settings(65_535);
+    let mut writer = client.stream.try_clone().unwrap();
+    let answers = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The head of a PUT whose body never comes. The connection may end before the last.
+            let head = head("PUT", &format!("{STORAGE}/records/r2"));
+            (0..STREAMS).all(|index| writer.write_all(&frame(1, 4, index * 2 + 1, &head)).is_ok())
+        });
+        let mut answers = Answers::default();
+        let refused = STREAMS - nearstate_nudsf::limits::STREAMS_MAX;
+        client.read_until(&mut answers, |answers| answers.resets.len() >= refused as usize);
+        answers
+    });
+    let grown = node.memory_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "{} KiB", grown >> 10);
+    // REFUSED_STREAM: the client sends the request again. Or ENHANCE_YOUR_CALM for all.
+    let is_refused = answers.resets.values().all(|code| *code == 7) && !answers.resets.is_empty();
+    assert!(is_refused || answers.goaway == Some(11), "{:?} {:?}", answers.goaway, answers.resets);
+    node.serves_others();
+}
+
+#[test]
+fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them() {
+    const LARGE: usize = 16 << 20;
+    let node = node_process();
+    let large = "x".repeat(LARGE);
+    TestClient::connect(node.address).put_record("large", "{}", &[("b", &large)]).is(201, "");
+    let before = node.memory_bytes();
+    let mut client = node.connect();
+    client.settings(0);
+    let head = head("GET", &format!("{STORAGE}/records/large"));
+    let streams = nearstate_nudsf::limits::STREAMS_MAX;
+    for index in 0..streams {
+        client.stream.write_all(&frame(1, 5, index * 2 + 1, &head)).unwrap();
+    }
+    let mut answers = Answers::default();
+    client.read_until(&mut answers, |answers| answers.count() >= streams as usize);
+    assert_eq!(answers.headers.len(), streams as usize, "each has the head of a response");
+    let grown = node.memory_bytes().saturating_sub(before);
+    let bound = u64::try_from(nearstate_nudsf::limits::CONNECTION_BODY_BYTES_MAX + LARGE).unwrap();
+    assert!(grown < bound + GROWTH_MAX, "{} MiB", grown >> 20);
+    // 200 is index 8 of the static table. What was too much has another status.
+    let sent = answers.headers.values().filter(|block| block[0] == 0x88).count();
+    assert!((1..=17).contains(&sent), "{sent} of 16 MiB were kept for the client");
+    node.serves_others();
+}
+
+#[test]
+fn req_hostile_header_bombs_and_floods_take_no_memory() {
+    let node = node_process();
+    let before = node.memory_bytes();
+    let others = node.connect();
+    // A field of 4 KB in the dynamic table, and one byte for each of its 16,000 uses.
+    let mut bomb = vec![0x86, 0x84, 0x82, 0x41, 1, b'a', 0x40, 1, b'x', 0x7f, 0xa1, 0x1e];
+    bomb.extend([b'y'; 4000]);
+    bomb.extend([0xbe; 12_000]);
+    let mut client = node.connect();
+    client.settings(65_535);
+    for index in 0..50 {
+        if client.stream.write_all(&frame(1, 5, index * 2 + 1, &bomb)).is_err() {
+            break;
+        }
+    }
+    let mut answers = Answers::default();
+    client.read_until(&mut answers, |answers| answers.count() > 0 || answers.goaway.is_some());
+    // A request for `/` would be answered with 400, whose head begins with index 12.
+    assert!(answers.headers.values().all(|block| block[0] != 0x8c), "no bomb is a request");
+    assert!(answers.count() > 0 || answers.goaway.is_some() || answers.is_closed);
+    let grown = node.memory_bytes().saturating_sub(before);
+    assert!(grown < GROWTH_MAX, "bombs: {} KiB", grown >> 10);
+    // CONTINUATION without end, and PING, SETTINGS and WINDOW_UPDATE that want answers.
+    let floods: [Flood; 4] = [
+        ("CONTINUATION", |index| match index {
+            0 => frame(1, 0, 1, &[0x82, 0x84, 0x86, 0x41, 1, b'a']),
+            _ => frame(9, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(200)),
+        }),
+        ("PING", |_| frame(6, 0, 0, &[0; 8])),
+        ("SETTINGS", |_| frame(4, 0, 0, &[])),
+        ("empty DATA", |index| match index {
+            0 => frame(1, 4, 1, &head("PUT", &format!("{STORAGE}/records/r2"))),
+            _ => frame(0, 0, 1, &[]),
+        }),
+    ];
+    for (name, flood) in floods {
+        let mut client = node.connect();
+        client.settings(65_535);
+        client.stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        // The client reads nothing: it is the node that must stop.
+        let _ = (0..20_000).all(|index| client.stream.write_all(&flood(index)).is_ok());
+        let grown = node.memory_bytes().saturating_sub(before);
+        assert!(grown < GROWTH_MAX, "{name}: {} KiB", grown >> 10);
+        node.serves_others();
+    }
+    drop(others);
+}
+
+#[test]
+fn req_hostile_a_slow_body_over_http_2_is_answered_and_its_stream_ends() {
+    let node = node_process();
+    let mut client = node.connect();
+    client.settings(65_535);
+    let head = head("PUT", &format!("{STORAGE}/records/r2"));
+    client.stream.write_all(&frame(1, 4, 1, &head)).unwrap();
+    client.stream.write_all(&frame(0, 0, 1, b"--b")).unwrap();
+    let mut answers = Answers::default();
+    client.read_until(&mut answers, |answers| answers.headers.contains_key(&1));
+    // The head of 408 comes although the body has not.
+    assert!(answers.headers.contains_key(&1), "{answers:?}");
+    assert!(!answers.is_closed, "the connection stays for other streams");
+    node.serves_others();
+}

@@ -1,0 +1,299 @@
+//! The servers of a run, all on one processor: the node, the bare service, Redis; and their
+//! content.
+
+use super::bare::{RepliedBody, Replies};
+use super::cases::{BLOCK_BYTES, CaseKind, LARGE_BYTES, LoadCase, SPREAD, STORAGE, search_path};
+use super::result::ServerKind;
+use crate::peers;
+use crate::reaper::{own_program, system};
+use crate::targets::Need;
+use crate::targets::started::{ServerProcess, free_port};
+use nearstate_model::{Error, Result};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+
+/// The content type of [`put_body`].
+pub(super) const MIXED: &str = "Content-Type: multipart/mixed; boundary=b";
+
+/// Records of a group: those that a search finds.
+const GROUP: u64 = 10;
+
+/// Requests that are sent before their responses are read.
+const PIPELINE: u64 = 64;
+
+/// Writes a record and keeps the index of its two tags.
+const SCRIPT: &str = "local k=KEYS[1] local old=redis.call('HMGET',k,'supi','group') \
+    if old[1] then redis.call('SREM','supi:'..old[1],k) \
+    redis.call('SREM','group:'..old[2],k) redis.call('DEL',k) end \
+    redis.call('HSET',k,unpack(ARGV)) redis.call('SADD','supi:'..ARGV[2],k) \
+    return redis.call('SADD','group:'..ARGV[4],k)";
+
+/// The tags of a record; the first two are indexed.
+fn tags(index: u64) -> Vec<(String, String)> {
+    let mut tags = vec![
+        ("supi".to_owned(), format!("imsi-26201{index:010}")),
+        ("group".to_owned(), format!("g{}", index / GROUP)),
+    ];
+    tags.extend((0..8).map(|tag| (format!("tag{tag}"), format!("value {index} {tag}"))));
+    tags
+}
+
+/// The body of a PUT of a record.
+pub(super) fn put_body(index: u64) -> String {
+    record_body(index, BLOCK_BYTES)
+}
+
+fn record_body(index: u64, bytes: usize) -> String {
+    let tags: Vec<String> =
+        tags(index).iter().map(|(name, value)| format!("\"{name}\":[\"{value}\"]")).collect();
+    format!(
+        "--b\r\nContent-Id: meta\r\nContent-Type: application/json\r\n\r\n{{\"tags\":{{{}}}}}\r\n\
+         --b\r\nContent-Id: context\r\nContent-Type: application/octet-stream\r\n\r\n{}\r\n\
+         --b--\r\n",
+        tags.join(","),
+        "x".repeat(bytes)
+    )
+}
+
+/// The servers.
+#[derive(Debug)]
+pub(super) struct Servers {
+    node: ServerProcess,
+    bare: ServerProcess,
+    redis: ServerProcess,
+    ports: [u16; 3],
+    script: String,
+}
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(OsString::from).collect()
+}
+
+fn node_words(folder: &Path, port: u16, bytes: u64) -> Vec<OsString> {
+    let mut all = words(&["serve", "--cores", "1", "--log-level", "error", "--region"]);
+    all.push(folder.join("region").into());
+    all.extend(words(&["--max", &bytes.to_string(), "--listen", "", "--unix"]));
+    all.push(folder.join("socket").into());
+    all.extend(words(&["--nudsf", &format!("127.0.0.1:{port}")]));
+    // The load is meant: refusals would count as failures.
+    all.extend(words(&[
+        "--nudsf-storages",
+        "Realm01/Storage01=ue",
+        "--nudsf-overload-delay",
+        "1h",
+    ]));
+    all
+}
+
+fn is_open(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+impl Servers {
+    /// Starts and fills the servers.
+    pub(super) fn start(need: &Need, records: u64, timers: u64) -> Result<Self> {
+        let program = own_program()?;
+        let ports = [free_port()?, free_port()?, free_port()?];
+        let [node_port, bare_port, redis_port] = ports;
+        let bytes = (records * 8 + timers * 4 + (256 << 10)) << 10;
+        let mut node = ServerProcess::new("the node", need, &program, |folder| {
+            node_words(folder, node_port, bytes)
+        })?;
+        node.wait(|| is_open(node_port))?;
+        let replies = fill_node(node_port, records)?;
+        let file = node.folder().join("replies");
+        let text = serde_json::to_string(&replies)
+            .map_err(|e| Error::Backend { detail: format!("encoding the replies: {e}") })?;
+        std::fs::write(&file, text).map_err(|e| system("writing the replies", &e))?;
+        let mut bare = ServerProcess::new("the bare service", need, &program, |_| {
+            let mut all = words(&["bench", "http-peer", &bare_port.to_string()]);
+            all.push(file.into());
+            all
+        })?;
+        bare.wait(|| is_open(bare_port))?;
+        let redis_program = peers::installed("redis-server", "redis")?;
+        let mut redis = ServerProcess::new("redis", need, &redis_program, |folder| {
+            let mut all = words(&["--bind", "127.0.0.1", "--port", &redis_port.to_string()]);
+            all.extend(words(&["--save", "", "--appendonly", "no", "--dir"]));
+            all.push(folder.into());
+            all
+        })?;
+        redis.wait(|| is_open(redis_port))?;
+        let script = fill_redis(redis_port)?;
+        Ok(Self { node, bare, redis, ports, script })
+    }
+
+    const fn of(&self, kind: ServerKind) -> &ServerProcess {
+        match kind {
+            ServerKind::Node => &self.node,
+            ServerKind::Bare => &self.bare,
+            ServerKind::Redis => &self.redis,
+        }
+    }
+
+    pub(super) const fn process(&self, kind: ServerKind) -> u32 {
+        self.of(kind).process()
+    }
+
+    /// The folder of the node, with its region.
+    pub(super) fn folder(&self) -> &Path {
+        self.node.folder()
+    }
+
+    pub(super) const fn port(&self, kind: ServerKind) -> u16 {
+        let [node, bare, redis] = self.ports;
+        match kind {
+            ServerKind::Node => node,
+            ServerKind::Bare => bare,
+            ServerKind::Redis => redis,
+        }
+    }
+
+    pub(super) const fn redis_port(&self) -> u16 {
+        self.port(ServerKind::Redis)
+    }
+
+    /// Bytes of the region that records and indexes use.
+    pub(super) fn region_bytes(&self) -> Result<u64> {
+        let failed = |e: redis::RedisError| Error::Backend { detail: format!("the node: {e}") };
+        let address = format!("unix://{}", self.folder().join("socket").display());
+        let client = redis::Client::open(address).map_err(failed)?;
+        let mut connection = client.get_connection().map_err(failed)?;
+        let info: String =
+            redis::cmd("INFO").arg("memory").query(&mut connection).map_err(failed)?;
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        let used = used.and_then(|used| used.trim().parse().ok());
+        used.ok_or_else(|| Error::Backend { detail: format!("INFO memory: {info}") })
+    }
+
+    /// The command of Redis for a case.
+    pub(super) fn redis_command(&self, case: &LoadCase) -> Vec<String> {
+        if case.kind != CaseKind::PutRecord {
+            return case.redis();
+        }
+        let mut command = case.redis();
+        command.extend([self.script.clone(), "1".to_owned(), "r1".to_owned()]);
+        command.extend(redis_fields(1, BLOCK_BYTES));
+        command
+    }
+}
+
+fn redis_fields(index: u64, bytes: usize) -> Vec<String> {
+    let mut fields: Vec<String> =
+        tags(index).into_iter().flat_map(|(name, value)| [name, value]).collect();
+    fields.extend(["context".to_owned(), "x".repeat(bytes)]);
+    fields
+}
+
+/// Fills Redis. Returns the name of the script.
+fn fill_redis(port: u16) -> Result<String> {
+    let failed = |e: redis::RedisError| Error::Backend { detail: format!("redis: {e}") };
+    let client = redis::Client::open(("127.0.0.1", port)).map_err(failed)?;
+    let mut connection = client.get_connection().map_err(failed)?;
+    let script: String =
+        redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(&mut connection).map_err(failed)?;
+    for index in 0..SPREAD * GROUP {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&script).arg(1).arg(format!("r{index}"));
+        command.arg(redis_fields(index, BLOCK_BYTES));
+        command.query::<u64>(&mut connection).map_err(failed)?;
+    }
+    let large = ["context".to_owned(), "x".repeat(LARGE_BYTES)];
+    redis::cmd("HSET").arg("large").arg(&large).query::<u64>(&mut connection).map_err(failed)?;
+    Ok(script)
+}
+
+/// Fills the node, and returns its responses, which the bare service repeats.
+fn fill_node(port: u16, records: u64) -> Result<Replies> {
+    let mut client = HttpClient::connect(port)?;
+    let schema = "{\"schemaId\":\"s\",\"metaTags\":[{\"tagName\":\"supi\",\"keyType\":\
+        \"SEARCH_KEY\"},{\"tagName\":\"group\",\"keyType\":\"SEARCH_KEY\"}]}";
+    let path = format!("{STORAGE}/meta-schemas/s");
+    client.request("PUT", &path, &["Content-Type: application/json"], schema)?;
+    let records = records.max(SPREAD * GROUP);
+    for first in (0..records).step_by(usize::try_from(PIPELINE).unwrap_or(1)) {
+        let all = first..(first + PIPELINE).min(records);
+        for index in all.clone() {
+            let path = format!("{STORAGE}/records/r{index}");
+            client.send("PUT", &path, &[MIXED], &put_body(index))?;
+        }
+        for _ in all {
+            client.read()?;
+        }
+    }
+    let large = format!("{STORAGE}/records/large");
+    client.request("PUT", &large, &[MIXED], &record_body(0, LARGE_BYTES))?;
+    let record = format!("{STORAGE}/records/r1");
+    Ok(Replies {
+        put: client.request("PUT", &record, &[MIXED], &put_body(1))?,
+        record: client.request("GET", &record, &[], "")?,
+        block: client.request("GET", &format!("{record}/blocks/context"), &[], "")?,
+        search: client.request("GET", &search_path(0), &[], "")?,
+        large: client.request("GET", &large, &[], "")?,
+    })
+}
+
+/// A client of HTTP/1.1 that fills the node and looks at it.
+#[derive(Debug)]
+pub(super) struct HttpClient(BufReader<TcpStream>);
+
+impl HttpClient {
+    pub(super) fn connect(port: u16) -> Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))
+            .and_then(|stream| stream.set_nodelay(true).map(|()| stream));
+        Ok(Self(BufReader::new(stream.map_err(|e| system("connecting to a server", &e))?)))
+    }
+
+    fn send(&mut self, method: &str, path: &str, headers: &[&str], body: &str) -> Result<()> {
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: udsf\r\n");
+        for header in headers {
+            let _ = write!(text, "{header}\r\n");
+        }
+        let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
+        let sent = self.0.get_mut().write_all(text.as_bytes());
+        sent.map_err(|e| system("sending a request", &e))
+    }
+
+    /// Reads a response: its headers other than that of its length, and its body.
+    fn read(&mut self) -> Result<RepliedBody> {
+        let failed = |e: std::io::Error| system("reading a response", &e);
+        let mut reply = RepliedBody::default();
+        let (mut line, mut length) = (String::new(), 0);
+        self.0.read_line(&mut line).map_err(failed)?;
+        reply.status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        loop {
+            line.clear();
+            self.0.read_line(&mut line).map_err(failed)?;
+            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.parse().unwrap_or(0),
+                "date" => {}
+                name => reply.headers.push((name.to_owned(), value.to_owned())),
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).map_err(failed)?;
+        reply.body = String::from_utf8_lossy(&body).into_owned();
+        Ok(reply)
+    }
+
+    /// Sends a request that succeeds or finds nothing.
+    pub(super) fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[&str],
+        body: &str,
+    ) -> Result<RepliedBody> {
+        self.send(method, path, headers, body)?;
+        let reply = self.read()?;
+        if reply.status >= 300 && reply.status != 404 {
+            let detail = format!("{method} {path}: {} {}", reply.status, reply.body);
+            return Err(Error::Backend { detail });
+        }
+        Ok(reply)
+    }
+}
