@@ -135,6 +135,30 @@ pub enum HostEffect {
     Event(ClusterEvent),
 }
 
+impl HostEffect {
+    /// The partition that it concerns.
+    pub fn partition(&self) -> PartitionId {
+        match self {
+            Self::Propose(command) => command.partition(),
+            Self::Event(event) => event.partition,
+            Self::Store { partition, .. }
+            | Self::SetReplicated { partition, .. }
+            | Self::SetFloor { partition, .. }
+            | Self::SetLease { partition, .. }
+            | Self::Fence { partition }
+            | Self::Unfence { partition }
+            | Self::Serve { partition, .. }
+            | Self::StopServing { partition }
+            | Self::Answer { partition, .. }
+            | Self::Freeze { partition, .. }
+            | Self::Promote { partition, .. }
+            | Self::Demote { partition, .. }
+            | Self::Follow { partition, .. }
+            | Self::StopFollowing { partition } => *partition,
+        }
+    }
+}
+
 /// The effects of one or more steps, in their order.
 #[derive(Debug, Default)]
 pub struct Effects {

@@ -197,17 +197,19 @@ impl Member {
         Ok(view_seen(self.map())?)
     }
 
-    /// The revision at which the owner has proposed to evict a member, and the member.
+    /// The revision in which the owner has acted last, and the member that it has proposed to
+    /// evict at that revision; 0 if there is none.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn evicting(&self) -> Result<Option<(u64, u16)>> {
         let word = evicting(self.map())?;
         let host = u16::try_from(word & 0xffff).unwrap_or(0);
-        Ok((host != 0).then_some((word >> 16, host)))
+        Ok((word != 0).then_some((word >> 16, host)))
     }
 
-    /// Stores that the owner does not count a member any more. It survives a kill.
+    /// Stores the revision in which the owner acts, and the member that it does not count any
+    /// more, or 0. It survives a kill.
     ///
     /// # Errors
     /// `BadArgument`: a revision above 2^32 - 1; `Damaged`, `Forked`.

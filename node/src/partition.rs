@@ -127,6 +127,8 @@ pub struct Partition {
     shared: Arc<PeerShared>,
     group: Arc<PartitionGroup>,
     session: Mutex<Session>,
+    /// For what takes no time: a promotion holds the other one for seconds.
+    words: Mutex<Session>,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
 }
@@ -164,6 +166,7 @@ impl Partition {
             shared: Arc::new(shared),
             group,
             session: Mutex::new(region.session()?),
+            words: Mutex::new(region.session()?),
             member,
             thread: Some(thread),
         })
@@ -178,12 +181,16 @@ impl Partition {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn words(&self) -> MutexGuard<'_, Session> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What the region is at present.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn state(&self) -> Result<PartitionState> {
-        let session = self.session();
+        let session = self.words();
         Ok(PartitionState {
             is_bound: session.is_bound(self.group.cluster_id)?,
             evicting: session.evicting()?,
@@ -316,6 +323,12 @@ impl Partition {
         });
         match session.following()? {
             None if known.is_some_and(|takeover| takeover.own.origin == view) => return Ok(known),
+            // The owner of the log itself, by an accepted loss: everything that was sealed is here.
+            None if has_sealed(&session, &log, place)? => {
+                session.continue_partition(view)?;
+                session.bind(self.group.cluster_id)?;
+                return Ok(None);
+            }
             Some(known)
                 if known.source == log
                     && (known.reached, known.applied.check) == (place.position, place.check) => {}
@@ -358,7 +371,7 @@ impl Partition {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn set_replicated(&self, position: u64) -> Result<()> {
-        self.session().acknowledge_to(position)
+        self.words().acknowledge_to(position)
     }
 
     /// Every full member has applied the own log up to a position: the log may forget that.
@@ -372,7 +385,7 @@ impl Partition {
     /// # Errors
     /// `BadArgument`: a view or revision that is too high; `Damaged`, `Forked`.
     pub fn store_record(&self, view: u64, evicting: Option<(u64, u16)>) -> Result<()> {
-        let session = self.session();
+        let session = self.words();
         session.see_view(view)?;
         session.set_evicting(evicting)
     }
@@ -382,7 +395,7 @@ impl Partition {
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
     pub fn set_lease(&self, until: Duration) -> Result<()> {
-        self.session().set_owner_lease(until)
+        self.words().set_owner_lease(until)
     }
 
     /// Refuses writers of replicated namespaces (`Fenced`) from now on, or admits them again.
@@ -393,33 +406,41 @@ impl Partition {
         self.session().set_fenced(is_fenced)
     }
 
-    /// Makes the owner's region an empty copy, because another host owns the partition in `view`.
-    /// `seal`: the last position of this log that the group has kept, if it is known. Repeated
-    /// after a kill; a region that is a copy already stays as it is.
+    /// Makes the owner's region an empty copy, because another host owns the partition in `view`,
+    /// and so a whole copy that may hold what the partition does not. `seal`: the last position of
+    /// the own log that the group has kept, if it is known. Repeated after a kill; a copy that is
+    /// joining stays as it is.
     ///
     /// # Errors
     /// `BadArgument`: a higher view was seen; those of [`Session::demote`].
     pub fn demote(&self, view: u64, seal: Option<u64>) -> Result<Demotion> {
         self.stop_serving();
+        self.stop_following();
         // No namespace is added to the log meanwhile.
         let (_, declared) = &mut *self.shared.declared();
         declared.forget();
         let session = self.session();
         see(&session, view)?;
         session.set_owner_lease(Duration::ZERO)?;
-        match session.following()? {
-            Some(following)
-                if !matches!(following.state, FollowState::Demoting | FollowState::Promoting) =>
-            {
+        match session.following()?.map(|following| following.state) {
+            Some(FollowState::Full) => {
+                // It is a copy of no log that exists, until it joins one.
+                session.follow()?.begin(LogIdentity::default())?;
                 return Ok(Demotion::default());
             }
-            Some(_) | None => {}
+            Some(FollowState::Joining | FollowState::Extending) => return Ok(Demotion::default()),
+            Some(FollowState::Demoting | FollowState::Promoting) | None => {}
         }
         session.set_fenced(true)?;
         self.group.set_catch_up(None);
         self.group.unsettle();
         session.demote(seal)
     }
+}
+
+/// True if the region's own log has everything up to a seal.
+fn has_sealed(session: &Session, log: &LogIdentity, seal: FollowPosition) -> Result<bool> {
+    Ok(session.log_identity()? == *log && session.log_tail_position()? >= seal.position)
 }
 
 fn refused<T>(detail: &str) -> Result<T> {

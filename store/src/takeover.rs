@@ -210,6 +210,19 @@ impl Session {
         }
     }
 
+    /// The log of an owner becomes that of its partition since another view: its positions are those
+    /// of another incarnation.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn continue_partition(&self, view: u64) -> Result<()> {
+        if self.member.log_identity()?.origin == view {
+            Ok(())
+        } else {
+            self.begin_incarnation(view)
+        }
+    }
+
     fn begin_incarnation(&self, view: u64) -> Result<()> {
         // An incarnation has one origin.
         self.member.set_log_origin(0)?;

@@ -28,7 +28,6 @@ pub(super) const FIRST_NAMESPACE: &str = "nearstate.cluster";
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyTask {
-    Store(MemberRecord),
     Fence(bool),
     Serve(ViewNumber),
     StopServing,
@@ -173,8 +172,7 @@ impl CopyShared {
             CopyTask::Serve(_) => *later == CopyTask::StopServing,
             CopyTask::Follow { .. } => *later == CopyTask::StopFollowing,
             CopyTask::Fence(_) => matches!(later, CopyTask::Fence(_)),
-            CopyTask::Store(_)
-            | CopyTask::StopServing
+            CopyTask::StopServing
             | CopyTask::StopFollowing
             | CopyTask::Freeze(_)
             | CopyTask::Promote { .. }
@@ -187,11 +185,6 @@ impl CopyShared {
 
     fn carry_out(&self, task: &CopyTask) -> Result<()> {
         match task {
-            CopyTask::Store(record) => {
-                let evicting = record.evicting.map_or(0, |host| host.0);
-                let acted = (record.revision.0, evicting);
-                self.copy.store_record(record.view.0, Some(acted))
-            }
             CopyTask::Fence(is_fenced) => self.copy.set_fenced(*is_fenced),
             CopyTask::Serve(view) => self.copy.serve(view.0),
             CopyTask::StopServing => {

@@ -1,6 +1,6 @@
 //! The driver: the thread that keeps the leases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, ClusterState, Command, CopyState, Effects, FollowStart, FollowerAcknowledgement,
-    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, LogPosition, MemberRole,
-    Monotonic, OwnerMessage, PartitionId, ViewNumber,
+    GroupPhase, GroupState, Host, HostEffect, HostId, HostInput, LogPosition, MemberRecord,
+    MemberRole, Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 use nearstate_store::{NamespaceRules, Region, ReplicationPolicy, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
@@ -190,6 +190,12 @@ impl ClusterDriver {
     pub fn members(&self, partition: PartitionId) -> Vec<FollowerStats> {
         let copy = self.copies.get(&partition);
         copy.map_or_else(Vec::new, |copy| copy.copy.members())
+    }
+
+    /// The position up to which the log of an owned partition is replicated; 0 if it is not known.
+    pub fn replicated(&self, partition: PartitionId) -> u64 {
+        let state = self.copies.get(&partition).map(|copy| copy.copy.state());
+        state.and_then(Result::ok).map_or(0, |state| state.replicated)
     }
 
     /// The view and the owner of each partition, as far as this host knows them.
@@ -427,13 +433,33 @@ impl Driver {
 
     fn carry_out(&mut self) {
         let effects: Vec<HostEffect> = self.effects.drain().collect();
+        let mut failed = BTreeSet::new();
         for effect in effects {
-            self.carry_out_one(effect);
+            match effect {
+                // What follows rests on it, above all a proposal: it is stored before.
+                HostEffect::Store { partition, record } => {
+                    if let Err(error) = self.store(partition, record) {
+                        let reason = error.to_string();
+                        self.notice(&ClusterNotice::Failed { partition, reason });
+                        failed.insert(partition);
+                    }
+                }
+                effect if failed.contains(&effect.partition()) => {}
+                effect => self.carry_out_one(effect),
+            }
         }
+    }
+
+    fn store(&self, partition: PartitionId, record: MemberRecord) -> Result<()> {
+        let Some((copy, _)) = self.copies.get(&partition) else { return Ok(()) };
+        let evicting = record.evicting.map_or(0, |host| host.0);
+        let acted = Some((record.revision.0, evicting));
+        copy.shared.copy.store_record(record.view.0, acted)
     }
 
     fn carry_out_one(&mut self, effect: HostEffect) {
         match effect {
+            HostEffect::Store { .. } => invariant!("a record is stored before what follows"),
             HostEffect::Propose(command) => self.engine.propose(command.encode()),
             HostEffect::Event(event) => self.notice(&ClusterNotice::Event(event)),
             HostEffect::SetReplicated { partition, position } => {
@@ -455,7 +481,6 @@ impl Driver {
                     Ok(())
                 });
             }
-            HostEffect::Store { partition, record } => self.add(partition, CopyTask::Store(record)),
             HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
             HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),
             HostEffect::Serve { partition, view } => self.add(partition, CopyTask::Serve(view)),

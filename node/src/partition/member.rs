@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result};
 use nearstate_store::Region;
@@ -15,6 +15,10 @@ use crate::peer::{ClientTls, FollowConfig, FollowEvent};
 
 /// The longest sleep of the thread between two looks.
 const LOOK_MAX: Duration = Duration::from_millis(100);
+
+/// A target that has failed is followed again after this time, unless the driver names another one.
+/// A full heap or a damaged message may be gone by then.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +102,7 @@ impl MemberThread {
     }
 
     /// The next target, with the number of the change. `None`: it is over.
-    fn next(&self, done: u64) -> Option<(OwnerTarget, u64)> {
+    fn next(&self, done: Option<u64>) -> Option<(OwnerTarget, u64)> {
         let mut wanted = self.wanted();
         wanted.is_busy = false;
         self.changed.notify_all();
@@ -106,12 +110,23 @@ impl MemberThread {
             if wanted.is_over {
                 return None;
             }
-            if wanted.change != done
+            if Some(wanted.change) != done
                 && let Some(target) = wanted.target.clone()
             {
                 wanted.is_busy = true;
                 return Some((target, wanted.change));
             }
+            wanted = self.wait(wanted);
+        }
+    }
+
+    /// After a target has failed: waits for another one, or until it may be tried again.
+    fn pause(&self, change: u64) {
+        let mut wanted = self.wanted();
+        wanted.is_busy = false;
+        self.changed.notify_all();
+        let since = Instant::now();
+        while wanted.change == change && !wanted.is_over && since.elapsed() < RETRY_AFTER {
             wanted = self.wait(wanted);
         }
     }
@@ -130,10 +145,13 @@ pub(super) fn start(
 ) -> Result<JoinHandle<()>> {
     let (member, region, group) = (Arc::clone(member), region.clone(), Arc::clone(group));
     let run = move || {
-        let mut done = 0;
+        let mut done = None;
         while let Some((target, change)) = member.next(done) {
-            done = change;
-            follow_target(&member, (&region, &group), (&target, change));
+            done = Some(change);
+            if !follow_target(&member, (&region, &group), (&target, change)) {
+                member.pause(change);
+                done = None;
+            }
         }
     };
     std::thread::Builder::new().name("ns-member".to_owned()).spawn(run).map_err(|error| {
@@ -142,11 +160,12 @@ pub(super) fn start(
     })
 }
 
+/// False if it has failed.
 fn follow_target(
     member: &MemberThread,
     (region, group): (&Region, &PartitionGroup),
     (target, change): (&OwnerTarget, u64),
-) {
+) -> bool {
     let view = target.view;
     let mut on_event = |event: &FollowEvent<'_>| match event {
         FollowEvent::Disconnected { reason, .. } => {
@@ -163,7 +182,11 @@ fn follow_target(
         is_over: &|| !member.is_current(change),
     };
     let followed = follow_as(region, &mut config, Some(Membership { group, view }));
-    if let Err(error) = followed {
-        group.tell(PartitionInput::FollowFailed { view, reason: error.to_string() });
+    match followed {
+        Ok(_) => true,
+        Err(error) => {
+            group.tell(PartitionInput::FollowFailed { view, reason: error.to_string() });
+            false
+        }
     }
 }

@@ -47,6 +47,10 @@ pub(crate) struct KeptLog {
     bytes: usize,
 }
 
+fn is_removal(message: &KeptMessage) -> bool {
+    matches!(message.message(), Ok(Message::Removed { .. }))
+}
+
 fn refused(error: &nearstate_wire::WireError) -> Error {
     Error::BadArgument { detail: error.to_string() }
 }
@@ -143,7 +147,7 @@ impl KeptLog {
                 }
             }
             KeptItem::Namespace { number, message } => {
-                if matches!(message.message(), Ok(Message::Removed { .. })) {
+                if is_removal(&message) {
                     self.namespaces.remove(&number);
                 } else {
                     self.namespaces.insert(number, message);
@@ -162,12 +166,79 @@ impl KeptLog {
                 ))
     }
 
-    /// The messages for a member at this place: the namespaces, and the entries behind it.
-    pub(crate) fn behind(&self, position: u64) -> impl Iterator<Item = &KeptMessage> {
-        let is_sent = move |item: &&KeptItem| match item {
-            KeptItem::Entry { place, .. } => place.position > position,
-            KeptItem::Namespace { .. } => true,
+    /// The messages for a member at this place: the namespaces that exist there, and what follows.
+    /// It may have been further than the first item: a namespace that was removed and created
+    /// again before its place must not be announced as the old one, or its records are discarded.
+    pub(crate) fn behind(&self, position: u64) -> Vec<&KeptMessage> {
+        let is_at_or_before = |item: &KeptItem| match item {
+            KeptItem::Entry { place, .. } => place.position <= position,
+            KeptItem::Namespace { .. } => false,
         };
-        self.namespaces.values().chain(self.items.iter().filter(is_sent).map(KeptItem::message))
+        let first = self.items.iter().rposition(is_at_or_before).map_or(0, |last| last + 1);
+        let mut namespaces: BTreeMap<u32, &KeptMessage> =
+            self.namespaces.iter().map(|(number, message)| (*number, message)).collect();
+        for item in self.items.iter().take(first) {
+            match item {
+                KeptItem::Namespace { number, message } if is_removal(message) => {
+                    namespaces.remove(number);
+                }
+                KeptItem::Namespace { number, message } => {
+                    namespaces.insert(*number, message);
+                }
+                KeptItem::Entry { .. } => {}
+            }
+        }
+        let later = self.items.iter().skip(first).map(KeptItem::message);
+        namespaces.into_values().chain(later).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearstate_wire::{EntryMessage, NamespaceKind, NamespaceMessage};
+
+    use super::*;
+
+    fn entry(position: u64) -> Message<'static> {
+        Message::Entry(EntryMessage { position, check: position, time_ms: 0, records: Vec::new() })
+    }
+
+    fn namespace(number: u32) -> Message<'static> {
+        Message::Namespace(NamespaceMessage {
+            number,
+            kind: NamespaceKind::Value,
+            stamp: 0,
+            name: "sessions",
+            commits_wait: false,
+            tags: Vec::new(),
+        })
+    }
+
+    fn told(kept: &KeptLog, position: u64) -> Vec<String> {
+        let name = |message: &KeptMessage| match message.message().unwrap() {
+            Message::Namespace(namespace) => format!("namespace {}", namespace.number),
+            Message::Removed { number } => format!("removed {number}"),
+            Message::Entry(entry) => format!("entry {}", entry.position),
+            other => panic!("{other:?} is not kept"),
+        };
+        kept.behind(position).into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_member_behind_a_removal_is_not_told_of_the_namespace_before_it() {
+        let mut kept = KeptLog::default();
+        kept.push(&namespace(5)).unwrap();
+        kept.begin_at(FollowPosition { position: 10, check: 10 });
+        kept.push(&entry(11)).unwrap();
+        kept.push(&Message::Removed { number: 5 }).unwrap();
+        kept.push(&namespace(7)).unwrap();
+        for position in 12..=14 {
+            kept.push(&entry(position)).unwrap();
+        }
+        assert_eq!(told(&kept, 13), ["namespace 7", "entry 14"]);
+        let all = ["namespace 5", "entry 11", "removed 5", "namespace 7", "entry 12", "entry 13"];
+        assert_eq!(told(&kept, 10)[..6], all);
+        kept.trim(12);
+        assert_eq!(told(&kept, 12), ["namespace 7", "entry 13", "entry 14"]);
     }
 }

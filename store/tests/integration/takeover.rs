@@ -293,6 +293,8 @@ fn views_and_evictions_survive_and_never_fall() {
     assert_eq!(session.see_view(7).unwrap(), 7);
     assert_eq!(session.see_view(5).unwrap(), 7);
     assert!(session.see_view(1 << 48).is_err());
+    session.set_evicting(Some((9, 0))).unwrap();
+    assert_eq!(session.evicting().unwrap(), Some((9, 0)), "no member, but the revision counts");
     session.set_evicting(Some((9, 3))).unwrap();
     assert!(session.set_evicting(Some((1 << 32, 3))).is_err());
     assert!(!session.is_bound(*b"0123456789abcdef").unwrap());

@@ -6,12 +6,12 @@ mod operator;
 mod facts;
 mod clients;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearstate_cluster::PartitionId;
 use nearstate_membership::{EtcdEngine, RaftConfig, RaftEngine};
@@ -46,6 +46,9 @@ use page::ClusterPage;
 
 /// Messages to the main thread that wait. It takes them at once, but while it starts a node.
 const MESSAGES_MAX: usize = 4096;
+
+/// How often the node of an owned partition that could not start is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The bytes of the region of a host without a copy. Only the node of its pages uses it.
 const WITNESS_BYTES: u64 = 64 << 20;
@@ -185,7 +188,22 @@ impl ClusterHost<'_> {
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
     fn serve_partitions(&self, running: &RunningHost, received: &Receiver<Message>) {
         let mut services: BTreeMap<PartitionId, PartitionService> = BTreeMap::new();
-        while let Ok(message) = received.recv() {
+        // Those whose node could not start: an address was in use, or descriptors were.
+        let mut unserved: BTreeSet<PartitionId> = BTreeSet::new();
+        loop {
+            let message = match received.recv_timeout(RETRY_AFTER) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => {
+                    for partition in std::mem::take(&mut unserved) {
+                        match self.try_service(running, partition) {
+                            Some(service) => drop(services.insert(partition, service)),
+                            None => _ = unserved.insert(partition),
+                        }
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             match message {
                 Message::Signal(SIGHUP) => self.reload(running),
                 Message::Signal(signal) => {
@@ -193,23 +211,14 @@ impl ClusterHost<'_> {
                     break;
                 }
                 Message::Owned(partition) if !services.contains_key(&partition) => {
-                    let copy = running.copies.iter().find(|copy| copy.partition.id == partition);
-                    let Some(copy) = copy else { continue };
-                    let started = self.start_service(running, copy);
-                    let reason = started.as_ref().err().map(ToString::to_string);
-                    running.report.facts.set_unserved(partition, reason);
-                    match started {
-                        Ok(service) => drop(services.insert(partition, service)),
-                        Err(error) => {
-                            let name = &copy.partition.name;
-                            let fields: &log::LogFields<'_> =
-                                &[("partition", name), ("reason", &error)];
-                            log::emit(log::CLUSTER_CLIENTS_FAILED, fields);
-                        }
+                    match self.try_service(running, partition) {
+                        Some(service) => drop(services.insert(partition, service)),
+                        None => _ = unserved.insert(partition),
                     }
                 }
                 Message::Owned(_) => {}
                 Message::Released(partition) => {
+                    unserved.remove(&partition);
                     running.report.facts.set_unserved(partition, None);
                     if let Some(service) = services.remove(&partition) {
                         service.stop();
@@ -220,6 +229,23 @@ impl ClusterHost<'_> {
         for service in services.into_values() {
             service.stop();
         }
+    }
+
+    /// Starts the node of an owned partition; `None` if that fails.
+    fn try_service(
+        &self,
+        running: &RunningHost,
+        partition: PartitionId,
+    ) -> Option<PartitionService> {
+        let copy = running.copies.iter().find(|copy| copy.partition.id == partition)?;
+        let started = self.start_service(running, copy);
+        let reason = started.as_ref().err().map(ToString::to_string);
+        running.report.facts.set_unserved(partition, reason);
+        if let Err(error) = &started {
+            let name = &copy.partition.name;
+            log::emit(log::CLUSTER_CLIENTS_FAILED, &[("partition", name), ("reason", error)]);
+        }
+        started.ok()
     }
 
     fn reload(&self, running: &RunningHost) {

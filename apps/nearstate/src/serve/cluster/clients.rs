@@ -19,7 +19,14 @@ pub(super) struct ListedMembers {
 
 impl ReplicaSource for ListedMembers {
     fn replicas(&self) -> Vec<Replica> {
-        peers::replicas(self.driver.members(self.partition))
+        // A member may have what does not count yet, because it is not full or was evicted: it
+        // shows only what is replicated.
+        let mut replicas = peers::replicas(self.driver.members(self.partition));
+        let replicated = self.driver.replicated(self.partition);
+        for replica in &mut replicas {
+            replica.position = replica.position.min(replicated);
+        }
+        replicas
     }
 }
 
