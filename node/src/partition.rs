@@ -324,7 +324,7 @@ impl Partition {
         match session.following()? {
             None if known.is_some_and(|takeover| takeover.own.origin == view) => return Ok(known),
             // The owner of the log itself, by an accepted loss: everything that was sealed is here.
-            None if has_sealed(&session, &log, place)? => {
+            None if has_sealed(&session, view, (log, place.position))? => {
                 session.continue_partition(view)?;
                 session.bind(self.group.cluster_id)?;
                 return Ok(None);
@@ -438,9 +438,12 @@ impl Partition {
     }
 }
 
-/// True if the region's own log has everything up to a seal.
-fn has_sealed(session: &Session, log: &LogIdentity, seal: FollowPosition) -> Result<bool> {
-    Ok(session.log_identity()? == *log && session.log_tail_position()? >= seal.position)
+/// True if the region's own log has everything up to a seal of it, or has gone on from there in this
+/// view.
+fn has_sealed(session: &Session, view: u64, (log, seal): (LogIdentity, u64)) -> Result<bool> {
+    let own = session.log_identity()?;
+    let is_it = own == log || (own.region, own.origin) == (log.region, view);
+    Ok(is_it && session.log_tail_position()? >= seal)
 }
 
 fn refused<T>(detail: &str) -> Result<T> {

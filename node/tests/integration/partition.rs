@@ -401,3 +401,68 @@ fn a_namespace_is_replicated_from_its_first_write_and_members_stay_full() {
     }
     replicate(1, &mut owner, &mut [&mut one, &mut other]);
 }
+
+#[test]
+fn a_copy_that_may_have_too_much_is_discarded_and_joins_again() {
+    let [mut owner, mut outdated, other] = group("outdated");
+    drop(other);
+    outdated.partition.demote(1, None).unwrap();
+    let following = outdated.partition.state().unwrap().following.unwrap();
+    assert_eq!(following.state, FollowState::Joining);
+    assert!(contents(&outdated.session()).is_empty());
+    let before = joins(&outdated);
+    outdated.follow(1, &owner, false);
+    until(1, &mut [&mut owner, &mut outdated], |hosts| has_all(hosts[0], hosts[1]));
+    assert_eq!(joins(&outdated), before + 1);
+}
+
+#[test]
+fn an_excluded_owner_may_own_again_with_what_it_has() {
+    let [mut owner, one, mut other] = group("again");
+    drop(one);
+    let before = contents(&owner.session());
+    other.partition.stop_following();
+    let (log, place) = owner.frozen(2);
+    assert_eq!(log.origin, 1);
+    owner.take_inputs(1);
+    owner.partition.promote(2, Some((log, place))).unwrap();
+    owner.own(2, Some((log, place)));
+    assert_eq!(owner.partition.state().unwrap().own.origin, 2);
+    assert_eq!(contents(&owner.session()), before);
+    put(&owner.session(), 500..510);
+    // It is another log: whatever a member had behind that place is gone.
+    other.partition.demote(2, None).unwrap();
+    other.follow(2, &owner, true);
+    until(2, &mut [&mut owner, &mut other], |hosts| has_all(hosts[0], hosts[1]));
+}
+
+#[test]
+fn a_copy_that_could_not_follow_tries_again() {
+    let (mut owner, member) = (TestHost::new("retry-a"), TestHost::new("retry-b"));
+    put(&owner.session(), 0..10);
+    owner.own(1, None);
+    // A namespace of that name has records of this host: nothing can be followed into it.
+    member.session().bind(CLUSTER).unwrap();
+    put(&member.session(), 0..1);
+    let address = &owner.address();
+    let target = FollowTarget { view: 1, address, clients: None, discards: false };
+    member.partition.follow(&target).unwrap();
+    let failed = |input: &PartitionInput| matches!(input, PartitionInput::FollowFailed { .. });
+    let end = lease_clock() + WAIT_MAX;
+    while !failed(&member.inputs.recv_timeout(WAIT_MAX).unwrap()) {
+        assert!(lease_clock() < end, "it follows");
+    }
+    let session = member.session();
+    session.delete(ue(&session), &0_u64.to_le_bytes()).unwrap();
+    drop(session);
+    let end = lease_clock() + WAIT_MAX;
+    while !has_all(&owner, &member) {
+        assert!(lease_clock() < end, "it does not follow");
+        owner.take_inputs(1);
+        while let Ok(input) = member.inputs.recv_timeout(Duration::from_millis(1)) {
+            if let PartitionInput::PositionReceived { view, stamp, .. } = input {
+                member.partition.answer(view, stamp);
+            }
+        }
+    }
+}
