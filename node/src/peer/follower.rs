@@ -197,7 +197,8 @@ impl FollowPace {
                 connect_max: (member.group.lease / 3).min(CONNECT_MAX),
                 silence_max: (member.group.lease * 2).min(SILENCE_MAX),
                 retry_min: MEMBER_LOOK_INTERVAL,
-                retry_max: member.group.lease,
+                // A new owner that promotes its copy has no lease before its members connect.
+                retry_max: member.group.lease / 8,
             },
         }
     }

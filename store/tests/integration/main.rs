@@ -25,6 +25,7 @@ mod contention;
 mod counters;
 mod fixture;
 mod follow;
+mod followers;
 mod for_update;
 mod full_region;
 mod scattered_memory;

@@ -1,0 +1,67 @@
+//! Several followers of one region, and several namespaces of one promotion.
+
+use nearstate_store::{FeedItem, FeedStep, WhenFull};
+
+use crate::follow::{Host, change, contents, deliver, mixed, run, start};
+
+#[test]
+fn a_promotion_takes_one_generation_of_versions_whatever_the_number_of_namespaces() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let names = ["one", "two", "three"];
+    for name in names {
+        let namespace = source.namespace(name, &mixed()).unwrap();
+        source.stream(namespace, WhenFull::Refuse).unwrap();
+        source.put(namespace, b"k", b"v").unwrap();
+    }
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    drop((feed, follower));
+    copy.promote(false).unwrap();
+    // `generation:12 | changes:30`, see spec/region.md.
+    let generations = names.map(|name| {
+        let namespace = copy.namespace(name, &mixed()).unwrap();
+        copy.put(namespace, b"new", b"v").unwrap() >> 30
+    });
+    assert_eq!(generations, [1, 1, 1]);
+}
+
+#[test]
+fn a_follower_whose_acknowledgement_comes_late_gets_every_entry_that_another_one_has() {
+    let [host, ahead, behind] = [0; 3].map(|_| Host::new());
+    let [source, first, second] =
+        [&host, &ahead, &behind].map(|host| host.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    (0..50).for_each(|number| change(&source, ns, number));
+    for copy in [&first, &second] {
+        let mut follower = copy.follow().unwrap();
+        let mut feed = start(&source, &mut follower, copy);
+        run(&source, &mut feed, &mut follower);
+    }
+    (50..100).for_each(|number| change(&source, ns, number));
+    // The second one applies these entries. Its acknowledgement is still in flight.
+    let mut follower = second.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &second);
+    let mut applied = 0;
+    while feed
+        .step(true, &mut |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied))
+        .unwrap()
+        == FeedStep::More
+    {}
+    drop(follower);
+    (100..150).for_each(|number| change(&source, ns, number));
+    // The first one gets all of them, and the log forgets them: the second one does not count.
+    let mut other_follower = first.follow().unwrap();
+    let mut other = start(&source, &mut other_follower, &first);
+    run(&source, &mut other, &mut other_follower);
+    feed.note_acknowledged(applied).unwrap();
+    drop(feed);
+    // Its process has ended, and another one connects.
+    let mut follower = second.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &second);
+    run(&source, &mut feed, &mut follower);
+    let mirrored = second.namespace("ue", &mixed()).unwrap();
+    assert_eq!(contents(&second, mirrored), contents(&source, ns));
+}
