@@ -235,8 +235,16 @@ impl ConsensusEngine for EtcdEngine {
     }
 
     fn initialize(&self, voters: &BTreeSet<u64>) -> Result<()> {
+        // An attempt without an answer may have created it: then the next one finds it.
         let created = self.wait(PROPOSAL_MAX, async {
-            self.shared.client.lock().await.create(voters).await.map_err(unavailable)
+            let mut is_unanswered = false;
+            loop {
+                match self.shared.client.lock().await.create(voters).await {
+                    Ok(created) => return Ok(created || is_unanswered),
+                    Err(_) => is_unanswered = true,
+                }
+                sleep(self.shared.config.heartbeat()).await;
+            }
         })?;
         self.shared.changed.notify_one();
         if created {

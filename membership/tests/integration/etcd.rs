@@ -128,13 +128,18 @@ fn etcd_orders_the_commands_of_all_hosts_and_loses_none_with_a_member_or_a_host(
             });
         }
     });
-    let first = cluster.hosts[&1].until_lines(30);
-    assert_eq!(first.lines().collect::<BTreeSet<_>>().len(), 30, "{first}");
+    let has_all = |text: &str| text.lines().collect::<BTreeSet<_>>().len() == 30;
+    let first = cluster.hosts[&1].until(|text, _| has_all(text));
     for id in 2..=3 {
-        assert_eq!(cluster.hosts[&id].until_lines(30), first);
+        let text = cluster.hosts[&id].until(|text, _| has_all(text));
+        assert!(text.starts_with(&first) || first.starts_with(&text), "{text}");
+    }
+    // A command whose answer came too late was proposed again, so there may be more.
+    while cluster.hosts[&3].engine.status().voters != voters {
+        std::thread::yield_now();
     }
     let status = cluster.hosts[&3].engine.status();
-    assert_eq!((status.voters, status.applied, status.leader), (voters, 30, Some(3)));
+    assert!(status.applied >= 30 && status.leader == Some(3), "{status:?}");
     assert_eq!(cluster.hosts[&1].engine.report_of(2, LONG).unwrap(), "report of 2");
     // A member of etcd and a host are lost. Each member is the first endpoint of no other host.
     etcd.kill(0);
