@@ -1,8 +1,8 @@
 //! One client connection: parses requests, executes them, and writes replies and messages.
 
+mod task;
 mod held;
 mod prefetch;
-mod task;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};

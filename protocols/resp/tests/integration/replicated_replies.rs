@@ -101,7 +101,9 @@ fn replies_wait_for_their_commits_while_the_core_serves_others() {
         &["SADD {sessions},set a b c"],
     ] {
         let before = session.log_tail_position().unwrap();
-        commands.iter().for_each(|command| send(&mut waiting, command));
+        for command in commands {
+            send(&mut waiting, command);
+        }
         if commands.len() > 1 {
             // Read with what follows them or before it.
             expect(&mut waiting, "+OK|+QUEUED|+QUEUED|");
