@@ -59,7 +59,7 @@ pub use heap::cell::{
 };
 pub use index::batch::{BucketLine, Probe};
 pub use index::bucket::is_record_version;
-pub use index::known_slot::KnownSlot;
+pub use index::known_slot::{KnownSlot, WriteTarget};
 pub use index::lookup::{LookupResult, ReadToken, hash};
 pub use inspect::{Inspection, MemberEntry};
 pub use layout::Corruption;
@@ -89,6 +89,6 @@ pub use txn::fill::PendingCell;
 pub use txn::plan::{
     CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess, UsageChanges,
 };
-pub use txn::publish::{WriteDecision, WriteOutcome, WriteTarget};
+pub use txn::publish::{WriteDecision, WriteOutcome};
 pub use txn::single_logged::{LogRequest, LoggedOutcome};
 pub use usage::{NamespaceLimits, NamespaceUsage};

@@ -135,8 +135,8 @@ pub struct Member {
     pub(crate) wanted_units: Private<u64>,
     /// The free units when moving records made no room for the last time.
     pub(crate) vain_units: Private<u64>,
-    /// How the chunks were filled when a background evacuation could move nothing, or 0; and for how
-    /// many looks at it that counts.
+    /// How the chunks were filled when a background evacuation could move nothing, or 0; and for
+    /// how many looks at it that counts.
     pub(crate) settled_heap: Private<(u64, u32)>,
     /// The chunks that evacuations for the current operation have emptied as far as possible.
     pub(crate) tried_chunks: RefCell<Vec<u64>>,

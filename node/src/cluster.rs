@@ -11,6 +11,7 @@
 //! another partition is busy.
 
 mod driver;
+mod published;
 mod copy_thread;
 mod inbox;
 mod lag;

@@ -438,8 +438,8 @@ impl Partition {
     }
 }
 
-/// True if the region's own log has everything up to a seal of it, or has gone on from there in this
-/// view.
+/// True if the region's own log has everything up to a seal of it, or has gone on from there in
+/// this view.
 fn has_sealed(session: &Session, view: u64, (log, seal): (LogIdentity, u64)) -> Result<bool> {
     let own = session.log_identity()?;
     let is_it = own == log || (own.region, own.origin) == (log.region, view);

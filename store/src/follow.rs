@@ -23,7 +23,7 @@ use nearstate_memory::{
 use nearstate_model::{Error, Result};
 
 use crate::feed::{FollowedNamespace, FollowedRecord};
-use crate::follow::change::{ChangedRecord, Decoded};
+use crate::follow::change::{ChangedRecord, Decoded, not_a_copy};
 use crate::index::schema::TagSchema;
 use crate::log::entry::StreamedChange;
 use crate::session::{Namespace, Schema, Session};
@@ -65,16 +65,6 @@ impl Drop for Follower<'_> {
 /// Records that a follower discards in one transaction. Each may have 64 tag values and the limit
 /// of a transaction is 4,096 records, index records included.
 const DISCARDED_AT_ONCE: usize = 32;
-
-fn not_a_copy(key: &[u8], version: u64, base: u64) -> Error {
-    let key = String::from_utf8_lossy(key);
-    Error::Damaged {
-        detail: format!(
-            "record {key:?} has version {version}, and the change from the source replaces version \
-             {base}: this region is not a copy of it. Start the follower with --discard"
-        ),
-    }
-}
 
 impl Session {
     /// Refuses a write of a namespace that belongs to another host.

@@ -210,8 +210,8 @@ impl Session {
         }
     }
 
-    /// The log of an owner becomes that of its partition since another view: its positions are those
-    /// of another incarnation.
+    /// The log of an owner becomes that of its partition since another view: its positions are
+    /// those of another incarnation.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

@@ -194,8 +194,8 @@ fn run_one(root: &Path, suite: &Suite, mut print: impl FnMut(&str)) -> SuiteOutp
     if !is_done {
         let minutes = SILENCE_MAX.as_secs() / 60;
         print(&format!(
-            "FAIL  nothing was printed for {minutes} minutes, so the suite was ended: look above for \
-             tests that have been running for over 60 seconds, in {}",
+            "FAIL  nothing was printed for {minutes} minutes, so the suite was ended: look above \
+             for tests that have been running for over 60 seconds, in {}",
             output.running
         ));
     }

@@ -18,6 +18,27 @@ pub enum KnownSlot {
     Probed(ReadToken),
 }
 
+/// The key of a record, and what its reader knows about it.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteTarget<'k> {
+    /// Hash of the key.
+    pub hash: u64,
+    /// The key.
+    pub key: &'k [u8],
+    /// What is known about its slot.
+    pub known: KnownSlot,
+    /// The version of the record after the write, which another host has given; 0: the next one.
+    pub version_imposed: u64,
+}
+
+impl<'k> WriteTarget<'k> {
+    /// A record that gets its next version.
+    #[inline]
+    pub const fn new(hash: u64, key: &'k [u8], known: KnownSlot) -> Self {
+        Self { hash, key, known, version_imposed: 0 }
+    }
+}
+
 impl Member {
     /// As [`Member::probe_slot`], for a batch of writes whose buckets were prefetched.
     #[inline]

@@ -3,12 +3,12 @@
 use nearstate_model::invariant;
 
 use crate::index::bucket::{entry, hash_tag};
-use crate::index::known_slot::KnownSlot;
+use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::ReadToken;
 use crate::layout::namespace_flags;
 use crate::txn::events::TxnEvents;
 use crate::txn::fill::PendingCell;
-use crate::txn::publish::{SlotLookup, WriteTarget};
+use crate::txn::publish::SlotLookup;
 
 /// A condition that must hold for a transaction to commit.
 #[derive(Clone, Copy, Debug)]

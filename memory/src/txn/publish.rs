@@ -9,7 +9,7 @@ use crate::index::bucket::{
     LAST, WORDS, at_of, control, depth_of, entry, entry_tag, hash_tag, is_intent, is_link,
     is_version, link, load, next_version, publish, stamp_of, units_of, version_count,
 };
-use crate::index::known_slot::KnownSlot;
+use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
@@ -40,27 +40,6 @@ pub struct WriteOutcome {
     pub version_before: Option<u64>,
     /// Version of the record after, if one was published.
     pub version_after: Option<u64>,
-}
-
-/// The key of a record, and what its reader knows about it.
-#[derive(Clone, Copy, Debug)]
-pub struct WriteTarget<'k> {
-    /// Hash of the key.
-    pub hash: u64,
-    /// The key.
-    pub key: &'k [u8],
-    /// What is known about its slot.
-    pub known: KnownSlot,
-    /// The version of the record after the write, which another host has given; 0: the next one.
-    pub version_imposed: u64,
-}
-
-impl<'k> WriteTarget<'k> {
-    /// A record that gets its next version.
-    #[inline]
-    pub const fn new(hash: u64, key: &'k [u8], known: KnownSlot) -> Self {
-        Self { hash, key, known, version_imposed: 0 }
-    }
 }
 
 /// The slot of a key in a locked bucket, or the place for a new one.

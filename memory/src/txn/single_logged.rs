@@ -9,6 +9,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell};
 use crate::index::bucket::{abort, decide, depth_of, is_link, load, units_of};
 use crate::index::intent::{LINE_LOCK, LINE_SLOT, POSITION, STATUS, TxnCell, kinds};
+use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{find_bucket, link_slot};
 use crate::layout::{LINE, namespace_flags};
 use crate::log::log_words;
@@ -19,9 +20,7 @@ use crate::region::linear_hash::step;
 use crate::txn::fill::PendingCell;
 use crate::txn::finish::{abandon, finish, undo, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
-use crate::txn::publish::{
-    CROWDED_ENTRIES, WriteDecision, WriteOutcome, WriteTarget, locate_target, replaced,
-};
+use crate::txn::publish::{CROWDED_ENTRIES, WriteDecision, WriteOutcome, locate_target, replaced};
 
 /// A change with such a position retires a cell more than it holds. Each of them is a cache miss.
 const RELEASE_MORE_EVERY: u64 = 4;
@@ -216,7 +215,7 @@ impl Member {
         }
         let is_insert = access.entry_at == 0;
         if is_insert && self.make_room(access, 1)? {
-            let known = crate::index::known_slot::KnownSlot::Unknown;
+            let known = KnownSlot::Unknown;
             access.set_slot(locate_target(map, access.lock_at, WriteTarget { known, ..target })?);
         }
         self.seal_version(access)?;

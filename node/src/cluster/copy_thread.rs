@@ -12,7 +12,9 @@ use nearstate_cluster::{
     ViewNumber,
 };
 use nearstate_model::{Error, Result};
-use nearstate_store::{FollowPosition, FollowState, Following, Kind, LogIdentity, Region, Schema};
+use nearstate_store::{
+    FollowPosition, FollowState, Following, Kind, LogIdentity, Region, Schema, lease_clock,
+};
 
 use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
 
@@ -289,7 +291,11 @@ fn copy_state(state: &PartitionState) -> CopyState {
     }
 }
 
-pub(super) fn monotonic(time: Duration) -> Monotonic {
+pub(super) fn now() -> Monotonic {
+    monotonic(lease_clock())
+}
+
+fn monotonic(time: Duration) -> Monotonic {
     Monotonic(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 

@@ -1,7 +1,7 @@
 //! How a follower writes one change into its transaction.
 
 use nearstate_memory::Corruption;
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use crate::log::entry::StreamedChange;
 use crate::record::members::Members;
@@ -130,5 +130,16 @@ impl ChangedRecord<'_, '_, '_> {
         let Some(meta) = meta else { return Ok(()) };
         let meta = Decoded::of(meta)?;
         self.txn.set_metadata(self.namespace, self.key, meta.metadata()).map(drop)
+    }
+}
+
+/// A change that replaces another version than the copy has.
+pub(super) fn not_a_copy(key: &[u8], version: u64, base: u64) -> Error {
+    let key = String::from_utf8_lossy(key);
+    Error::Damaged {
+        detail: format!(
+            "record {key:?} has version {version}, and the change from the source replaces version \
+             {base}: this region is not a copy of it. Start the follower with --discard"
+        ),
     }
 }

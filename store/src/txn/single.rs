@@ -141,8 +141,8 @@ impl Session {
     /// # Errors
     /// `WrongKind` in a namespace of values, `BadName`, `TooManyBlocks`, `KeyTooLarge`,
     /// `ValueTooLarge`, `Full`, `Stalled`, `Damaged`, `Forked`, `Deadline` (other sessions change
-    /// the record all the time); nothing was changed then. In a namespace that is watched, logged or
-    /// has limits, and of a new record in one that has tags, also as [`Session::put`].
+    /// the record all the time); nothing was changed then. In a namespace that is watched, logged
+    /// or has limits, and of a new record in one that has tags, also as [`Session::put`].
     pub fn patch(
         &self,
         namespace: Namespace,

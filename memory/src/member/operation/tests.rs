@@ -10,7 +10,7 @@ use crate::crash::{POINTS, injected_panic};
 use crate::fixture::TestRegionPath;
 use crate::heap::cell::{CellHeader, CellKind};
 use crate::heap::held::give_up_log;
-use crate::index::known_slot::KnownSlot;
+use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{LookupResult, hash};
 use crate::layout::{CATALOG_SPLIT, catalog_at, namespace_flags};
 use crate::log::entry::log_mark;
@@ -22,7 +22,7 @@ use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
 use crate::txn::fill::PendingCell;
 use crate::txn::plan::{CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess};
-use crate::txn::publish::{WriteDecision, WriteTarget};
+use crate::txn::publish::WriteDecision;
 use crate::txn::single_logged::{LogRequest, LoggedOutcome};
 use crate::usage::NamespaceLimits;
 

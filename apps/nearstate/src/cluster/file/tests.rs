@@ -1,0 +1,100 @@
+//! Cluster files with mistakes, and one without.
+
+use super::*;
+
+pub(crate) const GOOD: &str = r#"
+[cluster]
+name = "east"
+copies = 3
+
+[[host]]
+id = 1
+name = "a"
+peer = "127.0.0.1:7001"
+membership = "127.0.0.1:7101"
+[[host]]
+id = 2
+name = "b"
+peer = "127.0.0.1:7002"
+membership = "127.0.0.1:7102"
+clients = "127.0.0.2"
+[[host]]
+id = 3
+name = "c"
+peer = "127.0.0.1:7003"
+membership = "127.0.0.1:7103"
+clients = "127.0.0.3"
+
+[[partition]]
+id = 1
+name = "amf"
+group = ["a", "b", "c"]
+port = 6379
+"#;
+
+#[test]
+fn a_file_with_defaults_is_complete() {
+    let file = ClusterFile::parse(GOOD).unwrap();
+    assert_eq!(file.lease, Duration::from_millis(300));
+    assert_eq!(file.voters(), BTreeSet::from([1, 2, 3]));
+    let (host, partition) = (file.host("b").unwrap(), &file.partitions[0]);
+    let region = file.region_file(host, partition);
+    assert_eq!(region, Path::new("/dev/shm/nearstate-east-b-amf"));
+    assert_eq!(file.directory(host), Path::new("/var/lib/nearstate/east-b"));
+    assert!(file.host("d").unwrap_err().to_string().contains("it has a, b, c"));
+}
+
+/// A host with the name of another one.
+const FOURTH: &str = "[[host]]\nid = 4\nname = \"a\"\npeer = \"127.0.0.1:7004\"\n\
+                      membership = \"127.0.0.1:7104\"\n[[partition]]";
+
+#[test]
+fn namespaces_have_the_policy_of_the_first_list_that_matches() {
+    let lists = "copies = 3\nnamespaces = [\"ue*\"]\nreplicated = [\"*session*\"]\n\
+                 local = [\"cache*\"]";
+    let file = ClusterFile::parse(&GOOD.replacen("copies = 3", lists, 1)).unwrap();
+    for (name, policy) in [
+        ("ue", ReplicationPolicy::Async),
+        ("ue-sessions", ReplicationPolicy::Replicated),
+        ("cache-of-sessions", ReplicationPolicy::Local),
+        ("other", ReplicationPolicy::Local),
+    ] {
+        assert_eq!(file.namespaces.policy_for(name), policy, "{name}");
+    }
+    let default = ClusterFile::parse(GOOD).unwrap().namespaces;
+    assert_eq!(default.policy_for("any"), ReplicationPolicy::Async);
+}
+
+#[test]
+fn each_mistake_has_its_own_error() {
+    let long = format!("copies = 3\nreplicated = [\"{}\"]", "x".repeat(950));
+    for (from, to, error) in [
+        ("\"a\", \"b\", \"c\"", "\"a\", \"b\", \"d\"", "names host \"d\", which is unknown"),
+        ("id = 2", "id = 1", "two hosts have the number 1"),
+        ("[[partition]]", FOURTH, "two hosts have the name \"a\""),
+        ("copies = 3", "copies = 4", "4 copies are configured, but only 3 hosts"),
+        ("copies = 3", "copies = 2", "has 3 hosts, but 2 copies are configured"),
+        (", \"c\"]", "]", "has 2 hosts, but 3 copies are configured"),
+        ("copies = 3", "copies = 3\nacknowledgements = 1", "at least 2"),
+        ("copies = 3", "copies = 3\nlease = \"10ms\"", "outside 300 to 10000 ms"),
+        ("copies = 3", "copies = 3\nelection = \"290ms\"", "does not end within a lease"),
+        ("copies = 3", "copies = 3\nengine = \"zoo\"", "unknown engine \"zoo\""),
+        ("copies = 3", "copies = 3\nengine = \"etcd\"", "requires [etcd] with endpoints"),
+        ("[[partition]]", "[etcd]\nendpoints = []\n[[partition]]", "cluster.engine is \"raft\""),
+        ("copies = 3", "copies = 3\nregions = \"x\"", "is not an absolute path"),
+        ("copies = 3", "copies = 3\nlocal = [\"\"]", "is no pattern of a namespace's name"),
+        ("copies = 3", &long, "and a region has room for 936"),
+        ("copies = 3", "copies = 3\nlaese = \"1s\"", "line 5: unknown field `laese`"),
+        ("127.0.0.1:7102", "127.0.0.1:7001", "is the address of"),
+        ("127.0.0.1:7102", "10.0.0.1:7102", "without certificates: add [tls]"),
+        ("name = \"east\"", "name = \"\"", "of the cluster: expected 1 to 16"),
+        ("name = \"amf\"", "name = \"a/b\"", "of a partition: expected letters"),
+        ("port = 6379", "port = 99999", "line 28"),
+        ("port = 6379", "port = 6379\ntls_port = 6379", "is the address of"),
+        ("port = 6379", "port = 6379\nregion_max = \"many\"", "region_max"),
+    ] {
+        assert!(GOOD.contains(from), "{from}");
+        let refused = ClusterFile::parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+        assert!(refused.contains(error), "{to}: {refused:?} does not say {error:?}");
+    }
+}
