@@ -17,6 +17,7 @@ const TABLE: &str = "verification/instructions/instructions.txt";
 
 /// The programs, and the arguments with which cargo builds each.
 const REGION: (&str, &[&str]) = ("instructions-region", &["--no-default-features"]);
+const FOLLOWER: (&str, &[&str]) = ("instructions-follower", &["--no-default-features"]);
 const NUMA: (&str, &[&str]) = ("instructions-numa", &["--no-default-features"]);
 const RESP: (&str, &[&str]) = ("instructions-resp", &[]);
 
@@ -43,7 +44,7 @@ pub(crate) fn in_table(root: &Path, operation: &str) -> Result<f64, String> {
 
 /// The command: every operation. With `--write` the table gets the counts.
 pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
-    let programs = [REGION, NUMA, RESP];
+    let programs = [REGION, FOLLOWER, NUMA, RESP];
     match words {
         [] => {
             let (findings, seen) = compare(root, &programs)?;

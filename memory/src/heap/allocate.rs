@@ -298,7 +298,8 @@ impl Member {
 
     /// Frees some cells of a queue that is too long. Never while the undo record names an
     /// operation: recovery must find the retired cells where they were put.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every write")]
     pub(crate) fn trim_queue(&self, arena: &Arena<'_>, class: u8) -> Result<()> {
         debug_assert!(self.is_in_operation(), "another member may be taking cells");
         self.pressure.set(self.pressure.get() + 1);

@@ -71,6 +71,7 @@ impl Member {
     /// # Errors
     /// As [`Member::write_target`]; `Behind`, `TransactionTooLarge`: the log has no room. Nothing
     /// was changed then.
+    #[inline(never)]
     pub fn write_logged(
         &self,
         table: &IndexTable,

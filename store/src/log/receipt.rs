@@ -163,7 +163,18 @@ impl Session {
         Receipt { position }
     }
 
+    /// Behind a write: waits if it was logged and must be replicated. `before`: the position of the
+    /// last commit before it.
+    #[inline]
+    pub(crate) fn when_replicated<T>(&self, before: u64, outcome: T) -> Result<T> {
+        if self.last_position.get() != before {
+            self.wait_for_commit()?;
+        }
+        Ok(outcome)
+    }
+
     /// Behind a commit of a logged namespace, without a pin.
+    #[cold]
     pub(crate) fn wait_for_commit(&self) -> Result<()> {
         let WaitRule { wait, limit } = self.commit_wait.get();
         let receipt = match wait {

@@ -1,5 +1,6 @@
 //! Read-modify-write of one record, as a procedure does with the context of a UE.
 
+use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Cell, IndexTable, KnownSlot, PendingCell, ReadToken, WriteTarget};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::VALUE_BYTES_MAX;
@@ -140,14 +141,19 @@ impl RecordForUpdate<'_> {
         if !self.namespace.kind.has(Form::Value) {
             return Err(wrong_kind(self.namespace.kind, "put a value", "patch its blocks"));
         }
-        if let Some(flags) = self.direct(NEEDS_TXN)? {
+        if let Some(flags) = FlagCheck::of_direct(self.place(), NEEDS_TXN, self.flags()?) {
+            let before = self.session.last_position.get();
             let written = self.session.member.with_reserve(|| {
                 let lookup = self.key_lookup(Form::Value);
                 let draft = self.session.draft(lookup, &[], value, &[])?;
-                self.publish(draft, flags)
+                if flags.log_mark == 0 {
+                    self.publish::<false>(draft, flags)
+                } else {
+                    self.publish::<true>(draft, flags)
+                }
             })?;
             if let Some(outcome) = written {
-                return Ok(outcome);
+                return self.session.when_replicated(before, outcome);
             }
         }
         self.put_in_txn(value)
@@ -164,23 +170,57 @@ impl RecordForUpdate<'_> {
         if self.view.form() != Form::Blocks {
             return Err(other_form(self.view.form()));
         }
-        let direct = self.direct(CHANGES_NEED_TXN)?.filter(|_| !self.view.is_divided());
-        if let Some(flags) = direct {
-            let written = self.session.member.with_reserve(|| {
-                let lookup = self.key_lookup(Form::Blocks);
-                let mut splice = Splice::default();
-                let draft = if names.splice(self.record_blocks(), changes, &mut splice) {
-                    self.session.draft_spliced(lookup, self.cell, &splice, None)?
-                } else {
-                    self.patched(lookup, names, changes)?
-                };
-                self.publish(draft, flags)
-            })?;
-            if let Some(outcome) = written {
-                return Ok(outcome);
+        let flags = self.flags()?;
+        if flags & (CHANGES_NEED_TXN | namespace_flags::LOGGED) == 0 {
+            // Known here, so that nothing of the log is on the path of a plain update.
+            let plain = FlagCheck::of_plain(self.place(), CHANGES_NEED_TXN);
+            return match self.patch_checked::<false>(plain, names, changes)? {
+                Some(outcome) => Ok(outcome),
+                None => self.patch_in_txn(names, changes),
+            };
+        }
+        self.patch_logged(flags, names, changes)
+    }
+
+    /// A patch in a namespace that is logged, or that needs a transaction.
+    #[inline(never)]
+    fn patch_logged(
+        &self,
+        flags: u64,
+        names: &BlockLayout,
+        changes: &[(usize, &[u8])],
+    ) -> Result<Outcome> {
+        if let Some(flags) = FlagCheck::of_direct(self.place(), CHANGES_NEED_TXN, flags) {
+            let before = self.session.last_position.get();
+            if let Some(outcome) = self.patch_checked::<true>(flags, names, changes)? {
+                return self.session.when_replicated(before, outcome);
             }
         }
         self.patch_in_txn(names, changes)
+    }
+
+    /// `None` if the write needs a transaction.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the two uses need different parts of it")]
+    fn patch_checked<const IS_LOGGED: bool>(
+        &self,
+        flags: FlagCheck<'_>,
+        names: &BlockLayout,
+        changes: &[(usize, &[u8])],
+    ) -> Result<Option<Outcome>> {
+        if self.view.is_divided() {
+            return Ok(None);
+        }
+        self.session.member.with_reserve(|| {
+            let lookup = self.key_lookup(Form::Blocks);
+            let mut splice = Splice::default();
+            let draft = if names.splice(self.record_blocks(), changes, &mut splice) {
+                self.session.draft_spliced(lookup, self.cell, &splice, None)?
+            } else {
+                self.patched(lookup, names, changes)?
+            };
+            self.publish::<IS_LOGGED>(draft, flags)
+        })
     }
 
     /// The draft of a patch that changes the layout of the record.
@@ -200,11 +240,14 @@ impl RecordForUpdate<'_> {
         }
     }
 
-    /// What a direct write checks; `None` if it needs a transaction, for one of these flags.
     #[inline]
-    fn direct(&self, mask: u64) -> Result<Option<FlagCheck<'_>>> {
-        let flags = self.session.member.namespace_flags(self.namespace.index)?;
-        Ok(FlagCheck::of_direct((self.table, self.namespace.index), mask, flags))
+    fn flags(&self) -> Result<u64> {
+        self.session.member.namespace_flags(self.namespace.index)
+    }
+
+    #[inline]
+    const fn place(&self) -> (&IndexTable, u32) {
+        (self.table, self.namespace.index)
     }
 
     #[inline]
@@ -214,20 +257,26 @@ impl RecordForUpdate<'_> {
 
     /// Publishes a draft if the record has not changed; `None` if the write needs a transaction:
     /// the namespace needs them now, or an evacuation has moved the record.
-    #[inline]
-    fn publish(&self, draft: PendingCell, flags: FlagCheck<'_>) -> Result<Option<Outcome>> {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "most uses know whether the write is logged")]
+    fn publish<const IS_LOGGED: bool>(
+        &self,
+        draft: PendingCell,
+        flags: FlagCheck<'_>,
+    ) -> Result<Option<Outcome>> {
         invariant!(self.seen.at == self.cell.at(), "the token of a record names its cell");
         let target = WriteTarget::new(self.hash, self.key, KnownSlot::Read(self.seen));
         let mut current = None;
-        let written = self.session.write_single(flags, target, Some(draft), |record| {
-            // The pin prevents reuse of the cell, so the same offset is the same version.
-            let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
-                && !(self.cell.has_meta() && is_past_cell(self.cell)?);
-            if !is_same {
-                current = present(record)?.map(|cell| cell.version());
-            }
-            Ok(is_same)
-        })?;
+        let written =
+            self.session.write_known::<IS_LOGGED>(flags, target, Some(draft), |record| {
+                // The pin prevents reuse of the cell, so the same offset is the same version.
+                let is_same = record.is_some_and(|cell| cell.at() == self.seen.at)
+                    && !(self.cell.has_meta() && is_past_cell(self.cell)?);
+                if !is_same {
+                    current = present(record)?.map(|cell| cell.version());
+                }
+                Ok(is_same)
+            })?;
         Ok(match written {
             SingleWrite::Made { version } => Some(Outcome::Done { version }),
             // An evacuation has moved the record to another cell: a transaction finds it.

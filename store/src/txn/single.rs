@@ -54,9 +54,10 @@ impl Session {
         value: &[u8],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
+        let before = self.last_position.get();
         let direct = || self.put_direct(namespace, (lookup, probed), value, condition);
         if let Some(outcome) = self.member.with_reserve(direct)? {
-            return Ok(outcome);
+            return self.when_replicated(before, outcome);
         }
         let key = lookup.key;
         self.change_in_txn(namespace, key, condition, |txn| txn.put(namespace, key, value))
@@ -122,8 +123,9 @@ impl Session {
         condition: Condition<'_>,
     ) -> Result<Outcome> {
         // In a namespace that is logged, a deletion takes a cell of the log.
+        let before = self.last_position.get();
         match self.member.with_reserve(|| self.delete_direct(namespace, key, condition))? {
-            Some(outcome) => Ok(outcome),
+            Some(outcome) => self.when_replicated(before, outcome),
             None if namespace.kind() == Kind::Counters => {
                 self.delete_counted(namespace, key, condition)
             }
@@ -150,9 +152,10 @@ impl Session {
         changes: &[BlockChange<'_>],
         condition: Condition<'_>,
     ) -> Result<Outcome> {
+        let before = self.last_position.get();
         let direct = || self.patch_direct(namespace, key, changes, condition);
         if let Some(outcome) = self.member.with_reserve(direct)? {
-            return Ok(outcome);
+            return self.when_replicated(before, outcome);
         }
         self.change_in_txn(namespace, key, condition, |txn| txn.patch(namespace, key, changes))
     }

@@ -94,6 +94,12 @@ pub(crate) struct FlagCheck<'t> {
 }
 
 impl<'t> FlagCheck<'t> {
+    /// That of a write in a namespace that has none of the flags in `mask` and is not logged.
+    #[inline]
+    pub(crate) const fn of_plain((table, namespace): (&'t IndexTable, u32), mask: u64) -> Self {
+        Self { table, namespace, mask: mask | namespace_flags::LOGGED, expected: 0, log_mark: 0 }
+    }
+
     /// That of a write that needs a transaction if one of the flags in `mask` is set, given the
     /// flags of the namespace; `None` if it needs one.
     #[inline]
@@ -106,8 +112,7 @@ impl<'t> FlagCheck<'t> {
             return None;
         }
         Some(if flags & namespace_flags::LOGGED == 0 {
-            let mask = mask | namespace_flags::LOGGED;
-            Self { table, namespace, mask, expected: 0, log_mark: 0 }
+            Self::of_plain((table, namespace), mask)
         } else {
             // The log depends on other flags too.
             let log_mark = log_mark(namespace, 0, false);
@@ -116,7 +121,7 @@ impl<'t> FlagCheck<'t> {
     }
 }
 
-/// The result of [`Session::write_single`].
+/// The result of [`Session::write_known`].
 #[derive(Debug)]
 pub(crate) enum SingleWrite {
     /// The change was made. The version of the new record, or of the removed one; 0 if there was
@@ -138,8 +143,9 @@ impl Session {
     ///
     /// # Errors
     /// `Stalled`, `Full`, `Damaged`; nothing was changed then.
-    #[inline]
-    pub(crate) fn write_single(
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call would cost 3 % of a put")]
+    pub(crate) fn write_known<const IS_LOGGED: bool>(
         &self,
         flags: FlagCheck<'_>,
         target: WriteTarget<'_>,
@@ -150,26 +156,28 @@ impl Session {
         debug_assert!(target.hash == self.hash(target.key), "a write goes to its key's bucket");
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let (mut refusal, mut is_fenced) = (None, false);
-        let choose = |record: Option<Cell<'_>>| {
-            flags.table.keep_namespace(flags.namespace)?;
-            if flags.log_mark != 0 && self.is_fenced_off()? {
-                (refusal, is_fenced) = (Some(SingleWrite::Unsettled), true);
-            } else if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
-                refusal = Some(SingleWrite::Unsettled);
-            } else if !is_expected(record)? {
-                refusal = Some(SingleWrite::Refused);
-            }
-            Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
-        };
-        let changed = if flags.log_mark == 0 {
-            self.member.write_target(flags.table, target, draft, choose)?
+        debug_assert!(IS_LOGGED == (flags.log_mark != 0), "the caller knows whether it is logged");
+        let changed = if !IS_LOGGED {
+            self.member.write_target(flags.table, target, draft, |record| {
+                refusal = self.refusal(&flags, record, is_expected)?;
+                Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
+            })?
         } else {
             let log = LogRequest { mark: flags.log_mark, flags: flags.expected };
-            match self.member.write_logged(flags.table, target, draft, log, choose)? {
+            let done = self.member.write_logged(flags.table, target, draft, log, |record| {
+                is_fenced = self.is_fenced_off()?;
+                let kept = Some(SingleWrite::Unsettled);
+                refusal = if is_fenced { kept } else { self.refusal(&flags, record, is_expected)? };
+                Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
+            })?;
+            match done {
                 LoggedOutcome::PassedOver => return Ok(SingleWrite::Unsettled),
                 LoggedOutcome::Done { outcome, position } => {
                     if position != 0 {
                         self.last_position.set(position);
+                        if flags.expected & namespace_flags::REPLICATED != 0 {
+                            self.owed_position.set(position);
+                        }
                     }
                     outcome
                 }
@@ -195,6 +203,40 @@ impl Session {
         Ok(SingleWrite::Made { version })
     }
 
+    /// As [`Session::write_known`], for a caller that does not know whether the write is logged.
+    ///
+    /// # Errors
+    /// As [`Session::write_known`].
+    pub(crate) fn write_single(
+        &self,
+        flags: FlagCheck<'_>,
+        target: WriteTarget<'_>,
+        draft: Option<PendingCell>,
+        is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
+    ) -> Result<SingleWrite> {
+        if flags.log_mark == 0 {
+            self.write_known::<false>(flags, target, draft, is_expected)
+        } else {
+            self.write_known::<true>(flags, target, draft, is_expected)
+        }
+    }
+
+    /// Under the lock of the bucket: why a record is not written.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call would cost 3 % of a put")]
+    fn refusal(
+        &self,
+        flags: &FlagCheck<'_>,
+        record: Option<Cell<'_>>,
+        is_expected: impl FnOnce(Option<Cell<'_>>) -> Result<bool>,
+    ) -> Result<Option<SingleWrite>> {
+        flags.table.keep_namespace(flags.namespace)?;
+        if self.member.namespace_flags(flags.namespace)? & flags.mask != flags.expected {
+            return Ok(Some(SingleWrite::Unsettled));
+        }
+        Ok(if is_expected(record)? { None } else { Some(SingleWrite::Refused) })
+    }
+
     /// Puts a record without a transaction; `None` if the namespace needs one. If the record was
     /// seen, `probed` is what is known about its slot.
     #[inline]
@@ -215,7 +257,39 @@ impl Session {
         }
         let flags = self.member.namespace_flags(namespace.index)?;
         let place = (lookup.table, namespace.index);
-        let Some(flags) = FlagCheck::of_direct(place, NEEDS_TXN, flags) else { return Ok(None) };
+        if flags & (NEEDS_TXN | namespace_flags::LOGGED) == 0 {
+            // Known here, so that nothing of the log is on the path of a plain put.
+            let plain = FlagCheck::of_plain(place, NEEDS_TXN);
+            return self.put_checked::<false>(plain, (lookup, probed), value, condition);
+        }
+        match FlagCheck::of_direct(place, NEEDS_TXN, flags) {
+            Some(flags) => self.put_logged(flags, (lookup, probed), value, condition),
+            None => Ok(None),
+        }
+    }
+
+    /// A put in a namespace that is logged.
+    #[inline(never)]
+    fn put_logged(
+        &self,
+        flags: FlagCheck<'_>,
+        known: (KeyLookup<'_>, KnownSlot),
+        value: &[u8],
+        condition: Condition<'_>,
+    ) -> Result<Option<Outcome>> {
+        self.put_checked::<true>(flags, known, value, condition)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the two uses need different parts of it")]
+    fn put_checked<const IS_LOGGED: bool>(
+        &self,
+        flags: FlagCheck<'_>,
+        (lookup, probed): (KeyLookup<'_>, KnownSlot),
+        value: &[u8],
+        condition: Condition<'_>,
+    ) -> Result<Option<Outcome>> {
+        let key = lookup.key;
         if !lookup.is_seen {
             self.member.prefetch_bucket(lookup.table, lookup.hash);
         }
@@ -223,7 +297,7 @@ impl Session {
         let known = if lookup.is_seen { probed } else { known };
         let target = WriteTarget::new(lookup.hash, key, known);
         let mut current = None;
-        let written = self.write_single(flags, target, Some(draft), |record| {
+        let written = self.write_known::<IS_LOGGED>(flags, target, Some(draft), |record| {
             let is_expected = condition.holds(record)?;
             if !is_expected {
                 current = present(record)?.map(|cell| cell.version());

@@ -9,8 +9,8 @@ use nearstate_instructions::{
     MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
 };
 use nearstate_store::{
-    BlockChange, BlockLayout, Condition, FeedItem, FeedStep, FollowPosition, Follower, Kind,
-    LogFeed, LogIdentity, Metadata, Namespace, Region, Schema, Session, TagSchema, View, WhenFull,
+    BlockChange, BlockLayout, Condition, Kind, Metadata, Namespace, Region, Schema, Session,
+    TagSchema, View, WhenFull,
 };
 
 const OPERATIONS: &[MeasuredOperation] = &[
@@ -31,8 +31,6 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("logged-update", 8000, logged_update),
     ("read-modify-write", 8000, read_modify_write),
     ("tagged-insert", 1000, tagged_insert),
-    ("applied-put", 4000, applied_put),
-    ("applied-tagged-insert", 1000, applied_tagged_insert),
     ("tagged-delete", 1000, tagged_delete),
 ];
 
@@ -349,75 +347,6 @@ fn read_modify_write(times: u64) -> MeasuredResult {
             txn.put(values, &key, &value)
         })?;
         Ok(())
-    })
-}
-
-/// Applies the entries of the log of one region to another one, until none is left.
-fn apply_all(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) -> MeasuredResult {
-    loop {
-        let mut applied = 0;
-        let step = feed.step(true, &mut |item: FeedItem<'_>| match item {
-            FeedItem::Namespace(namespace) => follower.namespace(&namespace),
-            FeedItem::Removed { number } => follower.remove_namespace(number),
-            FeedItem::Record(record) => follower.apply_joining(&record),
-            FeedItem::Joined(place) => follower.complete(place),
-            FeedItem::Entry { place, records, .. } => {
-                follower.apply(&records)?;
-                applied = place.position;
-                follower.set_position(place)
-            }
-        })?;
-        match step {
-            FeedStep::More if applied == 0 => {}
-            FeedStep::More => feed.acknowledged(applied)?,
-            FeedStep::Idle { position } => return Ok(feed.acknowledged(position)?),
-            FeedStep::Lost => return Err("the log has lost entries".into()),
-        }
-    }
-}
-
-/// Measures a follower: what reads the log, and what applies an entry. `write` makes the entries
-/// of one round.
-fn applied(
-    loaded: &Loaded,
-    namespace: Namespace,
-    mut write: impl FnMut() -> MeasuredResult,
-) -> MeasuredResult {
-    let (region, _folder) = new_region()?;
-    let (source, copy) = (loaded.region.session()?, region.session()?);
-    loaded.session.stream(namespace, WhenFull::Refuse)?;
-    let mut follower = copy.follow()?;
-    let (mut feed, _) = source.log_feed(LogIdentity::default(), FollowPosition::default())?;
-    follower.begin(source.log_identity()?)?;
-    for _ in 0..4 {
-        apply_all(&mut feed, &mut follower)?;
-        let end = source.log_tail_position()?;
-        source.acknowledge_to(end)?;
-        source.release_to(end)?;
-        write()?;
-    }
-    measured(1, |_| apply_all(&mut feed, &mut follower))
-}
-
-/// Puts that replace records, applied by a follower, with the reading of its log.
-fn applied_put(times: u64) -> MeasuredResult {
-    let mut loaded = Loaded::new()?;
-    let values = loaded.values;
-    let keys: Vec<_> = (0..times).map(|_| loaded.next_key()).collect();
-    applied(&loaded, values, || {
-        Ok(keys.iter().try_for_each(|key| loaded.session.put(values, key, &VALUE).map(drop))?)
-    })
-}
-
-/// Inserts of records with three tags, two of them unique, applied by a follower.
-fn applied_tagged_insert(times: u64) -> MeasuredResult {
-    let loaded = Loaded::new()?;
-    let tagged = loaded.tagged()?;
-    let mut round = 0;
-    applied(&loaded, tagged, || {
-        round += 1;
-        let numbers = round * times..(round + 1) * times;
-        numbers.into_iter().try_for_each(|number| loaded.insert_tagged(tagged, number))
     })
 }
 

@@ -1,0 +1,105 @@
+//! What a follower does with the entries of a log: regions of 1,000 records with keys of 20 bytes
+//! and values of 1,000. A program of its own, so that what it calls does not change what the
+//! compiler inlines into the operations on a region.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use nearstate_instructions::{
+    MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
+};
+use nearstate_store::{
+    FeedItem, FeedStep, FollowPosition, Follower, LogFeed, LogIdentity, Metadata, Namespace,
+    Region, Schema, Session, TagSchema, WhenFull,
+};
+
+const OPERATIONS: &[MeasuredOperation] =
+    &[("applied-put", 4000, applied_put), ("applied-tagged-insert", 1000, applied_tagged_insert)];
+
+fn main() -> ExitCode {
+    run(OPERATIONS)
+}
+
+/// Applies the entries of the log of one region to another one, until none is left.
+fn apply_all(feed: &mut LogFeed<'_>, follower: &mut Follower<'_>) -> MeasuredResult {
+    loop {
+        let mut applied = 0;
+        let step = feed.step(true, &mut |item: FeedItem<'_>| match item {
+            FeedItem::Namespace(namespace) => follower.namespace(&namespace),
+            FeedItem::Removed { number } => follower.remove_namespace(number),
+            FeedItem::Record(record) => follower.apply_joining(&record),
+            FeedItem::Joined(place) => follower.complete(place),
+            FeedItem::Entry { place, records, .. } => {
+                follower.apply(&records)?;
+                applied = place.position;
+                follower.set_position(place)
+            }
+        })?;
+        match step {
+            FeedStep::More if applied == 0 => {}
+            FeedStep::More => feed.acknowledged(applied)?,
+            FeedStep::Idle { position } => return Ok(feed.acknowledged(position)?),
+            FeedStep::Lost => return Err("the log has lost entries".into()),
+        }
+    }
+}
+
+/// Measures a follower: what reads the log, and what applies an entry. `write` makes the entries
+/// of one round.
+fn applied(
+    (region, session): (&Region, &Session),
+    namespace: Namespace,
+    mut write: impl FnMut() -> MeasuredResult,
+) -> MeasuredResult {
+    let (backup, _folder) = new_region()?;
+    let (source, copy) = (region.session()?, backup.session()?);
+    session.stream(namespace, WhenFull::Refuse)?;
+    let mut follower = copy.follow()?;
+    let (mut feed, _) = source.log_feed(LogIdentity::default(), FollowPosition::default())?;
+    follower.begin(source.log_identity()?)?;
+    for _ in 0..4 {
+        apply_all(&mut feed, &mut follower)?;
+        let end = source.log_tail_position()?;
+        source.acknowledge_to(end)?;
+        source.release_to(end)?;
+        write()?;
+    }
+    measured(1, |_| apply_all(&mut feed, &mut follower))
+}
+
+/// Puts that replace records, applied by a follower, with the reading of its log.
+fn applied_put(times: u64) -> MeasuredResult {
+    let (region, _folder) = new_region()?;
+    let session = region.session()?;
+    let values = session.namespace("values", &Schema::default())?;
+    applied((&region, &session), values, || {
+        let mut numbers = (0..times).map(|number| number * 7919 % RECORDS);
+        Ok(numbers.try_for_each(|number| session.put(values, &key(number), &VALUE).map(drop))?)
+    })
+}
+
+/// Inserts of records with three tags, two of them unique, applied by a follower.
+fn applied_tagged_insert(times: u64) -> MeasuredResult {
+    let (region, _folder) = new_region()?;
+    let session = region.session()?;
+    let tag = |name: &str, is_unique| TagSchema {
+        name: name.to_owned(),
+        is_unique,
+        ..TagSchema::default()
+    };
+    let tags = vec![tag("guti", true), tag("ip", true), tag("cell", false)];
+    let tagged = session.namespace("tagged", &Schema { tags, ..Schema::default() })?;
+    let mut round = 0;
+    applied((&region, &session), tagged, || {
+        round += 1;
+        for number in round * times..(round + 1) * times {
+            let (guti, ip) = (number.to_le_bytes(), (number ^ 0xffff_ffff).to_le_bytes());
+            let tags: &[(&str, &[u8])] = &[("guti", &guti), ("ip", &ip), ("cell", b"c1")];
+            let metadata = Metadata { tags, ..Metadata::default() };
+            session
+                .transact(|txn| txn.put_with_metadata(tagged, &key(number), &VALUE, metadata))?;
+        }
+        Ok(())
+    })
+}
