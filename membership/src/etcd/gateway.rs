@@ -78,12 +78,17 @@ pub struct EtcdSettings {
     pub tls: Option<ClientTls>,
 }
 
+/// How often the time for a reply is doubled.
+const DOUBLINGS_MAX: u32 = 3;
+
 /// The way to etcd.
 pub(super) struct Gateway {
     settings: EtcdSettings,
     /// The endpoint that is used, or tried next.
     at: usize,
     connection: Option<GatewayConnection>,
+    /// Calls that failed since the last reply.
+    failures: u32,
 }
 
 /// A connection. Its task ends when this is dropped.
@@ -101,7 +106,7 @@ impl Drop for GatewayConnection {
 impl Gateway {
     /// Begins with one of the endpoints.
     pub(super) fn new(settings: EtcdSettings, at: usize) -> Self {
-        Self { settings, at, connection: None }
+        Self { settings, at, connection: None, failures: 0 }
     }
 
     async fn connect(&self) -> io::Result<GatewayConnection> {
@@ -142,7 +147,9 @@ impl Gateway {
         Err(io::Error::other(format!("etcd answers with status {}", reply.status())))
     }
 
-    /// Sends a request and returns its reply. After a failure the next endpoint is used.
+    /// Sends a request and returns its reply. After a failure the next endpoint is used, and waited
+    /// for twice as long, up to eight times: an etcd that is slow, because its disk or its machine
+    /// is, must answer some time.
     pub(super) async fn call(
         &mut self,
         path: &str,
@@ -155,11 +162,14 @@ impl Gateway {
             let body = body.map_err(io::Error::other)?.to_bytes();
             Ok(serde_json::from_slice(&body)?)
         };
-        let done = timeout(max, exchange).await;
+        let patience = max * (1 << self.failures.min(DOUBLINGS_MAX));
+        let done = timeout(patience, exchange).await;
         let done = done.unwrap_or_else(|_| Err(io::Error::other("etcd does not answer in time")));
         if done.is_err() {
-            self.connection = None;
-            self.at = self.at.wrapping_add(1);
+            self.close();
+            self.failures += 1;
+        } else {
+            self.failures = 0;
         }
         done
     }

@@ -66,14 +66,24 @@ impl RaftConfig {
         (self.election / 8).max(Duration::from_millis(1))
     }
 
-    /// Openraft waits for its upper bound and then for a random time between both bounds. So a
-    /// third and two thirds give one to four thirds of the wanted time.
+    /// How long this host waits for a leader before it stands for election: one to four thirds of
+    /// the election time, another time for each host. Openraft draws a random time once for each
+    /// process: two hosts with nearly the same one would stand at the same time, and divide the
+    /// votes, at each loss of a leader.
+    pub(crate) fn patience(&self) -> Duration {
+        let place = self.members.range(..self.host).count();
+        let places = self.members.len().max(1);
+        self.election + self.election * place as u32 / (3 * places as u32)
+    }
+
+    /// Openraft waits for its upper bound and then for a random time between both bounds.
     pub(crate) fn openraft(&self) -> Result<openraft::Config> {
         let ms = u64::try_from(self.election.as_millis()).unwrap_or(u64::MAX);
+        let half = u64::try_from(self.patience().as_millis() / 2).unwrap_or(u64::MAX).max(3);
         let config = openraft::Config {
             cluster_name: self.cluster.clone(),
-            election_timeout_min: (ms / 3).max(2),
-            election_timeout_max: (ms * 2 / 3).max(4),
+            election_timeout_min: half - 1,
+            election_timeout_max: half + 1,
             heartbeat_interval: u64::try_from(self.heartbeat().as_millis()).unwrap_or(u64::MAX),
             install_snapshot_timeout: ms * 4,
             max_payload_entries: ENTRIES_SENT_MAX,
@@ -87,5 +97,42 @@ impl RaftConfig {
         config.validate().map_err(|error| Error::BadArgument {
             detail: format!("an election time-out of {ms} ms is not possible ({error})"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(host: u64, hosts: u64) -> RaftConfig {
+        let member = |number: u64| {
+            let address = SocketAddr::from(([127, 0, 0, 1], 7000));
+            (number, RaftMember { name: format!("h{number}"), address })
+        };
+        RaftConfig {
+            cluster: "c".to_owned(),
+            host,
+            members: (1..=hosts).map(member).collect(),
+            directory: PathBuf::new(),
+            election: Duration::from_millis(150),
+            tls: None,
+            machine: Arc::new(|| unreachable!("no engine is started")),
+            report: Arc::new(String::new),
+            on_refused: |_, _| {},
+        }
+    }
+
+    #[test]
+    fn no_two_hosts_stand_for_election_at_the_same_time() {
+        for hosts in [1, 2, 3, 5] {
+            let bounds: Vec<(u64, u64)> = (1..=hosts)
+                .map(|number| host(number, hosts).openraft().unwrap())
+                .map(|config| (config.election_timeout_min, config.election_timeout_max))
+                .map(|(min, max)| (min + max, 2 * max - 1))
+                .collect();
+            assert!(bounds.iter().all(|(first, last)| *first >= 148 && *last <= 202), "{bounds:?}");
+            let apart = |pair: &[(u64, u64)]| pair[0].1 + 5 < pair[1].0;
+            assert!(bounds.windows(2).all(apart), "{bounds:?}");
+        }
     }
 }

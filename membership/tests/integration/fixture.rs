@@ -11,7 +11,7 @@ use nearstate_model::Result;
 use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, StateMachine};
 
 /// No step of a test takes longer, unless it fails.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Attempts to listen at the port of a host that starts again.
 const BIND_TRIES_MAX: u32 = 500;

@@ -157,12 +157,7 @@ impl Session {
         let wanted = if draft.is_some() { WriteDecision::Publish } else { WriteDecision::Remove };
         let (mut refusal, mut is_fenced) = (None, false);
         debug_assert!(IS_LOGGED == (flags.log_mark != 0), "the caller knows whether it is logged");
-        let changed = if !IS_LOGGED {
-            self.member.write_target(flags.table, target, draft, |record| {
-                refusal = self.refusal(&flags, record, is_expected)?;
-                Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
-            })?
-        } else {
+        let changed = if IS_LOGGED {
             let log = LogRequest { mark: flags.log_mark, flags: flags.expected };
             let done = self.member.write_logged(flags.table, target, draft, log, |record| {
                 is_fenced = self.is_fenced_off()?;
@@ -182,6 +177,11 @@ impl Session {
                     outcome
                 }
             }
+        } else {
+            self.member.write_target(flags.table, target, draft, |record| {
+                refusal = self.refusal(&flags, record, is_expected)?;
+                Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })
+            })?
         };
         if is_fenced {
             return Err(self.fenced(flags.namespace)?);

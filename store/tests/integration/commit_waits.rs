@@ -122,13 +122,13 @@ fn a_commit_that_a_fail_over_discards_is_lost_for_those_that_wait() {
     let session = host.region.session().unwrap();
     own(&session);
     let sessions = replicated(&session);
+    let before = session.log_tail_position().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let session = host.region.session().unwrap();
             session.set_commit_wait(CommitWait::ByNamespace, LONG);
             session.put(sessions, b"k", b"v")
         });
-        let before = session.log_tail_position().unwrap();
         while session.get(sessions, b"k").unwrap().is_none() {
             std::thread::yield_now();
         }
