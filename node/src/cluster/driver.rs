@@ -432,17 +432,18 @@ impl Driver {
         let effects: Vec<HostEffect> = self.effects.drain().collect();
         let mut failed = BTreeSet::new();
         for effect in effects {
-            match effect {
-                // What follows rests on it, above all a proposal: it is stored before.
-                HostEffect::Store { partition, record } => {
-                    if let Err(error) = self.store(partition, record) {
-                        let reason = error.to_string();
-                        self.notice(&ClusterNotice::Failed { partition, reason });
-                        failed.insert(partition);
-                    }
+            if failed.contains(&effect.partition()) {
+                continue;
+            }
+            // What follows rests on it, above all a proposal: it is stored before.
+            if let HostEffect::Store { partition, record } = effect {
+                if let Err(error) = self.store(partition, record) {
+                    let reason = error.to_string();
+                    self.notice(&ClusterNotice::Failed { partition, reason });
+                    failed.insert(partition);
                 }
-                effect if failed.contains(&effect.partition()) => {}
-                effect => self.carry_out_one(effect),
+            } else {
+                self.carry_out_one(effect);
             }
         }
     }

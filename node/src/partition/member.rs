@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::Region;
+use nearstate_store::{Region, lease_clock};
 
 use crate::peer::applier::Membership;
 use crate::peer::follower::follow_as;
@@ -125,8 +125,8 @@ impl MemberThread {
         let mut wanted = self.wanted();
         wanted.is_busy = false;
         self.changed.notify_all();
-        let since = Instant::now();
-        while wanted.change == change && !wanted.is_over && since.elapsed() < RETRY_AFTER {
+        let end = lease_clock() + RETRY_AFTER;
+        while wanted.change == change && !wanted.is_over && lease_clock() < end {
             wanted = self.wait(wanted);
         }
     }
@@ -183,7 +183,7 @@ fn follow_target(
     };
     let followed = follow_as(region, &mut config, Some(Membership { group, view }));
     match followed {
-        Ok(_) => true,
+        Ok(()) => true,
         Err(error) => {
             group.tell(PartitionInput::FollowFailed { view, reason: error.to_string() });
             false

@@ -215,11 +215,16 @@ mod tests {
     }
 
     fn told(kept: &KeptLog, position: u64) -> Vec<String> {
-        let name = |message: &KeptMessage| match message.message().unwrap() {
-            Message::Namespace(namespace) => format!("namespace {}", namespace.number),
-            Message::Removed { number } => format!("removed {number}"),
-            Message::Entry(entry) => format!("entry {}", entry.position),
-            other => panic!("{other:?} is not kept"),
+        let name = |message: &KeptMessage| {
+            let message = message.message().unwrap();
+            if let Message::Namespace(namespace) = &message {
+                format!("namespace {}", namespace.number)
+            } else if let Message::Removed { number } = message {
+                format!("removed {number}")
+            } else {
+                let Message::Entry(entry) = message else { panic!("{message:?} is not kept") };
+                format!("entry {}", entry.position)
+            }
         };
         kept.behind(position).into_iter().map(name).collect()
     }
