@@ -338,12 +338,14 @@ fn a_member_that_connects_before_the_owner_serves_its_regions_connects_again() {
     let end = lease_clock() + WAIT_MAX;
     loop {
         assert!(lease_clock() < end, "the member was not refused");
-        match member.inputs.recv_timeout(WAIT_MAX).unwrap() {
-            PartitionInput::OwnerLost { reason, .. } if reason.contains("this host starts") => {
-                break;
-            }
-            PartitionInput::FollowFailed { reason, .. } => panic!("it has given up: {reason}"),
-            _ => {}
+        let input = member.inputs.recv_timeout(WAIT_MAX).unwrap();
+        if let PartitionInput::OwnerLost { reason, .. } = &input
+            && reason.contains("this host starts")
+        {
+            break;
+        }
+        if let PartitionInput::FollowFailed { reason, .. } = input {
+            panic!("it has given up: {reason}");
         }
     }
     owner.partition.listen_with(&early);
