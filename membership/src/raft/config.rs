@@ -71,10 +71,9 @@ impl RaftConfig {
     /// process: two hosts with nearly the same one would stand at the same time, and divide the
     /// votes, at each loss of a leader.
     pub(crate) fn patience(&self) -> Duration {
-        // (place, places) of at most 2^16 hosts.
-        let counts = (self.members.range(..self.host).count(), self.members.len().max(1));
-        let (place, places) = (counts.0 as f64, counts.1 as f64);
-        self.election + self.election.mul_f64(place / (3.0 * places))
+        let before = self.members.range(..self.host).fold(0_u32, |count, _| count + 1);
+        let all = self.members.iter().fold(0_u32, |count, _| count + 1).max(1);
+        self.election + self.election * before / (3 * all)
     }
 
     /// Openraft waits for its upper bound and then for a random time between both bounds.
