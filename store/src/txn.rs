@@ -517,7 +517,8 @@ impl Txn<'_> {
     /// `TagTaken`; `BadArgument`: a record lacks a required tag; `TransactionTooLarge`, including
     /// the changes of indexes, or for the commit stream; `Behind`; `Full`, `Stalled`, `Damaged`,
     /// `Forked`, `System`. Nothing was changed then. `NotReplicated`, `Lost`: the commit is made in
-    /// this region, and a namespace wants that it is replicated ([`CommitWait`](crate::CommitWait)).
+    /// this region, and a namespace wants that it is replicated
+    /// ([`CommitWait`](crate::CommitWait)).
     #[inline]
     pub fn commit(self) -> Result<()> {
         self.commit_with_versions(|_, _| {})

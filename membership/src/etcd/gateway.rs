@@ -156,14 +156,14 @@ impl Gateway {
         body: &Value,
         max: Duration,
     ) -> io::Result<Value> {
-        let patience = max * (1 << self.failures.min(DOUBLINGS_MAX));
+        let call_max = max * (1 << self.failures.min(DOUBLINGS_MAX));
         let exchange = async {
             let reply = self.send(path, body).await?;
             let body = Limited::new(reply.into_body(), ETCD_REPLY_BYTES_MAX).collect().await;
             let body = body.map_err(io::Error::other)?.to_bytes();
             Ok(serde_json::from_slice(&body)?)
         };
-        let done = timeout(patience, exchange).await;
+        let done = timeout(call_max, exchange).await;
         let done = done.unwrap_or_else(|_| Err(io::Error::other("etcd does not answer in time")));
         if done.is_err() {
             self.close();

@@ -70,7 +70,7 @@ impl RaftConfig {
     /// the election time, another time for each host. Openraft draws a random time once for each
     /// process: two hosts with nearly the same one would stand at the same time, and divide the
     /// votes, at each loss of a leader.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn wait_for_leader(&self) -> Duration {
         let before = self.members.range(..self.host).fold(0_u32, |count, _| count + 1);
         let all = self.members.iter().fold(0_u32, |count, _| count + 1).max(1);
         self.election + self.election * before / (3 * all)
@@ -79,7 +79,7 @@ impl RaftConfig {
     /// Openraft waits for its upper bound and then for a random time between both bounds.
     pub(crate) fn openraft(&self) -> Result<openraft::Config> {
         let ms = u64::try_from(self.election.as_millis()).unwrap_or(u64::MAX);
-        let half = u64::try_from(self.patience().as_millis() / 2).unwrap_or(u64::MAX).max(3);
+        let half = u64::try_from(self.wait_for_leader().as_millis() / 2).unwrap_or(u64::MAX).max(3);
         let config = openraft::Config {
             cluster_name: self.cluster.clone(),
             election_timeout_min: half - 1,
