@@ -14,7 +14,12 @@ use crate::targets::{Database, Need, Support, Target};
 use crate::workloads::Requirements;
 use nearstate_model::Result;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Looks at a server behind an error of its clients, and the pause between two: the kernel closes
+/// the sockets of a process that was killed before it shows that it has ended.
+const DEATH_LOOKS: u32 = 50;
+const DEATH_PAUSE: Duration = Duration::from_millis(10);
 
 /// The smallest number of operations of a client in a round that is limited by time.
 const ROUND_OPS_MIN: u64 = 200;
@@ -114,7 +119,7 @@ impl<'a> TargetRun<'a> {
             Err(e) if e.to_string().contains(STOPPED) => {}
             Err(e) => {
                 let e = error_text(&e);
-                let death = running.database.alive().err().map(|death| error_text(&death));
+                let death = death_after(|| running.database.alive());
                 let why = match death.filter(|death| !e.contains(death)) {
                     Some(death) => format!("{what}: {e} ({death})"),
                     None => format!("{what}: {e}"),
@@ -318,6 +323,17 @@ impl<'a> TargetRun<'a> {
         drop(self.running);
         (self.result, self.unfinished)
     }
+}
+
+/// How the server of a failed trial has ended; `None` if it goes on.
+fn death_after(mut alive: impl FnMut() -> Result<()>) -> Option<String> {
+    for _ in 0..DEATH_LOOKS {
+        if let Err(death) = alive() {
+            return Some(error_text(&death));
+        }
+        std::thread::sleep(DEATH_PAUSE);
+    }
+    None
 }
 
 /// How a target supports the requirements of a workload.
