@@ -21,6 +21,9 @@ const HEAP_UNITS: u64 = 0x840_0000 / 64;
 /// Flips of each kind of word that are repaired at most.
 const FLIPS_MAX: usize = 8;
 
+/// Records that are put at most until the count of the cells has a flip with two corrections.
+const RECORDS_MAX: u32 = 20_000;
+
 /// The check bits of a sealed value (`spec/region.md`, section 1).
 fn check16(value: u64) -> u64 {
     let mixed = (value ^ 0x5bd1_e995_a5a5).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -68,6 +71,7 @@ fn counts_segments_and_flags_of_an_index_agree_with_its_cells() {
     let region = Region::create(path, &small()).unwrap();
     let session = region.session().unwrap();
     declare_until_doubtful(path, &session);
+    fill_until_doubtful(path, &session);
     for number in 0..150_u32 {
         let name = format!("index-{number}");
         let namespace = session.namespace(&name, &Schema::default()).unwrap();
@@ -81,7 +85,7 @@ fn counts_segments_and_flags_of_an_index_agree_with_its_cells() {
     let (mut counts, mut segments, mut flags) = (Vec::new(), Vec::new(), Vec::new());
     for entry in (0..entries).map(|entry| CATALOG + 1024 * entry) {
         let value = word(path, entry + 64) >> 16;
-        let near = |count: u64| count >= 8 && count <= 2 * value.next_power_of_two();
+        let near = |count: u64| is_near(count, value);
         let all = |at: u64, fits: &dyn Fn(u64) -> bool| {
             let seen = word(path, at);
             let bits = if seen == 0 { Vec::new() } else { doubtful_bits(seen, fits) };
@@ -124,6 +128,26 @@ fn declare_until_doubtful(path: &Path, session: &Session) {
         }
     }
     panic!("no count of schemas has a flip with two corrections");
+}
+
+/// Puts records into a namespace until a flip of the count of its cells has two corrections. The
+/// count grows by one cell after the other, so it passes one of those that have such a flip.
+fn fill_until_doubtful(path: &Path, session: &Session) {
+    let namespace = session.namespace("index-count", &Schema::default()).unwrap();
+    let entry = CATALOG + 1024 * ((word(path, NAMESPACES_COUNT) >> 16) - 1);
+    for record in 0..RECORDS_MAX {
+        session.put(namespace, &record.to_be_bytes(), b"value").unwrap();
+        let count = word(path, entry + 64);
+        if !doubtful_bits(count, |found| is_near(found, count >> 16)).is_empty() {
+            return;
+        }
+    }
+    panic!("no count of cells has a flip with two corrections");
+}
+
+/// A count of cells that the repair may take for the count `of` an index.
+fn is_near(count: u64, of: u64) -> bool {
+    count >= 8 && count <= 2 * of.next_power_of_two()
 }
 
 /// The number of records of all namespaces of the test.
