@@ -14,6 +14,10 @@ pub(super) struct CoreState {
     pub(super) free: Vec<u32>,
     /// All processors that are online, also unusable ones.
     pub(super) threads: usize,
+    /// Those that a plan may use.
+    pub(super) usable: usize,
+    /// Whether another program keeps one of its processors busy.
+    pub(super) is_busy: bool,
     /// Index of its node.
     pub(super) node: usize,
     pub(super) package: u32,
@@ -27,6 +31,11 @@ impl CoreState {
     /// Whether no other program uses a part of it.
     pub(super) fn is_whole(&self) -> bool {
         self.free.len() == self.threads
+    }
+
+    /// Whether nothing that is known runs on it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == self.usable && !self.is_busy
     }
 }
 
@@ -44,6 +53,10 @@ pub(super) struct NodeState {
     pub(super) cores: Vec<usize>,
     pub(super) free_cpus: usize,
     pub(super) free_cores: usize,
+    /// Pairs of free processors of one core.
+    pub(super) free_pairs: usize,
+    /// Distance to the nearest node with memory; 0 if it has memory itself.
+    pub(super) memory_distance: u32,
     /// Distance to the network interface; 0 if it does not count.
     pub(super) nic_distance: u32,
 }
@@ -87,6 +100,11 @@ impl MachineState {
                 cores: Vec::new(),
                 free_cpus: 0,
                 free_cores: 0,
+                free_pairs: 0,
+                memory_distance: match topology.memory_near(node.number) {
+                    Some(near) if near != node.number => distance(node.number, near),
+                    Some(_) | None => 0,
+                },
                 nic_distance: nic.map_or(0, |nic| distance(node.number, nic)),
             });
         }
@@ -107,6 +125,8 @@ impl MachineState {
             machine.add(CoreState {
                 rank: u8::from(has_isolated && !first.is_isolated) + 2 * u8::from(is_housekeeping),
                 threads: cpus.len(),
+                usable: free.len(),
+                is_busy: cpus.iter().any(is_busy),
                 node,
                 package: first.package,
                 l2: first.l2,
@@ -124,6 +144,7 @@ impl MachineState {
         node.cores.push(index);
         node.free_cpus += core.free.len();
         node.free_cores += usize::from(core.is_whole());
+        node.free_pairs += core.free.len() / 2;
         self.free += core.free.len();
         for cpu in &core.free {
             let number = *cpu as usize;
@@ -214,6 +235,7 @@ impl MachineState {
         change(&mut core.free);
         node.free_cores = node.free_cores + usize::from(core.is_whole()) - usize::from(was_whole);
         node.free_cpus = node.free_cpus + core.free.len() - before;
+        node.free_pairs = node.free_pairs + core.free.len() / 2 - before / 2;
         self.free = self.free + core.free.len() - before;
     }
 
@@ -239,5 +261,36 @@ impl MachineState {
             return Err(Error::BadArgument { detail });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl MachineState {
+    /// A machine of these cores. Each node has the distance 10 to itself.
+    pub(super) fn of_cores(cores: Vec<CoreState>, distances: Vec<Vec<u32>>) -> Self {
+        let node = |(index, _)| NodeState {
+            number: u32::try_from(index).unwrap(),
+            cores: Vec::new(),
+            free_cpus: 0,
+            free_cores: 0,
+            free_pairs: 0,
+            memory_distance: 11 * u32::from(index == 1),
+            nic_distance: 0,
+        };
+        let mut machine = Self {
+            origin: "test".to_owned(),
+            cores: Vec::new(),
+            nodes: distances.iter().enumerate().map(node).collect(),
+            groups: [Vec::new(), Vec::new(), Vec::new()],
+            distances,
+            core_of: Vec::new(),
+            free: 0,
+            has_hyper_threads: true,
+        };
+        for core in cores {
+            machine.add(core);
+        }
+        machine.form_groups();
+        machine
     }
 }

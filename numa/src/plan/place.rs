@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use nearstate_model::invariant;
 
-use super::candidate::{Best, UnitNeed, best_pair, best_pin, reason};
+use super::candidate::{Best, UnitNeed, best_pair, best_pin, cache_class, reason};
 use super::machine::MachineState;
 use super::request::{PlanOptions, TrafficLevel};
 use super::{Assignment, SliceUnit};
@@ -17,18 +17,22 @@ use crate::topology::{Proximity, Topology};
 pub(super) struct Score {
     /// The worst pair: the order of Figure 6 without the caches in between.
     worst: u8,
-    /// Units of that kind or on further nodes.
+    /// Nodes with processors of the slice.
     nodes: usize,
+    /// The distance of the nearest memory, for the worst of these nodes.
+    memory: u32,
+    /// In power-saving mode, cores that nothing else uses.
+    woken: usize,
     /// Cores that other slices use a part of, if the traffic is not low.
     shared: usize,
-    /// The sum of all classes.
+    /// The sum of all classes, with the caches that pairs share.
     classes: u32,
 }
 
 impl Score {
     /// Whether no machine could be better for Figure 6.
     pub(super) const fn is_ideal(&self) -> bool {
-        self.worst == 0 && self.nodes == 1 && self.shared == 0
+        self.worst == 0 && self.nodes == 1 && self.memory == 0 && self.shared == 0
     }
 }
 
@@ -41,22 +45,96 @@ pub(super) struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    fn need<'a>(&self, own: &'a [usize], placed: usize) -> UnitNeed<'a> {
+    fn need<'a>(&self, own: &'a [usize], placed: usize, node: Option<usize>) -> UnitNeed<'a> {
         UnitNeed {
             traffic: self.traffic,
             scheme: self.options.scheme,
             is_power_saving: self.options.is_power_saving,
             remaining: self.cores.saturating_sub(placed),
             own,
+            node,
         }
     }
 }
 
 /// Places a slice on a machine and takes its processors. `None`, and nothing is taken, if it does
 /// not fit.
+///
+/// A slice of several units is tried on each node alone, and unit by unit on all of them: the first
+/// pair that is best alone may be on a node whose other pairs are worse than those of another one.
+///
+/// Complexity: twice that of [`extend`].
 pub(super) fn place(machine: &mut MachineState, demand: &Demand<'_>) -> Option<Vec<SliceUnit>> {
+    let mut best = None;
+    if demand.cores > 2 {
+        for node in 0..machine.nodes.len() {
+            if machine.node(node).free_cpus < demand.cores {
+                continue;
+            }
+            let mut units = Vec::new();
+            if !extend_on(machine, demand, &mut units, Some(node)) {
+                continue;
+            }
+            let order = order_of_node(machine, demand, &units, node);
+            release(machine, &units);
+            if best.as_ref().is_none_or(|(known, _)| order < *known) {
+                best = Some((order, units));
+            }
+        }
+    }
+    if let Some((order, units)) = &best
+        && order.0.is_ideal()
+    {
+        let is_taken = take(machine, units);
+        invariant!(is_taken, "the processors were just released");
+        return best.map(|(_, units)| units);
+    }
     let mut units = Vec::new();
-    if extend(machine, demand, &mut units) { Some(units) } else { None }
+    if !extend(machine, demand, &mut units) {
+        return None;
+    }
+    if let Some((order, on_node)) = best
+        && order.0 <= score(machine, &units, demand)
+    {
+        release(machine, &units);
+        let is_taken = take(machine, &on_node);
+        invariant!(is_taken, "the processors were just released");
+        return Some(on_node);
+    }
+    Some(units)
+}
+
+/// The order of nodes that hold a slice: the quality of its pairs, the network interface, what the
+/// kernel and other slices use, the fullest one.
+fn order_of_node(
+    machine: &MachineState,
+    demand: &Demand<'_>,
+    units: &[SliceUnit],
+    index: usize,
+) -> (Score, u32, u8, usize, usize, usize) {
+    let node = machine.node(index);
+    let used = uses(&cores_of(machine, units));
+    let rank = used.keys().map(|core| machine.core(*core).rank).max().unwrap_or(0);
+    let shared = shared(machine, &used);
+    (score(machine, units, demand), node.nic_distance, rank, shared, node.free_cpus, index)
+}
+
+/// How many processors of each core a slice has.
+fn uses(cores: &[usize]) -> BTreeMap<usize, usize> {
+    let mut used = BTreeMap::new();
+    for core in cores {
+        *used.entry(*core).or_default() += 1;
+    }
+    used
+}
+
+/// Cores of a slice that others use a part of.
+fn shared(machine: &MachineState, used: &BTreeMap<usize, usize>) -> usize {
+    let is_shared = |(core, used): &(&usize, &usize)| {
+        let core = machine.core(**core);
+        core.threads > core.free.len() + **used
+    };
+    used.iter().filter(is_shared).count()
 }
 
 /// Adds pairs and a pin until the slice has its number of processors. On false, nothing is taken.
@@ -65,19 +143,22 @@ pub(super) fn extend(
     demand: &Demand<'_>,
     units: &mut Vec<SliceUnit>,
 ) -> bool {
+    extend_on(machine, demand, units, None)
+}
+
+/// [`extend`] with processors of one node, or of all.
+fn extend_on(
+    machine: &mut MachineState,
+    demand: &Demand<'_>,
+    units: &mut Vec<SliceUnit>,
+    node: Option<usize>,
+) -> bool {
     let before = units.len();
     let mut placed: usize = units.iter().map(|unit| unit.cpus.len()).sum();
     let mut own = cores_of(machine, units);
     while placed < demand.cores {
-        let need = demand.need(&own, placed);
-        let is_pair = demand.cores - placed > 1;
-        let is_explained = demand.options.is_explained;
-        let best = if is_pair {
-            best_pair(machine, &need, is_explained)
-        } else {
-            best_pin(machine, &need)
-        };
-        let Some(unit) = unit(machine, &need, &best, is_explained) else {
+        let need = demand.need(&own, placed, node);
+        let Some(unit) = next_unit(machine, &need, demand.options.is_explained) else {
             let taken: Vec<SliceUnit> = units.drain(before..).collect();
             release(machine, &taken);
             return false;
@@ -92,19 +173,29 @@ pub(super) fn extend(
     true
 }
 
-fn unit(
-    machine: &MachineState,
-    need: &UnitNeed<'_>,
-    best: &Best,
-    is_explained: bool,
-) -> Option<SliceUnit> {
+/// The best pair, or the best single processor if no more is missing.
+fn next_unit(machine: &MachineState, need: &UnitNeed<'_>, is_explained: bool) -> Option<SliceUnit> {
+    let best_of = |need: &UnitNeed<'_>| {
+        if need.remaining > 1 {
+            best_pair(machine, need, is_explained)
+        } else {
+            best_pin(machine, need)
+        }
+    };
+    let mut best = best_of(need);
     let chosen = best.first?;
     let (a, b) = chosen.cpus;
-    Some(SliceUnit {
-        cpus: if a == b { vec![a] } else { vec![a, b] },
-        proximity: chosen.proximity,
-        reason: if is_explained { reason(machine, need, best) } else { String::new() },
-    })
+    let reason = if is_explained {
+        // The next best choice may be on another node than the one that is looked at.
+        let anywhere = best_of(&UnitNeed { node: None, ..*need });
+        let mut others = [anywhere.first, anywhere.second].into_iter().flatten();
+        best = Best { first: Some(chosen), second: others.find(|other| other.cpus != chosen.cpus) };
+        reason(machine, need, &best)
+    } else {
+        String::new()
+    };
+    let cpus = if a == b { vec![a] } else { vec![a, b] };
+    Some(SliceUnit { cpus, proximity: chosen.proximity, reason })
 }
 
 /// Adds one processor to a slice with a single one: the two become a pair. False if none is free.
@@ -117,7 +208,7 @@ pub(super) fn pair_up(
     let Some(unit) = units.last_mut() else { return false };
     let [first] = unit.cpus.as_slice() else { return false };
     let first = *first;
-    let need = demand.need(&own, demand.cores.saturating_sub(1));
+    let need = demand.need(&own, demand.cores.saturating_sub(1), None);
     let Some(chosen) = best_pin(machine, &need).first else { return false };
     let second = chosen.cpus.0;
     let (Some(a), Some(b)) = (machine.core_of(first), machine.core_of(second)) else {
@@ -154,7 +245,7 @@ pub(super) fn take(machine: &mut MachineState, units: &[SliceUnit]) -> bool {
 
 /// How good units are for a level of traffic. Their processors are taken.
 pub(super) fn score(machine: &MachineState, units: &[SliceUnit], demand: &Demand<'_>) -> Score {
-    let need = demand.need(&[], 0);
+    let need = demand.need(&[], 0, None);
     let kind = |unit: &SliceUnit| match unit.proximity? {
         Proximity::Remote(_) => Some(2_u8),
         Proximity::Core => Some(u8::from(!need.prefers_threads())),
@@ -163,24 +254,20 @@ pub(super) fn score(machine: &MachineState, units: &[SliceUnit], demand: &Demand
         }
     };
     let own = cores_of(machine, units);
-    let mut used: BTreeMap<usize, usize> = BTreeMap::new();
-    for core in &own {
-        *used.entry(*core).or_default() += 1;
-    }
-    let is_shared = |core: usize, used: usize| {
-        let core = machine.core(core);
-        core.threads > core.free.len() + used
+    let used = uses(&own);
+    let class = |near: Proximity| 4 * need.class(near).unwrap_or(0) + cache_class(near);
+    let is_woken = |(core, used): &(&usize, &usize)| {
+        let core = machine.core(**core);
+        core.usable == core.free.len() + **used && !core.is_busy
     };
-    let class = |unit: &SliceUnit| unit.proximity.and_then(|near| need.class(near)).unwrap_or(0);
+    let memory = own.iter().map(|core| machine.node(machine.core(*core).node).memory_distance);
     Score {
         worst: units.iter().filter_map(kind).max().unwrap_or(0),
         nodes: nodes_of(machine, &own).len(),
-        shared: if need.prefers_threads() {
-            0
-        } else {
-            used.iter().filter(|(core, used)| is_shared(**core, **used)).count()
-        },
-        classes: units.iter().map(|unit| u32::from(class(unit))).sum(),
+        memory: memory.max().unwrap_or(0),
+        woken: if need.is_power_saving { used.iter().filter(is_woken).count() } else { 0 },
+        shared: if need.prefers_threads() { 0 } else { shared(machine, &used) },
+        classes: units.iter().filter_map(|unit| Some(u32::from(class(unit.proximity?)))).sum(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! What is planned for each machine, and what paper 5 shows.
 
 use nearstate_numa::{
-    Assignment, Baseline, KubernetesPolicy, PlanOptions, Proximity, Scheme, SlicePin, SlicePlan,
-    SliceRequest, Topology, baseline, plan,
+    Assignment, Baseline, CpuSet, KubernetesPolicy, PlanOptions, Proximity, Scheme, SlicePin,
+    SlicePlan, SliceRequest, Topology, baseline, plan,
 };
 
-use crate::machines::{self, Model, all, gold_5118, topology};
+use crate::machines::{self, Model, ModelCpu, all, gold_5118, topology};
 
 pub(crate) fn slices(texts: &[&str]) -> Vec<SliceRequest> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -72,7 +72,7 @@ fn every_machine_has_its_expected_plan() {
         ("epyc", "low 4,20 5", "high 0,1 2,3"),
         ("arm", "low 4,5 6", "high 0,1 2,3"),
         ("power", "low 16,17 18", "high 0,8 1,9"),
-        ("odd", "low 5,13 1", "high 0,4 2,12"),
+        ("odd", "low 5,13 1", "high 0,2 4,6"),
     ];
     for ((name, model), (expected_name, low, high)) in all().into_iter().zip(expected) {
         let plan = planned(&topology(&model), &["low:3:low", "high:4:high"], &options);
@@ -93,6 +93,50 @@ fn pairs_prefer_the_nearest_cache() {
     assert_eq!(of(&machines::epyc(), "a:2:high"), Proximity::L3);
     assert_eq!(of(&machines::epyc(), "a:2:low"), Proximity::Core);
     assert_eq!(of(&machines::power(), "a:2:high"), Proximity::Node);
+}
+
+/// A machine of two nodes with eight cores each, of which two share a second-level cache.
+fn paired_cores() -> Topology {
+    let cpu = |number: u32| {
+        let node = number / 8;
+        let (core, l2) = (number, number / 2);
+        ModelCpu { number, package: node, node, core_id: core, core, l2, l3: node }
+    };
+    let nodes = vec![(0, 1024, vec![10, 21]), (1, 1024, vec![21, 10])];
+    topology(&Model { cpus: (0..16).map(cpu).collect(), nodes, ..Model::default() })
+}
+
+/// Options under which only these processors are free.
+fn only(machine: &Topology, cpus: &str) -> PlanOptions {
+    let reserved = machine.allowed().difference(&cpus.parse().unwrap());
+    PlanOptions { reserved, ..PlanOptions::default() }
+}
+
+#[test]
+fn a_slice_is_on_one_node_if_one_has_its_pairs() {
+    // Node 0 has one pair with a common second-level cache, node 1 two.
+    let machine = paired_cores();
+    let plan = planned(&machine, &["a:4:high"], &only(&machine, "0,1,2,4,8-11"));
+    assert_eq!(all_units(&plan), ["a 8,9 10,11"]);
+    // Node 0 alone has four.
+    let plan = planned(&machine, &["a:4:high"], &only(&machine, "0,1,2,4,8-10"));
+    assert_eq!(all_units(&plan), ["a 0,1 2,4"]);
+    // Node 0 has one pair of hyper-threads, node 1 many.
+    let machine = topology(&gold_5118());
+    let plan = planned(&machine, &["a:4:low"], &only(&machine, "0,24,2,4,1,25,3,27,5,29"));
+    assert_eq!(all_units(&plan), ["a 1,25 3,27"]);
+}
+
+#[test]
+fn a_node_without_memory_is_the_last_choice_among_equals() {
+    // Node 1 has no memory.
+    let machine = topology(&machines::odd());
+    let options = PlanOptions { housekeeping: CpuSet::default(), ..PlanOptions::default() };
+    let options = PlanOptions { reserved: "4-5".parse().unwrap(), ..options };
+    let plan = planned(&machine, &["a:2:high", "b:2:high"], &options);
+    for one in &plan.assignments {
+        assert_eq!(one.nodes.to_string(), "0", "{:?}", all_units(&plan));
+    }
 }
 
 #[test]
@@ -158,8 +202,8 @@ fn explanations_name_the_rule_and_the_next_best_choice() {
     );
     let high: Vec<String> = reasons(&["a:24:high"]);
     assert!(high[0].contains("same L3 cache (two physical cores carry more)"), "{high:?}");
-    assert!(high[0].contains("next best: 1,3, equally good"), "{high:?}");
-    assert!(high[1].contains("farther from the slice's other cores"), "{high:?}");
+    assert!(high[0].contains("next best: 0,4, equally good"), "{high:?}");
+    assert!(high[11].contains("1,3, on node 1, farther from the slice's other cores"), "{high:?}");
 }
 
 #[test]
@@ -174,11 +218,21 @@ fn power_saving_uses_the_fewest_cores() {
             cores.insert(machine.cpu(cpu).unwrap().core);
             count += 1;
         }
-        let fewest = count.div_ceil(machine.threads_per_core());
-        // Machine `odd` has cores with one usable thread.
-        if name != "odd" {
-            assert!(cores.len() <= fewest, "{name}: {:?}", all_units(&plan));
-        }
+        // The cores with the most usable processors.
+        let mut usable: Vec<usize> = machine
+            .cores()
+            .values()
+            .map(|cpus| cpus.iter().filter(|cpu| machine.allowed().contains(*cpu)).count())
+            .collect();
+        usable.sort_unstable_by_key(|count| std::cmp::Reverse(*count));
+        let mut held = 0;
+        let is_needed = |usable: &&usize| {
+            let before = held;
+            held += **usable;
+            before < count
+        };
+        let fewest = usable.iter().take_while(is_needed).count();
+        assert_eq!(cores.len(), fewest, "{name}: {:?}", all_units(&plan));
     }
 }
 

@@ -9,17 +9,21 @@ use crate::machines::{Model, ModelCpu, topology};
 
 /// A machine of a few nodes, cores and hyper-threads.
 fn machine() -> impl Strategy<Value = Topology> {
-    (1..4_u32, 1..6_u32, 1..4_u32, 1..3_u32).prop_map(|(nodes, cores, threads, per_l3)| {
-        let cpus = (0..nodes * cores * threads).map(|number| {
-            let core = number % (nodes * cores);
-            let node = core % nodes;
-            let l3 = node * 100 + core / nodes / per_l3;
-            ModelCpu { number, package: node, node, core_id: core, core, l2: core, l3 }
-        });
-        let row = |own| (0..nodes).map(|to| if to == own { 10 } else { 20 + own + to }).collect();
-        let nodes = (0..nodes).map(|own| (own, 1024, row(own))).collect();
-        topology(&Model { cpus: cpus.collect(), nodes, ..Model::default() })
-    })
+    (1..4_u32, 1..6_u32, 1..4_u32, 1..3_u32, 1..3_u32).prop_map(
+        |(nodes, cores, threads, per_l3, per_l2)| {
+            let cpus = (0..nodes * cores * threads).map(|number| {
+                let core = number % (nodes * cores);
+                let node = core % nodes;
+                let l2 = node * 100 + core / nodes / per_l2;
+                let l3 = node * 100 + core / nodes / (per_l2 * per_l3);
+                ModelCpu { number, package: node, node, core_id: core, core, l2, l3 }
+            });
+            let row =
+                |own| (0..nodes).map(|to| if to == own { 10 } else { 20 + own + to }).collect();
+            let nodes = (0..nodes).map(|own| (own, 1024, row(own))).collect();
+            topology(&Model { cpus: cpus.collect(), nodes, ..Model::default() })
+        },
+    )
 }
 
 fn requests() -> impl Strategy<Value = Vec<SliceRequest>> {
@@ -101,6 +105,49 @@ proptest! {
             });
             let wanted = requests[count - 1].cores as usize / 2;
             prop_assert_eq!(remote, if new.is_some() { wanted.saturating_sub(pairs) } else { 0 });
+            old = made;
+        }
+    }
+
+    /// One slice after the other, so that what was free is known.
+    #[test]
+    fn a_slice_has_pairs_of_the_preferred_kind_on_one_node_if_a_node_has_them(
+        machine in machine(), requests in requests()
+    ) {
+        let machines = std::slice::from_ref(&machine);
+        let mut old = SlicePlan::default();
+        for count in 1..=requests.len() {
+            let taken: BTreeSet<u32> =
+                old.assignments.iter().flat_map(Assignment::cpus_in_order).collect();
+            let made =
+                plan(machines, &requests[..count], &[], &old.assignments, &PlanOptions::default());
+            let made = made.unwrap();
+            let new = made.assignments.iter().find(|one| one.slice == requests[count - 1].name);
+            let wanted = requests[count - 1].cores as usize;
+            // What each node has free: processors, hyper-thread pairs, cores.
+            let has_all = |node: u32, is_low: bool| {
+                let cores = machine.cores();
+                let of_node = cores.values().map(|cpus| {
+                    let free = cpus.iter().filter(|cpu| !taken.contains(cpu));
+                    free.filter(|cpu| machine.cpu(*cpu).unwrap().node == node).count()
+                });
+                let free: Vec<usize> = of_node.collect();
+                let total: usize = free.iter().sum();
+                let threads: usize = free.iter().map(|free| free / 2).sum();
+                // Pairs of different cores: no core has more than half of all.
+                let is_paired = free.iter().filter(|free| **free > 0).count() >= wanted;
+                let is_enough = if is_low { threads >= wanted / 2 } else { is_paired };
+                total >= wanted && is_enough
+            };
+            if let Some(new) = new {
+                let is_low = new.traffic == nearstate_numa::TrafficLevel::Low;
+                if machine.nodes().iter().any(|node| has_all(node.number, is_low)) {
+                    prop_assert_eq!(new.nodes.len(), 1, "{:?} of {:?}", new.units, taken);
+                    for pair in new.units.iter().filter_map(|unit| unit.proximity) {
+                        prop_assert_eq!(pair == Proximity::Core, is_low);
+                    }
+                }
+            }
             old = made;
         }
     }
