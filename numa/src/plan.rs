@@ -33,6 +33,9 @@ pub struct Assignment {
     pub nodes: CpuSet,
     /// The node with memory that is nearest to most of its processors.
     pub memory_node: Option<u32>,
+    /// Why this machine and this memory node, and the next best ones. Empty if no reasons were
+    /// requested.
+    pub reason: String,
 }
 
 impl Assignment {

@@ -65,7 +65,7 @@ pub fn baseline(
                 let traffic = options.thresholds.level(request.load, None);
                 let units = units(topology, &cpus);
                 let place = (0, &machine, topology);
-                plan.assignments.push(assignment(&slice, place, traffic, units));
+                plan.assignments.push(assignment(&slice, place, traffic, units, None));
             }
             Err(reason) => plan.refused.push(RefusedSlice { slice, reason }),
         }

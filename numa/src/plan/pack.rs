@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearstate_model::{Error, Result, invariant};
 
 use super::machine::MachineState;
-use super::place::{Demand, assignment, place, release, score};
+use super::place::{Demand, Score, assignment, place, release, score};
 use super::replan::{Kept, Remains, keep, levels};
 use super::request::{PlanOptions, SlicePin, SliceRequest, TrafficLevel, check_name};
 use super::{Assignment, Move, RefusedSlice, SlicePlan, SliceUnit};
@@ -45,6 +45,7 @@ pub fn plan(
         options,
         remains: Remains::default(),
         refused: BTreeMap::new(),
+        why_machine: BTreeMap::new(),
         pinned: BTreeSet::new(),
     };
     packer.take_pins(pins)?;
@@ -97,6 +98,8 @@ struct Packer<'a> {
     options: &'a PlanOptions,
     remains: Remains,
     refused: BTreeMap<usize, String>,
+    /// Why a slice is on its machine, by the index of its request.
+    why_machine: BTreeMap<usize, String>,
     /// Requests whose processors the caller has chosen.
     pinned: BTreeSet<usize>,
 }
@@ -164,6 +167,10 @@ impl Packer<'_> {
             let placed = self.place_best(index).or_else(|| self.make_room(index));
             match placed {
                 Some((machine, units)) => {
+                    let why = || format!("machine {machine}: another slice made room on it");
+                    if self.options.is_explained {
+                        self.why_machine.entry(index).or_insert_with(why);
+                    }
                     self.remains.kept.insert(index, Kept { machine, units, reason });
                 }
                 None => {
@@ -186,24 +193,53 @@ impl Packer<'_> {
             .map(|(number, machine)| (machine.free, number))
             .collect();
         order.sort_unstable();
-        let mut best = None;
+        let mut best: Option<(Score, usize, Vec<SliceUnit>)> = None;
+        let mut next = None;
         for (_, number) in order {
             let Some(machine) = self.machines.get_mut(number) else { continue };
             let Some(units) = place(machine, &demand) else { continue };
             let score = score(machine, &units, &demand);
-            if score.is_ideal() {
-                return Some((number, units));
-            }
             release(machine, &units);
             if best.as_ref().is_none_or(|(known, _, _)| score < *known) {
+                next = best.take().map(|(score, number, _)| (score, number));
                 best = Some((score, number, units));
+            } else if next.is_none_or(|(known, _)| score < known) {
+                next = Some((score, number));
+            }
+            let is_found = |score: &Score| score.is_ideal();
+            let is_explained = !self.options.is_explained || next.is_some();
+            if is_explained && best.as_ref().is_some_and(|(score, _, _)| is_found(score)) {
+                break;
             }
         }
-        let (_, number, units) = best?;
+        let (score, number, units) = best?;
+        if self.options.is_explained {
+            let why = self.why_machine((score, number), next);
+            self.why_machine.insert(index, why);
+        }
         let is_taken =
             self.machines.get_mut(number).is_some_and(|one| super::place::take(one, &units));
         invariant!(is_taken, "the processors were just released");
         Some((number, units))
+    }
+
+    /// Why a slice is on a machine, and how the next best machine is worse.
+    fn why_machine(&self, chosen: (Score, usize), next: Option<(Score, usize)>) -> String {
+        let (score, number) = chosen;
+        let free = |number: usize| self.machines.get(number).map_or(0, |machine| machine.free);
+        let quality = if score.is_ideal() { "all pairs as wanted" } else { "the best pairs" };
+        let next = match next {
+            None => "no other machine has room".to_owned(),
+            Some((other, next)) if other == score => format!(
+                "next best: machine {next}, as good, with {} free processors instead of {}",
+                free(next),
+                free(number)
+            ),
+            Some((other, next)) => {
+                format!("next best: machine {next}, {}", other.worse_than(&score))
+            }
+        };
+        format!("machine {number}: {quality}, {next}")
     }
 
     /// Moves one slice to another machine if that makes room: the smallest one that does.
@@ -261,6 +297,7 @@ impl Packer<'_> {
                     let reason = Some(format!("it makes room for slice {name}"));
                     let kept = Kept { machine: number, units: new, reason };
                     self.remains.kept.insert(other, kept);
+                    self.why_machine.insert(other, format!("machine {number}: it has room"));
                     return Some((home, placed));
                 }
             }
@@ -305,7 +342,10 @@ impl Packer<'_> {
             let Some((machine, topology)) = machines else { invariant!("the machine exists") };
             let place = (kept.machine, machine, topology);
             let traffic = self.demand(index).traffic;
-            let new = assignment(&slice, place, traffic, kept.units.clone());
+            let kept_why = format!("machine {}: as in the earlier plan, or pinned", kept.machine);
+            let why = self.why_machine.get(&index).map_or(kept_why.as_str(), String::as_str);
+            let why = self.options.is_explained.then_some(why);
+            let new = assignment(&slice, place, traffic, kept.units.clone(), why);
             invariant!(
                 new.cpus().len() == request.cores as usize,
                 "slice {} has {} processors",

@@ -34,6 +34,18 @@ impl Score {
     pub(super) const fn is_ideal(&self) -> bool {
         self.worst == 0 && self.nodes == 1 && self.memory == 0 && self.shared == 0
     }
+
+    /// In which respect it is worse than a better one.
+    pub(super) fn worse_than(&self, better: &Self) -> &'static str {
+        match () {
+            () if self.worst != better.worst => "with a pair of a worse kind",
+            () if self.nodes != better.nodes => "on more nodes",
+            () if self.memory != better.memory => "farther from memory",
+            () if self.woken != better.woken => "which wakes more cores",
+            () if self.shared != better.shared => "on cores that other slices use",
+            () => "with pairs that share no cache",
+        }
+    }
 }
 
 /// What a slice needs of a machine.
@@ -279,22 +291,43 @@ fn nodes_of(machine: &MachineState, cores: &[usize]) -> BTreeMap<u32, usize> {
     nodes
 }
 
-/// The assignment that units form.
+/// The assignment that units form. `why`: why this machine, if reasons are given.
 pub(super) fn assignment(
     slice: &str,
     machine: (usize, &MachineState, &Topology),
     traffic: TrafficLevel,
     units: Vec<SliceUnit>,
+    why: Option<&str>,
 ) -> Assignment {
     let (index, state, topology) = machine;
     let nodes = nodes_of(state, &cores_of(state, &units));
     let home = nodes.iter().min_by_key(|(number, count)| (Reverse(**count), **number));
+    let home = home.map(|(node, _)| *node);
+    let memory_node = home.and_then(|node| topology.memory_near(node));
+    let reason = why.map(|why| format!("{why}; {}", why_memory(topology, home, memory_node)));
     Assignment {
         slice: slice.to_owned(),
         machine: index,
         traffic,
         units,
-        memory_node: home.and_then(|(node, _)| topology.memory_near(*node)),
+        memory_node,
         nodes: nodes.into_keys().collect(),
+        reason: reason.unwrap_or_default(),
     }
+}
+
+/// Why a memory node was chosen for a slice at node `home`, and which one is the next best.
+fn why_memory(topology: &Topology, home: Option<u32>, memory: Option<u32>) -> String {
+    let (Some(home), Some(memory)) = (home, memory) else {
+        return "no node has memory that is allowed".to_owned();
+    };
+    let distance = |node: u32| topology.distance(home, node).unwrap_or(u32::MAX);
+    let usable = topology.nodes().iter().filter(|node| node.has_memory() && node.is_allowed);
+    let others = usable.filter(|node| node.number != memory);
+    let next = others.min_by_key(|node| (distance(node.number), node.number));
+    let next = next.map_or("no other node has memory".to_owned(), |node| {
+        format!("next best: node {} at distance {}", node.number, distance(node.number))
+    });
+    let own = distance(memory);
+    format!("memory node {memory}: distance {own} from most of its processors, {next}")
 }

@@ -153,8 +153,11 @@ proptest! {
     }
 
     #[test]
-    fn planning_again_moves_nothing_and_a_new_slice_moves_nothing(
-        machines in proptest::collection::vec(machine(), 1..3), requests in requests()
+    fn planning_again_moves_nothing_that_need_not_move(
+        machines in proptest::collection::vec(machine(), 1..3),
+        requests in requests(),
+        gone in 0..8_usize,
+        lost in 0..12_u32,
     ) {
         let options = PlanOptions::default();
         let old = plan(&machines, &requests, &[], &[], &options).unwrap();
@@ -167,9 +170,23 @@ proptest! {
         let again = plan(&machines, &placed, &[], &old.assignments, &options).unwrap();
         prop_assert!(again.moves.is_empty());
         prop_assert!(again.refused.is_empty());
-        let mut more = placed.clone();
-        more.push("new:1:high".parse().unwrap());
-        let grown = plan(&machines, &more, &[], &old.assignments, &options).unwrap();
+        // A new slice, and one that ends.
+        let mut others = placed.clone();
+        others.push("new:1:high".parse().unwrap());
+        if gone < placed.len() {
+            others.remove(gone);
+        }
+        let grown = plan(&machines, &others, &[], &old.assignments, &options).unwrap();
         prop_assert!(grown.moves.is_empty());
+        // A processor that is lost moves its own slices only, as long as they fit.
+        let options = PlanOptions { reserved: [lost].into_iter().collect(), ..options };
+        let less = plan(&machines, &placed, &[], &old.assignments, &options).unwrap();
+        let had = |name: &str| {
+            old.assignments.iter().any(|one| one.slice == name && one.cpus().contains(lost))
+        };
+        let made_room = |reason: &str| reason.starts_with("it makes room");
+        for one in &less.moves {
+            prop_assert!(had(&one.slice) || made_room(&one.reason), "{:?}", one);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `nearstate numa plan`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,8 +12,12 @@ use nearstate_numa::{
     Assignment, Baseline, CpuSet, KubernetesPolicy, PlanOptions, Scheme, SlicePin, SlicePlan,
     SliceRequest, Thresholds, Topology, baseline, discover, plan,
 };
+use serde_json::Value;
 
 use super::{busy, parse_window, plan_file, print, save};
+
+/// How long the processors of this machine are watched by default: paper 5 pins to idle cores.
+const WINDOW: Duration = Duration::from_millis(500);
 
 /// The options of `nearstate numa plan`.
 #[derive(Debug, Args)]
@@ -38,7 +42,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     copies: u32,
-    /// An earlier plan: slices in it move only if they must
+    /// An earlier plan: slices in it move only if a processor or the machine is gone, if they grow,
+    /// if a larger slice needs the place, or if their level of traffic changes
     #[arg(long, value_name = "FILE")]
     current: Option<PathBuf>,
     /// Processors that a slice or another program has already, on the first machine or on machine
@@ -66,7 +71,7 @@ pub(crate) struct PlanArgs {
     /// Which pairs are used
     #[arg(long, value_enum, default_value_t = SchemeArg::Adaptive)]
     scheme: SchemeArg,
-    /// Use the fewest physical cores
+    /// Use the fewest physical cores: hyper-threads at every level of traffic
     #[arg(long)]
     power_saving: bool,
     /// Show what another method would choose on the first machine
@@ -78,9 +83,11 @@ pub(crate) struct PlanArgs {
     /// Give the reason of each choice, and the next best one
     #[arg(long)]
     explain: bool,
-    /// Measure for this time how busy the processors of this machine are
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_window)]
-    window: Duration,
+    /// Measure for this time how busy the processors of this machine are; those of --current do not
+    /// count [default: 500ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_window)]
+    #[arg(conflicts_with_all = ["from", "baseline"])]
+    window: Option<Duration>,
     /// Processors that are busier than this are not idle, and are not used
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     busy_max: u32,
@@ -140,11 +147,11 @@ fn parse_pin(text: &str) -> std::result::Result<SlicePin, String> {
 pub(super) fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<()> {
     let requests = requests(args)?;
     let machines = machines(args)?;
-    let options = options(args, &machines)?;
+    let current = current(args, &machines)?;
+    let options = options(args, &machines, &current)?;
     let made = if let (Some(method), Some(first)) = (args.baseline, machines.first()) {
         baseline(first, &requests, &options, method_of(method, args.seed))
     } else {
-        let current = current(args, &machines)?;
         plan(&machines, &requests, &args.pin, &current, &options)?
     };
     let json = plan_file::to_json(&made, &machines);
@@ -195,7 +202,7 @@ fn machines(args: &PlanArgs) -> Result<Vec<Topology>> {
     Ok(given.into_iter().flat_map(|one| std::iter::repeat_n(one, copies)).collect())
 }
 
-fn options(args: &PlanArgs, machines: &[Topology]) -> Result<PlanOptions> {
+fn options(args: &PlanArgs, machines: &[Topology], current: &[Assignment]) -> Result<PlanOptions> {
     let mut options = PlanOptions {
         thresholds: Thresholds {
             low_max_mbps: args.low_max,
@@ -220,26 +227,50 @@ fn options(args: &PlanArgs, machines: &[Topology]) -> Result<PlanOptions> {
             options.nic_nodes.insert(index, machine.nic_node(nic)?);
         }
     }
-    // What an earlier plan placed makes its own processors busy.
-    if args.from.is_empty() && args.current.is_none() && args.baseline.is_none() {
-        let busy = busy(args.window)?;
+    if args.from.is_empty() && args.baseline.is_none() {
+        // What an earlier plan placed makes its own processors busy.
+        let own: CpuSet = current
+            .iter()
+            .filter(|one| one.machine == 0)
+            .flat_map(Assignment::cpus_in_order)
+            .collect();
+        let busy = busy(args.window.unwrap_or(WINDOW))?;
         let limit = f64::from(args.busy_max) / 100.0;
         let above = busy.into_iter().filter(|(_, share)| *share > limit).map(|(cpu, _)| cpu);
-        options.busy.insert(0, above.collect());
+        options.busy.insert(0, above.filter(|cpu| !own.contains(*cpu)).collect());
     }
     Ok(options)
 }
 
-/// The earlier plan. Slices of a machine that is not the same any more lose their place.
+/// The earlier plan, with the numbers of the present machines. A machine is the one with the same
+/// origin and nodes; otherwise one with the same nodes, first the one with its number. Slices of a
+/// machine that is not among the present ones lose their place.
 fn current(args: &PlanArgs, machines: &[Topology]) -> Result<Vec<Assignment>> {
     let Some(path) = &args.current else { return Ok(Vec::new()) };
     let mut file = plan_file::read(path)?;
-    for one in &mut file.assignments {
-        let old = file.machines.get(one.machine).map(|machine| machine.nodes.clone());
-        let new = machines.get(one.machine).map(plan_file::nodes_of);
-        if old.is_none() || old != new {
-            one.machine = usize::MAX;
+    let nodes: Vec<Value> = machines.iter().map(plan_file::nodes_of).collect();
+    let mut free: BTreeSet<usize> = (0..machines.len()).collect();
+    let mut found = BTreeMap::new();
+    // Machines with the same number first, so that copies of one machine keep theirs.
+    for (is_origin, is_number) in [(true, true), (true, false), (false, true), (false, false)] {
+        for (old, planned) in file.machines.iter().enumerate() {
+            let is_same = |new: &&usize| {
+                (nodes.get(**new) == Some(&planned.nodes))
+                    && (!is_number || **new == old)
+                    && (!is_origin
+                        || machines.get(**new).is_some_and(|one| one.origin() == planned.origin))
+            };
+            if found.contains_key(&old) {
+                continue;
+            }
+            if let Some(new) = free.iter().find(is_same).copied() {
+                free.remove(&new);
+                found.insert(old, new);
+            }
         }
+    }
+    for one in &mut file.assignments {
+        one.machine = found.get(&one.machine).copied().unwrap_or(usize::MAX);
     }
     Ok(file.assignments)
 }
@@ -283,6 +314,9 @@ fn text(made: &SlicePlan, machines: &[Topology], is_explained: bool) -> String {
                 units.join(" "),
                 one.nodes
             );
+            if is_explained && !one.reason.is_empty() {
+                let _ = writeln!(out, "    {:12} {}", "place", one.reason);
+            }
             for unit in one.units.iter().filter(|_| is_explained) {
                 let _ = writeln!(out, "    {:12} {}", list(&unit.cpus), unit.reason);
             }

@@ -111,7 +111,13 @@ fn slices_are_planned_explained_and_printed_for_other_tools() {
     let with = |more: &[&str]| done(&[&base[..], more].concat());
     let text = with(&["--slice", "a:2:high", "--slice", "b:3:low", "--explain", "--save", path]);
     assert!(text.contains("processors 0,1 2  nodes 0  memory node 0"), "{text}");
-    assert!(text.contains("next best"), "{text}");
+    for part in [
+        "machine 0: all pairs as wanted, no other machine has room; memory node 0: distance 10",
+        "next best: node 1 at distance 20",
+        "4,6          same node (two physical cores carry more); next best: 4,5, same core",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     let print = |tool| done(&["apply", path, "--slice", "b", "--print", tool]);
     for (tool, expected) in [
         ("taskset", "taskset --cpu-list 0-2 PROGRAM"),
@@ -129,6 +135,8 @@ fn slices_are_planned_explained_and_printed_for_other_tools() {
     let changed = with(&["--slice", "a:2:low", "--slice", "b:3:low", "--current", path]);
     assert!(changed.contains("move a: from 4,6 of machine 0 to 4-5"), "{changed}");
     assert!(changed.contains("its traffic changed from high to low"), "{changed}");
+    let window = ["--slice", "a:2:high", "--window", "1s"];
+    refused(&[&base[..], &window].concat(), "cannot be used with");
     let packed = with(&["--slice", "a:2:high", "--baseline", "kubernetes"]);
     assert!(packed.contains("processors 0,1 "), "{packed}");
     refused(&["apply", path, "--slice", "b", "--pid", "1"], "is planned for");
@@ -137,6 +145,35 @@ fn slices_are_planned_explained_and_printed_for_other_tools() {
     refused(&["plan", "--from", &other], "no slice");
     let pins = ["--slice", "a:2:low", "--pin", "x:1-2", "--pin", "y:2"];
     refused(&[&base[..], &pins].concat(), "processor 2 of");
+}
+
+/// Machines in another order, and one less or more, are not machines that are gone.
+#[test]
+fn machines_of_an_earlier_plan_are_found_by_their_origin() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["a.xml", "b.xml", "c.xml"].map(|name| {
+        let path = folder.path().join(name);
+        fs::copy(other_machine(&folder), &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    let [a, b, c] = names.each_ref().map(String::as_str);
+    let path = folder.path().join("plan.json");
+    let path = path.to_str().unwrap();
+    let slices = ["--slice", "x:8:high", "--slice", "y:8:high"];
+    let of = |machines: &[&str], more: &[&str]| {
+        let from = machines.iter().flat_map(|machine| ["--from", *machine]);
+        let words: Vec<&str> = ["plan"].into_iter().chain(from).collect();
+        done(&[&words, &slices[..], more].concat())
+    };
+    let first = of(&[a, b], &["--save", path]);
+    assert!(first.contains(b) && !first.contains("move"), "{first}");
+    for machines in [&[b, a][..], &[c, b, a], &[a, b, c]] {
+        let again = of(machines, &["--current", path]);
+        assert!(!again.contains("move"), "{machines:?}: {again}");
+    }
+    // The machine of y is gone.
+    let moved = of(&[a, c], &["--current", path]);
+    assert!(!moved.contains("move x"), "{moved}");
 }
 
 #[test]
