@@ -362,8 +362,8 @@ fn own_caches(machine: &MachineState, need: &UnitNeed<'_>, index: usize) -> (boo
     (!is_near(|core| core.l3), !is_near(|core| core.l2))
 }
 
-/// 0: the node has room for the rest of the slice in pairs of the preferred kind. 1: it has room. 2:
-/// it has none.
+/// 0: the node has room for the rest of the slice in pairs of the preferred kind. 1: it has room.
+/// 2: it has none.
 fn room(need: &UnitNeed<'_>, node: &NodeState) -> u8 {
     let wanted = need.remaining;
     let has_pairs = if need.prefers_threads() {

@@ -48,7 +48,8 @@ pub(super) fn to_json(plan: &SlicePlan, machines: &[Topology]) -> Value {
         json!({
             "slice": one.slice, "machine": one.machine, "traffic": one.traffic.to_string(),
             "cpus": one.cpus().to_string(), "nodes": one.nodes.to_string(),
-            "memory_node": one.memory_node, "reason": one.reason, "units": one.units.iter().map(unit).collect::<Value>(),
+            "memory_node": one.memory_node, "reason": one.reason,
+            "units": one.units.iter().map(unit).collect::<Value>(),
         })
     };
     let refused: Value =
