@@ -11,6 +11,7 @@ mod reading;
 mod bad_input;
 mod oracle;
 mod plans;
+mod baselines;
 mod packing;
 mod replanning;
 mod properties;

@@ -1,7 +1,7 @@
 //! What is planned for each machine, and what paper 5 shows.
 
 use nearstate_numa::{
-    Assignment, Baseline, KubernetesPolicy, PlanOptions, Proximity, Scheme, SlicePin, SlicePlan,
+    Assignment, Baseline, PlanOptions, Proximity, Scheme, SlicePin, SlicePlan,
     SliceRequest, Topology, baseline, plan,
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn units(one: &Assignment) -> String {
     one.units.iter().map(unit).collect::<Vec<_>>().join(" ")
 }
 
-fn all_units(plan: &SlicePlan) -> Vec<String> {
+pub(crate) fn all_units(plan: &SlicePlan) -> Vec<String> {
     plan.assignments.iter().map(|one| format!("{} {}", one.slice, units(one))).collect()
 }
 
@@ -197,13 +197,6 @@ fn a_plan_has_better_pairs_than_the_baselines() {
     assert!(remote(&by(Baseline::Random(1))) > 0);
     let none = by(Baseline::NoPinning);
     assert!(none.assignments.iter().all(|one| one.cpus().len() == 48));
-    let packed = by(Baseline::Kubernetes(KubernetesPolicy::Packed));
-    assert_eq!(all_units(&packed), ["a 0,24 2", "b 4,28 6,30 26", "c 8,32"]);
-    let across = by(Baseline::Kubernetes(KubernetesPolicy::AcrossCores));
-    assert_eq!(all_units(&across), ["a 0,2 4", "b 24,26 28,6 8", "c 30,32"]);
-    let full = by(Baseline::Kubernetes(KubernetesPolicy::FullCores));
-    assert_eq!(all_units(&full), ["c 0,24"]);
-    assert!(full.refused[0].reason.contains("SMTAlignmentError"));
 }
 
 #[test]
