@@ -120,7 +120,9 @@ fn kubernetes(
         Taking { topology, is_by_node, free: free.clone(), chosen: Vec::new(), wanted };
     let levels: [fn(&Cpu) -> u32; 2] =
         if is_by_node { [node_of, package_of] } else { [package_of, node_of] };
-    levels.into_iter().for_each(|level| taking.whole(level));
+    for level in levels {
+        taking.whole(level);
+    }
     if policy == KubernetesPolicy::AcrossCores {
         taking.single(false);
     } else {
@@ -139,11 +141,7 @@ const fn package_of(cpu: &Cpu) -> u32 {
 }
 
 /// What `full-pcpus-only` admits.
-fn check_full_cores(
-    topology: &Topology,
-    free: &CpuSet,
-    wanted: usize,
-) -> std::result::Result<(), String> {
+fn check_full_cores(topology: &Topology, free: &CpuSet, wanted: usize) -> Result<(), String> {
     let threads = topology.threads_per_core();
     if !wanted.is_multiple_of(threads) {
         return Err(format!(
@@ -189,7 +187,9 @@ impl<'a> Taking<'a> {
             self.free.iter().filter_map(|number| self.topology.cpu(number)).collect();
         let count = |key: fn(&Cpu) -> u32| {
             let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-            cpus.iter().for_each(|cpu| *counts.entry(key(cpu)).or_default() += 1);
+            for cpu in &cpus {
+                *counts.entry(key(cpu)).or_default() += 1;
+            }
             move |cpu: &Cpu| (counts.get(&key(cpu)).copied().unwrap_or(0), key(cpu))
         };
         let (node, package, core) = (count(node_of), count(package_of), count(|cpu| cpu.core));

@@ -2,9 +2,7 @@
 //! `takeByTopologyNUMAPacked`: whole nodes and sockets, whole cores, single processors; of equal
 //! groups first the one with fewer free processors, then the one with the lower number.
 
-use nearstate_numa::{
-    Baseline, KubernetesPolicy, PlanOptions, SlicePlan, Topology, baseline,
-};
+use nearstate_numa::{Baseline, KubernetesPolicy, PlanOptions, SlicePlan, Topology, baseline};
 
 use crate::machines::{adjacent, eight_sockets, epyc, gold_5118, sub_numa, topology};
 use crate::plans::{all_units, slices};

@@ -12,6 +12,8 @@ mod bad_input;
 mod oracle;
 mod plans;
 mod baselines;
+mod drawing;
+mod tools;
 mod packing;
 mod replanning;
 mod properties;

@@ -1,8 +1,8 @@
 //! What is planned for each machine, and what paper 5 shows.
 
 use nearstate_numa::{
-    Assignment, Baseline, PlanOptions, Proximity, Scheme, SlicePin, SlicePlan,
-    SliceRequest, Topology, baseline, plan,
+    Assignment, Baseline, PlanOptions, Proximity, Scheme, SlicePin, SlicePlan, SliceRequest,
+    Topology, baseline, plan,
 };
 
 use crate::machines::{self, Model, all, gold_5118, topology};
