@@ -16,7 +16,7 @@ use crate::layout::{
 use crate::member::is_dead;
 use crate::member::pin::PinInterval;
 use crate::namespace::{self, NamespaceEntry};
-use crate::numa_policy::PagesByNode;
+use crate::numa_policy::{NumaPolicy, PagesByNode};
 use crate::region::file::Region;
 use crate::region::map::Map;
 use crate::region::member_table::{identity_of, member_slots_used, state};
@@ -128,10 +128,31 @@ impl Region {
     /// `Damaged`. `System` if the kernel does not tell.
     pub fn pages_by_node(&self) -> Result<PagesByNode> {
         let map = &self.shared.map;
-        let mut pages = PagesByNode::default();
-        map.count_pages(0, ChunkIndex(chunks_used(map)?).start(), &mut pages)?;
+        let mut pages = self.pages_by_node_up_to(u64::MAX)?;
         map.count_pages(chunk_words_at(map.chunks()), map.len(), &mut pages)?;
         Ok(pages)
+    }
+
+    /// As [`Region::pages_by_node`], of at most the first `bytes` (a multiple of 4096) of the heap:
+    /// the time of a large region is that of its pages.
+    ///
+    /// # Errors
+    /// `Damaged`. `System` if the kernel does not tell.
+    pub fn pages_by_node_up_to(&self, bytes: u64) -> Result<PagesByNode> {
+        let map = &self.shared.map;
+        let mut pages = PagesByNode::default();
+        let used = ChunkIndex(chunks_used(map)?).start();
+        map.count_pages(0, used.min(bytes), &mut pages)?;
+        Ok(pages)
+    }
+
+    /// The NUMA policy of the region as the kernel has it. On tmpfs and hugetlbfs it belongs to the
+    /// file; elsewhere to the mapping of this process.
+    ///
+    /// # Errors
+    /// `System` if the kernel does not tell.
+    pub fn numa_policy(&self) -> Result<NumaPolicy> {
+        self.shared.map.numa_policy()
     }
 
     /// Backs the allocated heap with 2 MiB pages (Linux 6.1 and later; tmpfs and memory files),

@@ -62,6 +62,45 @@ pub(crate) fn apply(base: NonNull<u8>, bytes: u64, policy: &NumaPolicy) -> Resul
     Ok(())
 }
 
+/// The policy of the page at an address, as the kernel has it (`get_mempolicy(2)`). A control group
+/// may have excluded nodes of the one that was asked for.
+pub(crate) fn read_back(base: NonNull<u8>) -> Result<NumaPolicy> {
+    const MPOL_LOCAL: i32 = 4;
+    const MPOL_F_ADDR: u64 = 2;
+    let (mut mode, mut mask) = (0_i32, [0_u64; 16]);
+    // SAFETY: mode and mask outlive the call, the mask has the 1024 bits that it is said to have.
+    // The address is that of a mapping, which is not read.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            mask.as_mut_ptr(),
+            1024_u64,
+            base.as_ptr(),
+            MPOL_F_ADDR,
+        )
+    };
+    if done != 0 {
+        return Err(failure(
+            "cannot read the NUMA policy of the region (get_mempolicy): the kernel has no NUMA \
+             support, or a container forbids the call",
+        ));
+    }
+    let is_set =
+        |node: &u32| mask.get(*node as usize / 64).is_some_and(|w| w >> (node % 64) & 1 == 1);
+    let nodes: Vec<u32> = (0..1024).filter(is_set).collect();
+    match mode {
+        0 | MPOL_LOCAL => Ok(NumaPolicy::Default),
+        MPOL_BIND => Ok(NumaPolicy::Bind(nodes)),
+        MPOL_INTERLEAVE => Ok(NumaPolicy::Interleave(nodes)),
+        MPOL_PREFERRED | MPOL_PREFERRED_MANY => Ok(NumaPolicy::Preferred(nodes)),
+        other => Err(Error::System {
+            detail: format!("the region has a NUMA policy of the unknown mode {other}"),
+            errno: 0,
+        }),
+    }
+}
+
 /// Pages by NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagesByNode {

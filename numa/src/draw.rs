@@ -4,13 +4,81 @@
 mod svg;
 mod text;
 
-pub use svg::svg;
+pub use svg::{svg, svg_marked};
 pub use text::text;
 
 use std::collections::BTreeMap;
 
 use crate::cpu_set::CpuSet;
 use crate::topology::{Cache, CacheKind, Topology};
+
+/// From this share of time on, a processor is shown as busy.
+const BUSY_SHOWN: f64 = 0.01;
+
+/// What a drawing shows of processors, besides the topology.
+#[derive(Clone, Debug, Default)]
+pub struct CpuMarks {
+    /// The share of time that processors were busy, if it was measured.
+    pub busy: BTreeMap<u32, f64>,
+    /// Processors that no slice gets.
+    pub reserved: CpuSet,
+    /// Processors whose cores are used last.
+    pub housekeeping: CpuSet,
+}
+
+impl CpuMarks {
+    /// A processor's number with its marks: `4*h`. The notes explain them.
+    fn label(&self, topology: &Topology, number: u32) -> String {
+        let mut label = number.to_string();
+        let Some(cpu) = topology.cpu(number) else { return label };
+        let marks = [
+            (!cpu.is_allowed, '-'),
+            (cpu.is_isolated, '*'),
+            (self.reserved.contains(number), 'r'),
+            (self.housekeeping.contains(number), 'h'),
+        ];
+        label.extend(marks.into_iter().filter(|(is_marked, _)| *is_marked).map(|(_, mark)| mark));
+        label
+    }
+
+    /// The share of time that a processor was busy, if it is worth showing.
+    fn busy(&self, number: u32) -> Option<f64> {
+        self.busy.get(&number).copied().filter(|share| *share >= BUSY_SHOWN)
+    }
+}
+
+/// What the marks mean, and what else there is to know.
+fn notes(topology: &Topology, marks: &CpuMarks) -> Vec<String> {
+    let online: CpuSet = topology.cpus().iter().map(|cpu| cpu.number).collect();
+    let mut notes = Vec::new();
+    if let Some(by) = topology.limited_by() {
+        notes.push(format!("- not allowed, by {by}"));
+    }
+    if topology.cpus().iter().any(|cpu| cpu.is_isolated) {
+        notes.push("* isolated from the scheduler".to_owned());
+    }
+    if !marks.reserved.intersection(&online).is_empty() {
+        notes.push("r reserved: no slice gets it".to_owned());
+    }
+    if !marks.housekeeping.intersection(&online).is_empty() {
+        notes.push("h housekeeping: its core is used last".to_owned());
+    }
+    if !topology.nohz_full().is_empty() {
+        notes.push(format!("without a periodic tick (nohz_full): {}", topology.nohz_full()));
+    }
+    if let Some(quota) = topology.quota() {
+        let (whole, rest) = (quota.milli_cpus / 1000, quota.milli_cpus % 1000);
+        notes.push(format!("processor time: {whole}.{rest:03} processors, by {}", quota.origin));
+    }
+    if let Some(kind) = topology.partition() {
+        notes.push(format!("the control group of this process is a partition ({kind})"));
+    }
+    if !topology.offline().is_empty() {
+        notes.push(format!("offline: {}", topology.offline()));
+    }
+    notes.extend(topology.warnings().iter().map(|warning| format!("warning: {warning}")));
+    notes
+}
 
 /// Cores in one row of a drawing.
 const CORES_PER_ROW: usize = 16;

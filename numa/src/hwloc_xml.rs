@@ -9,8 +9,11 @@ use crate::topology::{Cache, CacheKind, Cpu, Nic, NumaNode, TopologyParts, unusa
 /// The most elements and attributes of a document: a machine of 65,536 processors has fewer.
 const NODES_LIMIT: u32 = 4_000_000;
 
-/// hwloc's number of a network device (`HWLOC_OBJ_OSDEV_NETWORK`).
-const OSDEV_NETWORK: &str = "2";
+/// hwloc's number of a network device (`HWLOC_OBJ_OSDEV_NETWORK`) in versions 1 and 2.
+const OSDEV_NETWORK: u64 = 2;
+
+/// The bit of a network device in version 3, where a device may be of several types.
+const OSDEV_NETWORK_BIT: u64 = 1 << 4;
 
 /// Parses the text of a file.
 ///
@@ -29,7 +32,10 @@ pub(crate) fn parse(text: &str, origin: &str) -> Result<TopologyParts> {
             root.tag_name().name()
         )));
     }
-    let mut reader = Reader { origin, ..Reader::default() };
+    // Version 1 has no attribute.
+    let version = root.attribute("version").and_then(|text| text.split('.').next()?.parse().ok());
+    let version: u32 = version.unwrap_or(1);
+    let mut reader = Reader { origin, version, ..Reader::default() };
     reader.walk(root)?;
     reader.distances(root)?;
     Ok(reader.finish())
@@ -47,6 +53,8 @@ type XmlElement<'a> = roxmltree::Node<'a, 'a>;
 #[derive(Debug, Default)]
 struct Reader<'a> {
     origin: &'a str,
+    /// The first number of the file's version.
+    version: u32,
     architecture: Option<String>,
     cpus: Vec<Cpu>,
     /// Nodes, with the processors next to each.
@@ -105,7 +113,7 @@ impl Reader<'_> {
             }
             "PU" => self.processor(object, &around)?,
             "NUMANode" => self.node(object, &around.cpus, own)?,
-            "OSDev" if object.attribute("osdev_type") == Some(OSDEV_NETWORK) => {
+            "OSDev" if self.is_network(object) => {
                 let name = object.attribute("name").unwrap_or("unnamed").to_owned();
                 self.nics.push((name, around.cpus.clone()));
             }
@@ -113,6 +121,14 @@ impl Reader<'_> {
         }
         around.cpus = cpus;
         Ok(around)
+    }
+
+    fn is_network(&self, device: XmlElement<'_>) -> bool {
+        let kind = device.attribute("osdev_type").and_then(|text| text.parse::<u64>().ok());
+        kind.is_some_and(|kind| match self.version {
+            ..=2 => kind == OSDEV_NETWORK,
+            _ => kind & OSDEV_NETWORK_BIT != 0,
+        })
     }
 
     fn processor(&mut self, object: XmlElement<'_>, around: &Around) -> Result<()> {
@@ -296,6 +312,7 @@ impl Reader<'_> {
             nics,
             limited_by: limited.then(|| "allowed_cpuset of the file".to_owned()),
             warnings,
+            ..TopologyParts::default()
         }
     }
 }

@@ -29,10 +29,13 @@ mod cpu_set;
 pub use activity::Activity;
 pub use cpu_set::{CPUS_MAX, CpuSet};
 pub use discover::discover;
-pub use draw::{svg, text};
+pub use draw::{CpuMarks, svg, svg_marked, text};
 pub use plan::{
     Assignment, Baseline, KubernetesPolicy, Move, PlanOptions, RefusedSlice, Scheme, SliceLoad,
     SlicePin, SlicePlan, SliceRequest, SliceUnit, Thresholds, TrafficLevel, baseline, plan,
 };
-pub use tools::{PlacementTool, for_tool};
-pub use topology::{Cache, CacheKind, Cpu, Nic, NumaNode, Proximity, Topology, TopologyParts};
+pub use tools::{PlacementTool, ToolOptions, for_tool};
+pub use topology::{
+    Cache, CacheKind, Cpu, CpuQuota, Nic, NumaNode, Proximity, Topology, TopologyParts,
+    architecture_name,
+};

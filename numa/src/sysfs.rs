@@ -3,13 +3,14 @@
 //! Old kernels have masks instead of lists, offline processors have no topology, nodes may have no
 //! processors, numbers may have gaps, and a machine without NUMA has no nodes at all.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nearstate_model::{Error, Result};
 
-use crate::cgroup;
+use crate::cgroup::{self, Limits};
 use crate::cpu_set::{CPUS_MAX, CpuSet};
 use crate::text_file;
 use crate::topology::{Cache, CacheKind, Cpu, NODES_MAX, Nic, NumaNode, TopologyParts, unusable};
@@ -19,6 +20,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The most caches of one processor: more than any processor has.
 const CACHES_MAX: u32 = 16;
+
+/// First-level data and instructions, second level, third level.
+const CACHES_USUAL: u32 = 4;
 
 /// A tree with the folders `sys` and, for what limits this process, `proc`.
 #[derive(Debug)]
@@ -58,50 +62,63 @@ impl SysTree {
         let mut warnings = Vec::new();
         let online = self.online()?;
         let nodes = self.nodes()?;
-        let node_of = nodes_of_cpus(&nodes);
-        let isolated = self.list("devices/system/cpu/isolated")?.unwrap_or_default();
-        let mut cpus = Vec::new();
-        for number in online.iter() {
-            let mut cpu = self.cpu(number, &online)?;
-            cpu.is_isolated = isolated.contains(number);
-            let first = nodes.first().map_or(0, |(node, _)| node.number);
-            cpu.node = *node_of.get(&number).unwrap_or(&first);
-            if !nodes.is_empty() && !node_of.contains_key(&number) {
-                warnings.push(format!("processor {number} is on no node; node {first} is assumed"));
-            }
-            cpus.push(cpu);
-        }
-        let caches = self.caches(&online, &mut warnings)?;
+        let cpus = self.cpus(&online, &nodes, &mut warnings)?;
+        let caches = self.caches(&cpus, &mut warnings)?;
         let present = self.list("devices/system/cpu/present")?.unwrap_or_default();
         let mut nodes: Vec<NumaNode> = nodes.into_iter().map(|(node, _)| node).collect();
         if nodes.is_empty() {
             nodes.push(whole_machine());
         }
-        let mut limited_by = None;
-        if let Some(root) = &self.root {
-            let limits = cgroup::limits(root)?;
-            for cpu in &mut cpus {
-                cpu.is_allowed = limits.cpus.as_ref().is_none_or(|set| set.contains(cpu.number));
-            }
-            for node in &mut nodes {
-                node.is_allowed =
-                    limits.memory_nodes.as_ref().is_none_or(|set| set.contains(node.number));
-            }
-            if cpus.iter().any(|cpu| !cpu.is_allowed) {
-                limited_by = Some(limits.origin);
-            }
-        }
-        Ok(TopologyParts {
+        let mut parts = TopologyParts {
             origin: self.origin.clone(),
-            architecture: None,
             offline: present.difference(&online),
             nics: self.nics(),
             cpus,
             nodes,
             caches,
-            limited_by,
+            nohz_full: self.nohz_full()?,
             warnings,
-        })
+            ..TopologyParts::default()
+        };
+        if let Some(root) = &self.root {
+            limit(&mut parts, cgroup::limits(root)?);
+        }
+        Ok(parts)
+    }
+
+    /// The online processors. Hyper-threads of one core have the same facts, which are read once.
+    fn cpus(
+        &self,
+        online: &CpuSet,
+        nodes: &[(NumaNode, CpuSet)],
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<Cpu>> {
+        let node_of = nodes_of_cpus(nodes);
+        let first_node = nodes.first().map_or(0, |(node, _)| node.number);
+        let isolated = self.list("devices/system/cpu/isolated")?.unwrap_or_default();
+        let known = Cell::new(0);
+        let mut cpus: BTreeMap<u32, Cpu> = BTreeMap::new();
+        for number in online.iter() {
+            if cpus.contains_key(&number) {
+                continue;
+            }
+            let (first, siblings) = self.core(number, online, &known)?;
+            for sibling in siblings.iter() {
+                cpus.entry(sibling).or_insert_with(|| Cpu {
+                    number: sibling,
+                    node: *node_of.get(&sibling).unwrap_or(&first_node),
+                    l2: sibling,
+                    l3: sibling,
+                    is_isolated: isolated.contains(sibling),
+                    ..first.clone()
+                });
+            }
+        }
+        for number in cpus.keys().filter(|cpu| !nodes.is_empty() && !node_of.contains_key(cpu)) {
+            warnings
+                .push(format!("processor {number} is on no node; node {first_node} is assumed"));
+        }
+        Ok(cpus.into_values().collect())
     }
 
     fn text(&self, path: &str) -> Result<Option<String>> {
@@ -161,24 +178,24 @@ impl SysTree {
         Ok(online)
     }
 
-    fn cpu(&self, number: u32, online: &CpuSet) -> Result<Cpu> {
+    /// A processor, and the online processors of its core.
+    fn core(&self, number: u32, online: &CpuSet, known: &Cell<usize>) -> Result<(Cpu, CpuSet)> {
+        const NAMES: [&str; 4] =
+            ["core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"];
         let folder = format!("devices/system/cpu/cpu{number}/topology");
         let siblings = self
-            .set_of(
-                &folder,
-                &["core_cpus_list", "thread_siblings_list"],
-                &["core_cpus", "thread_siblings"],
-            )?
+            .set_of(&folder, &NAMES, known)?
             .map(|set| set.intersection(online))
-            .filter(|set| set.contains(number));
+            .filter(|set| set.contains(number))
+            .unwrap_or_else(|| std::iter::once(number).collect());
         let id = |name: &str| -> Result<Option<u32>> {
             let id = self.number(&format!("{folder}/{name}"))?;
             // Some machines report -1.
             Ok(id.and_then(|id| u32::try_from(id).ok()))
         };
-        Ok(Cpu {
+        let cpu = Cpu {
             number,
-            core: siblings.and_then(|set| set.first()).unwrap_or(number),
+            core: siblings.first().unwrap_or(number),
             core_id: id("core_id")?.unwrap_or(number),
             package: id("physical_package_id")?.unwrap_or(0),
             node: 0,
@@ -186,36 +203,58 @@ impl SysTree {
             l3: number,
             is_allowed: true,
             is_isolated: false,
-        })
+        };
+        Ok((cpu, siblings))
     }
 
-    /// The first of these files that exists, lists before masks. The others are not read: a large
+    /// The first of these files that exists, lists (`..list`) before masks. The others are not
+    /// read, and the next folder is asked for the name that the last one had (`known`): a large
     /// machine has thousands of files.
-    fn set_of(&self, folder: &str, lists: &[&str], masks: &[&str]) -> Result<Option<CpuSet>> {
-        for name in lists {
-            if let Some(set) = self.list(&format!("{folder}/{name}"))? {
-                return Ok(Some(set));
-            }
-        }
-        for name in masks {
-            if let Some(set) = self.mask(&format!("{folder}/{name}"))? {
-                return Ok(Some(set));
+    fn set_of(&self, folder: &str, names: &[&str], known: &Cell<usize>) -> Result<Option<CpuSet>> {
+        let first = known.get();
+        let others = (0..names.len()).filter(|index| *index != first);
+        for index in std::iter::once(first).chain(others) {
+            let Some(name) = names.get(index) else { continue };
+            let path = format!("{folder}/{name}");
+            let found = if name.ends_with("list") { self.list(&path)? } else { self.mask(&path)? };
+            if found.is_some() {
+                known.set(index);
+                return Ok(found);
             }
         }
         Ok(None)
     }
 
-    /// Each cache once. A processor that a cache of the same index contains is not read again.
-    fn caches(&self, online: &CpuSet, warnings: &mut Vec<String>) -> Result<Vec<Cache>> {
+    /// `nohz_full`; kernels without it write `(null)`.
+    fn nohz_full(&self) -> Result<CpuSet> {
+        let set = self.parsed("devices/system/cpu/nohz_full", |text| {
+            if text.contains("(null)") { Ok(CpuSet::new()) } else { text.parse() }
+        })?;
+        Ok(set.unwrap_or_default())
+    }
+
+    /// Each cache once. A processor that a cache of the same index contains is not read again, and
+    /// a core not after its last index: the kernel numbers them without gaps. A copy may lack the
+    /// first ones.
+    fn caches(&self, cpus: &[Cpu], warnings: &mut Vec<String>) -> Result<Vec<Cache>> {
         let mut caches: Vec<Cache> = Vec::new();
+        let known = Cell::new(0);
+        let (mut cores_with, mut cores_without) = (CpuSet::new(), CpuSet::new());
         for index in 0..CACHES_MAX {
             let mut seen = CpuSet::new();
-            for number in online.iter() {
-                if seen.contains(number) {
+            for cpu in cpus {
+                let number = cpu.number;
+                if seen.contains(number) || cores_without.contains(cpu.core) {
                     continue;
                 }
                 let folder = format!("devices/system/cpu/cpu{number}/cache/index{index}");
-                let Some(cache) = self.cache(&folder)? else { continue };
+                let Some(cache) = self.cache(&folder, &known)? else {
+                    if index >= CACHES_USUAL || cores_with.contains(cpu.core) {
+                        cores_without.insert(cpu.core);
+                    }
+                    continue;
+                };
+                cores_with.insert(cpu.core);
                 if !cache.cpus.contains(number) {
                     warnings.push(format!("{folder} does not list its own processor; ignored"));
                     continue;
@@ -227,9 +266,9 @@ impl SysTree {
         Ok(caches)
     }
 
-    fn cache(&self, folder: &str) -> Result<Option<Cache>> {
+    fn cache(&self, folder: &str, known: &Cell<usize>) -> Result<Option<Cache>> {
         let Some(level) = self.number(&format!("{folder}/level"))? else { return Ok(None) };
-        let cpus = self.set_of(folder, &["shared_cpu_list"], &["shared_cpu_map"])?;
+        let cpus = self.set_of(folder, &["shared_cpu_list", "shared_cpu_map"], known)?;
         let kind = match self.text(&format!("{folder}/type"))?.as_deref().map(str::trim) {
             Some("Instruction") => CacheKind::Instruction,
             Some("Data") => CacheKind::Data,
@@ -243,13 +282,14 @@ impl SysTree {
     /// The nodes, each with the processors that it lists.
     fn nodes(&self) -> Result<Vec<(NumaNode, CpuSet)>> {
         let mut nodes = Vec::new();
+        let known = Cell::new(0);
         for number in self.numbered("devices/system/node", "node") {
             let folder = format!("devices/system/node/node{number}");
             if number >= NODES_MAX {
                 let what = format!("node {number} is above the maximum of {}", NODES_MAX - 1);
                 return Err(unusable(&self.origin, &what));
             }
-            let cpus = self.set_of(&folder, &["cpulist"], &["cpumap"])?;
+            let cpus = self.set_of(&folder, &["cpulist", "cpumap"], &known)?;
             let distances = self.text(&format!("{folder}/distance"))?.unwrap_or_default();
             let distances = distances.split_whitespace().map(|word| word.parse().unwrap_or(0));
             let memory = self.text(&format!("{folder}/meminfo"))?;
@@ -277,6 +317,22 @@ impl SysTree {
         };
         entries.filter_map(nic).collect()
     }
+}
+
+/// Marks what this process may not use, and what its control groups say.
+fn limit(parts: &mut TopologyParts, limits: Limits) {
+    for cpu in &mut parts.cpus {
+        cpu.is_allowed = limits.cpus.as_ref().is_none_or(|set| set.contains(cpu.number));
+        cpu.is_isolated |= limits.isolated.contains(cpu.number);
+    }
+    for node in &mut parts.nodes {
+        node.is_allowed = limits.memory_nodes.as_ref().is_none_or(|set| set.contains(node.number));
+    }
+    if parts.cpus.iter().any(|cpu| !cpu.is_allowed) {
+        parts.limited_by = Some(limits.origin);
+    }
+    parts.quota = limits.quota;
+    parts.partition = limits.partition;
 }
 
 /// The only node of a machine without NUMA.

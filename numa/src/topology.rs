@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use nearstate_model::{Error, Result};
 
@@ -123,6 +124,34 @@ impl fmt::Display for Proximity {
     }
 }
 
+/// The share of processor time that control groups grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// Thousandths of a processor: 2500 are two and a half.
+    pub milli_cpus: u64,
+    /// The control group with the least.
+    pub origin: String,
+}
+
+impl FromStr for Proximity {
+    type Err = Error;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self> {
+        let known = [Self::Core, Self::L2, Self::L3, Self::Node];
+        if let Some(near) = known.into_iter().find(|near| near.to_string() == text) {
+            return Ok(near);
+        }
+        let distance = text.strip_prefix("two nodes at distance ").and_then(|n| n.parse().ok());
+        distance.map(Self::Remote).ok_or_else(|| Error::BadArgument {
+            detail: format!(
+                "{text:?} is no proximity; expected \"same core\", \"same L2 cache\", \"same L3 \
+                 cache\", \"same node\" or \"two nodes at distance 21\""
+            ),
+        })
+    }
+}
+
 /// What a reader of a topology found, before it is checked.
 #[derive(Clone, Debug, Default)]
 pub struct TopologyParts {
@@ -142,6 +171,12 @@ pub struct TopologyParts {
     pub nics: Vec<Nic>,
     /// What limits the allowed processors, if anything does.
     pub limited_by: Option<String>,
+    /// Processors without the periodic tick of the scheduler while one thread runs (`nohz_full`).
+    pub nohz_full: CpuSet,
+    /// The processor time of this process, if a control group limits it.
+    pub quota: Option<CpuQuota>,
+    /// The kind of the own control group's partition, `root` or `isolated`, if it is one.
+    pub partition: Option<String>,
     /// What was assumed or ignored, for the user.
     pub warnings: Vec<String>,
 }
@@ -157,6 +192,9 @@ pub struct Topology {
     offline: CpuSet,
     nics: Vec<Nic>,
     limited_by: Option<String>,
+    nohz_full: CpuSet,
+    quota: Option<CpuQuota>,
+    partition: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -183,10 +221,21 @@ impl Topology {
         let mut nics = parts.nics;
         nics.sort();
         nics.dedup();
-        let limited_by = parts.limited_by;
-        let offline = parts.offline.difference(&online);
-        let topology =
-            Self { origin, architecture, cpus, nodes, caches, offline, nics, limited_by, warnings };
+        let architecture = architecture.map(|name| architecture_name(&name).to_owned());
+        let topology = Self {
+            origin,
+            architecture,
+            cpus,
+            nodes,
+            caches,
+            offline: parts.offline.difference(&online),
+            nics,
+            limited_by: parts.limited_by,
+            nohz_full: parts.nohz_full.intersection(&online),
+            quota: parts.quota,
+            partition: parts.partition,
+            warnings,
+        };
         topology.check_nesting()?;
         Ok(topology)
     }
@@ -212,7 +261,7 @@ impl Topology {
         &self.origin
     }
 
-    /// The machine's architecture (`x86_64`), if known.
+    /// The machine's architecture, as [`architecture_name`] names it. A copy of `/sys` has none.
     pub fn architecture(&self) -> Option<&str> {
         self.architecture.as_deref()
     }
@@ -256,6 +305,21 @@ impl Topology {
     /// What excludes the processors that are not allowed.
     pub fn limited_by(&self) -> Option<&str> {
         self.limited_by.as_deref()
+    }
+
+    /// Processors without the periodic tick of the scheduler while one thread runs.
+    pub const fn nohz_full(&self) -> &CpuSet {
+        &self.nohz_full
+    }
+
+    /// The processor time of this process, if a control group limits it.
+    pub const fn quota(&self) -> Option<&CpuQuota> {
+        self.quota.as_ref()
+    }
+
+    /// The kind of the own control group's partition (`root`, `isolated`), if it is one.
+    pub fn partition(&self) -> Option<&str> {
+        self.partition.as_deref()
     }
 
     /// What was assumed or ignored.
@@ -339,6 +403,20 @@ impl Topology {
                 ),
             }),
         }
+    }
+}
+
+/// The name of an architecture that Rust uses (`std::env::consts::ARCH`), for a name of the kernel
+/// (`uname -m`), which hwloc uses. An unknown name stays.
+pub fn architecture_name(name: &str) -> &str {
+    match name {
+        "i386" | "i486" | "i586" | "i686" => "x86",
+        "amd64" => "x86_64",
+        "arm64" | "aarch64_be" => "aarch64",
+        "ppc" | "ppcle" => "powerpc",
+        "ppc64" | "ppc64le" => "powerpc64",
+        _ if name.starts_with("armv") => "arm",
+        other => other,
     }
 }
 

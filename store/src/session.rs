@@ -8,11 +8,11 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::Duration;
 
-use nearstate_memory::PagesByNode;
 use nearstate_memory::{
     AttachOptions, CreateOptions, IndexTable, Inspection, LookupResult, Member, NewPolicy,
     RegionFiles, RemovedRegion, ReplicationPolicy,
 };
+use nearstate_memory::{NumaPolicy, PagesByNode};
 use nearstate_model::limits::KEY_BYTES_MAX;
 use nearstate_model::{Error, Result};
 
@@ -132,6 +132,22 @@ impl Region {
     /// `Damaged`. `System` if the kernel does not tell.
     pub fn pages_by_node(&self) -> Result<PagesByNode> {
         self.memory.pages_by_node()
+    }
+
+    /// As [`Region::pages_by_node`], of at most the first `bytes` (a multiple of 4096) of the heap.
+    ///
+    /// # Errors
+    /// `Damaged`. `System` if the kernel does not tell.
+    pub fn pages_by_node_up_to(&self, bytes: u64) -> Result<PagesByNode> {
+        self.memory.pages_by_node_up_to(bytes)
+    }
+
+    /// The NUMA policy of the region as the kernel has it.
+    ///
+    /// # Errors
+    /// `System` if the kernel does not tell.
+    pub fn numa_policy(&self) -> Result<NumaPolicy> {
+        self.memory.numa_policy()
     }
 
     /// Replaces the used pages with 2 MiB pages where the kernel allows it: fewer TLB misses.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use nearstate_model::{Error, Result};
-use nearstate_numa::Activity;
+use nearstate_numa::{Activity, CpuSet};
 
 use crate::settings::parse_time;
 
@@ -44,6 +44,10 @@ const WINDOW_MAX: Duration = Duration::from_secs(600);
 /// A time to measure, which may be 0.
 fn parse_window(text: &str) -> std::result::Result<Duration, String> {
     if matches!(text, "0" | "0s" | "0ms") { Ok(Duration::ZERO) } else { parse_time(text) }
+}
+
+fn parse_cpus(text: &str) -> std::result::Result<CpuSet, String> {
+    text.parse().map_err(|e: Error| e.to_string())
 }
 
 /// The share of time that the processors of this machine are busy, measured over a time. Empty for

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 mod follow;
 mod limits;
-mod numa;
+pub(crate) mod numa;
 mod policy;
 
 pub(crate) use follow::host_name;
@@ -257,9 +257,10 @@ fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
     let region = Region::create(&path, &options)?;
     let seen = region.inspect()?;
     let pages = is_placed.then(|| region.pages_by_node()).transpose()?;
-    if let Some(pages) = &pages {
-        numa::check(&options.numa, pages)?;
-    }
+    let note = match &pages {
+        Some(pages) => numa::check(&options.numa, &region.numa_policy()?, pages)?,
+        None => None,
+    };
     let next = format!("nearstate serve --region {}", path.display());
     let text = if is_json {
         let json = json!({
@@ -267,6 +268,7 @@ fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
             "bytes_max": seen.bytes_max, "page_bytes": seen.page_bytes,
             "mode": format!("{mode:o}"), "is_fenced": seen.is_fenced, "next": next,
             "pages_by_node": pages.as_ref().map(numa::pages_json),
+            "numa_policy": is_placed.then(|| numa::policy_text(&options.numa)), "note": note,
         });
         json.to_string()
     } else {
@@ -279,7 +281,9 @@ fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
             seen.page_bytes >> 10,
             pin_mode(&seen),
             pages.as_ref().map_or(String::new(), |pages| {
-                format!("memory   {}\n", numa::pages_text(pages))
+                let policy = numa::policy_text(&options.numa);
+                let note = note.map_or(String::new(), |note| format!("note     {note}\n"));
+                format!("memory   {}, policy {policy}\n{note}", numa::pages_text(pages))
             }),
         )
     };

@@ -331,16 +331,20 @@ fn attach(settings: &Settings, place: &NodePlace) -> Result<Region> {
     let region = Region::attach_or_create(&settings.region.path, &options)?;
     access_control::region(settings);
     let seen = region.inspect()?;
-    log::emit(
-        log::REGION_ATTACHED,
-        &[
-            ("path", &settings.region.path.display()),
-            ("bytes_taken", &seen.bytes_taken),
-            ("bytes_max", &seen.bytes_max),
-            ("sessions", &seen.members.len()),
-            ("ms", &begin.elapsed().as_millis()),
-        ],
-    );
+    let memory = place.memory_of(&region);
+    let (path, sessions) = (settings.region.path.display(), seen.members.len());
+    let ms = begin.elapsed().as_millis();
+    let mut fields: Vec<(&str, &dyn std::fmt::Display)> = vec![
+        ("path", &path),
+        ("bytes_taken", &seen.bytes_taken),
+        ("bytes_max", &seen.bytes_max),
+        ("sessions", &sessions),
+        ("ms", &ms),
+    ];
+    if let Some(memory) = &memory {
+        fields.push(("memory", memory));
+    }
+    log::emit(log::REGION_ATTACHED, &fields);
     Ok(region)
 }
 

@@ -399,6 +399,11 @@ impl Map {
         numa_policy::apply(self.base, self.bytes, policy)
     }
 
+    /// The NUMA policy of the mapping, read back.
+    pub(crate) fn numa_policy(&self) -> Result<NumaPolicy> {
+        numa_policy::read_back(self.base)
+    }
+
     /// Counts the pages between two offsets that the file has by their NUMA node.
     pub(crate) fn count_pages(&self, from: u64, to: u64, pages: &mut PagesByNode) -> Result<()> {
         self.with_file(|file| {

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{CoreBlock, blocks, node_line, title};
+use super::{CORES_PER_ROW, CoreBlock, CpuMarks, blocks, node_line, notes, title};
 use crate::topology::Topology;
 
 const COLUMN: usize = 46;
 const ROW: usize = 22;
+/// The width of a processor: [`COLUMN`] without the gap.
+const BAR_WIDTH: f64 = 42.0;
 const MARGIN: usize = 12;
 const LABELS: usize = 96;
 
@@ -15,11 +17,23 @@ const LABELS: usize = 96;
 const COLOURS: [&str; 8] =
     ["#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999"];
 
+/// Of an isolated processor.
+const ISOLATED: &str = "#0072b2";
+
+/// Of the share of time that a processor was busy.
+const BUSY: &str = "#d55e00";
+
 /// Draws a topology. `slices` are the names of the slices on processors; each gets a colour.
 pub fn svg(topology: &Topology, slices: &BTreeMap<u32, String>) -> String {
+    svg_marked(topology, slices, &CpuMarks::default())
+}
+
+/// Draws a topology with slices and marks: a bar for the time that a processor was busy, a thick
+/// border for isolated ones, dashed ones for those that are offline, and notes.
+pub fn svg_marked(topology: &Topology, slices: &BTreeMap<u32, String>, marks: &CpuMarks) -> String {
     let mut body = String::new();
     let mut y = MARGIN + ROW;
-    let mut columns = 1;
+    let mut columns = topology.offline().len().clamp(1, CORES_PER_ROW);
     label(&mut body, MARGIN, y, &title(topology), "bold");
     y += ROW;
     let mut names: Vec<&str> = slices.values().map(String::as_str).collect();
@@ -32,7 +46,7 @@ pub fn svg(topology: &Topology, slices: &BTreeMap<u32, String>) -> String {
         label(&mut body, MARGIN + 6, y - 6, &node_line(topology, node.number), "bold");
         for block in &blocks {
             columns = columns.max(block.columns.len());
-            y = draw(&mut body, topology, block, (y, slices, &names));
+            y = draw(&mut body, topology, block, (y, slices, &names, marks));
             y += 6;
         }
         outline(&mut body, (MARGIN, top), y - top, blocks.first().map_or(8, |b| b.columns.len()));
@@ -41,6 +55,11 @@ pub fn svg(topology: &Topology, slices: &BTreeMap<u32, String>) -> String {
     for (index, name) in names.iter().enumerate() {
         rectangle(&mut body, (MARGIN, y), (16, 16), colour(index));
         label(&mut body, MARGIN + 24, y + 13, name, "normal");
+        y += ROW;
+    }
+    y = offline(&mut body, topology, y);
+    for note in notes(topology, marks) {
+        label(&mut body, MARGIN, y + 13, &note, "normal");
         y += ROW;
     }
     let width = (2 * MARGIN + LABELS + columns * COLUMN).max(640);
@@ -61,7 +80,7 @@ fn draw(
     body: &mut String,
     topology: &Topology,
     block: &CoreBlock,
-    (mut y, slices, names): (usize, &BTreeMap<u32, String>, &[&str]),
+    (mut y, slices, names, marks): (usize, &BTreeMap<u32, String>, &[&str], &CpuMarks),
 ) -> usize {
     let left = MARGIN + LABELS;
     for cache in &block.caches {
@@ -88,7 +107,8 @@ fn draw(
         for (index, column) in block.columns.iter().enumerate() {
             let Some(cpu) = column.cpus.get(thread) else { continue };
             let slice = slices.get(cpu).and_then(|name| names.binary_search(&name.as_str()).ok());
-            let is_allowed = topology.cpu(*cpu).is_some_and(|cpu| cpu.is_allowed);
+            let known = topology.cpu(*cpu);
+            let is_allowed = known.is_some_and(|cpu| cpu.is_allowed);
             let fill = match slice {
                 Some(slice) => colour(slice),
                 None if is_allowed => "#ffffff",
@@ -96,11 +116,55 @@ fn draw(
             };
             let x = left + index * COLUMN;
             rectangle(body, (x, y), (COLUMN - 4, ROW - 4), fill);
+            if let Some(share) = marks.busy(*cpu) {
+                busy_bar(body, (x, y), share);
+            }
+            if known.is_some_and(|cpu| cpu.is_isolated) {
+                border(body, (x, y), &format!("stroke=\"{ISOLATED}\" stroke-width=\"2.5\""));
+            }
+            label(body, x + 12, y + 14, &marks.label(topology, *cpu), "normal");
+        }
+        y += ROW;
+    }
+    y
+}
+
+/// Draws the offline processors, whose cores are unknown. Returns the position below them.
+fn offline(body: &mut String, topology: &Topology, mut y: usize) -> usize {
+    let cpus: Vec<u32> = topology.offline().iter().collect();
+    for row in cpus.chunks(CORES_PER_ROW) {
+        label(body, MARGIN + 6, y + 15, "offline P#", "normal");
+        for (index, cpu) in row.iter().enumerate() {
+            let x = MARGIN + LABELS + index * COLUMN;
+            border(body, (x, y), "stroke=\"#999999\" stroke-dasharray=\"4 3\"");
             label(body, x + 12, y + 14, &cpu.to_string(), "normal");
         }
         y += ROW;
     }
     y
+}
+
+/// A bar at the bottom of a processor, as long as its share of time. The number follows in the
+/// tooltip.
+fn busy_bar(body: &mut String, (x, y): (usize, usize), share: f64) {
+    let width = share.min(1.0) * BAR_WIDTH;
+    let _ = writeln!(
+        body,
+        "<rect x=\"{x}\" y=\"{top}\" width=\"{width:.1}\" height=\"4\" fill=\"{BUSY}\">\
+         <title>busy {percent:.0}%</title></rect>",
+        top = y + ROW - 8,
+        percent = share * 100.0
+    );
+}
+
+/// The border of a processor.
+fn border(body: &mut String, (x, y): (usize, usize), stroke: &str) {
+    let (width, height) = (COLUMN - 4, ROW - 4);
+    let _ = writeln!(
+        body,
+        "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" \
+         fill=\"none\" {stroke}/>"
+    );
 }
 
 // Writing to a string does not fail.

@@ -1,39 +1,25 @@
 //! A topology as text.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{CoreBlock, blocks, node_line, title};
+use super::{CoreBlock, CpuMarks, blocks, node_line, notes, title};
 use crate::topology::Topology;
 
 /// The width of the labels on the left.
 const LABEL_WIDTH: usize = 14;
 
-/// From this share of time on, a processor is shown as busy.
-const BUSY_SHOWN: f64 = 0.01;
-
-/// Draws a topology. `busy` is the share of time that processors were busy, if it was measured.
-pub fn text(topology: &Topology, busy: &BTreeMap<u32, f64>) -> String {
+/// Draws a topology.
+pub fn text(topology: &Topology, marks: &CpuMarks) -> String {
     let mut out = title(topology) + "\n";
     for node in topology.nodes() {
         out.push('\n');
         out.push_str(&node_line(topology, node.number));
         out.push('\n');
         for block in blocks(topology, node.number) {
-            draw(&mut out, topology, &block, busy);
+            draw(&mut out, topology, &block, marks);
         }
     }
-    let mut notes = Vec::new();
-    if topology.cpus().iter().any(|cpu| cpu.is_isolated) {
-        notes.push("* isolated from the scheduler".to_owned());
-    }
-    if let Some(by) = topology.limited_by() {
-        notes.push(format!("- not allowed, by {by}"));
-    }
-    if !topology.offline().is_empty() {
-        notes.push(format!("offline: {}", topology.offline()));
-    }
-    notes.extend(topology.warnings().iter().map(|warning| format!("warning: {warning}")));
+    let notes = notes(topology, marks);
     if !notes.is_empty() {
         out.push('\n');
     }
@@ -44,15 +30,8 @@ pub fn text(topology: &Topology, busy: &BTreeMap<u32, f64>) -> String {
     out
 }
 
-fn draw(out: &mut String, topology: &Topology, block: &CoreBlock, busy: &BTreeMap<u32, f64>) {
-    let cell = |number: u32| {
-        let mark = match topology.cpu(number) {
-            Some(cpu) if !cpu.is_allowed => "-",
-            Some(cpu) if cpu.is_isolated => "*",
-            _ => "",
-        };
-        format!("{number}{mark}")
-    };
+fn draw(out: &mut String, topology: &Topology, block: &CoreBlock, marks: &CpuMarks) {
+    let cell = |number: u32| marks.label(topology, number);
     let cells = |thread: usize| {
         let of = |column: &super::Column| column.cpus.get(thread).copied();
         block.columns.iter().map(of).collect::<Vec<_>>()
@@ -96,7 +75,7 @@ fn draw(out: &mut String, topology: &Topology, block: &CoreBlock, busy: &BTreeMa
     for (thread, cells_of_thread) in texts.iter().enumerate() {
         row(out, "HT P#", cells_of_thread);
         let share = |cpu: Option<u32>| {
-            let share = cpu.and_then(|cpu| busy.get(&cpu)).filter(|share| **share >= BUSY_SHOWN);
+            let share = cpu.and_then(|cpu| marks.busy(cpu));
             share.map_or(String::new(), |share| format!("{:.0}%", share * 100.0))
         };
         let shares: Vec<String> = cells(thread).into_iter().map(share).collect();

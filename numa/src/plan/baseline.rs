@@ -1,7 +1,13 @@
 //! What other methods would choose, to compare a plan with: no pinning, Kubernetes' static CPU
 //! manager, random processors.
+//!
+//! Kubernetes' order is that of version 1.31, which is the first one with
+//! `distribute-cpus-across-cores`, until 1.34 (`pkg/kubelet/cm/cpumanager/cpu_assignment.go`,
+//! `takeByTopologyNUMAPacked`): of equal groups the one with fewer free processors comes first,
+//! then the one with the lower number. Nodes are the outer level where the machine has at least as
+//! many sockets as nodes, otherwise sockets are.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::machine::MachineState;
 use super::place::assignment;
@@ -13,12 +19,14 @@ use crate::topology::{Cpu, Topology};
 /// Options of Kubernetes' static policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KubernetesPolicy {
-    /// Whole sockets, whole cores, then single processors.
+    /// Whole nodes and sockets, whole cores, then single processors.
     #[default]
     Packed,
-    /// `full-pcpus-only`: as packed, but only multiples of a core are admitted.
+    /// `full-pcpus-only`: as packed, but only multiples of a core are admitted, and only while
+    /// enough cores are wholly free.
     FullCores,
-    /// `distribute-cpus-across-cores`: one processor of each core in turn.
+    /// `distribute-cpus-across-cores`: whole nodes and sockets, then single processors of a socket
+    /// by their numbers.
     AcrossCores,
 }
 
@@ -91,118 +99,134 @@ fn too_few(wanted: usize, free: usize) -> String {
     format!("it needs {wanted} processors; {free} are free")
 }
 
-/// The order of `takeByTopology` in Kubernetes' CPU manager.
+/// The choice of Kubernetes' static policy. A group counts as free if all of its own processors
+/// are; Kubernetes compares with the mean size, which differs where groups have different sizes.
 fn kubernetes(
     topology: &Topology,
     free: &CpuSet,
     wanted: usize,
     policy: KubernetesPolicy,
 ) -> ChosenCpus {
-    let threads = topology.threads_per_core();
     if wanted > free.len() {
         return Err(too_few(wanted, free.len()));
     }
-    if policy == KubernetesPolicy::FullCores && !wanted.is_multiple_of(threads) {
+    if policy == KubernetesPolicy::FullCores {
+        check_full_cores(topology, free, wanted)?;
+    }
+    let packages: CpuSet = topology.cpus().iter().map(|cpu| cpu.package).collect();
+    let nodes: CpuSet = topology.cpus().iter().map(|cpu| cpu.node).collect();
+    let is_by_node = packages.len() >= nodes.len();
+    let mut taking =
+        Taking { topology, is_by_node, free: free.clone(), chosen: Vec::new(), wanted };
+    let levels: [fn(&Cpu) -> u32; 2] =
+        if is_by_node { [node_of, package_of] } else { [package_of, node_of] };
+    for level in levels {
+        taking.whole(level);
+    }
+    if policy == KubernetesPolicy::AcrossCores {
+        taking.single(false);
+    } else {
+        taking.whole(|cpu| cpu.core);
+        taking.single(true);
+    }
+    Ok(taking.chosen)
+}
+
+const fn node_of(cpu: &Cpu) -> u32 {
+    cpu.node
+}
+
+const fn package_of(cpu: &Cpu) -> u32 {
+    cpu.package
+}
+
+/// What `full-pcpus-only` admits.
+fn check_full_cores(topology: &Topology, free: &CpuSet, wanted: usize) -> Result<(), String> {
+    let threads = topology.threads_per_core();
+    if !wanted.is_multiple_of(threads) {
         return Err(format!(
             "full-pcpus-only admits multiples of {threads} processors only (SMTAlignmentError)"
         ));
     }
-    let mut taking = Taking { topology, free: free.clone(), chosen: Vec::new(), wanted };
-    if policy == KubernetesPolicy::AcrossCores {
-        taking.across_cores();
-        return Ok(taking.chosen);
+    let cores = topology.cores();
+    let whole: usize = cores.values().filter(|cpus| cpus.is_subset(free)).map(CpuSet::len).sum();
+    if wanted > whole {
+        return Err(format!(
+            "full-pcpus-only needs {wanted} processors of whole cores; {whole} are free \
+             (SMTAlignmentError)"
+        ));
     }
-    taking.whole(|cpu| cpu.package);
-    taking.whole(|cpu| cpu.core);
-    taking.single();
-    Ok(taking.chosen)
+    Ok(())
 }
 
 struct Taking<'a> {
     topology: &'a Topology,
+    /// Whether nodes are the outer level, and sockets the inner one.
+    is_by_node: bool,
     free: CpuSet,
     chosen: Vec<u32>,
     wanted: usize,
 }
 
-impl Taking<'_> {
+impl<'a> Taking<'a> {
     fn needed(&self) -> usize {
         self.wanted - self.chosen.len()
     }
 
-    fn take(&mut self, cpus: &CpuSet) {
-        self.chosen.extend(cpus.iter());
-        self.free = self.free.difference(cpus);
+    fn take(&mut self, cpus: impl IntoIterator<Item = u32>) {
+        for cpu in cpus {
+            self.chosen.push(cpu);
+            self.free.remove(cpu);
+        }
     }
 
-    /// The free processors of the same group as a processor, and the number of all of them.
-    fn of_group(&self, key: fn(&Cpu) -> u32, group: u32) -> (CpuSet, usize) {
-        let all = self.topology.cpus().iter().filter(|cpu| key(cpu) == group);
-        let all: CpuSet = all.map(|cpu| cpu.number).collect();
-        (all.intersection(&self.free), all.len())
+    /// The free processors: by outer and inner level, then by core or, in each socket, by number
+    /// alone.
+    fn in_order(&self, is_by_core: bool) -> Vec<&'a Cpu> {
+        let mut cpus: Vec<&'a Cpu> =
+            self.free.iter().filter_map(|number| self.topology.cpu(number)).collect();
+        let count = |key: fn(&Cpu) -> u32| {
+            let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+            for cpu in &cpus {
+                *counts.entry(key(cpu)).or_default() += 1;
+            }
+            move |cpu: &Cpu| (counts.get(&key(cpu)).copied().unwrap_or(0), key(cpu))
+        };
+        let (node, package, core) = (count(node_of), count(package_of), count(|cpu| cpu.core));
+        cpus.sort_by_cached_key(|cpu| {
+            let (node, package) = (node(cpu), package(cpu));
+            let levels = match (self.is_by_node, is_by_core) {
+                (true, _) => [node, package],
+                (false, true) => [package, node],
+                (false, false) => [package, (0, 0)],
+            };
+            (levels, is_by_core.then(|| core(cpu)), cpu.number)
+        });
+        cpus
     }
 
-    /// Takes groups that are wholly free while as many processors are needed. Cores come from the
-    /// socket with the fewest free ones.
+    /// Takes groups that are wholly free while as many processors are needed.
     fn whole(&mut self, key: fn(&Cpu) -> u32) {
-        let mut groups: Vec<(usize, u32)> = Vec::new();
-        let mut seen = BTreeSet::new();
-        for cpu in self.topology.cpus() {
-            if seen.insert(key(cpu)) {
-                let (in_package, _) = self.of_group(|cpu| cpu.package, cpu.package);
-                groups.push((in_package.len(), key(cpu)));
+        let mut groups: Vec<u32> = Vec::new();
+        for group in self.in_order(true).into_iter().map(key) {
+            if !groups.contains(&group) {
+                groups.push(group);
             }
         }
-        groups.sort_unstable();
-        for (_, group) in groups {
-            let (free, all) = self.of_group(key, group);
-            if free.len() == all && all <= self.needed() {
-                self.take(&free);
+        for group in groups {
+            let all = self.topology.cpus().iter().filter(|cpu| key(cpu) == group);
+            let all: CpuSet = all.map(|cpu| cpu.number).collect();
+            if all.len() <= self.needed() && all.is_subset(&self.free) {
+                self.take(all.iter());
             }
         }
     }
 
-    /// Single processors: of sockets that are used already, with few free processors, of cores
-    /// that are used already.
-    fn single(&mut self) {
-        let chosen: CpuSet = self.chosen.iter().copied().collect();
-        let mut order: Vec<_> = self
-            .free
-            .iter()
-            .filter_map(|number| self.topology.cpu(number))
-            .map(|cpu| {
-                let in_package = |set: &CpuSet| {
-                    set.iter()
-                        .filter_map(|number| self.topology.cpu(number))
-                        .filter(|other| other.package == cpu.package)
-                        .count()
-                };
-                let (core, _) = self.of_group(|cpu| cpu.core, cpu.core);
-                let used = std::cmp::Reverse(in_package(&chosen));
-                (used, in_package(&self.free), core.len(), cpu.package, cpu.core, cpu.number)
-            })
-            .collect();
-        order.sort_unstable();
-        let few = order.into_iter().map(|entry| entry.5).take(self.needed()).collect();
-        self.take(&few);
-    }
-
-    /// The first free processor of each core, then the second ones.
-    fn across_cores(&mut self) {
-        while self.needed() > 0 {
-            let mut round: Vec<(u32, u32, u32)> = Vec::new();
-            for (core, cpus) in self.topology.cores() {
-                let first = cpus.intersection(&self.free).first();
-                if let Some(cpu) = first.and_then(|first| self.topology.cpu(first)) {
-                    round.push((cpu.package, core, cpu.number));
-                }
-            }
-            round.sort_unstable();
-            let few = round.into_iter().map(|entry| entry.2).take(self.needed());
-            for cpu in few.collect::<Vec<_>>() {
-                self.take(&std::iter::once(cpu).collect());
-            }
-        }
+    /// Takes the first processors of the order.
+    fn single(&mut self, is_by_core: bool) {
+        let order = self.in_order(is_by_core);
+        let few: Vec<u32> = order.into_iter().map(|cpu| cpu.number).take(self.needed()).collect();
+        self.take(few);
     }
 }
 

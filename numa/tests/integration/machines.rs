@@ -100,6 +100,27 @@ pub(crate) fn sub_numa() -> Model {
     Model { cpus, nodes: (0..4).map(|own| (own, 16384, row(own))).collect(), ..Model::default() }
 }
 
+/// Two sockets whose hyper-threads have adjacent numbers, with nodes of four cores.
+pub(crate) fn adjacent(nodes_per_socket: u32) -> Model {
+    let nodes = 2 * nodes_per_socket;
+    let cpus = (0..nodes * 8).map(|number| {
+        let (core, node) = (number / 2, number / 8);
+        let package = node / nodes_per_socket;
+        ModelCpu { number, package, node, core_id: core, core, l2: core, l3: package }
+    });
+    let distance = |a: u32, b: u32| match () {
+        () if a == b => 10,
+        () if a / nodes_per_socket == b / nodes_per_socket => 12,
+        () => 21,
+    };
+    let row = |own| (0..nodes).map(|to| distance(own, to)).collect();
+    Model {
+        cpus: cpus.collect(),
+        nodes: (0..nodes).map(|own| (own, 8192, row(own))).collect(),
+        ..Model::default()
+    }
+}
+
 /// Eight sockets of four cores without hyper-threads, in two chassis.
 pub(crate) fn eight_sockets() -> Model {
     let cpus = (0..32).map(|number| {

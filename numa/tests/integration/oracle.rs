@@ -62,6 +62,31 @@ fn hwloc_reads_every_machine_alike() {
     }
 }
 
+/// hwloc's own file of this machine, with its devices: the interfaces are those that we read.
+#[test]
+fn network_interfaces_of_this_machine_are_those_of_hwloc() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = discover(None).unwrap();
+    let names = |one: &Topology| one.nics().iter().map(|nic| nic.name.clone()).collect::<Vec<_>>();
+    for version in ["0", "v1"] {
+        let file = folder.path().join(format!("{version}.xml"));
+        let flags = ["--export-xml-flags", version];
+        let flags = flags.into_iter().filter(|_| version != "0");
+        let out = file.to_str().unwrap();
+        let arguments: Vec<&str> = ["--whole-io", "--force", "--of", "xml"]
+            .into_iter()
+            .chain(flags)
+            .chain([out])
+            .collect();
+        hwloc("lstopo-no-graphics", &arguments);
+        let theirs = names(&discover(Some(&file)).unwrap());
+        // hwloc leaves out devices of buses that it does not know (virtio over MMIO).
+        assert!(theirs.iter().all(|name| names(&ours).contains(name)), "{theirs:?}");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(theirs.is_empty(), !text.contains("osdev_type=\"2\""), "{version}");
+    }
+}
+
 /// `hwloc-calc` finds the node of the first processor of each node.
 fn compare_nodes(name: &str, tree: &Tree, read: &Topology) {
     for node in read.nodes() {

@@ -76,6 +76,8 @@ proptest! {
         // A refused slice has more processors than any machine has left.
         for no in &made.refused {
             let request = requests.iter().find(|request| request.name == no.slice).unwrap();
+            let says_how_many = no.reason.contains(&request.cores.to_string());
+            prop_assert!(says_how_many, "{} is refused because {:?}", no.slice, no.reason);
             for (index, machine) in machines.iter().enumerate() {
                 let own = made.assignments.iter().filter(|one| one.machine == index);
                 let used: usize = own.map(|one| one.cpus_in_order().len()).sum();

@@ -151,6 +151,88 @@ fn a_machine_without_nodes_or_topology_has_one_node_and_single_cores() {
     assert_eq!(read.proximity(0, 1), Some(Proximity::L3));
 }
 
+/// hwloc numbers types of devices in versions 1 and 2; in version 3 each type is a bit.
+#[test]
+fn network_interfaces_of_each_version_of_hwloc_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("machine.xml");
+    let nics = |version: &str, devices: &[(&str, &str)]| {
+        let device = |(name, kind): &(&str, &str)| {
+            format!("<object type=\"OSDev\" name=\"{name}\" osdev_type=\"{kind}\"/>")
+        };
+        let devices: String = devices.iter().map(device).collect();
+        let text = format!(
+            "<topology{version}><object type=\"Machine\" cpuset=\"0x1\">\
+             <object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\"/>{devices}\
+             <object type=\"PU\" os_index=\"0\"/></object></topology>"
+        );
+        fs::write(&path, text).unwrap();
+        let read = discover(Some(&path)).unwrap();
+        read.nics().iter().map(|nic| nic.name.clone()).collect::<Vec<_>>()
+    };
+    let old = [("sda", "0"), ("card0", "1"), ("eth0", "2"), ("mlx5_0", "3")];
+    assert_eq!(nics("", &old), ["eth0"]);
+    assert_eq!(nics(" version=\"2.0\"", &old), ["eth0"]);
+    let new = [("sda", "1"), ("pmem0", "2"), ("eth0", "16"), ("both", "48"), ("dma", "64")];
+    assert_eq!(nics(" version=\"3.0\"", &new), ["both", "eth0"]);
+}
+
+#[test]
+fn hwloc_and_the_own_machine_name_an_architecture_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("machine.xml");
+    let read = |name: &str| {
+        let text = format!(
+            "<topology version=\"2.0\"><object type=\"Machine\" cpuset=\"0x1\">\
+             <info name=\"Architecture\" value=\"{name}\"/>\
+             <object type=\"PU\" os_index=\"0\"/></object></topology>"
+        );
+        fs::write(&path, text).unwrap();
+        discover(Some(&path)).unwrap().architecture().unwrap().to_owned()
+    };
+    for (kernel, rust) in [
+        ("ppc64le", "powerpc64"),
+        ("i686", "x86"),
+        ("armv7l", "arm"),
+        ("x86_64", "x86_64"),
+        ("aarch64", "aarch64"),
+        ("riscv64", "riscv64"),
+        ("vax", "vax"),
+    ] {
+        assert_eq!(read(kernel), rust);
+    }
+    assert_eq!(gold_5118().write().read().unwrap().architecture(), None);
+}
+
+#[test]
+fn isolation_quotas_and_partitions_are_read() {
+    let tree = gold_5118().write();
+    let group = tree.path().join("sys/fs/cgroup");
+    put(&tree.cpu().join("nohz_full"), "2-3,26,400\n");
+    put(&group.join("cpuset.cpus.isolated"), "4,28\n");
+    put(&tree.path().join("proc/self/cgroup"), "0::/slice/upf\n");
+    put(&group.join("slice/upf/cpu.max"), "max 100000\n");
+    put(&group.join("slice/cpu.max"), "250000 100000\n");
+    put(&group.join("slice/upf/cpuset.cpus.partition"), "isolated\n");
+    let read = tree.read().unwrap();
+    assert_eq!(read.nohz_full().to_string(), "2-3,26");
+    let isolated = read.cpus().iter().filter(|cpu| cpu.is_isolated).map(|cpu| cpu.number);
+    assert_eq!(isolated.collect::<CpuSet>().to_string(), "4,28");
+    let quota = read.quota().unwrap();
+    assert_eq!((quota.milli_cpus, &*quota.origin), (2500, "control group /slice"));
+    assert_eq!(read.partition(), Some("isolated"));
+    // Version 1, no limit, no partition, no tick that stops.
+    put(&tree.path().join("proc/self/cgroup"), "3:cpu,cpuacct:/upf\n");
+    put(&group.join("cpu/upf/cpu.cfs_period_us"), "100000\n");
+    put(&group.join("cpu/upf/cpu.cfs_quota_us"), "50000\n");
+    put(&tree.cpu().join("nohz_full"), "  (null)\n");
+    let read = tree.read().unwrap();
+    assert_eq!(read.quota().map(|quota| quota.milli_cpus), Some(500));
+    assert_eq!((read.partition(), read.nohz_full().is_empty()), (None, true));
+    put(&group.join("cpu/upf/cpu.cfs_quota_us"), "-1\n");
+    assert_eq!(tree.read().unwrap().quota(), None);
+}
+
 #[test]
 fn a_copy_of_sys_alone_is_read_too() {
     let tree = gold_5118().write();
@@ -167,8 +249,14 @@ fn no_fact_is_read_twice() {
         let folder = tree.cpu().join(format!("cpu{number}"));
         put(&folder.join("topology/thread_siblings"), "nonsense\n");
         put(&folder.join("topology/core_cpus"), "nonsense\n");
+        // The kernel leaves no gap: nothing follows the index that does not exist.
+        put(&folder.join("cache/index5/level"), "nonsense\n");
         for index in 0..4 {
             put(&folder.join(format!("cache/index{index}/shared_cpu_map")), "nonsense\n");
+            if number >= 24 {
+                put(&folder.join("topology/core_id"), "nonsense\n");
+                put(&folder.join("topology/physical_package_id"), "nonsense\n");
+            }
             // The second hyper-threads share every cache with the first ones.
             if number >= 24 || (index == 3 && number >= 2) {
                 put(&folder.join(format!("cache/index{index}/level")), "nonsense\n");

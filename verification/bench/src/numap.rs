@@ -17,6 +17,7 @@ mod traffic;
 mod network;
 mod pairing;
 pub mod result;
+mod drawing;
 
 pub use report::{page, text};
 
@@ -113,7 +114,11 @@ pub fn measure(options: &Options, command: &str, stop: &'static AtomicBool) -> R
         command: command.to_owned(),
         began_s,
         machine: machine.rows().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        topology: nearstate_numa::text(&topology, &std::collections::BTreeMap::new()),
+        topology: nearstate_numa::text(&topology, &nearstate_numa::CpuMarks::default()),
+        drawing: drawing::of(
+            &topology,
+            pairings.iter().map(|one| (one.name.as_str(), one.cpus.as_slice())),
+        ),
         noise,
         probes,
         invalid: invalid(&pairings),

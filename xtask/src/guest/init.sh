@@ -64,6 +64,10 @@ one=$(shmem 1)
 taskset 1 nearstate region create /dev/shm/near --max 64MiB --populate --numa preferred:1
 same "preferred pages are on node 1" $(($(shmem 1) - one >= 131072)) 1
 rm /dev/shm/near
+nearstate region create /dev/shm/sparse --max 64MiB --numa bind:1 > /tmp/sparse.txt
+has "the policy of a region without its pages is read back" "$(cat /tmp/sparse.txt)" \
+    "policy bind:1"
+rm /dev/shm/sparse
 nearstate region create /dev/shm/none --max 64MiB --numa bind:7 2> /tmp/refused
 same "a node that does not exist is refused" $? 1
 
@@ -81,6 +85,13 @@ set -- $cores
 has "each core of a node has its processor" " 0 1 2 3 4 5 6 7 " " ${1:-none} "
 same "two cores of a node are two processors of one memory node" "$(($1 / 4)) $(($1 != $2))" \
     "$(($2 / 4)) 1"
+attached=$(grep NS-1001 /tmp/serve.txt)
+has "a node says where its region's memory is" "$attached" \
+    "pages on node $(($1 / 4)), policy preferred:$(($1 / 4))"
+case "$attached" in
+*"on node $((1 - $1 / 4))"*) echo "guest: FAIL a page of the served region is on the other node" ;;
+*) echo "guest: ok no page of the served region is on the other node" ;;
+esac
 cat /tmp/serve.txt
 kill $node
 

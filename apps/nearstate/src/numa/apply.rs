@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use nearstate_model::{Error, Result};
-use nearstate_numa::{Assignment, CpuSet, PlacementTool, discover, for_tool};
+use nearstate_numa::{Assignment, CpuSet, PlacementTool, ToolOptions, discover, for_tool};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet as AffinityMask, sched_getaffinity, sched_setaffinity};
 
 use super::plan_file::{self, PlanFile, PlannedMachine};
-use super::print;
+use super::{parse_cpus, print};
 
 /// The options of `nearstate numa apply`.
 #[derive(Debug, Args)]
 #[command(group(
     ArgGroup::new("target").args(["pid", "cgroup", "print"]).required(true).multiple(true)
 ))]
-#[command(after_help = "\
+#[command(after_help = "Examples:
   nearstate numa apply plan.json --slice upf --pid 4711 --each-thread
   nearstate numa apply plan.json --slice upf --cgroup /sys/fs/cgroup/upf --pid 4711
   nearstate numa apply plan.json --slice upf --print systemd")]
@@ -40,21 +40,29 @@ pub(crate) struct ApplyArgs {
     /// Change nothing; print what another tool needs
     #[arg(long, value_enum, value_name = "TOOL", conflicts_with_all = ["pid", "cgroup"])]
     print: Option<ToolArg>,
+    /// With --print libvirt: processors for the emulator's own threads; those of the slice are left
+    /// out
+    #[arg(long, value_name = "CPUS", default_value = "0", value_parser = parse_cpus)]
+    housekeeping: CpuSet,
+    /// With --print libvirt: memory of the guest; with dpdk: huge pages on the slice's node
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    memory: u32,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ToolArg {
-    /// A command line
+    /// The start of a program with taskset
     Taskset,
-    /// A command line
+    /// The start of a program with numactl
     Numactl,
-    /// A drop-in file of a service
+    /// A drop-in file of a systemd service
     Systemd,
-    /// vcpupin and numatune of a domain
+    /// Elements of a libvirt domain: vcpupin, emulatorpin, numatune, the guest's cores and node
     Libvirt,
-    /// Resources of a container
+    /// Resources of a container (CRI)
     Kubernetes,
-    /// Arguments of the environment
+    /// Arguments of DPDK's environment abstraction layer (EAL)
     Dpdk,
 }
 
@@ -65,14 +73,15 @@ pub(super) fn run(args: &ApplyArgs, out: &mut dyn Write) -> Result<()> {
         Some(name) => vec![find(&file, name)?],
     };
     if let Some(tool) = args.print {
+        let options =
+            ToolOptions { housekeeping: args.housekeeping.clone(), memory_mib: args.memory };
         for one in chosen {
-            print(out, &for_tool(one, tool.into())?)?;
+            print(out, &for_tool(one, tool.into(), &options)?)?;
         }
         return Ok(());
     }
     let Some(one) = chosen.first() else { return Ok(()) };
-    check_machine(&file, one)?;
-    let mut text = String::new();
+    let mut text = check_machine(&file, one)?;
     if let Some(folder) = &args.cgroup {
         text += &apply_to_group(one, folder, args.pid)?;
     } else if let Some(pid) = args.pid {
@@ -102,7 +111,8 @@ fn find<'a>(file: &'a PlanFile, name: &str) -> Result<&'a Assignment> {
 }
 
 /// A plan is applied only on a machine of the same architecture with the same nodes and processors.
-fn check_machine(file: &PlanFile, one: &Assignment) -> Result<()> {
+/// Returns what could not be compared.
+fn check_machine(file: &PlanFile, one: &Assignment) -> Result<String> {
     let here = discover(None)?;
     let nodes = plan_file::nodes_of(&here);
     let kind = here.architecture().unwrap_or_default();
@@ -115,7 +125,14 @@ fn check_machine(file: &PlanFile, one: &Assignment) -> Result<()> {
             );
             Err(Error::BadArgument { detail })
         }
-        Some(machine) if machine.nodes == nodes => Ok(()),
+        Some(machine) if machine.nodes == nodes && machine.architecture.is_some() => {
+            Ok(String::new())
+        }
+        Some(machine) if machine.nodes == nodes => Ok(format!(
+            "note: the plan does not tell the architecture of {} (a copy of /sys has none); only \
+             its nodes and processors were compared\n",
+            machine.origin
+        )),
         Some(machine) => Err(Error::BadArgument {
             detail: format!(
                 "slice {} is planned for {} with nodes {}; this machine has {nodes}; plan for \

@@ -1,12 +1,10 @@
 //! A topology as JSON.
 
-use std::collections::BTreeMap;
-
-use nearstate_numa::{CacheKind, Topology};
+use nearstate_numa::{CacheKind, CpuMarks, Topology};
 use serde_json::{Value, json};
 
-/// The machine. `busy` is the share of time that processors were busy, if it was measured.
-pub(super) fn machine(topology: &Topology, busy: &BTreeMap<u32, f64>) -> Value {
+/// The machine.
+pub(super) fn machine(topology: &Topology, marks: &CpuMarks) -> Value {
     let cpus: Vec<Value> = topology
         .cpus()
         .iter()
@@ -15,7 +13,10 @@ pub(super) fn machine(topology: &Topology, busy: &BTreeMap<u32, f64>) -> Value {
                 "number": cpu.number, "core": cpu.core, "core_id": cpu.core_id,
                 "package": cpu.package, "node": cpu.node, "l2": cpu.l2, "l3": cpu.l3,
                 "is_allowed": cpu.is_allowed, "is_isolated": cpu.is_isolated,
-                "busy": busy.get(&cpu.number),
+                "is_reserved": marks.reserved.contains(cpu.number),
+                "is_housekeeping": marks.housekeeping.contains(cpu.number),
+                "is_nohz_full": topology.nohz_full().contains(cpu.number),
+                "busy": marks.busy.get(&cpu.number),
             })
         })
         .collect();
@@ -51,6 +52,10 @@ pub(super) fn machine(topology: &Topology, busy: &BTreeMap<u32, f64>) -> Value {
         "origin": topology.origin(), "architecture": topology.architecture(),
         "threads_per_core": topology.threads_per_core(), "cpus": cpus, "nodes": nodes,
         "caches": caches, "nics": nics, "offline": topology.offline().to_string(),
-        "limited_by": topology.limited_by(), "warnings": topology.warnings(),
+        "limited_by": topology.limited_by(), "partition": topology.partition(),
+        "quota": topology.quota().map(|quota| {
+            json!({"milli_cpus": quota.milli_cpus, "origin": quota.origin})
+        }),
+        "warnings": topology.warnings(),
     })
 }

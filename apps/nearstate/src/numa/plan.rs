@@ -21,7 +21,7 @@ const WINDOW: Duration = Duration::from_millis(500);
 
 /// The options of `nearstate numa plan`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = "Examples:
   nearstate numa plan --slice upf:4:high --slice amf:3:low --explain
   nearstate numa plan --from a.xml --from b.xml --slices slices.txt --save plan.json
   nearstate numa plan --current plan.json --slice upf:4:350 --slice amf:3:low
@@ -170,12 +170,15 @@ pub(super) fn run(args: &PlanArgs, out: &mut dyn Write) -> Result<()> {
     Err(Error::BadArgument { detail: format!("{count} of {} slices do not fit", requests.len()) })
 }
 
+/// The largest file of slices: 100,000 of them have 8 MB.
+const SLICES_BYTES_MAX: u64 = 16 << 20;
+
 fn requests(args: &PlanArgs) -> Result<Vec<SliceRequest>> {
     let mut requests = args.slice.clone();
     if let Some(path) = &args.slices {
-        let text = std::fs::read_to_string(path).map_err(|e| Error::System {
-            detail: format!("cannot read {}", path.display()),
-            errno: e.raw_os_error().unwrap_or(0),
+        let text = plan_file::regular_text(path, SLICES_BYTES_MAX)?.map_err(|why| {
+            let detail = format!("{} lists no slices: {why}", path.display());
+            Error::BadArgument { detail }
         })?;
         let lines = text.lines().map(str::trim).enumerate();
         for (index, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {

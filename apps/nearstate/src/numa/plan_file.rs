@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use nearstate_model::{Error, Result};
-use nearstate_numa::{Assignment, CpuSet, NumaNode, SlicePlan, SliceUnit, Topology};
+use nearstate_numa::{
+    Assignment, CpuSet, NumaNode, SlicePlan, SliceUnit, Topology, architecture_name,
+};
 use serde_json::{Value, json};
 
 /// The version of the file's format.
@@ -82,6 +84,25 @@ pub(super) struct PlanFile {
     pub(super) machines: Vec<PlannedMachine>,
 }
 
+/// The text of a regular file, or the reason why it is none of at most `bytes_max` bytes.
+///
+/// # Errors
+/// `System`: the file cannot be read.
+pub(super) fn regular_text(
+    path: &Path,
+    bytes_max: u64,
+) -> Result<std::result::Result<String, &'static str>> {
+    let failed = |e: std::io::Error| Error::System {
+        detail: format!("cannot read {}", path.display()),
+        errno: e.raw_os_error().unwrap_or(0),
+    };
+    let found = std::fs::metadata(path).map_err(failed)?;
+    if !found.is_file() || found.len() > bytes_max {
+        return Ok(Err("it is not a regular file, or too large"));
+    }
+    Ok(Ok(std::fs::read_to_string(path).map_err(failed)?))
+}
+
 /// Reads a plan.
 ///
 /// # Errors
@@ -93,15 +114,7 @@ pub(super) fn read(path: &Path) -> Result<PlanFile> {
             path.display()
         ),
     };
-    let failed = |e: std::io::Error| Error::System {
-        detail: format!("cannot read {}", path.display()),
-        errno: e.raw_os_error().unwrap_or(0),
-    };
-    let found = std::fs::metadata(path).map_err(failed)?;
-    if !found.is_file() || found.len() > FILE_BYTES_MAX {
-        return Err(bad("it is not a regular file, or too large"));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let text = regular_text(path, FILE_BYTES_MAX)?.map_err(bad)?;
     let json: Value = serde_json::from_str(&text).map_err(|e| bad(&e.to_string()))?;
     match json.get("format").and_then(Value::as_u64) {
         Some(FORMAT) => {}
@@ -114,7 +127,8 @@ pub(super) fn read(path: &Path) -> Result<PlanFile> {
     let machine = |one: &Value| {
         let origin = one.get("origin")?.as_str()?.to_owned();
         // Missing in older files.
-        let architecture = one.get("architecture").and_then(Value::as_str).map(str::to_owned);
+        let architecture = one.get("architecture").and_then(Value::as_str);
+        let architecture = architecture.map(|name| architecture_name(name).to_owned());
         Some(PlannedMachine { origin, architecture, nodes: one.get("nodes")?.clone() })
     };
     let machines: Option<Vec<_>> = list("machines")?.iter().map(machine).collect();
@@ -125,13 +139,15 @@ pub(super) fn read(path: &Path) -> Result<PlanFile> {
     Ok(PlanFile { assignments: slices.collect::<Result<_>>()?, machines })
 }
 
-/// The proximity of its units is left out; it follows from the machine.
 fn assignment(one: &Value) -> Option<Assignment> {
     let text = |name: &str| one.get(name)?.as_str();
     let unit = |unit: &Value| {
         let cpus = unit.get("cpus")?.as_array()?;
         let cpus = cpus.iter().map(|cpu| u32::try_from(cpu.as_u64()?).ok());
-        Some(SliceUnit { cpus: cpus.collect::<Option<_>>()?, ..SliceUnit::default() })
+        let near = unit.get("proximity").and_then(Value::as_str);
+        let proximity = near.map(|near| near.parse().ok());
+        let cpus = cpus.collect::<Option<_>>()?;
+        Some(SliceUnit { cpus, proximity: proximity.flatten(), ..SliceUnit::default() })
     };
     let number = one.get("memory_node")?;
     let memory_node =

@@ -56,27 +56,74 @@ impl NumaArg {
     }
 }
 
-/// Checks that no page is on a node that the policy excludes.
+/// Pages for each node from which on an interleaved region has pages on every node: two huge pages
+/// of 2 MiB, each of which is on one node.
+const INTERLEAVED_PAGES_MIN: u64 = 1024;
+
+/// Compares what was asked for with what was read back: the policy, and where the pages are.
+/// Returns what the user should know.
 ///
 /// # Errors
-/// `System` with the pages and the nodes.
-pub(crate) fn check(policy: &NumaPolicy, pages: &PagesByNode) -> Result<()> {
-    let allowed = match policy {
-        NumaPolicy::Bind(nodes) | NumaPolicy::Interleave(nodes) => nodes,
-        // Other nodes are used when these are full.
-        NumaPolicy::Default | NumaPolicy::Preferred(_) => return Ok(()),
-    };
-    if pages.nodes.keys().all(|node| allowed.contains(node)) {
-        return Ok(());
+/// `System` with the policies, or with the pages and the nodes.
+pub(crate) fn check(
+    policy: &NumaPolicy,
+    seen: &NumaPolicy,
+    pages: &PagesByNode,
+) -> Result<Option<String>> {
+    if seen != policy {
+        return Err(not_placed(&format!(
+            "its policy is {} instead of {}; a control group excludes the other nodes",
+            policy_text(seen),
+            policy_text(policy)
+        )));
     }
-    Err(Error::System {
-        detail: format!(
-            "the region was created, but its memory is not on nodes {allowed:?}: {}; its file \
-             system ignores the policy, use tmpfs or hugetlbfs",
+    let on = |nodes: &[u32]| -> u64 {
+        let inside = pages.nodes.iter().filter(|(node, _)| nodes.contains(node));
+        inside.map(|(_, count)| count).sum()
+    };
+    let all: u64 = pages.nodes.values().sum();
+    let is_elsewhere = |nodes: &[u32]| {
+        Err(not_placed(&format!(
+            "its memory is not on nodes {nodes:?}: {}; its file system ignores the policy, use \
+             tmpfs or hugetlbfs, or a node is full",
             pages_text(pages)
-        ),
-        errno: 0,
-    })
+        )))
+    };
+    match policy {
+        NumaPolicy::Bind(nodes) | NumaPolicy::Interleave(nodes) if on(nodes) != all => {
+            is_elsewhere(nodes)
+        }
+        NumaPolicy::Bind(_) | NumaPolicy::Default => Ok(None),
+        NumaPolicy::Interleave(nodes) => {
+            let is_enough = all >= INTERLEAVED_PAGES_MIN * nodes.len() as u64;
+            let is_missing = nodes.iter().any(|node| !pages.nodes.contains_key(node));
+            if is_enough && is_missing { is_elsewhere(nodes) } else { Ok(None) }
+        }
+        NumaPolicy::Preferred(nodes) => {
+            let other = all - on(nodes);
+            Ok((other > 0).then(|| {
+                format!(
+                    "{other} of {all} pages are not on nodes {nodes:?}: these were full, or the \
+                     file system ignores the policy"
+                )
+            }))
+        }
+    }
+}
+
+fn not_placed(why: &str) -> Error {
+    Error::System { detail: format!("the region was created, but {why}"), errno: 0 }
+}
+
+/// `bind:0,1`, as [`parse_numa`] reads it.
+pub(crate) fn policy_text(policy: &NumaPolicy) -> String {
+    let (name, nodes) = match policy {
+        NumaPolicy::Default => return "the default".to_owned(),
+        NumaPolicy::Bind(nodes) => ("bind", nodes),
+        NumaPolicy::Interleave(nodes) => ("interleave", nodes),
+        NumaPolicy::Preferred(nodes) => ("preferred", nodes),
+    };
+    format!("{name}:{}", nodes.iter().copied().collect::<CpuSet>())
 }
 
 /// `256 pages on node 0, 255 pages on node 1`.
@@ -112,9 +159,30 @@ mod tests {
     #[test]
     fn a_page_on_another_node_is_reported() {
         let pages = PagesByNode { nodes: [(0, 5), (1, 1)].into(), unknown: 0 };
-        let refused = check(&NumaPolicy::Bind(vec![0]), &pages).unwrap_err().to_string();
+        let checked = |policy: &NumaPolicy| check(policy, policy, &pages);
+        let refused = checked(&NumaPolicy::Bind(vec![0])).unwrap_err().to_string();
         assert!(refused.contains("5 pages on node 0, 1 pages on node 1"), "{refused}");
-        assert!(check(&NumaPolicy::Preferred(vec![0]), &pages).is_ok());
-        assert!(check(&NumaPolicy::Interleave(vec![0, 1]), &pages).is_ok());
+        let note = checked(&NumaPolicy::Preferred(vec![0])).unwrap().unwrap();
+        assert!(note.contains("1 of 6 pages are not on nodes [0]"), "{note}");
+        assert_eq!(checked(&NumaPolicy::Preferred(vec![0, 1])), Ok(None));
+        assert_eq!(checked(&NumaPolicy::Interleave(vec![0, 1])), Ok(None));
+        assert!(checked(&NumaPolicy::Interleave(vec![0])).is_err());
+    }
+
+    #[test]
+    fn an_interleaved_region_on_one_node_is_reported() {
+        let policy = NumaPolicy::Interleave(vec![0, 1]);
+        let on_one = |count| PagesByNode { nodes: [(0, count)].into(), unknown: 0 };
+        // Two huge pages may be on one node.
+        assert_eq!(check(&policy, &policy, &on_one(1024)), Ok(None));
+        let refused = check(&policy, &policy, &on_one(2048)).unwrap_err().to_string();
+        assert!(refused.contains("not on nodes [0, 1]: 2048 pages on node 0"), "{refused}");
+    }
+
+    #[test]
+    fn another_policy_than_the_one_asked_for_is_reported_without_any_page() {
+        let (asked, seen) = (NumaPolicy::Bind(vec![0, 1]), NumaPolicy::Bind(vec![0]));
+        let refused = check(&asked, &seen, &PagesByNode::default()).unwrap_err().to_string();
+        assert!(refused.contains("its policy is bind:0 instead of bind:0-1"), "{refused}");
     }
 }

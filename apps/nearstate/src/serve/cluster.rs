@@ -176,10 +176,14 @@ impl ClusterHost<'_> {
             };
             let region = Region::attach_or_create(&path, &options)?;
             let lock = region_lock::acquire(&path, false)?;
-            log::emit(
-                log::REGION_ATTACHED,
-                &[("path", &path.display()), ("partition", &partition.name)],
-            );
+            let memory = self.place.memory_of(&region);
+            let shown = path.display();
+            let mut fields: Vec<(&str, &dyn std::fmt::Display)> =
+                vec![("path", &shown), ("partition", &partition.name)];
+            if let Some(memory) = &memory {
+                fields.push(("memory", memory));
+            }
+            log::emit(log::REGION_ATTACHED, &fields);
             copies.push(OpenCopy { partition: partition.clone(), region, _lock: lock });
         }
         Ok(copies)

@@ -4,10 +4,14 @@ use nearstate_model::{Error, Result};
 use nearstate_numa::{
     PlanOptions, SliceLoad, SliceRequest, Topology, TrafficLevel, discover, plan,
 };
-use nearstate_store::NumaPolicy;
+use nearstate_store::{NumaPolicy, Region};
 
 use crate::log;
+use crate::region::numa;
 use crate::settings::{PlaceSetting, Settings};
+
+/// The memory whose pages are read back when a node starts: 0.2 s at most.
+const READ_BACK_BYTES: u64 = 1 << 30;
 
 /// Where a node runs.
 #[derive(Debug, Default)]
@@ -25,6 +29,20 @@ impl NodePlace {
             (0, placed) => placed,
             (some, _) => some,
         }
+    }
+
+    /// Where the memory of a region is, read back, for the log. `None`: no place was asked for. A
+    /// region that existed has the policy that it was created with.
+    pub(super) fn memory_of(&self, region: &Region) -> Option<String> {
+        self.memory_node?;
+        let pages = region.pages_by_node_up_to(READ_BACK_BYTES);
+        let seen = pages.and_then(|pages| Ok((pages, region.numa_policy()?)));
+        Some(match seen {
+            Ok((pages, policy)) => {
+                format!("{}, policy {}", numa::pages_text(&pages), numa::policy_text(&policy))
+            }
+            Err(error) => format!("unknown: {error}"),
+        })
     }
 
     /// The policy of a region that is created.

@@ -91,6 +91,12 @@ fn this_and_another_machine_are_shown() {
     let here: Value = serde_json::from_str(&done(&["show", "--json"])).unwrap();
     assert!(!here["cpus"].as_array().unwrap().is_empty());
     assert!(done(&["show", "--window", "100ms"]).contains("NUMA node P#0"));
+    // The defaults and the processors are those of `numa plan`.
+    assert!(here["cpus"][0]["is_housekeeping"] == true && here["cpus"][0]["is_reserved"] == false);
+    let marked = done(&["show", "--json", "--reserve", "0", "--housekeeping", ""]);
+    let marked: Value = serde_json::from_str(&marked).unwrap();
+    let first = &marked["cpus"][0];
+    assert!(first["is_housekeeping"] == false && first["is_reserved"] == true, "{first}");
     let (other, svg) = (other_machine(&folder), folder.path().join("machine.svg"));
     let text = done(&["show", "--from", &other, "--svg", svg.to_str().unwrap()]);
     assert!(text.contains("8 processors, 4 cores, 2 sockets, 2 nodes"), "{text}");
@@ -128,6 +134,13 @@ fn slices_are_planned_explained_and_printed_for_other_tools() {
         ("dpdk", "--lcores=0@0,1@1,2@2 --socket-mem=1024"),
     ] {
         assert!(print(tool).contains(expected), "{}", print(tool));
+    }
+    // The guest has cores with two threads, as the pair of the plan file has.
+    let more = ["--housekeeping", "7", "--memory", "2048"];
+    let libvirt = ["apply", path, "--slice", "a", "--print", "libvirt"];
+    let text = done(&[&libvirt[..], &more].concat());
+    for part in ["cores='2' threads='1'", "<emulatorpin cpuset='7'/>", "memory='2048'"] {
+        assert!(text.contains(part), "{text}");
     }
     // The same plan again moves nothing; a changed level moves one slice, and says why.
     let again = with(&["--slice", "a:2:high", "--slice", "b:3:low", "--current", path]);
@@ -208,6 +221,61 @@ fn a_plan_is_applied_to_a_process_and_read_back() {
     refused(&["apply", &plan, "--slice", "upf", "--cgroup", "/tmp"], "must be a control group");
 }
 
+#[test]
+fn the_lines_for_taskset_and_numactl_place_a_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, cpu) = plan_here(&folder);
+    for tool in ["taskset", "numactl"] {
+        let line = done(&["apply", &plan, "--slice", "upf", "--print", tool]);
+        let may = Command::new("sh").args(["-c", &line.replace("PROGRAM", "true")]).output();
+        if !may.unwrap().status.success() && tool == "numactl" {
+            eprintln!("skipped: numactl is not installed, or may not bind memory here");
+            continue;
+        }
+        let line = line.replace("PROGRAM", "cat /proc/self/status");
+        let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+        let status = String::from_utf8(output.stdout).unwrap();
+        assert!(status.contains(&format!("Cpus_allowed_list:\t{cpu}\n")), "{line}: {status}");
+    }
+}
+
+#[test]
+fn a_region_is_on_the_nodes_of_its_policy_and_the_policy_is_read_back() {
+    let folder = Folder::new();
+    let create = |name: &str, policy: &str| {
+        let mut command = Command::new(NEARSTATE);
+        command.args(["region", "create"]).arg(folder.path(name));
+        command.args(["--max", "16MiB", "--json", "--numa", policy]).output().unwrap()
+    };
+    let here: Value = serde_json::from_str(&done(&["show", "--json"])).unwrap();
+    let has_memory = |node: &&Value| node["is_allowed"] == true && node["memory_bytes"] != 0;
+    let node = here["nodes"].as_array().unwrap().iter().find(has_memory).unwrap();
+    let number = &node["number"];
+    let node = number.to_string();
+    for policy in ["bind", "interleave", "preferred"] {
+        let asked = format!("{policy}:{node}");
+        let output = create(policy, &asked);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        if text.contains("mempolicy") || text.contains("numactl --hardware") {
+            eprintln!("skipped: memory policies are not permitted here: {text}");
+            return;
+        }
+        assert!(output.status.success(), "{text}");
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&json["numa_policy"], &json["note"]), (&Value::from(asked), &Value::Null));
+        let nodes = json["pages_by_node"]["nodes"].as_array().unwrap();
+        assert!(nodes.len() == 1 && nodes[0]["node"] == *number, "{json}");
+    }
+    // The node of a server says where the region's memory is.
+    let mut command = serve(&folder.path("served"));
+    command.args(["--listen", "127.0.0.1:0", "--max", "64MiB", "--place", "auto"]);
+    let served = start(&mut command);
+    let log = served.log();
+    let line = log.lines().find(|line| line.contains("NS-1001")).unwrap().to_owned();
+    let on_node = format!("pages on node {node}, policy preferred:{node}");
+    assert!(line.contains(&on_node), "{line} lacks {on_node}");
+}
+
 /// The folder of control groups with processors, if this process may create a group in it.
 fn groups() -> Option<&'static Path> {
     ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].into_iter().map(Path::new).find(|folder| {
@@ -255,6 +323,12 @@ fn files_that_are_no_plans_are_refused() {
     }
     refused(&["apply", "/none", "--print", "taskset"], "cannot read /none");
     refused(&["apply", "/dev/zero", "--print", "taskset"], "not a regular file");
+    // A file of slices is bounded, too: one of the kernel has no end.
+    refused(&["plan", "--slices", "/dev/zero"], "/dev/zero lists no slices: it is not a regular");
+    refused(&["plan", "--slices", "/none"], "cannot read /none");
+    let large = folder.path().join("slices.txt");
+    fs::File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
+    refused(&["plan", "--slices", large.to_str().unwrap()], "or too large");
 }
 
 /// The allowed processors of the threads of a node's cores, by the number of the core.

@@ -57,7 +57,7 @@ pub fn page(run: &NumapRun) -> Page {
         ]),
         HtmlBlock::Table(points(run)),
         HtmlBlock::Heading("Topology".to_owned()),
-        HtmlBlock::Code(run.topology.clone()),
+        topology(run),
         HtmlBlock::List(pairings(run)),
         HtmlBlock::Heading("Plan".to_owned()),
         HtmlBlock::Text(
@@ -73,6 +73,15 @@ pub fn page(run: &NumapRun) -> Page {
         HtmlBlock::Facts(run.machine.clone()),
     ]);
     Page { title: TITLE.to_owned(), lead: format!("{}.", lead(run)), blocks }
+}
+
+/// The drawing, or the text in runs of older programs.
+fn topology(run: &NumapRun) -> HtmlBlock {
+    if run.drawing.is_empty() {
+        return HtmlBlock::Code(run.topology.clone());
+    }
+    let caption = "Processors of the pairings, by colour".to_owned();
+    HtmlBlock::Charts(vec![Chart { caption, svg: run.drawing.clone(), legend: Vec::new() }])
 }
 
 fn lead(run: &NumapRun) -> String {
@@ -243,6 +252,7 @@ mod tests {
             began_s: 1,
             machine: vec![("processor".to_owned(), "x".to_owned())],
             topology: "NUMA node P#0: <socket> 0\n".to_owned(),
+            drawing: String::new(),
             noise: crate::result::Noise::default(),
             probes: 100,
             pairings: vec![pairing("none", &[], 9000), pairing("collocated-l3", &[0, 2], 5000)],
@@ -262,6 +272,15 @@ mod tests {
         assert!(html.matches("<polyline").count() >= 4, "two pairings in two charts");
         assert!(html.contains("not measured: hyper-thread: no core has two"));
         assert!(html.contains("same L3 cache &lt;because&gt;"));
+    }
+
+    #[test]
+    fn the_page_has_the_drawing_of_the_topology_instead_of_its_text() {
+        let mut run = run();
+        run.drawing = "<svg width=\"1\"><text>NUMA node P#7</text></svg>".to_owned();
+        let html = page(&run).html();
+        assert_offline(&html);
+        assert!(html.contains(&run.drawing) && !html.contains("&lt;socket&gt;"), "{html}");
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub struct NumapRun {
     pub machine: Vec<(String, String)>,
     /// The drawing of its processors and nodes.
     pub topology: String,
+    /// The same as SVG, with the processors of each pairing. Empty in runs of older programs.
+    #[serde(default)]
+    pub drawing: String,
     /// How steady it was before the run.
     pub noise: Noise,
     /// Probes of a point and round.
@@ -166,6 +169,9 @@ fn check(run: &NumapRun) -> Result<(), String> {
     let counts = [run.pairings.len(), points.clone().count(), rounds().count(), run.plan.len()];
     if counts.into_iter().chain([longest]).any(|count| count > ROWS_MAX) {
         return Err(format!("more than {ROWS_MAX} rows"));
+    }
+    if !run.drawing.is_empty() && !super::drawing::is_safe(&run.drawing) {
+        return Err("its drawing has more than shapes and text".to_owned());
     }
     Ok(())
 }
