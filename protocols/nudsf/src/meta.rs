@@ -213,7 +213,9 @@ pub(crate) fn tags_from_json(value: &Value, pointer: &str) -> Result<MetaTags, P
         if texts.iter().zip(texts.iter().skip(1)).any(|(before, after)| before == after) {
             return Err(refused("the values of a tag must be different"));
         }
-        texts.iter().for_each(|text| tags.push(name, text));
+        for text in texts {
+            tags.push(name, text);
+        }
     }
     tags.sort();
     Ok(tags)
@@ -317,7 +319,9 @@ mod tests {
         ) {
             let mut pairs = MetaTags::default();
             for (name, values) in &tags {
-                values.iter().for_each(|value: &String| pairs.push(name, value));
+                for value in values {
+                    pairs.push(name, value);
+                }
             }
             let meta = RecordMeta { expires_ms, callback, schema_id, tags: pairs };
             prop_assert_eq!(meta.to_text(), meta.to_json().to_string());

@@ -127,10 +127,10 @@ fn certificate(folder: &Path, name: &str, authority: &str) -> Result<(), String>
 fn tls(_: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-    for name in ["servers", "clients", "strangers"] {
+    for name in ["servers", "clients", "others"] {
         authority(folder.path(), name)?;
     }
-    for (name, of) in [("udsf", "servers"), ("amf", "clients"), ("stranger", "strangers")] {
+    for (name, of) in [("udsf", "servers"), ("amf", "clients"), ("foreign", "others")] {
         certificate(folder.path(), name, of)?;
     }
     let address = free_address()?;
@@ -154,7 +154,7 @@ fn tls(_: &str) -> Result<(), String> {
             output_of(command.arg(&record))
         };
         expect("a client of the authority", &get(Some("amf"))?, "2 404")?;
-        for identity in [None, Some("stranger")] {
+        for identity in [None, Some("foreign")] {
             if let Ok(status) = get(identity) {
                 return Err(format!("{version:?}, {identity:?}: got {status:?}"));
             }

@@ -67,7 +67,7 @@ fn req01_with_mutual_tls_only_clients_of_the_authority_are_served_by_both_versio
     let folder = tempfile::tempdir().unwrap();
     let (server_authority, server, server_key) = issued("udsf.example");
     let (client_authority, client, client_key) = issued("amf.example");
-    let (_, stranger, stranger_key) = issued("amf.example");
+    let (_, foreign, foreign_key) = issued("amf.example");
     let [chain, secret, clients] = ["chain", "key", "clients"].map(|name| folder.path().join(name));
     std::fs::write(&chain, server.pem()).unwrap();
     std::fs::write(&secret, server_key.serialize_pem()).unwrap();
@@ -94,7 +94,7 @@ fn req01_with_mutual_tls_only_clients_of_the_authority_are_served_by_both_versio
         };
         assert_eq!(get(Some((&client, &client_key))), Ok(404), "{version:?}");
         assert!(get(None).is_err(), "no certificate, {version:?}");
-        assert!(get(Some((&stranger, &stranger_key))).is_err(), "another authority, {version:?}");
+        assert!(get(Some((&foreign, &foreign_key))).is_err(), "another authority, {version:?}");
     }
     // A refused handshake is no request.
     let counted = node.metrics.snapshot();

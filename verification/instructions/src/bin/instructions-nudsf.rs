@@ -129,19 +129,18 @@ impl SocketlessNode {
                 connection.ended + streams
             };
             loop {
-                let closed = poll_fn(|cx| {
+                let polled = poll_fn(|cx| {
                     let mut connection = connection.borrow_mut();
                     let Http2Connection { handler, output, .. } = &mut *connection;
-                    let polled = handler.poll_progress(cx, output);
+                    let is_closed = handler.poll_progress(cx, output).is_ready();
                     connection.take_frames();
-                    Poll::Ready(polled.is_ready())
+                    let is_failed = is_closed || connection.failed > 0;
+                    Poll::Ready((is_failed, connection.ended))
                 });
-                let is_closed = closed.await;
-                let connection = connection.borrow();
-                if is_closed || connection.failed > 0 || connection.ended >= wanted {
-                    return is_closed || connection.failed > 0;
+                let (is_failed, ended) = polled.await;
+                if is_failed || ended >= wanted {
+                    return is_failed;
                 }
-                drop(connection);
                 yield_now().await;
             }
         });
