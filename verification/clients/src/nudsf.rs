@@ -20,6 +20,7 @@ const PARTS: &[NudsfClientRun] = &[
     ("curl", curl),
     ("tls", tls),
     ("h2load", h2load),
+    ("timers", timers),
     ("free5gc", free5gc),
     ("schemathesis", schemathesis),
 ];
@@ -174,6 +175,10 @@ fn h2load(uri: &str) -> Result<(), String> {
     let output = output_of(&mut command)?;
     let wanted = "20000 succeeded, 0 failed, 0 errored, 0 timeout";
     if output.contains(wanted) { Ok(()) } else { Err(output) }
+}
+
+fn timers(_: &str) -> Result<(), String> {
+    crate::nudsf_timers::run(&free_address()?.to_string())
 }
 
 fn free5gc(uri: &str) -> Result<(), String> {
