@@ -19,7 +19,9 @@ const TABLE: &str = "verification/instructions/instructions.txt";
 const REGION: (&str, &[&str]) = ("instructions-region", &["--no-default-features"]);
 const FOLLOWER: (&str, &[&str]) = ("instructions-follower", &["--no-default-features"]);
 const NUMA: (&str, &[&str]) = ("instructions-numa", &["--no-default-features"]);
-const RESP: (&str, &[&str]) = ("instructions-resp", &[]);
+const RESP: (&str, &[&str]) = ("instructions-resp", &["--no-default-features", "--features=resp"]);
+const NUDSF: (&str, &[&str]) =
+    ("instructions-nudsf", &["--no-default-features", "--features=nudsf"]);
 
 /// An operation may take this share more than in the table: functions move between inlined and not.
 const GROWTH_MAX: f64 = 0.02;
@@ -44,7 +46,7 @@ pub(crate) fn in_table(root: &Path, operation: &str) -> Result<f64, String> {
 
 /// The command: every operation. With `--write` the table gets the counts.
 pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
-    let programs = [REGION, FOLLOWER, NUMA, RESP];
+    let programs = [REGION, FOLLOWER, NUMA, RESP, NUDSF];
     match words {
         [] => {
             let (findings, seen) = compare(root, &programs)?;

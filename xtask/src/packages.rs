@@ -180,6 +180,11 @@ pub(crate) const NUDSF: &[Package] = &[
         probe: PackageProbe::Program("h2load"),
         why: "many requests over HTTP/2",
     },
+    Package {
+        name: "openssl",
+        probe: PackageProbe::Program("openssl"),
+        why: "certificates of a node and of its clients",
+    },
 ];
 
 /// Debian asks this program whether a package may start its service.

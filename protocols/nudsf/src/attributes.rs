@@ -15,6 +15,8 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::multipart::has_control;
+
 /// The version of the encoding.
 const FORMAT: u8 = 1;
 
@@ -85,7 +87,12 @@ impl<'a> Attributes<'a> {
 
     /// Encodes the attributes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![FORMAT];
+        let text = |block: &BlockAttributes<'_>| {
+            block.id.len() + block.content_type.len() + block.encoding.len() + 28
+        };
+        let texts = self.blocks.iter().map(text).sum::<usize>();
+        let mut out = Vec::with_capacity(37 + self.callback.len() + texts);
+        out.push(FORMAT);
         out.extend_from_slice(&self.modified_ms.to_le_bytes());
         out.extend_from_slice(&self.meta_modified_ms.to_le_bytes());
         out.extend_from_slice(&self.meta_digest.to_le_bytes());
@@ -155,7 +162,7 @@ impl<'a> AttributeReader<'a> {
         let (text, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
         let text = str::from_utf8(text).ok()?;
-        (!text.chars().any(char::is_control)).then_some(text)
+        (!has_control(text)).then_some(text)
     }
 
     fn long(&mut self) -> Option<&'a str> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
 use crate::limits::JSON_BYTES_MAX;
-use crate::multipart::media_type;
+use crate::multipart::is_media_type;
 use crate::problem::Problem;
 use crate::reply::Reply;
 use crate::repository::{CallRefusal, Repository, StorageNamespaces, precondition_failed};
@@ -19,7 +19,7 @@ use crate::target::{NudsfTarget, encode_segment};
 pub(crate) struct Call<'r> {
     pub(crate) repository: &'r Repository,
     pub(crate) storage: StorageNamespaces,
-    pub(crate) target: &'r NudsfTarget,
+    pub(crate) target: &'r NudsfTarget<'r>,
     pub(crate) headers: &'r HeaderMap,
     pub(crate) conditions: Conditions,
     /// The scheme and the authority of the request: `https`, `udsf.example`.
@@ -38,7 +38,7 @@ impl<'r> Call<'r> {
     /// 400, 404 for the realm or the storage.
     pub(crate) fn new(
         repository: &'r Repository,
-        target: &'r NudsfTarget,
+        target: &'r NudsfTarget<'r>,
         (headers, origin): (&'r HeaderMap, (&'r str, &'r str)),
         body: Bytes,
     ) -> Result<Self, Problem> {
@@ -81,7 +81,7 @@ impl<'r> Call<'r> {
     pub(crate) fn require_media(&self, wanted: &str) -> Result<&str, Problem> {
         let given = self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let given = given.unwrap_or_default();
-        if media_type(given) == wanted {
+        if is_media_type(given, wanted) {
             return Ok(given);
         }
         let detail = format!("the content type must be {wanted}, not {given:?}");

@@ -10,7 +10,7 @@ use crate::conditions::Validators;
 use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
-use crate::timer::DUE_TAG;
+use crate::timer::{DUE_TAG, document_bytes};
 use crate::times::parse_date_time;
 
 /// A stored document.
@@ -66,8 +66,7 @@ pub(crate) fn write_document(
     value: &Value,
     (now_ms, expires_ms): (u64, u64),
 ) -> nearstate_model::Result<()> {
-    let mut bytes = now_ms.to_le_bytes().to_vec();
-    bytes.extend_from_slice(value.to_string().as_bytes());
+    let bytes = document_bytes(now_ms, value);
     txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &[], expires_ms })
 }
 
@@ -89,8 +88,7 @@ pub(crate) fn write_subscription(
     value: &Value,
     ((modified_ms, expires_ms), due_ms, uri): ((u64, u64), Option<u64>, &str),
 ) -> nearstate_model::Result<()> {
-    let mut bytes = modified_ms.to_le_bytes().to_vec();
-    bytes.extend_from_slice(value.to_string().as_bytes());
+    let bytes = document_bytes(modified_ms, value);
     let due = due_ms.unwrap_or_default().to_be_bytes();
     let mut tags: Vec<(&str, &[u8])> = Vec::new();
     if due_ms.is_some() {

@@ -89,7 +89,7 @@ fn expire_timer(
     let key = view.key();
     let document = Document::of(view).ok();
     let id = String::from_utf8_lossy(key);
-    let timer = document.and_then(|document| Timer::parse(&document.value, &id).ok());
+    let timer = document.and_then(|document| Timer::parse(document.value, &id).ok());
     let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
     // What another client has written as a timer, and is none, is removed as well.
     let Some(timer) = timer.filter(|_| !is_over) else {

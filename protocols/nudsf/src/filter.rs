@@ -7,8 +7,9 @@ use nearstate_model::limits::SEARCH_DEPTH_MAX;
 use nearstate_store::search::{Op, Search};
 use serde_json::{Map, Value};
 
-use crate::meta::{SCHEMA_TAG, is_reserved};
+use crate::meta::SCHEMA_TAG;
 use crate::problem::Problem;
+use crate::tags::is_reserved;
 
 /// The most counts of one `tag-count-filter`. Each compares every record.
 const COUNTS_MAX: usize = 32;

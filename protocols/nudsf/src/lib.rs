@@ -32,6 +32,7 @@ mod patch;
 mod filter;
 mod timer;
 mod meta;
+mod tags;
 mod conditions;
 mod multipart;
 mod settings;

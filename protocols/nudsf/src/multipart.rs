@@ -25,6 +25,11 @@ pub(crate) struct BodyPart {
     pub(crate) bytes: Bytes,
 }
 
+/// True for a `Content-Type` value of a media type, which is in lower case.
+pub(crate) fn is_media_type(value: &str, media: &str) -> bool {
+    value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(media)
+}
+
 /// The media type of a `Content-Type` value, in lower case, without parameters.
 pub(crate) fn media_type(value: &str) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
@@ -76,7 +81,7 @@ pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, S
     let Some(boundary) = boundary(content_type) else {
         return Err("the content type has no valid boundary".to_owned());
     };
-    let delimiter = format!("\r\n--{boundary}");
+    let delimiter = ["\r\n--", &boundary].concat();
     let first = delimiter.as_bytes().get(2..).unwrap_or_default();
     // The first delimiter may be at the very beginning.
     let mut at = if body.starts_with(first) {
@@ -86,7 +91,8 @@ pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, S
         found.ok_or("the body has no part")? + delimiter.len()
     };
     let finder = memmem::Finder::new(delimiter.as_bytes());
-    let mut parts = Vec::new();
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut parts = Vec::with_capacity(4);
     loop {
         let rest = body.get(at..).unwrap_or_default();
         if rest.starts_with(b"--") {
@@ -104,20 +110,24 @@ pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, S
         let begin = at + padding;
         let end = finder.find(body.get(begin..).unwrap_or_default());
         let end = begin + end.ok_or("the last part has no boundary after it")?;
-        parts.push(part(body, begin + 2, end, parts.len() + 1)?);
+        parts.push(part(body, (begin + 2, end), parts.len() + 1, &mut headers)?);
         at = end + delimiter.len();
     }
 }
 
 /// Parses a part: its headers, and the bytes after the empty line.
-fn part(body: &Bytes, begin: usize, end: usize, number: usize) -> Result<BodyPart, String> {
+fn part<'b>(
+    body: &'b Bytes,
+    (begin, end): (usize, usize),
+    number: usize,
+    headers: &mut [httparse::Header<'b>; HEADERS_MAX],
+) -> Result<BodyPart, String> {
     let whole = body.get(begin..end).unwrap_or_default();
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let (head_bytes, headers): (usize, &[httparse::Header<'_>]) = if whole.is_empty() {
+    let (head_bytes, headers): (usize, &[httparse::Header<'b>]) = if whole.is_empty() {
         (0, &[])
     } else {
         // A part without a body may end at the line end of its last header.
-        match httparse::parse_headers(whole, &mut headers) {
+        match httparse::parse_headers(whole, headers) {
             Ok(httparse::Status::Complete((bytes, headers))) => (bytes, headers),
             Ok(httparse::Status::Partial) => {
                 return Err(format!("the headers of part {number} do not end with an empty line"));
@@ -141,7 +151,7 @@ fn part(body: &Bytes, begin: usize, end: usize, number: usize) -> Result<BodyPar
         };
         let value = str::from_utf8(header.value)
             .map_err(|_| format!("{} of part {number} is not UTF-8", header.name))?;
-        if value.len() > PART_HEADER_BYTES_MAX || value.chars().any(char::is_control) {
+        if value.len() > PART_HEADER_BYTES_MAX || has_control(value) {
             return Err(format!(
                 "{} of part {number} is longer than {PART_HEADER_BYTES_MAX} bytes or has control \
                  characters",
@@ -151,6 +161,14 @@ fn part(body: &Bytes, begin: usize, end: usize, number: usize) -> Result<BodyPar
         *field = Some(value.to_owned());
     }
     Ok(parsed)
+}
+
+/// True for a text with control characters. Most texts have visible ASCII only, which is seen
+/// without decoding, several bytes at once.
+pub(crate) fn has_control(text: &str) -> bool {
+    let is_visible = |byte: u8| (0x20..0x7f).contains(&byte);
+    !text.bytes().fold(true, |all, byte| all & is_visible(byte))
+        && text.chars().any(char::is_control)
 }
 
 /// Writes a body. The boundary is chosen at the end, so that no part contains it.

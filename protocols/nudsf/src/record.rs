@@ -12,6 +12,7 @@
 //! | `ETag` of the record | version |
 //! | `ETag` of meta, of a block | digest of the representation |
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
@@ -25,8 +26,9 @@ use crate::attributes::{
     Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, digest_etag, meta_digest,
 };
 use crate::conditions::Validators;
-use crate::meta::{MetaTag, RecordMeta, SCHEMA_TAG, is_reserved, meta_text};
+use crate::meta::{RecordMeta, SCHEMA_TAG, meta_text};
 use crate::multipart::MultipartWriter;
+use crate::tags::{MetaTags, is_reserved};
 
 /// The id of the one block of a record with an unnamed block.
 pub(crate) const VALUE_BLOCK: &str = "value";
@@ -187,16 +189,17 @@ impl<'v> StoredRecord<'v> {
 
     /// The meta of the record.
     pub(crate) fn meta(&self) -> RecordMeta {
-        let mut tags: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut tags = MetaTags::default();
         let mut schema_id = None;
         for (name, value) in self.view.tags() {
-            let text = String::from_utf8_lossy(value).into_owned();
+            let text = String::from_utf8_lossy(value);
             if name == SCHEMA_TAG {
-                schema_id = Some(text);
+                schema_id = Some(text.into_owned());
             } else if !is_reserved(name) {
-                tags.entry(name.to_owned()).or_default().push(text);
+                tags.push(name, &text);
             }
         }
+        tags.sort();
         let callback = self.attributes.as_ref().map(|attributes| attributes.callback.to_owned());
         let callback = callback.filter(|callback| !callback.is_empty());
         RecordMeta { expires_ms: self.view.expires_ms(), callback, schema_id, tags }
@@ -206,7 +209,7 @@ impl<'v> StoredRecord<'v> {
     pub(crate) fn meta_text(&self) -> &str {
         self.meta_text.get_or_init(|| {
             let mut schema = None;
-            let mut tags: Vec<MetaTag<'_>> = Vec::new();
+            let mut tags: Vec<(&str, Cow<'_, str>)> = Vec::with_capacity(16);
             for (name, value) in self.view.tags() {
                 let text = String::from_utf8_lossy(value);
                 if name == SCHEMA_TAG {
@@ -218,16 +221,21 @@ impl<'v> StoredRecord<'v> {
             tags.sort_by_key(|(name, _)| *name);
             let callback = self.attributes.as_ref().map(|attributes| attributes.callback);
             let callback = callback.filter(|callback| !callback.is_empty());
-            meta_text(self.view.expires_ms(), (callback, schema.as_deref()), &tags)
+            let tags = tags.iter().map(|(name, value)| (*name, &**value));
+            meta_text(self.view.expires_ms(), (callback, schema.as_deref()), tags)
         })
     }
 
     /// A block.
-    pub(crate) fn block(&self, id: &str) -> Option<StoredBlock<'_>> {
+    pub(crate) fn block<'a>(&'a self, id: &'a str) -> Option<StoredBlock<'a>> {
         if is_reserved(id) {
             return None;
         }
-        self.blocks().into_iter().find(|block| block.id == id)
+        if self.view.form() != Form::Blocks {
+            return self.blocks().into_iter().find(|block| block.id == id);
+        }
+        let attributes = self.attributes.as_ref().and_then(|attributes| attributes.block(id));
+        Some(stored_block(id, self.view.block(id)?, attributes))
     }
 
     /// All blocks: first those with attributes, in the order of the client, then others.
@@ -391,15 +399,16 @@ pub(crate) fn draft_of(version: &StreamedRecord<'_>) -> Option<RecordDraft> {
     let mut draft = RecordDraft::default();
     draft.meta.expires_ms = meta.map_or(0, |(_, meta)| meta.expires_ms);
     for (name, value) in pairs {
-        let text = || String::from_utf8_lossy(value).into_owned();
+        let text = String::from_utf8_lossy(value);
         if name == ATTRIBUTES_TAG {
             encoded = Some(value);
         } else if name == SCHEMA_TAG {
-            draft.meta.schema_id = Some(text());
+            draft.meta.schema_id = Some(text.into_owned());
         } else if !is_reserved(name) {
-            draft.meta.tags.entry(name.to_owned()).or_default().push(text());
+            draft.meta.tags.push(name, &text);
         }
     }
+    draft.meta.tags.sort();
     let own = fields.iter().find(|(name, _)| *name == ATTRIBUTES_BLOCK.as_bytes());
     let attributes = own.and_then(|(_, bytes)| *bytes).or(encoded).and_then(Attributes::decode);
     let known = |id: &str| attributes.as_ref().and_then(|attributes| attributes.block(id));

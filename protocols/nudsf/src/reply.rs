@@ -36,7 +36,10 @@ impl Reply {
 
     /// A response with a JSON body.
     pub(crate) fn json(status: StatusCode, value: &Value) -> Self {
-        Self::with_body(status, "application/json", value.to_string())
+        let mut body = Vec::with_capacity(256);
+        let written = serde_json::to_writer(&mut body, value);
+        debug_assert!(written.is_ok(), "a value in memory has a text");
+        Self::with_body(status, "application/json", body)
     }
 
     /// An error response.
@@ -76,10 +79,13 @@ impl Reply {
 
     /// 406 if the client accepts no such body. Errors are sent whatever the client accepts.
     pub(crate) fn checked_for(self, headers: &HeaderMap) -> Self {
+        if !headers.contains_key(ACCEPT) {
+            return self;
+        }
         let media = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
         let media = media.and_then(|(_, media)| media.to_str().ok());
         let Some(media) = media.filter(|_| self.status.is_success()) else { return self };
-        if !headers.contains_key(ACCEPT) || accepts(headers, &media_type(media)) {
+        if accepts(headers, &media_type(media)) {
             return self;
         }
         let detail = format!("the response is {media}, which Accept excludes");

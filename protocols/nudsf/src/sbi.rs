@@ -10,14 +10,15 @@
 
 use std::time::Duration;
 
+use hyper::header::HeaderName;
 use hyper::{HeaderMap, StatusCode};
 
 use crate::problem::Problem;
 use crate::times::parse_http_date_ms;
 
-const PRIORITY: &str = "3gpp-sbi-message-priority";
-const MAX_RESPONSE_TIME: &str = "3gpp-sbi-max-rsp-time";
-const SENDER_TIMESTAMP: &str = "3gpp-sbi-sender-timestamp";
+static PRIORITY: HeaderName = HeaderName::from_static("3gpp-sbi-message-priority");
+static MAX_RESPONSE_TIME: HeaderName = HeaderName::from_static("3gpp-sbi-max-rsp-time");
+static SENDER_TIMESTAMP: HeaderName = HeaderName::from_static("3gpp-sbi-sender-timestamp");
 
 /// The priority of a request without the header (TS 29.500, 6.8.4).
 const PRIORITY_DEFAULT: u8 = 24;
@@ -37,14 +38,15 @@ pub(crate) struct SbiHeaders {
 impl SbiHeaders {
     /// Reads the headers of a request that arrived `waited` ago. `now_ms` is the time of day.
     pub(crate) fn parse(headers: &HeaderMap, waited: Duration, now_ms: u64) -> Self {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u32>().ok());
-        let priority = number(PRIORITY).and_then(|priority| u8::try_from(priority).ok());
+        let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let number =
+            |name: &HeaderName| text(name).and_then(|text| text.trim().parse::<u32>().ok());
+        let priority = number(&PRIORITY).and_then(|priority| u8::try_from(priority).ok());
         let priority = priority.filter(|priority| *priority <= PRIORITY_LOWEST);
-        let sent_ms = text(SENDER_TIMESTAMP).and_then(parse_http_date_ms);
+        let sent_ms = text(&SENDER_TIMESTAMP).and_then(parse_http_date_ms);
         let since_sent = sent_ms.and_then(|sent| now_ms.checked_sub(sent));
         let elapsed = since_sent.map_or(waited, |ms| Duration::from_millis(ms).max(waited));
-        let max = number(MAX_RESPONSE_TIME).map(|ms| Duration::from_millis(u64::from(ms)));
+        let max = number(&MAX_RESPONSE_TIME).map(|ms| Duration::from_millis(u64::from(ms)));
         Self {
             priority: priority.unwrap_or(PRIORITY_DEFAULT),
             remaining: max.map(|max| max.saturating_sub(elapsed)),
@@ -64,10 +66,10 @@ mod tests {
 
     const NOW_MS: u64 = 784_111_777_500;
 
-    fn parse(headers: &[(&'static str, &str)], waited_ms: u64) -> SbiHeaders {
+    fn parse(headers: &[(&HeaderName, &str)], waited_ms: u64) -> SbiHeaders {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.insert(*name, value.parse().unwrap());
+            map.insert((*name).clone(), value.parse().unwrap());
         }
         SbiHeaders::parse(&map, Duration::from_millis(waited_ms), NOW_MS)
     }
@@ -75,21 +77,21 @@ mod tests {
     #[test]
     fn a_priority_is_a_number_up_to_31_and_24_if_it_is_absent_or_invalid() {
         for (value, priority) in [("0", 0), ("31", 31), ("32", 24), ("-1", 24), ("high", 24)] {
-            assert_eq!(parse(&[(PRIORITY, value)], 0).priority, priority, "{value}");
+            assert_eq!(parse(&[(&PRIORITY, value)], 0).priority, priority, "{value}");
         }
         assert_eq!(parse(&[], 0), SbiHeaders { priority: 24, remaining: None });
     }
 
     #[test]
     fn the_time_that_has_passed_counts_from_the_senders_timestamp_or_from_the_arrival() {
-        let remaining = |headers: &[(&'static str, &str)], waited_ms| {
+        let remaining = |headers: &[(&HeaderName, &str)], waited_ms| {
             parse(headers, waited_ms).remaining.map(|time| time.as_millis())
         };
-        let max = (MAX_RESPONSE_TIME, "1000");
+        let max = (&MAX_RESPONSE_TIME, "1000");
         assert_eq!(remaining(&[max], 300), Some(700));
         assert_eq!(remaining(&[max], 3000), Some(0));
-        assert_eq!(remaining(&[(MAX_RESPONSE_TIME, "soon")], 0), None);
-        let sent = |text| [max, (SENDER_TIMESTAMP, text)];
+        assert_eq!(remaining(&[(&MAX_RESPONSE_TIME, "soon")], 0), None);
+        let sent = |text| [max, (&SENDER_TIMESTAMP, text)];
         assert_eq!(remaining(&sent("Sun, 06 Nov 1994 08:49:37.100 GMT"), 0), Some(600));
         assert_eq!(remaining(&sent("Sun, 06 Nov 1994 08:49:37 GMT"), 0), Some(500));
         assert_eq!(remaining(&sent("Sun, 06 Nov 1994 08:49:40.000 GMT"), 200), Some(800));

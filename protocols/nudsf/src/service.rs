@@ -212,7 +212,7 @@ async fn serve(
 async fn execute_request(
     context: &RequestContext,
     (head, body): (&Parts, Incoming),
-    target: &NudsfTarget,
+    target: &NudsfTarget<'_>,
     guard: &mut RequestGuard,
 ) -> Result<Reply, Problem> {
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
@@ -282,7 +282,8 @@ fn too_large() -> Problem {
 
 /// The time limit of a body: each period must bring some bytes.
 struct BodyProgress {
-    timer: Sleep,
+    /// Begins when the body is waited for: most bodies arrive with their head.
+    timer: Option<Sleep>,
     period: Duration,
     bytes_min: usize,
     arrived: usize,
@@ -295,12 +296,12 @@ impl BodyProgress {
         let per_second = limits.request_bytes_per_second_min;
         let seconds = usize::try_from(period.as_secs()).unwrap_or(usize::MAX).max(1);
         let bytes_min = per_second.saturating_mul(seconds);
-        Self { timer: sleep(period), period, bytes_min, arrived: 0, arrived_before: 0 }
+        Self { timer: None, period, bytes_min, arrived: 0, arrived_before: 0 }
     }
 
     /// `Ready`: too few bytes arrived in a period.
     fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Problem> {
-        while pin!(&mut self.timer).poll(cx).is_ready() {
+        while pin!(self.timer.get_or_insert_with(|| sleep(self.period))).poll(cx).is_ready() {
             if self.arrived - self.arrived_before < self.bytes_min {
                 let detail = "the body did not arrive in time: send it faster, or raise \
                               limits.request_timeout";
@@ -311,7 +312,7 @@ impl BodyProgress {
                 ));
             }
             self.arrived_before = self.arrived;
-            self.timer = sleep(self.period);
+            self.timer = None;
         }
         Poll::Pending
     }

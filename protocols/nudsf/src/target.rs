@@ -1,5 +1,7 @@
 //! The target of a request: its path and its query, decoded and checked.
 
+use std::borrow::Cow;
+
 use hyper::header::ALLOW;
 use hyper::{Method, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
@@ -33,16 +35,19 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
+/// One more than the segments of the longest path below the root of a service.
+const SEGMENTS_MAX: usize = 7;
+
 /// A parsed target.
 #[derive(Clone, Debug)]
-pub(crate) struct NudsfTarget {
+pub(crate) struct NudsfTarget<'u> {
     pub(crate) spec: &'static OperationSpec,
-    pub(crate) realm: String,
-    pub(crate) storage: String,
+    pub(crate) realm: Cow<'u, str>,
+    pub(crate) storage: Cow<'u, str>,
     /// The id of the record, subscription or schema; empty for collections.
-    pub(crate) id: String,
+    pub(crate) id: Cow<'u, str>,
     /// The id of the block.
-    pub(crate) block: String,
+    pub(crate) block: Cow<'u, str>,
     pub(crate) query: Query,
 }
 
@@ -58,7 +63,7 @@ pub(crate) fn encode_segment(segment: &str) -> String {
 ///
 /// # Errors
 /// 400 (another API, invalid encoding), 404 (no such resource), 405.
-pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> {
+pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<NudsfTarget<'u>, Problem> {
     let path = uri.path();
     // Most paths begin with the service: a root with a path of its own is searched for.
     let below = |api: &str| {
@@ -79,12 +84,12 @@ pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> 
         );
         return Err(Problem::new(StatusCode::BAD_REQUEST, "INVALID_API", detail));
     };
-    let segments: Vec<&str> = below.split('/').skip(1).collect();
+    let (segments, count) = split(below);
     let no_structure = || {
         let detail = "no resource of the data repository has this path";
         Problem::not_found("RESOURCE_URI_STRUCTURE_NOT_FOUND", detail)
     };
-    let (realm, storage, id, block, resource) = match segments.as_slice() {
+    let (realm, storage, id, block, resource) = match segments.get(..count).unwrap_or_default() {
         [realm, storage, "timers"] if is_timer => (realm, storage, "", "", Resource::Timers),
         [realm, storage, "timers", id] if is_timer => (realm, storage, *id, "", Resource::Timer),
         _ if is_timer => return Err(no_structure()),
@@ -121,13 +126,22 @@ pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<NudsfTarget, Problem> 
     })
 }
 
-fn decode(name: &str, segment: &str) -> Result<String, Problem> {
-    if !segment.contains('%') {
-        return Ok(segment.to_owned());
+/// The segments of a path that begins with a slash, and their number, of which the last may be the
+/// first of many: no resource has so many.
+fn split(path: &str) -> ([&str; SEGMENTS_MAX], usize) {
+    let (mut segments, mut count) = ([""; SEGMENTS_MAX], 0);
+    for (place, segment) in segments.iter_mut().zip(path.split('/').skip(1)) {
+        *place = segment;
+        count += 1;
     }
-    let decoded = percent_decode_str(segment).decode_utf8();
-    let decoded = decoded.map(std::borrow::Cow::into_owned);
-    decoded.map_err(|_| {
+    (segments, count)
+}
+
+fn decode<'u>(name: &str, segment: &'u str) -> Result<Cow<'u, str>, Problem> {
+    if !segment.as_bytes().contains(&b'%') {
+        return Ok(Cow::Borrowed(segment));
+    }
+    percent_decode_str(segment).decode_utf8().map_err(|_| {
         Problem::parameter("MANDATORY_IE_INCORRECT", name, "must be UTF-8, percent-encoded")
     })
 }
@@ -144,7 +158,7 @@ impl Query {
             // `+` is a space in forms, and clients encode the JSON of a filter so.
             let decode = |text: &str| {
                 let spaced = text.replace('+', " ");
-                percent_decode_str(&spaced).decode_utf8().map(std::borrow::Cow::into_owned)
+                percent_decode_str(&spaced).decode_utf8().map(Cow::into_owned)
             };
             let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
                 return Err(Problem::message("the query must be UTF-8, percent-encoded"));
@@ -200,8 +214,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn target(method: &Method, text: &str) -> Result<NudsfTarget, Problem> {
-        parse(method, &text.parse().unwrap())
+    fn target(method: &Method, text: &str) -> Result<NudsfTarget<'static>, Problem> {
+        parse(method, Box::leak(Box::new(text.parse().unwrap())))
     }
 
     #[test]
@@ -212,10 +226,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(found.spec.id, "GetBlock");
-        assert_eq!(
-            (found.realm.as_str(), found.id.as_str(), found.block.as_str()),
-            ("R 1", "a/b", "x")
-        );
+        assert_eq!((&*found.realm, &*found.id, &*found.block), ("R 1", "a/b", "x"));
         assert_eq!(found.query.get("filter"), Some("{\"a\": 1}"));
         assert_eq!(found.query.flag("get-previous"), Ok(true));
         let prefixed = target(&Method::PUT, "/udsf/nudsf-dr/v1/R/S/meta-schemas/m").unwrap();

@@ -17,6 +17,7 @@
 #![expect(clippy::print_stdout, reason = "a long test prints its progress")]
 
 pub mod nudsf;
+mod nudsf_timers;
 pub mod tcl_units;
 pub mod redis_source;
 pub mod soak;

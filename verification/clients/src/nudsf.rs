@@ -1,9 +1,9 @@
-//! Real clients of Nudsf against a node: curl and h2load over HTTP/2, the generated client of
+//! Real clients of Nudsf against a node: curl and h2load over HTTP/2, mutual TLS, the client of
 //! free5GC, and requests that schemathesis generates from the contract. `cargo xtask soak nudsf`
 //! starts this.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::client_programs::go;
@@ -16,8 +16,14 @@ const EXAMPLES: &str = "15";
 /// A part of the run: its name, and what it does with the root of the URIs.
 type NudsfClientRun = (&'static str, fn(&str) -> Result<(), String>);
 
-const PARTS: &[NudsfClientRun] =
-    &[("curl", curl), ("h2load", h2load), ("free5gc", free5gc), ("schemathesis", schemathesis)];
+const PARTS: &[NudsfClientRun] = &[
+    ("curl", curl),
+    ("tls", tls),
+    ("h2load", h2load),
+    ("timers", timers),
+    ("free5gc", free5gc),
+    ("schemathesis", schemathesis),
+];
 
 /// Runs all parts, or one. True: all have passed.
 ///
@@ -30,8 +36,7 @@ pub fn run(only: Option<&str>) -> Result<bool, String> {
         let names: Vec<&str> = PARTS.iter().map(|(name, _)| *name).collect();
         return Err(format!("the parts are {}", names.join(", ")));
     }
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
-    let address = free.map_err(|error| format!("no free port: {error}"))?.to_string();
+    let address = free_address()?.to_string();
     let storages = "Realm01/Storage01=ue";
     // A busy machine would make the node refuse a part of the load, as it should.
     let calm = ["--nudsf-overload-delay", "1h"];
@@ -49,6 +54,11 @@ pub fn run(only: Option<&str>) -> Result<bool, String> {
         }
     }
     Ok(is_success)
+}
+
+fn free_address() -> Result<SocketAddr, String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
+    free.map_err(|error| format!("no free port: {error}"))
 }
 
 fn storage(uri: &str) -> String {
@@ -92,6 +102,68 @@ fn curl(uri: &str) -> Result<(), String> {
     expect("DELETE", &curl_request(&record, &["-X", "DELETE"])?.0, "2 204")
 }
 
+/// Creates an authority in this folder.
+fn authority(folder: &Path, name: &str) -> Result<(), String> {
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-nodes", "-newkey", "ec", "-days", "2"]);
+    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", &format!("/CN={name}")]);
+    command.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")]);
+    output_of(command.current_dir(folder)).map(drop)
+}
+
+/// Creates a certificate of an authority for `localhost`.
+fn certificate(folder: &Path, name: &str, authority: &str) -> Result<(), String> {
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-nodes", "-newkey", "ec", "-days", "2"]);
+    command.args(["-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", &format!("/CN={name}")]);
+    command.args(["-addext", "subjectAltName=DNS:localhost"]);
+    command.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    command.args(["-CA", &format!("{authority}.pem"), "-CAkey", &format!("{authority}.key")]);
+    command.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")]);
+    output_of(command.current_dir(folder)).map(drop)
+}
+
+/// Mutual TLS with a node of its own: over TLS 1.2 and 1.3, a client of the authority is served,
+/// one without a certificate and one of another authority are not.
+fn tls(_: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    for name in ["servers", "clients", "others"] {
+        authority(folder.path(), name)?;
+    }
+    for (name, of) in [("udsf", "servers"), ("amf", "clients"), ("foreign", "others")] {
+        certificate(folder.path(), name, of)?;
+    }
+    let address = free_address()?;
+    let (listen, files) = (address.to_string(), ["udsf.pem", "udsf.key", "clients.pem"].map(path));
+    let [chain, key, clients] = &files;
+    let more = ["--nudsf-tls", &listen, "--nudsf-storages", "Realm01/Storage01=ue"];
+    let secured = ["--tls-certificate", chain, "--tls-key", key, "--tls-client-ca", clients];
+    let _node = TestServer::node(&[&more[..], &secured[..]].concat())?;
+    let record =
+        format!("{}/records/none", storage(&format!("https://localhost:{}", address.port())));
+    for version in [&["--tlsv1.2", "--tls-max", "1.2"][..], &["--tlsv1.3"]] {
+        let get = |identity: Option<&str>| {
+            let mut command = Command::new("curl");
+            command.args(["--silent", "--show-error", "--http2", "--max-time", "30"]);
+            command.args(["--output", "/dev/null", "--write-out", "%{http_version} %{http_code}"]);
+            command.args(["--cacert", &path("servers.pem")]).args(version);
+            if let Some(name) = identity {
+                command.args(["--cert", &path(&format!("{name}.pem"))]);
+                command.args(["--key", &path(&format!("{name}.key"))]);
+            }
+            output_of(command.arg(&record))
+        };
+        expect("a client of the authority", &get(Some("amf"))?, "2 404")?;
+        for identity in [None, Some("foreign")] {
+            if let Ok(status) = get(identity) {
+                return Err(format!("{version:?}, {identity:?}: got {status:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// 20,000 requests over 20 connections of 10 streams: all succeed.
 fn h2load(uri: &str) -> Result<(), String> {
     let record = format!("{}/records/h2load", storage(uri));
@@ -103,6 +175,10 @@ fn h2load(uri: &str) -> Result<(), String> {
     let output = output_of(&mut command)?;
     let wanted = "20000 succeeded, 0 failed, 0 errored, 0 timeout";
     if output.contains(wanted) { Ok(()) } else { Err(output) }
+}
+
+fn timers(_: &str) -> Result<(), String> {
+    crate::nudsf_timers::run(&free_address()?.to_string())
 }
 
 fn free5gc(uri: &str) -> Result<(), String> {

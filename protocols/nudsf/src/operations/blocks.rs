@@ -80,7 +80,7 @@ fn kept_header(call: &Call<'_>, name: &HeaderName) -> Result<String, Problem> {
 
 /// `CreateOrModifyBlock`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let id = call.target.block.as_str();
+    let id = &*call.target.block;
     check_block_id(id)?;
     let encoding = HeaderName::from_static("content-transfer-encoding");
     let draft = BlockDraft {
@@ -121,7 +121,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
 
 /// `DeleteBlock`.
 pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let id = call.target.block.as_str();
+    let id = &*call.target.block;
     let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(record) = for_write(view.as_ref())? else {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::schemas::check_schema;
 use crate::call::{Call, parse_json};
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, is_reserved};
+use crate::meta::RecordMeta;
 use crate::multipart::{self, BodyPart};
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
@@ -20,6 +20,7 @@ use crate::record::{
 };
 use crate::reply::Reply;
 use crate::repository::{CallRefusal, for_write, no_record, require_exact};
+use crate::tags::is_reserved;
 
 /// The media type of a record.
 const MIXED: &str = "multipart/mixed";
@@ -28,7 +29,7 @@ const MIXED: &str = "multipart/mixed";
 pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
     let is_valid = !id.is_empty()
         && id.len() <= BLOCK_NAME_BYTES_MAX
-        && !id.chars().any(char::is_control)
+        && !multipart::has_control(id)
         && !is_reserved(id);
     if is_valid {
         return Ok(());
@@ -84,8 +85,8 @@ fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
     if head.id.as_deref().is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
         return Err(Problem::message("the first part must have the Content-Id meta"));
     }
-    let media = head.content_type.as_deref().map(multipart::media_type);
-    if media.is_some_and(|media| media != "application/json") {
+    let is_json = |media| multipart::is_media_type(media, "application/json");
+    if !head.content_type.as_deref().is_none_or(is_json) {
         return Err(Problem::message("the content type of the meta part must be application/json"));
     }
     let meta = RecordMeta::parse(&head.bytes)?;

@@ -16,11 +16,12 @@ use serde_json::{Map, Value};
 use crate::call::Call;
 use crate::conditions::Validators;
 use crate::document::{Document, write_document};
-use crate::meta::{RecordMeta, SCHEMA_TAG, escape, is_reserved, text};
+use crate::meta::{RecordMeta, SCHEMA_TAG, escape, text};
 use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
+use crate::tags::is_reserved;
 use crate::target::encode_segment;
 
 /// Buckets of an index that a part of a declaration of tags examines: some tens of microseconds.
@@ -105,13 +106,12 @@ pub(super) fn check_schema(
         return Err(Problem::attribute("/schemaId", reason).into());
     };
     for tag in schema_tags(&Document::of(&view)?.value)? {
-        let values = meta.tags.get(&tag.name);
-        if tag.is_required && values.is_none() {
+        if tag.is_required && meta.tags.values(&tag.name).next().is_none() {
             let pointer = format!("/tags/{}", escape(&tag.name));
             let reason = format!("the schema {id:?} requires this tag");
             return Err(Problem::parameter("MANDATORY_IE_MISSING", pointer, reason).into());
         }
-        for value in values.into_iter().flatten().filter(|_| tag.is_unique) {
+        for value in meta.tags.values(&tag.name).filter(|_| tag.is_unique) {
             if let Some(holder) = holder_of(txn, call, (&tag.name, value), id)? {
                 let detail = format!(
                     "the unique tag {:?} has the value {value:?} in record {holder:?} of schema \
@@ -199,7 +199,7 @@ fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let value = call.json("application/json")?;
     let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")?;
-    if id.as_deref() != Some(call.target.id.as_str()) {
+    if id.as_deref() != Some(&*call.target.id) {
         return Err(Problem::attribute("/schemaId", "must be the id in the path").into());
     }
     let tags = schema_tags(&value)?;

@@ -117,7 +117,7 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
 
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let timer = Timer::parse(&call.json("application/json")?, &call.target.id)?;
+    let timer = Timer::parse(call.json("application/json")?, &call.target.id)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let existed = txn.get(call.storage.timers, call.key())?.is_some();
         timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
@@ -138,7 +138,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let old = Document::of(&view)?.value;
         let mut value = old.clone();
-        let validate = |value: &Value| Timer::parse(value, id).map(drop);
+        let validate = |value: &Value| Timer::parse(value.clone(), id).map(drop);
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
         if value != old {
@@ -147,7 +147,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             let kept = kept.and_then(|due| due.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b));
             let is_same = value.get("expires") == old.get("expires");
             let kept = (is_expired && is_same).then_some(kept);
-            let timer = Timer::parse(&value, id)?;
+            let timer = Timer::parse(value, id)?;
             timer.write(txn, (call.storage.timers, call.key()), kept, call.now_ms)?;
         }
         Ok(failed)

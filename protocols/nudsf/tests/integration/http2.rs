@@ -39,6 +39,30 @@ pub(crate) fn with_tls<T>(
     })
 }
 
+/// The status of a GET over a new connection with TLS; the reason if there is none.
+pub(crate) fn status_over_tls(
+    node: &TestNode,
+    config: ClientConfig,
+    path: &str,
+) -> Result<u16, String> {
+    let failed = |error: &dyn std::fmt::Display| error.to_string();
+    run(async {
+        let stream = tokio::net::TcpStream::connect(node.address).await.unwrap();
+        let name = ServerName::try_from("udsf.example").unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(name, stream).await.map_err(|e| failed(&e))?;
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor, TokioIo(stream));
+        let (mut client, connection) = handshake.await.map_err(|e| failed(&e))?;
+        tokio::task::spawn_local(async move {
+            let _ = connection.await;
+        });
+        let request = hyper::Request::get(format!("https://udsf.example{path}"));
+        let request = request.body(String::new()).unwrap();
+        let response = client.send_request(request).await.map_err(|e| failed(&e))?;
+        Ok(response.status().as_u16())
+    })
+}
+
 pub(crate) fn run<T>(body: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, body)

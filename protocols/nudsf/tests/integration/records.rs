@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::fixture::{JSON, MIXED, PATCH, node, patch_body, record_body};
+use crate::fixture::{JSON, MIXED, PATCH, TestClient, node, patch_body, record_body};
 
 const META: &str = r#"{"tags":{"ueId":["455345"],"supi":["imsi-999559807001001"]}}"#;
 
@@ -238,6 +238,45 @@ fn req08_an_expired_record_does_not_exist() {
     client.get("/records").is(204, "");
     let created = client.put_record("r1", "{}", &[]);
     created.is(201, "");
+}
+
+#[test]
+fn req08_every_write_of_meta_sets_the_expiry_and_a_write_of_a_block_keeps_it() {
+    let (node, year) = (node(), 31_536_000_000);
+    let (mut client, session) = (node.client(), node.session());
+    let begin = 32_472_144_000_000;
+    let ttl = |time: &str| format!(r#"{{"ttl":"{time}T00:00:00Z"}}"#);
+    // One unnamed block, and named ones: two forms of a record in the store.
+    for (id, block) in [("unnamed", "value"), ("named", "a")] {
+        let path = format!("/records/{id}");
+        let meta = format!("{path}/meta");
+        let mut etag = String::new();
+        let mut check = |client: &mut TestClient, expires_ms: u64, text: &str, is_same: bool| {
+            let namespace = session.known_namespace("ue").unwrap().unwrap();
+            let stored = session.get(namespace, id.as_bytes()).unwrap().unwrap();
+            assert_eq!(stored.expires_ms(), expires_ms, "{id}");
+            let read = client.get(&meta);
+            assert_eq!(read.text(), text, "{id}");
+            assert_eq!(read.etag() == etag, is_same, "{id}: the entity tag of the meta");
+            read.etag().clone_into(&mut etag);
+        };
+        client.put_record(id, &ttl("2999-01-01"), &[(block, "1")]).is(201, "");
+        check(&mut client, begin, &ttl("2999-01-01"), false);
+        client.put_record(id, &ttl("3000-01-01"), &[(block, "1")]).is(204, "");
+        check(&mut client, begin + year, &ttl("3000-01-01"), false);
+        client.send("PUT", &format!("{path}/blocks/{block}"), &[], "2").is(204, "");
+        check(&mut client, begin + year, &ttl("3000-01-01"), true);
+        let item = r#"[{"op":"replace","path":"/ttl","value":"3001-01-01T00:00:00Z"}]"#;
+        client.send("PATCH", &meta, &[PATCH], item).is(204, "");
+        check(&mut client, begin + 2 * year, &ttl("3001-01-01"), false);
+        client.send("PATCH", &meta, &[PATCH], r#"[{"op":"remove","path":"/ttl"}]"#).is(204, "");
+        check(&mut client, 0, "{}", false);
+        let item = r#"[{"op":"add","path":"/meta/ttl","value":"2999-01-01T00:00:00Z"}]"#;
+        client.send("PATCH", &path, &[MIXED], patch_body(item, &[])).is(204, "");
+        check(&mut client, begin, &ttl("2999-01-01"), false);
+        client.put_record(id, "{}", &[(block, "1")]).is(204, "");
+        check(&mut client, 0, "{}", false);
+    }
 }
 
 #[test]

@@ -11,10 +11,12 @@ use nearstate_nudsf::TokenKeys;
 use ring::hmac;
 use serde_json::json;
 use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::fixture::{MIXED, STORAGE, TestNode, TestNodeOptions, node_of, record_body};
-use crate::http2::with_tls;
+use crate::http2::{status_over_tls, with_tls};
 
 const SECRET: &[u8; 32] = b"0123456789abcdef0123456789abcdef";
 
@@ -46,6 +48,57 @@ fn req01_tls_negotiates_http_2_by_alpn() {
         let location = response.headers().get("location").unwrap().to_str().unwrap();
         assert_eq!(location, format!("https://udsf.example{STORAGE}/records/r1"));
     });
+}
+
+/// A certificate of an authority of its own: the authority, the certificate and its key.
+fn issued(name: &str) -> (rcgen::Certificate, rcgen::Certificate, rcgen::KeyPair) {
+    let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority =
+        rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    (authority.as_ref().clone(), certificate, key)
+}
+
+#[test]
+fn req01_with_mutual_tls_only_clients_of_the_authority_are_served_by_both_versions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server_authority, server, server_key) = issued("udsf.example");
+    let (client_authority, client, client_key) = issued("amf.example");
+    let (_, foreign, foreign_key) = issued("amf.example");
+    let [chain, secret, clients] = ["chain", "key", "clients"].map(|name| folder.path().join(name));
+    std::fs::write(&chain, server.pem()).unwrap();
+    std::fs::write(&secret, server_key.serialize_pem()).unwrap();
+    std::fs::write(&clients, client_authority.pem()).unwrap();
+    let tls = Tls::read(&chain, &secret, Some(&clients)).unwrap();
+    let node = node_of(TestNodeOptions { tls: Some(tls), ..TestNodeOptions::default() });
+    let path = format!("{STORAGE}/records/none");
+    for version in [&TLS12, &TLS13] {
+        let get = |identity: Option<(&rcgen::Certificate, &rcgen::KeyPair)>| {
+            let mut roots = RootCertStore::empty();
+            roots.add(server_authority.der().clone()).unwrap();
+            let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+            let config = config.with_protocol_versions(&[version]).unwrap();
+            let config = config.with_root_certificates(roots);
+            let mut config = match identity {
+                None => config.with_no_client_auth(),
+                Some((certificate, key)) => {
+                    let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+                    config.with_client_auth_cert(vec![certificate.der().clone()], key).unwrap()
+                }
+            };
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            status_over_tls(&node, config, &path)
+        };
+        assert_eq!(get(Some((&client, &client_key))), Ok(404), "{version:?}");
+        assert!(get(None).is_err(), "no certificate, {version:?}");
+        assert!(get(Some((&foreign, &foreign_key))).is_err(), "another authority, {version:?}");
+    }
+    // A refused handshake is no request.
+    let counted = node.metrics.snapshot();
+    assert!(counted.contains(&("GetRecord", "4xx", 2)), "{counted:?}");
 }
 
 fn token(scope: &str, expires_s: u64) -> String {
