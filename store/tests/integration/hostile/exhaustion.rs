@@ -205,6 +205,7 @@ const FULL_VALUE: [u8; 1000] = [3; 1000];
 
 #[test]
 #[ignore = "the next test runs it in a process that it kills"]
+#[expect(clippy::print_stdout, reason = "the next test waits for the line")]
 fn writing_in_a_full_heap() {
     let region = Region::attach(&region_path()).unwrap();
     let (session, ns) = open(&region);
