@@ -1,6 +1,6 @@
 //! Background task that keeps the memory of the region usable for any size: it moves scattered
 //! records together, and gives memory that stays free back to the host. It runs on one core, in
-//! parts of some microseconds, and takes at most 2 % of its time ([`Pace`]).
+//! parts of some microseconds, and takes at most 2 % of its time ([`UpkeepPace`]).
 //!
 //! A region without scattered or free memory costs a look at the words of its chunks every ten
 //! seconds.
@@ -90,12 +90,12 @@ impl SoftLimits {
 
 /// Work and pauses: of any time, at most one part in `BUSY_SHARE + 1` is work, and [`BUSY_MAX`].
 #[derive(Debug, Default)]
-struct Pace {
+struct UpkeepPace {
     /// Work since the last pause.
     busy: Duration,
 }
 
-impl Pace {
+impl UpkeepPace {
     /// The pause that is due after this work.
     fn pause_after(&mut self, work: Duration) -> Option<Duration> {
         self.busy += work;
@@ -106,7 +106,7 @@ impl Pace {
 struct MemoryUpkeep<'s> {
     session: &'s Session,
     clock: Clock,
-    pace: Pace,
+    pace: UpkeepPace,
     /// The least number of bytes that were free as a whole since memory was given back.
     free_least: u64,
     looks: u32,
@@ -114,7 +114,7 @@ struct MemoryUpkeep<'s> {
 
 impl<'s> MemoryUpkeep<'s> {
     fn new(session: &'s Session, clock: Clock) -> Self {
-        Self { session, clock, pace: Pace::default(), free_least: u64::MAX, looks: 0 }
+        Self { session, clock, pace: UpkeepPace::default(), free_least: u64::MAX, looks: 0 }
     }
 
     /// Looks whether there is work and does it. Returns its steps: 0 if there was none.
@@ -268,7 +268,7 @@ mod tests {
     /// Steps from a microsecond to 20 ms, as a stopped or preempted task has them.
     #[test]
     fn work_takes_two_percent_of_a_core_at_most() {
-        let (mut pace, mut random) = (Pace::default(), 88_172_645_463_325_252_u64);
+        let (mut pace, mut random) = (UpkeepPace::default(), 88_172_645_463_325_252_u64);
         let (mut busy, mut time) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..100_000 {
             random ^= random << 13;
