@@ -77,6 +77,7 @@ impl CheckReport {
     }
 
     fn fault(&mut self, text: impl Into<String>) {
+        debug_assert!(self.faults.len() as u64 <= self.faults_count, "named faults are counted");
         self.faults_count += 1;
         if self.faults.len() < FAULTS_NAMED_MAX {
             self.faults.push(text.into());
@@ -213,6 +214,7 @@ impl Checker<'_> {
 
     /// Marks a cell as reachable. False, with a fault, if it was marked before or cannot be a cell.
     fn mark(&mut self, at: u64, by: &str) -> bool {
+        invariant!(!self.marks.is_empty(), "a cell is marked before the chunks are known");
         let place = self.mark_of(at);
         let marks =
             place.and_then(|(word, bit)| self.marks.get_mut(word).map(|marks| (marks, bit)));
@@ -295,6 +297,7 @@ impl Checker<'_> {
         let at = table.bucket_at(self.map, bucket)?;
         let [control, ..] = self.map.words::<WORDS>(at)?;
         let control = load(control);
+        invariant!(bucket < n, "bucket {bucket} of {n} is checked");
         let level = n.ilog2();
         let is_split = bucket < n - (1 << level) || bucket >= 1 << level;
         if depth_of(control) != level + u32::from(is_split) {

@@ -31,7 +31,7 @@ const CHUNKS_AT_ONCE: usize = 8;
 /// is tried again.
 const GROWTH_SHARE: u64 = 256;
 
-/// Looks at a heap in which nothing could be moved before it is tried again although no chunk is
+/// Looks at a heap in which no chunk came free before it is tried again although no chunk is
 /// fuller or emptier: a bucket may have been locked, and what a session reuses changes its place.
 const LOOKS_SETTLED: u32 = 64;
 
@@ -52,6 +52,8 @@ pub struct Evacuation {
     closing: ClosingChunks,
     /// The allocated units of the chunks when it began.
     before: u64,
+    /// The chunks of the heap in use when it began.
+    in_use: usize,
     /// The place of the current chunk among the closing ones.
     chunk: usize,
     /// The first unit of it that was not looked at.
@@ -99,6 +101,7 @@ impl ClosingChunks {
     /// True if an offset lies in one of them.
     fn contains(&self, map: &crate::region::map::Map, at: u64) -> Result<bool, Corruption> {
         let chunk = ChunkIndex::of(map, at)?.0;
+        debug_assert!(chunk < 64 * self.bits.len() as u64, "each chunk of the heap has a bit");
         Ok(self.bits.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 == 1))
     }
 }
@@ -193,7 +196,7 @@ impl Member {
 
     /// Begins to move the records out of the chunks with the fewest allocated units, if at least
     /// `share_min` percent of the memory in partly used chunks is free. `None` if less is free, if
-    /// this member has a pin, or if its last evacuation could move nothing and since then neither
+    /// this member has a pin, or if its last evacuation made no chunk free and since then neither
     /// has a chunk become fuller or emptier nor has the log let go of records; but every 64th look
     /// tries. [`Member::continue_evacuation`] does the work.
     ///
@@ -210,6 +213,7 @@ impl Member {
                 (free, units) = (free + state.free(), units + CHUNK_UNITS);
             }
         }
+        invariant!(free <= units, "{free} units are free in chunks of {units}");
         if self.has_pin() || free < CHUNK_UNITS || free * 100 < units * share_min {
             return Ok(None);
         }
@@ -243,9 +247,11 @@ impl Member {
             if matches!(done, Ok(false)) {
                 return done;
             }
-            let is_vain = !has_pin && done.is_ok() && evacuation.moved() == 0;
+            let is_whole = !has_pin && done.is_ok();
             self.end(evacuation, done.map(drop))?;
             self.free_all()?;
+            // One that moves records to and fro would be repeated for ever.
+            let is_vain = is_whole && self.chunks_in_use()? >= evacuation.in_use;
             let settled = if is_vain { self.heap_filling()? } else { 0 };
             self.settled_heap.set((settled, LOOKS_SETTLED));
             Ok(true)
@@ -263,6 +269,15 @@ impl Member {
     pub fn give_up_evacuation(&self, evacuation: &Evacuation) -> Result<()> {
         self.check_usable()?;
         self.open_chunks(evacuation)
+    }
+
+    /// The number of ordinary chunks with allocated units.
+    fn chunks_in_use(&self) -> Result<usize> {
+        let mut count = 0;
+        for chunk in (0..chunks_used(self.map())?).map(ChunkIndex) {
+            count += usize::from(state_of(self.map(), chunk)?.used != 0);
+        }
+        Ok(count)
     }
 
     /// A check value of how full each chunk is, and of what the log names, which cannot be moved.
@@ -355,11 +370,14 @@ impl Member {
     }
 
     fn begin(&self, chunks: Vec<ChunkIndex>) -> Result<Evacuation> {
+        invariant!(self.has_no_lock(), "an evacuation begins while this member holds a lock");
+        invariant!(!chunks.is_empty(), "an evacuation empties no chunk");
         let before = self.units_of(&chunks)?;
         // What this member and others keep in these chunks comes free first.
         self.reclaim()?;
         let closing = ClosingChunks::new(chunks, self.map().chunks());
-        let evacuation = Evacuation { closing, before, chunk: 0, unit: 0 };
+        let in_use = self.chunks_in_use()?;
+        let evacuation = Evacuation { closing, before, in_use, chunk: 0, unit: 0 };
         let mut closed = Ok(());
         for chunk in &evacuation.closing.chunks {
             closed = closed.and_then(|()| self.set_closing(*chunk, true));
@@ -374,6 +392,8 @@ impl Member {
     /// Clears the bit *closing* of the chunks. Changes no queue, so it is no operation that others
     /// delay who take cells of this member.
     fn open_chunks(&self, evacuation: &Evacuation) -> Result<()> {
+        // `set_closing` waits: with a lock held, two members could wait for each other.
+        invariant!(self.has_no_lock(), "chunks are opened while this member holds a lock");
         let mut opened = Ok(());
         for chunk in &evacuation.closing.chunks {
             opened = opened.and(self.set_closing(*chunk, false));
@@ -392,6 +412,7 @@ impl Member {
 
     /// Waits until no reader can hold what was retired until now, except stalled ones.
     fn wait_for_readers(&self) -> Result<()> {
+        invariant!(!self.has_pin(), "a member waits until its own pin has ended");
         let since = Instant::now();
         let retired = pin::birth_epoch(self.epoch());
         self.advance()?;
@@ -421,6 +442,7 @@ impl Member {
     fn set_closing(&self, chunk: ChunkIndex, is_closing: bool) -> Result<()> {
         let wait_max = if is_closing { None } else { Some(LOCK_WAIT_SHORT) };
         let done = self.under_chunk(chunk, wait_max, |state| {
+            debug_assert!(self.is_in_operation() || !is_closing, "a chunk closes in no operation");
             state.is_closing = is_closing && state.used != 0;
             Ok(())
         });
@@ -442,6 +464,7 @@ fn neighbours(chunks: &[(u64, ChunkIndex)], count: usize) -> Vec<(u64, ChunkInde
         sum = sum - used(first - 1) + used(first + count - 1);
         best = best.min((sum, first));
     }
+    invariant!(best.1 + count <= chunks.len(), "neighbours lie outside the chunks that were read");
     chunks.iter().skip(best.1).take(count).copied().collect()
 }
 

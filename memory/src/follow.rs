@@ -7,7 +7,7 @@
 
 mod switch;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::member::Member;
 use crate::member::arena::LockSlot;
 use crate::member::lock;
 use crate::region::catalog::{raise_stamp_floor, stamp_floor};
-use crate::region::index_table::IndexTable;
+use crate::region::index_table::{IndexTable, NO_NAMESPACE};
 use crate::region::map::Map;
 
 /// Which log a position belongs to.
@@ -334,6 +334,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn set_source_number(&self, namespace: u32, number: u32) -> Result<()> {
+        invariant!(number != NO_NAMESPACE, "a namespace of the source has no number");
         let at = catalog_at(entry_of(namespace)) + CATALOG_SOURCE;
         Ok(store(self.map(), at, seal(u64::from(number) + 1))?)
     }
@@ -418,6 +419,7 @@ impl Member {
         let highest = noted.max(version_count(highest_version));
         let unknown = highest.saturating_add(CHANGES_UNKNOWN_MAX);
         let raised = (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
+        invariant!(raised > highest, "generation {raised:#x} repeats version {highest:#x}");
         if raised >= VERSION_MAX {
             let detail = "the namespace has followed too many hosts: copy its records to another \
                           region";

@@ -292,6 +292,33 @@ const _: () = assert!(
         && NAMESPACE_RULES[1] + 24 + NAMESPACE_RULES_BYTES_MAX <= CLUSTER_PAGE + CLUSTER_BYTES
 );
 const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_RULES[0]);
+// The words of the cluster page do not overlap, in their order.
+const _: () = assert!(CLUSTER_ID + 16 == CLUSTER_BOOT && CLUSTER_BOOT + 8 <= LOG_TAIL);
+const _: () = assert!(LOG_TAIL.is_multiple_of(LINE) && LOG_REPLICATED.is_multiple_of(LINE));
+const _: () = assert!(LOG_REPLICATED - LOG_TAIL >= LINE && LOG_FLOOR - LOG_REPLICATED >= LINE);
+const _: () = assert!(LOG_FLOOR + 8 <= LEASE_END && LEASE_END + 8 == LEASE_BOOT);
+const _: () = assert!(LEASE_BOOT + 8 <= FENCED && FENCED + 8 <= LOG_UNITS);
+const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
+const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_GAPS);
+const _: () = assert!(LOG_GAPS + 16 * LOG_GAPS_MAX <= LOG_KEEPS, "a gap has two words");
+const _: () = assert!(LOG_KEEPS + 8 == LOG_GAP_COUNT && LOG_GAP_COUNT + 8 == LOG_DECLARATIONS);
+const _: () = assert!(LOG_DECLARATIONS + 8 <= LOG_WAKE && LOG_WAKE + 8 <= LOG_INCARNATION);
+const _: () = assert!(LOG_INCARNATION + 8 == LOG_ORIGIN && LOG_ORIGIN + 8 <= FOLLOW_STATE);
+const _: () = assert!(FOLLOW_STATE + 8 == FOLLOW_ID && FOLLOW_ID + 16 == FOLLOW_INCARNATION);
+const _: () = assert!(FOLLOW_INCARNATION + 8 == FOLLOW_CHECK && FOLLOW_CHECK + 8 == FOLLOW_ORIGIN);
+const _: () = assert!(FOLLOW_ORIGIN + 8 == FOLLOW_REACHED && FOLLOW_REACHED < FOLLOW_PLACES[0]);
+const _: () = assert!(FOLLOW_PLACES[0] + 24 <= FOLLOW_PLACES[1], "a place has three words");
+const _: () = assert!(FOLLOW_PLACES[1] + 24 <= LOG_SHIPPED && LOG_SHIPPED + 24 <= TAKEOVER);
+const _: () = assert!(TAKEOVER + 8 * 9 <= FOLLOW_SWITCH, "a takeover has nine words");
+const _: () = assert!(FOLLOW_SWITCH + 8 * 7 <= OWNER_ADDRESS, "a switch has seven words");
+const _: () = assert!(FOLLOW_WORDS[1] <= NAMESPACE_RULES[0], "the rules are the last words");
+const _: () = assert!(OWNER_ADDRESS_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
+const _: () = assert!(NAMESPACE_RULES_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
+const _: () = assert!(MEMBER_STATE + 8 == MEMBER_PID && MEMBER_COPY + 8 <= MEMBER_NAME);
+const _: () = assert!(SUPER_CATALOG_CHANGES + 8 == SUPER_STAMP_FLOOR, "both lie in one line");
+const _: () = assert!(BITMAP_BYTES * 8 == CHUNK_UNITS, "a unit has one bit");
+const _: () = assert!(RESERVE_CHUNKS_MIN <= RESERVE_CHUNKS_MAX && ordinary_chunks(4) == 0);
+const _: () = assert!(ordinary_chunks(1 << 20) + RESERVE_CHUNKS_MAX == 1 << 20);
 const _: () = assert!(CATALOG_SPLIT.is_multiple_of(LINE) && CATALOG_BUCKETS.is_multiple_of(LINE));
 const _: () = assert!(ARENA_BYTES == 8 * ARENA_WORDS as u64);
 const _: () = assert!((CLASS_EXTENT as usize) < QUEUES, "extents have a queue");

@@ -9,6 +9,7 @@ pub(crate) mod reader;
 pub(crate) mod entry;
 pub(crate) mod words;
 
+use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
@@ -50,6 +51,10 @@ const FLOOR_EVERY: u64 = 64;
 const LOOK_SHARE: u64 = 64;
 const _: () = assert!(WORDS_MIN > 2 * WORDS_RESERVED && WORDS_MIN.is_power_of_two());
 const _: () = assert!(FLOOR_EVERY < WORDS_RESERVED);
+const _: () = assert!(WORDS_MAX.is_power_of_two() && WORDS_MIN <= WORDS_MAX);
+const _: () = assert!(ENTRY_SHARE > 1 && FREED_SHARE > 1, "a share is a part of the budget");
+const _: () = assert!(MEMBERS_MAX as u64 <= WORDS_RESERVED, "each session has a word in reserve");
+const _: () = assert!(budget(LOOK_SHARE) >= LOOK_SHARE, "a look is not due at each entry");
 
 /// After an abort, before its cell is retired: the position of a transaction becomes a hole.
 /// Idempotent. Recovery calls it for a dead member.
@@ -75,6 +80,7 @@ pub(crate) fn log_words(map: &Map) -> Result<Option<LogWords<'_>>, Corruption> {
         return Err(Corruption("the log has a number of words that no log has"));
     }
     let ring = map.slice(at.saturating_add(LINE), count)?;
+    debug_assert!(ring.len() as u64 == count, "the slice is the ring");
     Ok(Some(LogWords { tail: map.word(LOG_TAIL)?, floor: map.word(LOG_FLOOR)?, ring }))
 }
 
@@ -125,6 +131,7 @@ impl Member {
     fn create_log(&self) -> Result<u64> {
         let map = self.map();
         let count = words_for(map.chunks());
+        invariant!(count.is_power_of_two(), "a log of {count} words");
         let at = self.allocate(LINE + 8 * count)?;
         let class = cell::word(map, at, WORD_HEAD)?.load(Ordering::Relaxed) & 0xff;
         let head = class | cell::kind_in_head(CellKind::Extent);
@@ -156,6 +163,7 @@ impl Member {
             self.set_log_keeps(true)?;
         }
         let words = log.ring.len() as u64;
+        debug_assert!(words > WORDS_RESERVED, "the smallest log exceeds the reserve");
         let has_words =
             || tail.saturating_sub(log.floor.load(Ordering::Acquire)) < words - WORDS_RESERVED;
         if !held::keeps(map)? {
@@ -252,12 +260,14 @@ impl Member {
         let _held = self.pin()?;
         let all = map.word(LOG_UNITS)?.load(Ordering::Relaxed);
         let kept = most - most / FREED_SHARE;
+        invariant!(kept <= most, "the log frees less than nothing");
         let mut floor = log.floor.load(Ordering::Acquire).max(1);
         let mut stride = 1;
         loop {
             // Most entries are passed without a look at them: each look is a cache miss.
             let (position, sum) = self.sum_at(log, floor + stride - 1)?;
             let is_enough = position > tail || all.saturating_sub(sum) <= kept;
+            invariant!(stride.is_power_of_two(), "a search has a stride of {stride}");
             match (is_enough, stride) {
                 (true, 1) => {
                     log.raise_floor(position.min(tail + 1));
@@ -276,6 +286,7 @@ impl Member {
     /// # Errors
     /// `Behind`: then it is aborted as well.
     pub(crate) fn place_in_log(&self, txn: TxnCell<'_>, units: u64) -> Result<bool> {
+        invariant!(units != 0, "an entry of the log holds nothing");
         let map = self.map();
         let log = log_words(map)?.ok_or(NO_LOG)?;
         let line = txn.log_line()?;

@@ -263,6 +263,7 @@ impl Member {
     /// The owner that this member writes into lock words.
     #[inline]
     pub(crate) const fn lock_owner(&self) -> u64 {
+        debug_assert!((self.index as usize) < MEMBERS_MAX, "a member has one of the slots");
         self.index as u64 + 1
     }
 
@@ -374,6 +375,7 @@ impl Member {
         if pins == 0 {
             self.seen_epoch.set(pin::pin(self.epoch(), self.pin_word(), self.shared.is_fenced));
         }
+        debug_assert!(pins < u32::MAX, "a session has more views than it can count");
         self.pins.set(pins + 1);
         Ok(Pin { member: self })
     }

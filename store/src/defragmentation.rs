@@ -19,7 +19,7 @@ impl Session {
     /// Begins to move records out of the chunks of 256 KiB with the fewest live bytes, at most an
     /// eighth of the region, if at least `share_min` percent of the memory in partly used chunks is
     /// free. `None` if less is free, while this session has a view or a transaction, and as long as
-    /// nothing has changed since its last such call moved no record.
+    /// nothing has changed since its last such call made no chunk free.
     ///
     /// The write path does the same work at once when it finds no room, so calling this is never
     /// necessary: it keeps writers from waiting. Other sessions read and write meanwhile.

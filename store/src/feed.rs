@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord, ReplicationPolicy};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::feed::items::{announce_one, of_entry, send_record};
 use crate::index::schema::TagSchema;
@@ -308,6 +308,7 @@ impl LogFeed<'_> {
         let has_more = self.progress.walk_some(sink)?;
         if self.progress.phase == FeedPhase::Walking && !has_more {
             let until = self.progress.session.member.log_tail()?;
+            invariant!(self.progress.walk.is_empty(), "a walk ends before its last namespace");
             self.progress.phase = FeedPhase::Joining { until };
         }
         self.end_joining(sink)?;
@@ -316,6 +317,7 @@ impl LogFeed<'_> {
 
     /// The position behind which the feed continues: it needs no earlier entry.
     pub const fn sent_position(&self) -> u64 {
+        debug_assert!(self.stream.next_position() != 0, "positions begin at 1");
         self.stream.next_position() - 1
     }
 
@@ -362,8 +364,14 @@ impl LogFeed<'_> {
         } else {
             records.into_iter().try_for_each(|record| send_record(record, sink))?;
         }
+        // A follower applies entries in their order: one that is older would be lost to it.
+        invariant!(place.position >= position, "the log goes back to {}", place.position);
         progress.last = place;
         if self.sent.len() < SENT_MAX {
+            debug_assert!(
+                self.sent.back().is_none_or(|last| last.position <= place.position),
+                "entries are sent in their order"
+            );
             self.sent.push_back(place);
         }
         Ok(FeedStep::More)

@@ -20,7 +20,7 @@ use nearstate_memory::{
     AdvisoryLock, Corruption, FollowPosition, FollowState, Following, LogIdentity,
     is_record_version, without_expiry,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::feed::{FollowedNamespace, FollowedRecord};
 use crate::follow::change::{ChangedRecord, Decoded, not_a_copy};
@@ -173,6 +173,7 @@ impl Session {
             Some(following) => following.state,
             None => FollowState::Joining,
         };
+        invariant!(!self.is_follower.get(), "two followers of one session hold the lock");
         self.is_follower.set(true);
         let (namespaces, is_announced) = (BTreeMap::new(), false);
         Ok(Follower { session: self, namespaces, state, is_announced, _lock: lock })
@@ -504,6 +505,8 @@ impl Follower<'_> {
 
     /// The source has judged what had expired, by its clock.
     fn apply_all(&self, records: &[FollowedRecord<'_>]) -> Result<()> {
+        // Without it the session would refuse its own changes to followed namespaces.
+        invariant!(self.session.is_follower.get(), "a session applies what it does not follow");
         without_expiry(|| {
             self.session.transact(|txn| {
                 txn.validated_once(|| {
@@ -554,6 +557,7 @@ impl Follower<'_> {
         if entry.write.is_none() {
             return Ok(());
         }
+        invariant!(entry.imposed == 0, "a record gets two versions of its source");
         entry.imposed = record.version;
         entry.is_expiry = matches!(record.change, StreamedChange::Deleted { is_expiry: true });
         Ok(())

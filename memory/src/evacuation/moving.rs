@@ -8,6 +8,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellKind, LINE_FIRST, LINE_WORDS, WORD_HEAD, WORD_RETIRED};
 use crate::heap::cell::{CELL_HEADER_BYTES, WORD_VERSION};
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
+use crate::heap::class::CLASSES;
 use crate::heap::held;
 use crate::heap::refill::no_room;
 use crate::heap::reuse::retired_word;
@@ -40,6 +41,7 @@ impl Member {
     /// not lead back. Until then, what it says is used only where the file has pages.
     pub(super) fn move_some(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
         let mut left = units.div_ceil(u64::from(u64::BITS));
+        invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
         while let Some(chunk) = evacuation.closing.chunks.get(evacuation.chunk).copied() {
             if evacuation.unit >= CHUNK_UNITS {
                 (evacuation.chunk, evacuation.unit) = (evacuation.chunk + 1, 0);
@@ -53,6 +55,7 @@ impl Member {
                 evacuation.unit = CHUNK_UNITS;
                 continue;
             }
+            invariant!(evacuation.unit.is_multiple_of(64), "a walk goes by words of the bitmap");
             let word = evacuation.unit / u64::from(u64::BITS);
             let first = chunk.start() + word * u64::from(u64::BITS) * LINE;
             let allocated = chunk.bitmap(self.map())?.get(word as usize).map_or(0, load);
@@ -73,6 +76,7 @@ impl Member {
         for unit in units.clone() {
             map.prefetch(first + unit * LINE);
         }
+        invariant!(!self.has_pin(), "records are moved under a pin, so none of them comes free");
         let pin = self.pin()?;
         let mut lines = Vec::new();
         for at in units.map(|unit| first + unit * LINE) {
@@ -324,6 +328,7 @@ impl Member {
         if class >= closing.full_class.get() {
             return Err(no_room()); // Without the search, which was in vain.
         }
+        invariant!(class < CLASSES, "a cell of class {class} is moved");
         let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::layout::{
     CHUNK_NEW_WITH_PAGES, CHUNK_UNITS, Corruption, HEAP, LINE, SUPER_FRONTIER, bitmaps_at,
     chunk_words_at, ordinary_chunks, seal, unseal,
 };
+use crate::member::arena::LockSlot;
 use crate::member::{Member, lock};
 use crate::region::map::Map;
 
@@ -41,6 +42,7 @@ impl ChunkIndex {
 
     /// The offset of its first byte.
     pub(crate) const fn start(self) -> u64 {
+        debug_assert!(self.0 < 1 << 32, "a region has fewer chunks than 2^32");
         HEAP + CHUNK_BYTES * self.0
     }
 
@@ -51,11 +53,13 @@ impl ChunkIndex {
 
     /// The offset of its word.
     pub(crate) const fn word_at(self, map: &Map) -> u64 {
+        debug_assert!(self.0 < map.chunks(), "only a chunk of the heap has a word");
         chunk_words_at(map.chunks()) + 8 * self.0
     }
 
     /// Its bitmap.
     pub(crate) fn bitmap(self, map: &Map) -> Result<&[AtomicU64; BITMAP_WORDS], Corruption> {
+        debug_assert!(self.0 < map.chunks(), "only a chunk of the heap has a bitmap");
         map.words(bitmaps_at(map.chunks()) + BITMAP_BYTES * self.0)
     }
 
@@ -73,6 +77,7 @@ impl ChunkIndex {
     pub(crate) fn run(self, at: u64, to: u64) -> UnitRun {
         invariant!(self.start() <= at && at < self.end() && at < to, "{at:#x} is not in {self:?}");
         let end = to.min(self.end());
+        debug_assert!((end - at).is_multiple_of(LINE), "a run has whole units");
         UnitRun { start: ((at - self.start()) / LINE) as u32, units: ((end - at) / LINE) as u32 }
     }
 }
@@ -119,6 +124,9 @@ impl ChunkState {
     }
 
     pub(crate) const fn encode(self) -> u64 {
+        // More would overflow into the other fields of the word.
+        debug_assert!(self.used <= CHUNK_UNITS, "more units are allocated than a chunk has");
+        debug_assert!(self.longest <= CHUNK_UNITS, "a run is longer than its chunk");
         let pages = if self.has_pages { CHUNK_HAS_PAGES } else { 0 };
         let closing = if self.is_closing { CHUNK_IS_CLOSING } else { 0 };
         let (given_up, used, longest) = if self.is_given_up {
@@ -144,6 +152,8 @@ impl ChunkState {
     /// The state after units were taken, with the bitmap and the number of allocated units that it
     /// has now.
     pub(crate) fn after_taking(self, bitmap: &Bitmap, used: u64) -> Self {
+        invariant!(!self.is_given_up, "units are taken from a chunk that was given up");
+        invariant!(used <= CHUNK_UNITS, "{used} units of a chunk are allocated");
         Self { is_closing: false, used, longest: bitmap.longest(), ..self }
     }
 
@@ -162,6 +172,7 @@ impl ChunkState {
     }
 
     pub(crate) const fn free(self) -> u64 {
+        debug_assert!(self.used <= CHUNK_UNITS, "a decoded word counts no more than a chunk has");
         CHUNK_UNITS - self.used
     }
 }
@@ -178,6 +189,10 @@ const fn with_check(payload: u64) -> u64 {
 
 /// The check bits are bits 38 to 45 of a chunk's word.
 const CHECK_SHIFT: u32 = 38;
+const _: () = assert!(CHUNK_UNITS < 1 << 16, "a count of units has 16 bits of the word");
+const _: () = assert!(CHECK_SHIFT + 8 == 46 && CHUNK_IS_CLOSING == 1 << 46, "fields are disjoint");
+const _: () = assert!(CHUNK_IS_GIVEN_UP == 1 << 32, "the counts are the low 32 bits");
+const _: () = assert!(TABLE_PAGE.is_multiple_of(BITMAP_BYTES), "a bitmap lies in one page");
 const _: () =
     assert!(CHUNK_HAS_PAGES == 1 << 47 && with_check(CHUNK_HAS_PAGES) == CHUNK_NEW_WITH_PAGES);
 
@@ -263,6 +278,7 @@ impl Member {
 
     /// Gives a chunk its pages. The caller holds its lock.
     pub(crate) fn commit_chunk(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Leaf), "a chunk gets pages without its lock");
         if !state.has_pages {
             self.map().commit(chunk.start(), CHUNK_BYTES)?;
             state.has_pages = true;

@@ -10,7 +10,7 @@ use crate::crash::crash_point;
 use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, mark};
 use crate::heap::cell::{self, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
-use crate::layout::{Corruption, LINE, chunk_words_at};
+use crate::layout::{Corruption, LINE, QUEUES, chunk_words_at};
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
 
@@ -27,6 +27,9 @@ pub(crate) enum FreeSource {
     /// Nothing has it any more: the rest of a range of several chunks.
     Rest,
 }
+
+const _: () = assert!(QUEUES == 128, "a class is a source below 128");
+const _: () = assert!(SET_ASIDE as usize >= QUEUES, "the set-aside cells have no class");
 
 impl FreeSource {
     const fn encode(self) -> u64 {
@@ -77,6 +80,7 @@ impl Member {
             payload
         };
         crash_point!("chunk.locked");
+        invariant!(self.has_lock(LockSlot::Leaf), "the lock of a chunk is not recorded");
         let mut state = ChunkState::decode_locked(payload, chunk.bitmap(self.map())?);
         let done = work(&mut state);
         if done.is_err() {
@@ -169,7 +173,10 @@ impl Member {
                 Ok(count)
             })?;
             match freed {
-                Some(count) => left -= count,
+                Some(count) => {
+                    invariant!((1..=left).contains(&count), "{count} of {left} cells were freed");
+                    left -= count;
+                }
                 None => return Ok(()),
             }
         }
@@ -303,6 +310,7 @@ fn take_from_source(
     at: u64,
     to: u64,
 ) -> Result<(), Corruption> {
+    debug_assert!(at < to && at.is_multiple_of(LINE), "an empty range is freed");
     match source {
         FreeSource::Queue(number) => {
             let queue = arena.numbered_queue(number)?;

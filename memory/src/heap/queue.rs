@@ -235,6 +235,7 @@ impl Arena<'_> {
     /// Moves a cell from the front of the small bump range of another arena to the queue of what
     /// stalled readers hold, all of which is looked at again.
     pub(crate) fn take_front(&self, from: &Self, cell: u64, bytes: u64) -> Result<(), Corruption> {
+        invariant!(bytes != 0 && bytes.is_multiple_of(LINE), "a cell of {bytes} bytes is taken");
         self.set(undo::POP, cell);
         crash_point!("take.recorded");
         from.set(Bump::Small.front(), cell + bytes);

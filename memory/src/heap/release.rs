@@ -1,12 +1,13 @@
 //! Gives the pages of free chunks back to the host.
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::layout::{CHUNK_BYTES, SUPER_PAGE};
+use crate::member::arena::LockSlot;
 use crate::member::{Member, lock};
 
 impl Member {
@@ -50,6 +51,7 @@ impl Member {
             if state.used != 0 || !state.has_pages {
                 continue;
             }
+            invariant!(left >= CHUNK_BYTES, "more is released than is free");
             match self.operation(|| self.release_chunk(chunk))? {
                 Some(true) => (left, released) = (left - CHUNK_BYTES, released + CHUNK_BYTES),
                 Some(false) => break, // No holes here.
@@ -71,6 +73,7 @@ impl Member {
             }
             // First the word: a chunk that is said to have no pages gets them before it is used. A
             // kill in between leaves pages that the next use finds.
+            invariant!(self.has_lock(LockSlot::Leaf), "a chunk loses pages without its lock");
             state.has_pages = false;
             lock::hold_with(map.word(chunk.word_at(map))?, self.lock_owner(), state.encode());
             crash_point!("release.noted");

@@ -72,11 +72,14 @@ impl Member {
             match self.claim_span(start, bytes, is_extent)? {
                 None => {
                     let last = ChunkIndex::of(self.map(), start + bytes - LINE)?.0;
+                    invariant!(last >= chunks.start, "a search has found a chunk before its range");
                     self.span_chunk.set(if last < ordinary { last } else { 0 });
                     return Ok(true);
                 }
                 Some(taken) => {
                     self.empty_bump(Bump::Large)?;
+                    // Otherwise the search would have no end.
+                    invariant!(taken.0 >= chunks.start, "a search does not go forward");
                     chunks.start = taken.0 + 1;
                 }
             }
@@ -120,6 +123,7 @@ impl Member {
                     self.note_longest_run(chunk)?;
                 }
                 have = bitmap.last_units();
+                invariant!(have <= CHUNK_UNITS, "{have} units of a chunk are free");
                 start = chunk.end() - LINE * have;
             }
             if have >= units {
@@ -148,12 +152,17 @@ impl Member {
     fn claim_span(&self, start: u64, bytes: u64, is_extent: bool) -> Result<Option<ChunkIndex>> {
         let arena = self.arena();
         let end = start + bytes;
+        invariant!(
+            start.is_multiple_of(LINE) && start < end,
+            "a range from {start:#x} to {end:#x}"
+        );
         arena.set(undo::CHUNK_AT, start | 1);
         arena.set(undo::CHUNK_TO, start);
         crash_point!("span.recorded");
         let (mut at, mut missing) = (start, Ok(None));
         while at < end && matches!(missing, Ok(None)) {
             let chunk = ChunkIndex::of(self.map(), at)?;
+            invariant!(at == start || at == chunk.start(), "a range has a gap before {at:#x}");
             let taken = self.claim_part(chunk, at, end, is_extent && at != start);
             missing = taken.map(|is_taken| (!is_taken).then_some(chunk));
             at = chunk.end();
@@ -176,6 +185,7 @@ impl Member {
     fn claim_part(&self, chunk: ChunkIndex, at: u64, end: u64, is_lazy: bool) -> Result<bool> {
         let arena = self.arena();
         let run = chunk.run(at, end);
+        invariant!(run.units != 0, "a range ends before its last chunk");
         let taken = self.under_chunk(chunk, Some(LOCK_WAIT_SHORT), |state| {
             let words = chunk.bitmap(self.map())?;
             let bitmap = Bitmap::load(words);

@@ -28,6 +28,7 @@ impl Member {
         buckets: u64,
         out: &mut Vec<u64>,
     ) -> Result<()> {
+        debug_assert!(bucket < buckets, "bucket {bucket} of {buckets}");
         let level = (buckets | 1).ilog2();
         let is_split = bucket < buckets - (1 << level) || bucket >= 1 << level;
         let depth = if is_split { level + 1 } else { level };
@@ -73,6 +74,7 @@ impl Member {
                     tail.dedup();
                     out.append(&mut tail);
                 }
+                debug_assert!(out.len() >= before, "what was collected before is kept");
                 return self.check_not_truncated();
             }
             out.truncate(before);

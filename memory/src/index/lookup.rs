@@ -242,6 +242,7 @@ pub(crate) fn walk_chain_with(
 
 /// Offset of the last word of a bucket, which holds its link if it has one.
 pub(crate) const fn link_slot(bucket_at: u64) -> u64 {
+    debug_assert!(bucket_at.is_multiple_of(LINE), "a bucket is a line");
     bucket_at + 8 * LAST as u64
 }
 

@@ -17,11 +17,14 @@ const MARK_EXPIRY: u64 = 1 << 62;
 const MARK_NUMBER_SHIFT: u32 = 32;
 
 const _: () = assert!(LINES_MAX <= 1 << 16, "the number of a record has 16 bits");
+const _: () = assert!(MARK_NUMBER_SHIFT + 16 <= MARK_EXPIRY.trailing_zeros(), "fields are apart");
+const _: () = assert!(log_mark(1, 2, true) == MARK | MARK_EXPIRY | 2 << MARK_NUMBER_SHIFT | 1);
 
 /// The mark of a logged record, for [`crate::RecordAccess::log_mark`]. `number` is its place in the
 /// transaction.
 #[inline]
 pub const fn log_mark(namespace: u32, number: u16, is_expiry: bool) -> u64 {
+    debug_assert!(namespace != u32::MAX, "no namespace has this number");
     let flags = if is_expiry { MARK | MARK_EXPIRY } else { MARK };
     flags | (number as u64) << MARK_NUMBER_SHIFT | namespace as u64
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -125,6 +125,7 @@ impl Member {
                 LogSlot::Lost => {
                     let floor = log.floor.load(Ordering::Acquire).max(position + 1);
                     let first = reader.lost.map_or(position, |(first, _)| first);
+                    invariant!(first < floor, "position {floor} follows the lost one {first}");
                     reader.lost = Some((first, floor - 1));
                     reader.next = floor;
                     return Ok(LogRead::Lost { entries: floor - position });
@@ -177,6 +178,7 @@ impl Member {
             self.record_gap(first, last)?;
             reader.lost = None;
         }
+        invariant!(reader.next != 0, "a reader of the log begins behind position 0");
         map.word(LOG_REPLICATED)?.fetch_max(reader.next - 1, Ordering::AcqRel);
         crash_point!("log.acknowledged");
         if held::keeps(map)? {
@@ -191,6 +193,7 @@ impl Member {
 
     /// The positions of a range are lost: their receipts answer so.
     pub(crate) fn record_gap(&self, first: u64, last: u64) -> Result<(), Corruption> {
+        invariant!(first <= last, "a gap of the log ends before it begins");
         let map = self.map();
         let gaps = map.word(LOG_GAP_COUNT)?;
         let count = gaps.load(Ordering::Acquire);

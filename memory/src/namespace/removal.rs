@@ -93,6 +93,7 @@ impl Member {
 
     /// Records in this process's table of names how the entry of a removed namespace is used.
     fn record_removal(&self, number: u32, is: EntryUse, change: (u64, u64)) {
+        invariant!(matches!(is, EntryUse::Free | EntryUse::Removed), "a removed entry is {is:?}");
         let (index, next) = (entry_of(number), (number >> NAMESPACE_NUMBER_BITS) + 1);
         let state = match is {
             EntryUse::Free => EntryState::Free(next),

@@ -91,6 +91,11 @@ pub(super) struct Birth {
 /// Words of a place: check value, number of the change, bytes of the text, the text.
 const PLACE_WORDS: usize = 3 + NAMESPACE_RULES_BYTES_MAX as usize / 8;
 
+const _: () = assert!(
+    NAMESPACE_RULES[0] + 8 * PLACE_WORDS as u64 <= NAMESPACE_RULES[1],
+    "two places do not overlap"
+);
+
 const DAMAGED: Corruption = Corruption("the rules of new namespaces are damaged");
 
 /// The rules in one place, and how often they had been changed then. `None`: none are there, or

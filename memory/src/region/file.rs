@@ -116,6 +116,8 @@ impl Default for CreateOptions {
 const CLAIM_SHARE: u64 = 1024;
 /// The least units of a bump range: 64 KiB.
 const CLAIM_UNITS_MIN: u64 = 1024;
+const _: () = assert!(CLAIM_UNITS_MIN <= CHUNK_UNITS, "a claim lies in one chunk");
+const _: () = assert!(PageSize::Huge2M.bytes().is_multiple_of(CHUNK_BYTES), "a page has chunks");
 
 /// Handles of namespaces with adjacent numbers. They are made when one of them is opened.
 pub(crate) type TablePage = Box<[OnceLock<Box<IndexTable>>]>;

@@ -22,6 +22,11 @@ pub(crate) const BUCKETS_FIRST: u64 = 1 << DEPTH_FIRST;
 const _: () = assert!(first_of(0) == 0 && first_of(1) == BUCKETS_FIRST);
 const _: () = assert!(first_of(2) == first_of(1) + buckets_of(1), "segments follow each other");
 const _: () = assert!(segment_of(0) == 0 && segment_of(BUCKETS_FIRST) == 1);
+const _: () = assert!(segment_of(first_of(SEGMENTS - 1)) == SEGMENTS - 1);
+const _: () = assert!(segment_of(first_of(SEGMENTS - 1) - 1) == SEGMENTS - 2);
+const _: () = assert!(slot_of(0) == slot_of(BUCKETS_FIRST - 1), "one base for the first segment");
+const _: () = assert!(slot_of(BUCKETS_FIRST) == slot_of(0) + 1, "and another for the second");
+const _: () = assert!(slot_of(first_of(SEGMENTS) - 1) < u64::BITS as usize, "each has a place");
 
 /// A process's handle of a namespace's index, which is that of its catalog entry. Both counts may
 /// be out of date; the buckets' depths lead on.
@@ -212,6 +217,7 @@ pub(crate) fn number_in(map: &Map, index: u32) -> Result<Option<u32>, Corruption
 
 /// The word of a catalog entry for a segment at this offset.
 pub(crate) const fn segment_word(at: u64) -> u64 {
+    debug_assert!(at.is_multiple_of(LINE), "a segment begins at a line");
     seal(at / LINE)
 }
 

@@ -1,6 +1,6 @@
 //! Background task that keeps the memory of the region usable for any size: it moves scattered
 //! records together, and gives memory that stays free back to the host. It runs on one core, in
-//! parts of some microseconds, and takes at most [`BUSY_SHARE`] of its time.
+//! parts of some microseconds, and takes at most 2 % of its time ([`UpkeepPace`]).
 //!
 //! A region without scattered or free memory costs a look at the words of its chunks every ten
 //! seconds.
@@ -49,7 +49,7 @@ const CHUNKS_AT_ONCE: u64 = 16;
 
 /// Keeps the memory usable for the lifetime of the core.
 pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Clock) {
-    let mut upkeep = MemoryUpkeep { session: &session, clock, free_least: u64::MAX, looks: 0 };
+    let mut upkeep = MemoryUpkeep::new(&session, clock);
     let mut soft_limits = SoftLimits::default();
     let mut polls = 0;
     loop {
@@ -88,65 +88,94 @@ impl SoftLimits {
     }
 }
 
+/// Work and pauses: of any time, at most one part in `BUSY_SHARE + 1` is work, and [`BUSY_MAX`].
+#[derive(Debug, Default)]
+struct UpkeepPace {
+    /// Work since the last pause.
+    busy: Duration,
+}
+
+impl UpkeepPace {
+    /// The pause that is due after this work.
+    fn pause_after(&mut self, work: Duration) -> Option<Duration> {
+        self.busy += work;
+        (self.busy >= BUSY_MAX).then(|| std::mem::take(&mut self.busy) * BUSY_SHARE)
+    }
+}
+
 struct MemoryUpkeep<'s> {
     session: &'s Session,
     clock: Clock,
+    pace: UpkeepPace,
     /// The least number of bytes that were free as a whole since memory was given back.
     free_least: u64,
     looks: u32,
 }
 
-impl MemoryUpkeep<'_> {
-    async fn look(&mut self, is_purge: bool) -> Result<()> {
+impl<'s> MemoryUpkeep<'s> {
+    fn new(session: &'s Session, clock: Clock) -> Self {
+        Self { session, clock, pace: UpkeepPace::default(), free_least: u64::MAX, looks: 0 }
+    }
+
+    /// Looks whether there is work and does it. Returns its steps: 0 if there was none.
+    async fn look(&mut self, is_purge: bool) -> Result<u64> {
         let share = if is_purge { FREE_SHARE_MIN_PURGE } else { FREE_SHARE_MIN };
-        self.defragment(share).await?;
+        let mut steps = self.defragment(share).await?;
         let free = self.session.free_chunk_bytes()?;
         (self.free_least, self.looks) = (self.free_least.min(free), self.looks + 1);
         if is_purge || self.looks >= LOOKS_FREE {
             let kept = self.session.region().inspect()?.bytes_max / KEPT_SHARE;
             // What was used in between may be used again soon.
             let keep = if is_purge { kept } else { kept.max(free - self.free_least) };
-            self.release(keep).await?;
+            steps += self.release(keep).await?;
             (self.free_least, self.looks) = (u64::MAX, 0);
         }
-        Ok(())
+        Ok(steps)
     }
 
-    async fn defragment(&self, share: u64) -> Result<()> {
-        let Some(mut work) = self.session.defragment(share)? else { return Ok(()) };
+    async fn defragment(&mut self, share: u64) -> Result<u64> {
         let mut since = self.clock.now();
+        let Some(mut work) = self.session.defragment(share)? else { return Ok(0) };
+        let mut steps = 1;
         while !work.step(UNITS_AT_ONCE)? {
-            let busy = self.since(since);
-            if busy >= BUSY_MAX {
-                sleep(busy * BUSY_SHARE).await;
-                since = self.clock.now();
-            } else if is_due() {
-                yield_now().await;
-            }
+            steps += 1;
+            self.rest(since).await;
+            since = self.clock.now();
         }
-        Ok(())
+        Ok(steps)
     }
 
-    async fn release(&self, keep: u64) -> Result<()> {
+    async fn release(&mut self, keep: u64) -> Result<u64> {
+        let mut steps = 0;
         loop {
             let since = self.clock.now();
             if self.session.release_free_memory(keep, CHUNKS_AT_ONCE)? == 0 {
-                return Ok(());
+                return Ok(steps);
             }
-            sleep(self.since(since) * BUSY_SHARE).await;
+            steps += 1;
+            self.rest(since).await;
         }
     }
 
-    fn since(&self, ticks: u64) -> Duration {
-        self.clock.time(self.clock.now().saturating_sub(ticks))
+    /// Pauses after work that began at this time, or lets others run whose turn it is.
+    async fn rest(&mut self, since: u64) {
+        let work = self.clock.time(self.clock.now().saturating_sub(since));
+        if let Some(pause) = self.pace.pause_after(work) {
+            sleep(pause).await;
+        } else if is_due() {
+            yield_now().await;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearstate_node::executor::{Executor, ExecutorConfig};
     use nearstate_store::{CreateOptions, NamespaceLimits, Region, Schema};
     use std::cell::Cell;
+    use std::io::Read as _;
+    use std::path::Path;
 
     thread_local! {
         static REPORTS: Cell<u64> = const { Cell::new(0) };
@@ -176,5 +205,83 @@ mod tests {
         assert_eq!(reports(), 0);
         session.put(ns, b"k", &[1; 2000]).unwrap();
         assert_eq!(reports(), 1, "it was below the limit in between");
+    }
+
+    /// Looks in a row without work after which a region is idle: the memory that is free as a whole
+    /// is given back at every sixth.
+    const LOOKS_IDLE: u32 = 2 * LOOKS_FREE;
+
+    /// The parts of a file that are not zero.
+    fn content(path: &Path) -> Vec<(u64, Vec<u8>)> {
+        let (mut file, zeros) = (std::fs::File::open(path).unwrap(), vec![0; 1 << 16]);
+        let (mut content, mut part) = (Vec::new(), zeros.clone());
+        for number in 0.. {
+            match file.read(&mut part).unwrap() {
+                0 => break,
+                count if part.get(..count) == zeros.get(..count) => {}
+                _ => content.push((number, part.clone())),
+            }
+        }
+        content
+    }
+
+    #[test]
+    fn a_region_in_which_nothing_changes_is_looked_at_and_nothing_is_moved_or_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&path, &options).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("ns", &Schema::default()).unwrap();
+        for number in 0..8000_u32 {
+            session.put(ns, &number.to_le_bytes(), &[1; 1000]).unwrap();
+        }
+        for number in (0..8000_u32).filter(|number| number % 10 != 0) {
+            session.delete(ns, &number.to_le_bytes()).unwrap();
+        }
+        Executor::new(&ExecutorConfig::default()).unwrap().run(async move {
+            let mut upkeep = MemoryUpkeep::new(&session, Clock::new_virtual());
+            let (mut steps, mut idle) = (0, 0);
+            while idle < LOOKS_IDLE {
+                let work = upkeep.look(false).await.unwrap();
+                (steps, idle) = (steps + work, if work == 0 { idle + 1 } else { 0 });
+                assert!(steps < 100_000, "there is no end to it");
+            }
+            assert!(steps > 0, "nine of ten records were deleted");
+            let before = content(&path);
+            for look in 0..40 {
+                assert_eq!(upkeep.look(false).await.unwrap(), 0, "look {look}");
+            }
+            assert!(content(&path) == before, "something was stored");
+            // Every 64th look tries again, once or twice: what was locked may be free.
+            let mut tries = 0;
+            for _ in 0..256 {
+                tries += u32::from(upkeep.look(false).await.unwrap() != 0);
+            }
+            assert!(tries <= 2 * 256 / 64, "{tries} tries in 256 looks");
+            let before = content(&path);
+            session.put(ns, b"k", b"v").unwrap();
+            assert!(content(&path) != before, "a change is seen");
+        });
+    }
+
+    /// Steps from a microsecond to 20 ms, as a stopped or preempted task has them.
+    #[test]
+    fn work_takes_two_percent_of_a_core_at_most() {
+        let (mut pace, mut random) = (UpkeepPace::default(), 88_172_645_463_325_252_u64);
+        let (mut busy, mut time) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..100_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let largest = 1 << ((random >> 32) % 15);
+            let work = Duration::from_micros(1 + (random >> 8) % largest);
+            (busy, time) = (busy + work, time + work);
+            time += pace.pause_after(work).unwrap_or_default();
+            let since_pause = pace.busy;
+            assert!(since_pause < BUSY_MAX);
+            assert!(busy * 50 <= time + since_pause * 50, "{busy:?} of {time:?}");
+        }
+        assert!(busy * 52 > time, "it does not pause longer than it must");
     }
 }

@@ -11,7 +11,7 @@
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Corruption, FollowPosition, LogEntry, LogRead, LogReader, Pin};
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::log::entry::{Absence, StreamedRecord, StreamedVersions, streamed, versions};
 use crate::log::receipt::Receipt;
@@ -256,17 +256,20 @@ impl CommitStream<'_> {
     /// `Damaged`, `Forked`.
     #[expect(clippy::should_implement_trait, reason = "it lends: an entry ends before the next")]
     pub fn next(&mut self) -> Result<Option<StreamItem<'_>>> {
+        // Otherwise a consumer that never releases would keep its first pin.
         self.pin = None;
-        let pin = self.session.member.pin()?;
+        let (pin, before) = (self.session.member.pin()?, self.reader.next_position());
         let read = self.session.member.read_log(&mut self.reader, &pin)?;
         // A missing page reads as zeros, which look like an empty log.
         self.session.member.check_not_truncated()?;
+        invariant!(self.reader.next_position() >= before, "a reader of the log goes back");
         match read {
             LogRead::Empty => Ok(None),
             LogRead::Lost { entries } => Ok(Some(StreamItem::Lost { transactions: entries })),
             LogRead::Entry(entry) => {
                 self.pin = Some(pin);
                 let (writer, number) = (entry.writer()?, entry.position());
+                invariant!(number >= before, "entry {number} is read after its successor");
                 Ok(Some(StreamItem::Transaction(StreamEntry { writer, number, entry })))
             }
         }

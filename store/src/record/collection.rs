@@ -8,6 +8,7 @@
 //! Part `p` is the child `p` of the record.
 
 use nearstate_memory::{Cell, Corruption};
+use nearstate_model::invariant;
 use nearstate_model::invariant::guaranteed;
 
 use crate::record::parts::{Element, Part, Shape, hash_of};
@@ -93,6 +94,8 @@ impl<'a> PartTable<'a> {
 
 /// The encoded table of parts with these firsts and counts.
 pub(crate) fn encode_table(elements: u64, firsts: &[u8], counts: &[u8]) -> Vec<u8> {
+    invariant!(firsts.len() == counts.len(), "a table has not a count for each part");
+    debug_assert!(firsts.len().is_multiple_of(4), "a part begins with a hash of four bytes");
     let mut out = Vec::with_capacity(HEAD + firsts.len() + counts.len());
     out.extend_from_slice(&MARK);
     out.extend_from_slice(&elements.to_le_bytes());
@@ -137,6 +140,7 @@ pub(crate) fn locate(
     replaced: &[Replaced],
     hash: u32,
 ) -> Option<PartLocation> {
+    debug_assert!(replaced.is_sorted_by_key(|range| range.to), "ranges of parts are in order");
     let child = table.part_of(hash);
     let at = child.map_or(0, |child| replaced.partition_point(|range| range.to <= child));
     match (child, replaced.get(at)) {
@@ -295,6 +299,7 @@ impl<'v> Collection<'v> {
             }
             let Some((part, after)) = self.part_from(hash) else { break };
             while let Some((index, place)) = wanted.next_if(|(at, _)| *at < start + part.len()) {
+                debug_assert!(index >= start, "element {index} lies in an earlier part");
                 if let Some(slot) = out.get_mut(place) {
                     *slot = part.element(index - start);
                 }

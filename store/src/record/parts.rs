@@ -79,6 +79,8 @@ impl<'a> Part<'a> {
         let ends = count * 4 * shape.strings();
         let (ends, bytes) = rest.split_at_checked(ends).ok_or(CUT)?;
         let ((hashes, _), (ends, _)) = (hashes.as_chunks::<4>(), ends.as_chunks::<4>());
+        debug_assert!(hashes.len() == count, "each element has a hash");
+        debug_assert!(ends.len() == count * shape.strings(), "each string has an end");
         Ok(Self { shape, hashes, ends, bytes })
     }
 
@@ -169,6 +171,7 @@ impl<'a> Part<'a> {
 
     /// The elements of this part and of the one after it.
     pub(crate) fn joined(&self, next: &Part<'_>) -> Result<Vec<u8>> {
+        invariant!(self.shape == next.shape, "parts of a set and of a hash are joined");
         let (one, other) = (Piece::Run(*self, 0..self.len()), Piece::Run(*next, 0..next.len()));
         compose(self.shape, &[one, other])
     }
@@ -188,6 +191,7 @@ impl<'a> Part<'a> {
             return Ok(None);
         };
         let first = self.hash(place).ok_or(CUT)?;
+        invariant!((1..self.len()).contains(&place), "a half of a part is empty");
         let (one, other) = (Piece::Run(*self, 0..place), Piece::Run(*self, place..self.len()));
         Ok(Some((compose(self.shape, &[one])?, first, compose(self.shape, &[other])?)))
     }
@@ -266,6 +270,7 @@ fn compose(shape: Shape, pieces: &[Piece<'_>]) -> Result<Vec<u8>> {
             }
         }
     }
+    invariant!(end == bytes, "the strings of a part end at {end} of {bytes} bytes");
     for piece in pieces {
         match piece {
             Piece::Run(part, run) => out.extend_from_slice(part.run_bytes(run).ok_or(CUT)?),

@@ -87,6 +87,11 @@ pub(crate) fn node_in(options: &CreateOptions) -> TestNode {
     build_node(RespSettings::new(Users::open(&TABLE)), ConnectionLimits::default(), options)
 }
 
+/// A node with these settings whose region has these options.
+pub(crate) fn node_with_in(settings: RespSettings, options: &CreateOptions) -> TestNode {
+    build_node(settings, ConnectionLimits::default(), options)
+}
+
 fn build_node(
     settings: RespSettings,
     limits: ConnectionLimits,

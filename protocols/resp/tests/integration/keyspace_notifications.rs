@@ -15,22 +15,28 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::fixture::{TestClient, TestNode, node, node_with, request};
+use crate::fixture::{TestClient, TestNode, node, node_with, node_with_in, request};
 use nearstate_node::executor::{Executor, ExecutorConfig, sleep, timeout, yield_now};
 use nearstate_resp::acl::Users;
 use nearstate_resp::keyspace_events::KeyspaceEvents;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{BlockChange, Condition, Kind, Metadata, Schema};
+use nearstate_store::{BlockChange, Condition, CreateOptions, Kind, Metadata, Schema};
 
 /// Timeout of a test. It only ends a test that hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Runs a test on an executor, with a server that publishes these events.
 fn run(flags: &str, test: impl AsyncFnOnce(&TestNode) + 'static) {
+    run_on(node_with(settings(flags)), test);
+}
+
+fn settings(flags: &str) -> RespSettings {
     let keyspace_events = KeyspaceEvents::parse(flags.as_bytes()).unwrap();
-    let node =
-        node_with(RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) });
+    RespSettings { keyspace_events, ..RespSettings::new(Users::open(&TABLE)) }
+}
+
+fn run_on(node: TestNode, test: impl AsyncFnOnce(&TestNode) + 'static) {
     let executor = Executor::new(&ExecutorConfig::default()).unwrap();
     executor.run(async move {
         node.begin();
@@ -303,6 +309,53 @@ fn a_namespace_created_later_by_an_embedded_process_is_watched() {
             ["space {later},k set"]
         );
     });
+}
+
+/// Namespaces that fit into 64 MiB with their rings of events, at least: 2,441 rings of one size
+/// filled it.
+const NAMESPACES_MIN: u32 = 8000;
+
+/// More than a catalog has.
+const NAMESPACES_ONE_BY_ONE: u32 = 70_000;
+
+/// Namespaces are counted by memory, with their rings. When they fill the region and are emptied,
+/// their entries and rings serve others.
+#[test]
+fn a_region_filled_by_namespaces_with_events_takes_others_after_they_were_emptied() {
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    // Without the notifier: a namespace is watched by its creator.
+    let node = node_with_in(settings("KEA"), &options);
+    let mut client = node.client();
+    let mut count = 0;
+    while client.ask(&format!("SET {{n{count}}},k v")) == "+OK|" {
+        count += 1;
+        assert!(count < NAMESPACES_ONE_BY_ONE, "64 MiB have an end");
+    }
+    assert!(count >= NAMESPACES_MIN, "{count} namespaces fill 64 MiB");
+    assert!(client.ask("SET {more},k v").starts_with("-OOM "), "the region is full");
+    for number in 0..count {
+        assert_eq!(client.ask(&format!("DEL {{n{number}}},k")), ":1|", "{number}");
+    }
+    for number in 0..count {
+        assert_eq!(client.ask(&format!("SET {{later{number}}},k v")), "+OK|", "{number}");
+        assert_eq!(client.ask(&format!("DEL {{later{number}}},k")), ":1|");
+    }
+}
+
+/// Empty namespaces are removed before one that is new does not fit into the catalog.
+#[test]
+fn more_namespaces_than_a_catalog_has_come_and_go_one_by_one() {
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let node = node_with_in(RespSettings::new(Users::open(&TABLE)), &options);
+    let mut client = node.client();
+    for number in 0..NAMESPACES_ONE_BY_ONE {
+        assert_eq!(client.ask(&format!("SET {{n{number}}},k v")), "+OK|", "{number}");
+        assert_eq!(client.ask(&format!("DEL {{n{number}}},k")), ":1|");
+    }
+    let value = vec![b'v'; 1 << 20];
+    for number in 0..16_u8 {
+        assert_eq!(client.ask_bytes(&[b"SET", &[number], &value]), "+OK|", "{number}");
+    }
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Exhausted resources: the heap, the file system, the address space, the bounds of a record, the
 //! tables.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use nearstate_store::limits::{KEY_BYTES_MAX, MEMBERS_MAX, VALUE_BYTES_MAX};
 use nearstate_store::{BlockChange, Condition, CreateOptions, Error, Kind, Region, Schema};
 
 use crate::fixture::{
-    Mount, TestFolder, arguments, child, clean, open, output, refused, region_path, skipped, small,
-    spawn, succeeded,
+    KilledOnDrop, Mount, TestFolder, arguments, child, clean, open, output, refused, region_path,
+    skipped, small, spawn, succeeded,
 };
 
 fn key(number: u32) -> [u8; 8] {
@@ -197,6 +198,78 @@ fn a_file_system_of_exactly_the_size_of_the_region_is_enough_for_all_of_it() {
     }
     drop((session, region));
     clean(path);
+}
+
+/// Records of a heap that the next test keeps full.
+const FULL_VALUE: [u8; 1000] = [3; 1000];
+
+#[test]
+#[ignore = "the next test runs it in a process that it kills"]
+#[expect(clippy::print_stdout, reason = "the next test waits for the line")]
+fn writing_in_a_full_heap() {
+    let region = Region::attach(&region_path()).unwrap();
+    let (session, ns) = open(&region);
+    let mut count = 0;
+    while session.put(ns, &key(count), &FULL_VALUE).is_ok() {
+        count += 1;
+    }
+    println!("full with {count}");
+    for number in (0..count).cycle() {
+        session.put(ns, &key(number), &FULL_VALUE).unwrap();
+        if number % 3 == 0 {
+            session.delete(ns, &key(number)).unwrap();
+            let _ = session.put(ns, &key(number), &FULL_VALUE);
+        }
+    }
+}
+
+/// Neither the recovery of a killed process nor the check needs a page that the file system does
+/// not have.
+#[test]
+fn a_process_killed_where_heap_and_file_system_are_full_is_recovered() {
+    let folder = TestFolder::new();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&folder.path, &options).unwrap());
+    let bytes = std::fs::metadata(&folder.path).unwrap().len();
+    let mount = match Mount::new("tmpfs", &format!("size={bytes}")) {
+        Ok(mount) => mount,
+        Err(reason) => return skipped(&reason),
+    };
+    let path = &mount.folder.path;
+    drop(Region::create(path, &options).unwrap());
+    for round in 0..3 {
+        let mut command = child("hostile::exhaustion::writing_in_a_full_heap", path);
+        let mut writer = KilledOnDrop(spawn(command.stdout(Stdio::piped())).unwrap());
+        let lines = BufReader::new(writer.0.stdout.take().unwrap()).lines();
+        let mut full = lines.map_while(Result::ok).filter(|line| line.contains("full with"));
+        assert!(full.next().is_some(), "the writer ended");
+        drop(writer);
+        // The last round leaves the dead session to the check.
+        if round < 2 {
+            let region = Region::attach(path).unwrap();
+            let (session, ns) = open(&region);
+            assert_eq!(region.inspect().unwrap().members.len(), 1, "the dead one was recovered");
+            for number in 0..1000 {
+                session.delete(ns, &key(number)).unwrap();
+                session.put(ns, &key(number), &FULL_VALUE).unwrap();
+                assert_eq!(session.get(ns, &key(number)).unwrap().unwrap().bytes(), FULL_VALUE);
+            }
+        }
+        clean(path);
+    }
+    let region = Region::attach(path).unwrap();
+    let (session, ns) = open(&region);
+    let mut count = 0;
+    while session.delete(ns, &key(count)).unwrap() {
+        count += 1;
+    }
+    assert!(count > 50_000, "{count} records of 1,000 bytes");
+    for number in 0..count * 9 / 10 {
+        session.put(ns, &key(number), &FULL_VALUE).unwrap();
+    }
+    drop((session, region));
+    Region::remove(path).unwrap();
+    assert!(!path.exists());
 }
 
 #[test]
