@@ -223,27 +223,38 @@ impl Session {
                 );
             }
         }
-        self.member.set_follow_state(Some(FollowState::Promoting))?;
+        self.member.begin_promotion()?;
         Ok((lock, following))
     }
 
     /// Later versions of all followed namespaces are of one generation, above the other region's.
     pub(crate) fn raise_generations(&self) -> Result<()> {
-        let followed = self.followed_namespaces()?;
-        let mut highest = 0;
-        for (_, namespace) in &followed {
-            highest = highest.max(self.member.highest_stamp(self.table(*namespace)?)?);
-            let mut buckets = self.buckets(*namespace)?;
-            while self.walk_stored(*namespace, &mut buckets, 64, |view| {
-                highest = highest.max(view.version());
+        let stamp = match self.member.promotion_stamp()? {
+            Some(chosen) => chosen,
+            None => {
+                let (stamp, version) = self.highest_followed()?;
+                self.member.choose_promotion_stamp(stamp, version)?
+            }
+        };
+        for (_, namespace) in self.followed_namespaces()? {
+            self.member.raise_generation(self.table(namespace)?, stamp)?;
+        }
+        // A name may be removed and created again.
+        self.member.note_stamp(stamp)
+    }
+
+    /// The highest stamp and the highest version of the followed namespaces.
+    fn highest_followed(&self) -> Result<(u64, u64)> {
+        let (mut stamp, mut version) = (0, 0);
+        for (_, namespace) in self.followed_namespaces()? {
+            stamp = stamp.max(self.member.highest_stamp(self.table(namespace)?)?);
+            let mut buckets = self.buckets(namespace)?;
+            while self.walk_stored(namespace, &mut buckets, 64, |view| {
+                version = version.max(view.version());
                 Ok(())
             })? {}
         }
-        let mut raised = 0; // A name may be removed and created again.
-        for (_, namespace) in &followed {
-            raised = self.member.raise_generation(self.table(*namespace)?, highest)?;
-        }
-        self.member.note_stamp(raised)
+        Ok((stamp, version))
     }
 
     /// The followed namespaces with such flags may be written from here on. Returns their number.
