@@ -27,11 +27,11 @@
 pub mod repair;
 pub mod check;
 mod defragmentation;
-mod tags;
-mod removal;
 mod takeover;
 mod policy;
 mod follow;
+mod tags;
+mod removal;
 mod feed;
 mod watch;
 mod counter;

@@ -12,8 +12,9 @@ use nearstate_node::{
     FollowTarget, Freeze, Partition, PartitionInput, PartitionOptions, PeerEvent, PeerListener,
 };
 use nearstate_store::{
-    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, NamespaceRules,
-    ReceiptState, Region, ReplicationPolicy, Schema, Session, StreamItem, lease_clock,
+    CreateOptions, FollowPosition, FollowState, LogIdentity, Metadata, Namespace, NamespaceRules,
+    ReceiptState, Region, ReplicationPolicy, Schema, Session, StreamItem, TagSchema, Txn,
+    lease_clock,
 };
 
 pub(crate) const CLUSTER: [u8; 16] = *b"0123456789abcdef";
@@ -541,4 +542,28 @@ fn the_slowest_member_continues_with_the_log_after_a_short_interruption() {
     slow.follow(1, &owner, false);
     until(1, &mut [&mut owner, &mut fast, &mut slow], |hosts| has_all(hosts[0], hosts[2]));
     assert_eq!([joins(&fast), joins(&slow)], [joined[0], joined[1] + 1]);
+}
+
+#[test]
+fn tags_that_are_added_late_are_indexed_on_members() {
+    let [mut owner, mut heir, mut late] = group("tags");
+    let session = owner.session();
+    for number in 0..4_000_u64 {
+        let metadata = Metadata { tags: &[("cell", b"5")], expires_ms: 0 };
+        let put = |txn: &Txn<'_>| {
+            txn.put_with_metadata(ue(&session), &number.to_le_bytes(), b"v", metadata)
+        };
+        session.transact(put).unwrap();
+    }
+    replicate(1, &mut owner, &mut [&mut heir, &mut late]);
+    let cell = TagSchema { name: "cell".to_owned(), is_counted: true, ..TagSchema::default() };
+    session.add_tags(ue(&session), &[cell]).unwrap();
+    until(1, &mut [&mut owner, &mut heir, &mut late], |hosts| {
+        hosts[1..].iter().all(|host| count_in_cell(&host.session()) == Some(4_000))
+    });
+}
+
+/// The records with a tag; `None` while they are being indexed.
+fn count_in_cell(session: &Session) -> Option<u64> {
+    session.count_tagged(ue(session), "cell", b"5").ok()
 }
