@@ -1,15 +1,18 @@
 //! The drivers of three hosts in this process, over loopback. Their engine is one list of commands.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_cluster::{ClusterConfig, Command, HostConfig, HostId, PartitionConfig, PartitionId};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
-    ClusterDriver, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig, EngineEvent, EngineState,
-    EngineStatus, EventWaker, HostAddress, PeerEvent, PeerListener, StateMachine,
+    ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
+    EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, PeerEvent, PeerListener,
+    StateMachine,
 };
 use nearstate_store::{
     CreateOptions, NamespaceRules, Region, ReplicationPolicy, Schema, lease_clock,
@@ -18,7 +21,7 @@ use nearstate_store::{
 use nearstate_wire::{Hello, PartitionPlace};
 
 use crate::hostile_peers::{Intruder, hello_of};
-use crate::partition::{CLUSTER, WAIT_MAX, refusal, refused};
+use crate::partition::{CLUSTER, WAIT_MAX, contents, refusal, refused};
 
 const PARTITION: PartitionId = PartitionId(7);
 /// Longer than any pause of a test on a busy machine.
@@ -33,6 +36,8 @@ struct CommandLog {
     /// Proposals of evictions, and what was wrong with one.
     evictions: Mutex<Vec<HostId>>,
     violations: Mutex<Vec<String>>,
+    /// Regions that could not be used, and why.
+    failures: Mutex<Vec<(HostId, String)>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -131,12 +136,19 @@ impl ConsensusEngine for TestEngine {
     }
 }
 
+/// A host whose node runs.
 struct DrivenHost {
     driver: ClusterDriver,
     region: Region,
-    address: String,
     _listener: PeerListener,
-    _folder: tempfile::TempDir,
+}
+
+/// Three hosts, of which each can be lost and start again.
+struct DrivenCluster {
+    log: Arc<CommandLog>,
+    addresses: BTreeMap<HostId, HostAddress>,
+    folder: tempfile::TempDir,
+    running: BTreeMap<u16, DrivenHost>,
 }
 
 fn configuration() -> ClusterConfig {
@@ -157,51 +169,107 @@ fn on_peer_event(event: &PeerEvent<'_>) {
     }
 }
 
-/// Three hosts, and what they have in common.
-fn start() -> (Vec<DrivenHost>, Arc<CommandLog>) {
-    let log = Arc::new(CommandLog::default());
-    let listeners = HOSTS.map(|_| {
+impl DrivenCluster {
+    /// A cluster whose copies are all full. The first host is the owner.
+    fn start() -> Self {
+        // The ports stay those of this cluster when a host is away.
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        PeerListener::start(&[any], None, on_peer_event).unwrap()
-    });
-    let addresses: BTreeMap<HostId, HostAddress> = HOSTS
-        .iter()
-        .zip(&listeners)
-        .map(|((id, name), listener)| {
-            let (name, peer) = ((*name).to_owned(), listener.addresses()[0].to_string());
+        let bound = HOSTS.map(|_| TcpListener::bind(any).unwrap());
+        let address = |(bound, (id, name)): (&TcpListener, &(u16, &str))| {
+            let (name, peer) = ((*name).to_owned(), bound.local_addr().unwrap().to_string());
             (HostId(*id), HostAddress { name, peer, clients: "127.0.0.1".to_owned() })
-        })
-        .collect();
-    let hosts = HOSTS.iter().zip(listeners).map(|((id, _), listener)| {
+        };
+        let addresses = bound.iter().zip(&HOSTS).map(address).collect();
+        drop(bound);
+        let (log, running) = (Arc::new(CommandLog::default()), BTreeMap::new());
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
-        let region = Region::create(&folder.path().join("region"), &options).unwrap();
+        let mut cluster = Self { log, addresses, folder, running };
+        for (id, _) in HOSTS {
+            let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+            drop(Region::create(&cluster.region(id), &options).unwrap());
+            cluster.run(id);
+        }
+        until("all are full", || is_owner_with(cluster.host(1), &[1, 2, 3]));
+        cluster
+    }
+
+    fn region(&self, id: u16) -> PathBuf {
+        self.folder.path().join(id.to_string())
+    }
+
+    fn host(&self, id: u16) -> &DrivenHost {
+        &self.running[&id]
+    }
+
+    fn address(&self, id: u16) -> &str {
+        &self.addresses[&HostId(id)].peer
+    }
+
+    fn run(&mut self, id: u16) {
+        let region = Region::attach(&self.region(id)).unwrap();
+        let listen = self.address(id).parse().unwrap();
+        let listener = PeerListener::start(&[listen], None, on_peer_event).unwrap();
+        let failing = Arc::clone(&self.log);
         let config = DriverConfig {
-            host: HostId(*id),
+            host: HostId(id),
             cluster: configuration(),
             cluster_id: CLUSTER,
-            hosts: addresses.clone(),
+            hosts: self.addresses.clone(),
             copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],
             tls: None,
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             on_peer_event,
-            on_notice: Arc::new(|_| ()),
+            on_notice: Arc::new(move |notice| {
+                if let ClusterNotice::Failed { reason, .. } = notice {
+                    locked(&failing.failures).push((HostId(id), reason.clone()));
+                }
+            }),
         };
-        let (of, log) = (region.clone(), Arc::clone(&log));
+        let (of, log) = (region.clone(), Arc::clone(&self.log));
         let machines = ClusterDriver::machines(&config.cluster).unwrap();
         let engine = |waker: EventWaker| {
             let machine: Box<dyn StateMachine> = machines();
             let state = Arc::new(EngineState::new(machine, waker));
+            let commands = locked(&log.commands);
+            for (index, command) in (1..).zip(commands.iter()) {
+                state.apply(index, command);
+            }
             locked(&log.states).push(Arc::clone(&state));
             let engine: Arc<dyn ConsensusEngine> =
                 Arc::new(TestEngine { log: Arc::clone(&log), state, region: of });
             Ok(engine)
         };
         let driver = ClusterDriver::start(config, &listener, engine).unwrap();
-        let address = listener.addresses()[0].to_string();
-        DrivenHost { driver, region, address, _listener: listener, _folder: folder }
-    });
-    (hosts.collect(), log)
+        self.running.insert(id, DrivenHost { driver, region, _listener: listener });
+    }
+
+    /// The host that owns the partition, with these copies.
+    fn owner_with(&self, full: &[u16]) -> u16 {
+        let owner = || self.running.iter().find(|(_, host)| is_owner_with(host, full));
+        until(&format!("{full:?} are full"), || owner().is_some());
+        *owner().unwrap().0
+    }
+
+    /// Commits that are replicated, whatever happens to members meanwhile.
+    fn write(&self, owner: u16, keys: Range<u64>, bytes: usize) {
+        let session = self.host(owner).region.session().unwrap();
+        for key in keys {
+            let ue = session.namespace("ue", &Schema::default()).unwrap();
+            session.put(ue, &key.to_le_bytes(), &vec![7; bytes]).unwrap();
+        }
+        let receipt = session.receipt_of_all().unwrap();
+        until("commits are replicated", || session.is_replicated(receipt).unwrap());
+    }
+
+    /// All copies have the same records, which are so many.
+    fn assert_equal(&self, records: u64) {
+        let contents = |host: &DrivenHost| contents(&host.region.session().unwrap());
+        until("all copies are equal", || {
+            let owner = contents(&self.running[&self.owner_with(&[1, 2, 3])]);
+            owner.len() as u64 == records
+                && self.running.values().all(|host| contents(host) == owner)
+        });
+    }
 }
 
 fn status(host: &DrivenHost) -> Option<CopyStatus> {
@@ -226,20 +294,77 @@ fn is_owner_with(host: &DrivenHost, full: &[u16]) -> bool {
 
 #[test]
 fn what_a_proposal_rests_on_is_stored_before_it_is_made() {
-    let (mut hosts, log) = start();
-    until("all are full", || is_owner_with(&hosts[0], &[1, 2, 3]));
+    let mut cluster = DrivenCluster::start();
     // A member is lost, and the owner evicts it.
-    drop(hosts.pop());
-    until("it is evicted", || is_owner_with(&hosts[0], &[1, 2]));
+    cluster.running.remove(&3);
+    cluster.owner_with(&[1, 2]);
+    let log = &cluster.log;
     assert!(locked(&log.evictions).contains(&HostId(3)));
     assert_eq!(*locked(&log.violations), Vec::<String>::new());
 }
 
 #[test]
+fn a_member_with_a_full_heap_is_evicted_and_rejoins_when_there_is_room() {
+    let cluster = DrivenCluster::start();
+    let session = cluster.host(3).region.session().unwrap();
+    let local = ReplicationPolicy::Local;
+    let filler = session.namespace_with_policy("filler", &Schema::default(), local).unwrap();
+    let mut filled = 0_u64;
+    loop {
+        match session.put(filler, &filled.to_le_bytes(), &[1; 32 << 10]) {
+            Ok(_) => filled += 1,
+            Err(Error::Full { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // The owner and the other member have room.
+    cluster.write(1, 0..200, 32 << 10);
+    assert_eq!(cluster.owner_with(&[1, 2]), 1);
+    cluster.write(1, 200..250, 32 << 10);
+    let failed = |of: &(HostId, String)| of.0 == HostId(3) && of.1.contains("full");
+    let failures = locked(&cluster.log.failures).clone();
+    assert!(failures.iter().any(failed), "{failures:?}");
+    for number in 0..filled {
+        session.delete(filler, &number.to_le_bytes()).unwrap();
+    }
+    cluster.assert_equal(250);
+}
+
+/// A host is lost, and returns with the region that it had earlier.
+fn restore_older(is_owner: bool) {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..50, 100);
+    let victim = if is_owner { 1 } else { 2 };
+    let (path, older) = (cluster.region(victim), cluster.folder.path().join("older"));
+    cluster.running.remove(&victim);
+    std::fs::copy(&path, &older).unwrap();
+    cluster.run(victim);
+    let owner = cluster.owner_with(&[1, 2, 3]);
+    cluster.write(owner, 50..150, 100);
+    cluster.assert_equal(150);
+    cluster.running.remove(&victim);
+    std::fs::rename(&older, &path).unwrap();
+    cluster.run(victim);
+    cluster.assert_equal(150);
+    let owner = cluster.owner_with(&[1, 2, 3]);
+    cluster.write(owner, 150..170, 100);
+    cluster.assert_equal(170);
+}
+
+#[test]
+fn a_member_whose_region_was_restored_from_an_older_copy_gets_what_it_lacks() {
+    restore_older(false);
+}
+
+#[test]
+fn an_owner_whose_region_was_restored_from_an_older_copy_loses_nothing_replicated() {
+    restore_older(true);
+}
+
+#[test]
 fn hostile_connections_cost_an_owner_neither_its_lease_nor_its_members() {
-    let (hosts, _log) = start();
-    let [owner, member, _] = &hosts[..] else { panic!("three hosts") };
-    until("all are full", || is_owner_with(owner, &[1, 2, 3]));
+    let cluster = DrivenCluster::start();
+    let (owner, member) = (cluster.host(1), cluster.host(2));
     let before = status(owner).unwrap();
     let addresses = || -> BTreeSet<SocketAddr> {
         owner.driver.members(PARTITION).into_iter().map(|member| member.address).collect()
@@ -261,19 +386,15 @@ fn hostile_connections_cost_an_owner_neither_its_lease_nor_its_members() {
     ];
     refusals.extend(views.map(|view| ("view", of(PartitionPlace { view, ..place }))));
     for (reason, hello) in refusals {
-        let mut intruder = Intruder::connect(&owner.address);
+        let mut intruder = Intruder::connect(cluster.address(1));
         intruder.say(&hello);
         let refused = intruder.refused();
         assert!(refused.starts_with(reason), "{hello:?}: {refused}");
     }
-    let mut intruder = Intruder::connect(&member.address);
+    let mut intruder = Intruder::connect(cluster.address(2));
     intruder.send_bytes(&[0xff; 100]);
     assert!(refusal(&intruder.address()).starts_with("format"));
-    let session = owner.region.session().unwrap();
-    let namespace = session.namespace("after", &Schema::default()).unwrap();
-    session.put(namespace, b"k", b"v").unwrap();
-    let receipt = session.receipt_of_all().unwrap();
-    until("a commit is replicated", || session.is_replicated(receipt).unwrap());
+    cluster.write(1, 0..10, 100);
     let after = status(owner).unwrap();
     assert_eq!((after.view, &after.full, after.role), (before.view, &before.full, "owner"));
     assert_eq!(addresses(), connections, "the members have kept their connections");

@@ -4,8 +4,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use nearstate_node::FollowerStats;
-use nearstate_store::{FollowPosition, LogIdentity};
+use nearstate_node::{FollowerStats, PartitionInput};
+use nearstate_store::{FollowPosition, LogIdentity, Schema};
 use nearstate_wire::{
     Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, PositionMessage,
 };
@@ -257,5 +257,35 @@ fn a_member_that_answers_what_was_not_sent_counts_for_nothing() {
     owner.take_inputs(1);
     assert!(!owner.acknowledged.contains_key("liars-d"), "{:?}", owner.acknowledged);
     put(&owner.session(), 500..520);
+    replicate(1, &mut owner, &mut [&mut one, &mut other]);
+}
+
+#[test]
+fn a_member_that_is_slower_than_the_log_is_told_to_join_again() {
+    let [mut owner, mut one, mut other] = group("slow");
+    let mut slow = Intruder::connect(&owner.address());
+    slow.send(&Message::Hello(hello(&owner, "slow-d", FollowPosition::default())));
+    let has_joined =
+        slow.receive(|message| matches!(message, Message::Joined { .. }).then_some(()));
+    assert!(has_joined.is_some());
+    // It takes nothing more, and the log does not wait for it.
+    let session = owner.session();
+    let large = session.namespace("large", &Schema::default()).unwrap();
+    for _ in 0..16 {
+        for number in 0..100_u64 {
+            session.put(large, &number.to_le_bytes(), &vec![number as u8; 16 << 10]).unwrap();
+        }
+        replicate(1, &mut owner, &mut [&mut one, &mut other]);
+        owner.partition.raise_floor(session.log_tail_position().unwrap());
+    }
+    let refusal = slow.receive(|message| match message {
+        Message::Refusal(refusal) => Some(refusal.text.to_owned()),
+        _ => None,
+    });
+    assert!(refusal.unwrap().contains("has lost entries"));
+    let is_behind = |input: &PartitionInput| matches!(input, PartitionInput::MemberBehind { host, .. } if host == "slow-d");
+    assert!(owner.inputs.try_iter().any(|one| is_behind(&one)), "its driver is not told");
+    // The others have everything.
+    put(&session, 500..520);
     replicate(1, &mut owner, &mut [&mut one, &mut other]);
 }

@@ -75,7 +75,7 @@ pub(crate) struct TestHost {
     pub(crate) region: Region,
     pub(crate) partition: Partition,
     pub(crate) listener: PeerListener,
-    inputs: Receiver<PartitionInput>,
+    pub(crate) inputs: Receiver<PartitionInput>,
     /// The last acknowledgement of each member.
     pub(crate) acknowledged: BTreeMap<String, u64>,
     _folder: Arc<tempfile::TempDir>,
@@ -203,7 +203,7 @@ fn ue(session: &Session) -> Namespace {
     session.namespace("ue", &Schema::default()).unwrap()
 }
 
-fn contents(session: &Session) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
+pub(crate) fn contents(session: &Session) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut scan = session.scan(ue(session)).unwrap();
     while let Some(view) = scan.next().unwrap() {
