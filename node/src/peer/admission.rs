@@ -95,17 +95,18 @@ impl SourceConnection<'_> {
     }
 
     fn run(&mut self) -> Refused<()> {
-        let hello = {
+        let (hello, shared) = {
             let _counted = Ungreeted(self.router);
-            self.hello()?
+            let hello = self.hello()?;
+            let shared = match self.router.find(hello.place) {
+                Ok(shared) => shared,
+                Err((reason, text)) => return self.refuse(reason, &text),
+            };
+            if let Err((reason, text)) = self.admit(&shared, &hello.name) {
+                return self.refuse(reason, &text);
+            }
+            (hello, shared)
         };
-        let shared = match self.router.find(hello.place) {
-            Ok(shared) => shared,
-            Err((reason, text)) => return self.refuse(reason, &text),
-        };
-        if let Err((reason, text)) = self.admit(&shared, &hello.name) {
-            return self.refuse(reason, &text);
-        }
         let session = match shared.region.session() {
             Ok(session) => session,
             Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),

@@ -190,12 +190,12 @@ pub(crate) struct PeerRouter {
     pub(crate) is_over: AtomicBool,
     /// All regions are served. Until then a hello for another one comes too early.
     pub(crate) is_complete: AtomicBool,
-    /// Connections that have not said hello.
+    /// Connections whose hello was not admitted yet.
     pub(crate) ungreeted: AtomicUsize,
     pub(crate) served: Mutex<Vec<Arc<PeerShared>>>,
 }
 
-/// Counts a connection until it has said hello, or has ended.
+/// Counts a connection until its hello is admitted, or it has ended.
 pub(super) struct Ungreeted<'s>(pub(super) &'s PeerRouter);
 
 impl Drop for Ungreeted<'_> {

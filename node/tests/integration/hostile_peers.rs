@@ -70,11 +70,11 @@ impl Intruder {
 }
 
 /// A hello that is right, of a host in a view.
-pub(crate) fn hello_of<'h>(
+pub(crate) fn hello_of(
     log: LogIdentity,
-    (name, view): (&'h str, u64),
+    (name, view): (&str, u64),
     at: FollowPosition,
-) -> Hello<'h> {
+) -> Hello<'_> {
     let LogIdentity { region: [low, high], incarnation, origin } = log;
     Hello {
         place: PartitionPlace { cluster_id: CLUSTER, partition: 7, view },
@@ -243,9 +243,9 @@ fn a_member_that_answers_what_was_not_sent_counts_for_nothing() {
         let of_older = hello(&owner, "liars-d", applied(&one));
         let incarnation = of_older.incarnation - 1;
         intruder.send(&Message::Hello(Hello { incarnation, ..of_older }));
-        let joins = intruder.receive(|message| match message {
-            Message::Welcome(welcome) => Some(welcome.start == nearstate_wire::Start::Join),
-            _ => None,
+        let joins = intruder.receive(|message| {
+            let Message::Welcome(welcome) = message else { return None };
+            Some(welcome.start == nearstate_wire::Start::Join)
         });
         assert_eq!(joins, Some(true));
         intruder.send(&lie);
@@ -273,14 +273,16 @@ fn a_member_that_is_slower_than_the_log_is_told_to_join_again() {
     let large = session.namespace("large", &Schema::default()).unwrap();
     for _ in 0..16 {
         for number in 0..100_u64 {
-            session.put(large, &number.to_le_bytes(), &vec![number as u8; 16 << 10]).unwrap();
+            session
+                .put(large, &number.to_le_bytes(), &number.to_le_bytes().repeat(2 << 10))
+                .unwrap();
         }
         replicate(1, &mut owner, &mut [&mut one, &mut other]);
         owner.partition.raise_floor(session.log_tail_position().unwrap());
     }
-    let refusal = slow.receive(|message| match message {
-        Message::Refusal(refusal) => Some(refusal.text.to_owned()),
-        _ => None,
+    let refusal = slow.receive(|message| {
+        let Message::Refusal(refusal) = message else { return None };
+        Some(refusal.text.to_owned())
     });
     assert!(refusal.unwrap().contains("has lost entries"));
     let is_behind = |input: &PartitionInput| matches!(input, PartitionInput::MemberBehind { host, .. } if host == "slow-d");

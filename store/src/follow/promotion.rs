@@ -40,12 +40,11 @@ impl Session {
 
     /// Later versions of all followed namespaces are of one generation, above the other region's.
     pub(crate) fn raise_generations(&self) -> Result<()> {
-        let stamp = match self.member.promotion_stamp()? {
-            Some(chosen) => chosen,
-            None => {
-                let (stamp, version) = self.highest_followed()?;
-                self.member.choose_promotion_stamp(stamp, version)?
-            }
+        let stamp = if let Some(chosen) = self.member.promotion_stamp()? {
+            chosen
+        } else {
+            let (stamp, version) = self.highest_followed()?;
+            self.member.choose_promotion_stamp(stamp, version)?
         };
         for (_, namespace) in self.followed_namespaces()? {
             self.member.raise_generation(self.table(namespace)?, stamp)?;

@@ -2,6 +2,7 @@
 //! partition, and while the log goes round once more. When it continues, its commit is lost, or
 //! refused, or it was replicated; and it is there once, or not at all.
 
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -68,7 +69,7 @@ fn a_writer_in_another_process() {
         Err(Error::Fenced { .. } | Error::NotOwner { .. }) => "refused",
         Err(error) => panic!("{error}"),
     };
-    println!("outcome: {outcome};");
+    writeln!(std::io::stdout(), "outcome: {outcome};").unwrap();
 }
 
 /// Starts a writer, and waits until it is stopped.
@@ -98,7 +99,7 @@ fn is_stopped(writer: &Child) -> bool {
 fn outcome(mut writer: KilledOnDrop) -> String {
     let mut output = writer.0.stdout.take().unwrap();
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut output, &mut text).unwrap();
+    output.read_to_string(&mut text).unwrap();
     assert!(writer.0.wait().unwrap().success(), "{text}");
     let (_, rest) = text.split_once("outcome: ").unwrap();
     rest.split_once(';').unwrap().0.to_owned()

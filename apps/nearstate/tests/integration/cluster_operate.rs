@@ -100,6 +100,7 @@ fn operators_see_all_hosts_and_clients_find_the_owner_after_a_fail_over() {
     until("another host owns the partition", || hosts.owner().is_some());
     let owner = hosts.owner().unwrap();
     until("its clients are not served", || hosts.has_alarm("NS-5010", "raised"));
+    until("it was tried again", || hosts.log(owner).matches("NS-3015").count() >= 2);
     drop(taken);
     let address = (format!("127.0.0.{}", owner + 1), hosts.port.to_string());
     for number in [1, 2] {
