@@ -431,10 +431,10 @@ impl Member {
         Ok(Some(chosen).filter(|stamp| (1..VERSION_MAX).contains(stamp)))
     }
 
-    /// Chooses the first stamp of a generation that nothing has had: `stamp` and
-    /// `version` are the highest ones of the followed namespaces. It is stored before a bucket gets it, so that
-    /// a promotion that fails takes one generation, however often it is repeated. The caller has
-    /// the follower's lock.
+    /// Chooses the first stamp of a generation that nothing has had: `stamp` and `version` are the
+    /// highest ones of the followed namespaces. It is stored before a bucket gets it, so that a
+    /// promotion that fails takes one generation, however often it is repeated. The caller has the
+    /// follower's lock.
     ///
     /// # Errors
     /// `Full`: the generations are used up; `Damaged`, `Forked`.

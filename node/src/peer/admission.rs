@@ -139,7 +139,7 @@ impl SourceConnection<'_> {
     }
 
     /// A member is a host of the cluster, as its certificate says if it has one, and has one
-    /// connection: a hello that somebody repeats does not end the one on which it answers.
+    /// connection: a repeated hello does not end the one on which it answers.
     fn admit(
         &self,
         shared: &PeerShared,

@@ -12,7 +12,7 @@ use nearstate_wire::{
 
 use crate::partition::{CLUSTER, TestHost, WAIT_MAX, group, put, refusal, replicate};
 
-/// Somebody who is connected to the port.
+/// A process that is connected to the port.
 pub(crate) struct Intruder {
     socket: TcpStream,
     frames: FrameWriter,
@@ -111,10 +111,10 @@ fn words(host: &TestHost) -> String {
 
 #[test]
 fn what_is_no_hello_of_this_cluster_is_refused_and_changes_nothing() {
-    let [mut owner, mut one, mut other] = group("strangers");
+    let [mut owner, mut one, mut other] = group("unknown");
     replicate(1, &mut owner, &mut [&mut one, &mut other]);
     let before = (words(&owner), words(&one), connections(&owner));
-    let right = hello(&owner, "strangers-d", FollowPosition::default());
+    let right = hello(&owner, "unknown-d", FollowPosition::default());
     let place = right.place;
     let oversized = [u32::MAX.to_le_bytes(), [1, 0, 0, 0], [0; 4], [0; 4], [0; 4], [0; 4]].concat();
     let raw: [(&[u8], &str); 4] = [
@@ -139,8 +139,8 @@ fn what_is_no_hello_of_this_cluster_is_refused_and_changes_nothing() {
     let refusals: [(&str, Hello<'_>); 5] = [
         ("view", Hello { place: PartitionPlace { view: 0, ..place }, ..right.clone() }),
         ("view", Hello { place: PartitionPlace { view: 2, ..place }, ..right.clone() }),
-        ("cluster", Hello { name: "somebody", ..right.clone() }),
-        ("fork", hello(&owner, "strangers-d", ahead)),
+        ("cluster", Hello { name: "nearby", ..right.clone() }),
+        ("fork", hello(&owner, "unknown-d", ahead)),
         ("heap", Hello { heap_bytes: 1, ..right.clone() }),
     ];
     for (reason, hello) in refusals {
@@ -151,10 +151,10 @@ fn what_is_no_hello_of_this_cluster_is_refused_and_changes_nothing() {
     }
     // The entry there has another check value, or the log has forgotten it.
     let mut intruder = Intruder::connect(&owner.address());
-    intruder.send(&Message::Hello(hello(&owner, "strangers-d", forked)));
+    intruder.send(&Message::Hello(hello(&owner, "unknown-d", forked)));
     let refused = intruder.refused();
     assert!(refused.starts_with("fork"), "{refused}");
-    // A member serves nobody.
+    // A member serves no other host.
     let mut intruder = Intruder::connect(&one.address());
     intruder.send(&Message::Hello(right));
     assert!(intruder.refused().contains("does not own"));
@@ -285,8 +285,11 @@ fn a_member_that_is_slower_than_the_log_is_told_to_join_again() {
         Some(refusal.text.to_owned())
     });
     assert!(refusal.unwrap().contains("has lost entries"));
-    let is_behind = |input: &PartitionInput| matches!(input, PartitionInput::MemberBehind { host, .. } if host == "slow-d");
-    assert!(owner.inputs.try_iter().any(|one| is_behind(&one)), "its driver is not told");
+    let is_behind = |input: PartitionInput| {
+        let PartitionInput::MemberBehind { host, .. } = input else { return false };
+        host == "slow-d"
+    };
+    assert!(owner.inputs.try_iter().any(is_behind), "its driver is not told");
     // The others have everything.
     put(&session, 500..520);
     replicate(1, &mut owner, &mut [&mut one, &mut other]);

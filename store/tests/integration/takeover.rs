@@ -403,7 +403,7 @@ fn a_follower_that_indexes_keeps_what_expires_meanwhile() {
     let mut follower = copy.follow().unwrap();
     let mut feed = start(&source, &mut follower, &copy);
     run(&source, &mut feed, &mut follower);
-    // It is still alive, and its change is on the way.
+    // It is still alive, and its change is in flight.
     set(b"other");
     while now_ms() <= metadata.expires_ms {
         std::thread::yield_now();
