@@ -18,7 +18,7 @@ use crate::index::bucket::{
 use crate::layout::{
     CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
     FOLLOW_PLACES, FOLLOW_REACHED, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN, LOG_SHIPPED,
-    SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
+    PROMOTION_STAMP, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -405,26 +405,66 @@ impl Member {
         })
     }
 
-    /// Raises the stamps of all buckets of a namespace to a generation that no bucket of it has
-    /// had, so that each later version is higher than any that the followed log has given.
-    /// Returns the highest stamp. Can be repeated after a kill.
-    ///
-    /// Complexity: linear in the number of buckets, about 30 ns each.
+    /// A promotion begins: the copy may have applied something since an earlier one, so no stamp is
+    /// chosen. One that is repeated keeps its stamp. The caller has the follower's lock.
     ///
     /// # Errors
-    /// `Full`: its generations are used up; `Stalled`, `Damaged`.
-    pub fn raise_generation(&self, table: &IndexTable, highest_version: u64) -> Result<u64> {
+    /// `Damaged`, `Forked`.
+    pub fn begin_promotion(&self) -> Result<()> {
+        if load(self.map(), FOLLOW_STATE)? != seal(FollowState::Promoting.code()) {
+            // Before the state: the stamp of an earlier promotion never counts in this one.
+            store(self.map(), PROMOTION_STAMP, 0)?;
+            crash_point!("promote.cleared");
+        }
+        self.set_follow_state(Some(FollowState::Promoting))
+    }
+
+    /// The stamp that the present promotion has chosen ([`Member::choose_promotion_stamp`]); `None`
+    /// if it has chosen none, or if the word is damaged: then another one is chosen.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn promotion_stamp(&self) -> Result<Option<u64>> {
+        let chosen = match load(self.map(), PROMOTION_STAMP)? {
+            0 => 0,
+            word => unseal(word, "the stamp of a promotion has a flipped bit").unwrap_or(0),
+        };
+        Ok(Some(chosen).filter(|stamp| (1..VERSION_MAX).contains(stamp)))
+    }
+
+    /// Chooses the first stamp of a generation that nothing has had: `stamp` and `version` are the
+    /// highest ones of the followed namespaces. It is stored before a bucket gets it, so that a
+    /// promotion that fails takes one generation, however often it is repeated. The caller has the
+    /// follower's lock.
+    ///
+    /// # Errors
+    /// `Full`: the generations are used up; `Damaged`, `Forked`.
+    pub fn choose_promotion_stamp(&self, stamp: u64, version: u64) -> Result<u64> {
         self.check_usable()?;
-        let noted = self.highest_stamp(table)?.max(stamp_floor(self.map())?);
-        let highest = noted.max(version_count(highest_version));
+        let highest = stamp.max(version_count(version)).max(stamp_floor(self.map())?);
         let unknown = highest.saturating_add(CHANGES_UNKNOWN_MAX);
-        let raised = (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
-        invariant!(raised > highest, "generation {raised:#x} repeats version {highest:#x}");
-        if raised >= VERSION_MAX {
+        let stamp = (unknown >> GENERATION_SHIFT).saturating_add(1) << GENERATION_SHIFT;
+        invariant!(stamp > highest, "generation {stamp:#x} repeats version {highest:#x}");
+        if stamp >= VERSION_MAX {
             let detail = "the namespace has followed too many hosts: copy its records to another \
                           region";
             return Err(Error::Full { detail: detail.to_owned(), heap: None });
         }
+        store(self.map(), PROMOTION_STAMP, seal(stamp))?;
+        crash_point!("promote.chosen");
+        self.check_not_truncated()?;
+        Ok(stamp)
+    }
+
+    /// Raises the stamps of all buckets of a namespace to the one that a promotion has chosen, so
+    /// that each later version is higher than any that the followed log has given. Can be repeated.
+    ///
+    /// Complexity: linear in the number of buckets, about 30 ns each.
+    ///
+    /// # Errors
+    /// `Stalled`, `Damaged`.
+    pub fn raise_generation(&self, table: &IndexTable, raised: u64) -> Result<()> {
+        self.check_usable()?;
         let mut bucket = 0;
         while bucket < table.refresh(self.map())? {
             let at = table.bucket_at(self.map(), bucket)?;
@@ -439,7 +479,7 @@ impl Member {
             })?;
             bucket += 1;
         }
-        Ok(raised)
+        Ok(())
     }
 
     /// The highest stamp of a bucket of a namespace: no record that it has had had a higher

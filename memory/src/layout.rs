@@ -87,6 +87,8 @@ pub(crate) const FOLLOW_CHECK: u64 = CLUSTER_PAGE + 0x5e0;
 pub(crate) const FOLLOW_ORIGIN: u64 = CLUSTER_PAGE + 0x5e8;
 /// The position up to which nothing behind the last applied entry exists, sealed. 0: not known.
 pub(crate) const FOLLOW_REACHED: u64 = CLUSTER_PAGE + 0x5f0;
+/// The stamp to which a promotion raises all buckets, sealed. 0: none was chosen.
+pub(crate) const PROMOTION_STAMP: u64 = CLUSTER_PAGE + 0x5f8;
 /// Two places for the last applied position: position, check value of its entry, check value of
 /// both.
 pub(crate) const FOLLOW_PLACES: [u64; 2] = [CLUSTER_PAGE + 0x600, CLUSTER_PAGE + 0x640];

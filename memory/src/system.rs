@@ -536,6 +536,7 @@ pub fn with_signals_blocked<T>(call: impl FnOnce() -> T) -> T {
 #[cfg(feature = "crash-points")]
 pub(crate) fn signal_self(is_stop: bool) {
     let signal = if is_stop { libc::SIGSTOP } else { libc::SIGKILL };
+    // Directed to this thread, which otherwise runs on until another one has stopped it.
     // SAFETY: a signal to this process, which accesses no memory.
-    unsafe { libc::kill(std::process::id().cast_signed(), signal) };
+    unsafe { libc::raise(signal) };
 }

@@ -15,6 +15,7 @@
 
 mod member;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -45,8 +46,8 @@ pub struct PartitionOptions {
     pub lease: Duration,
     /// Which namespaces are replicated, and how.
     pub namespaces: NamespaceRules,
-    /// The most members that are served at a time.
-    pub members_max: usize,
+    /// The names of the hosts that may follow. Others are refused.
+    pub members: BTreeSet<String>,
     /// TLS of connections to the owner.
     pub tls: Option<ClientTls>,
     /// Called on the threads of the connections, for the log of the host.
@@ -155,7 +156,8 @@ impl Partition {
         let source = SourceConfig {
             namespaces,
             keeps: true,
-            followers_max: config.members_max,
+            followers_max: config.members.len(),
+            members: config.members,
             name: host.clone(),
             on_event: config.on_event,
         };
@@ -173,8 +175,11 @@ impl Partition {
     }
 
     /// Members connect to this listener.
-    pub fn listen_with(&self, listener: &PeerListener) {
-        listener.add(&self.shared);
+    ///
+    /// # Errors
+    /// `System`: no thread.
+    pub fn listen_with(&self, listener: &PeerListener) -> Result<()> {
+        listener.add(&self.shared)
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {

@@ -129,6 +129,9 @@ pub struct LogFeed<'s> {
     progress: Progress<'s>,
     /// Entries that were sent, the oldest first.
     sent: VecDeque<FollowPosition>,
+    /// True while `sent` has each entry that was not acknowledged.
+    is_exact: bool,
+    acknowledged: Option<AcknowledgedPlace>,
 }
 
 /// A namespace that the follower knows.
@@ -172,6 +175,16 @@ impl<F: FnMut(FeedItem<'_>) -> Result<()>> FeedSink for F {
     }
 }
 
+/// What a follower has acknowledged: the last entry, and the position up to which there is no other
+/// one, so that it has everything up to there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcknowledgedPlace {
+    /// The last entry.
+    pub entry: FollowPosition,
+    /// Not below that of the entry.
+    pub position: u64,
+}
+
 /// What the follower of a feed has, and what it gets next.
 #[derive(Debug)]
 struct Progress<'s> {
@@ -200,8 +213,22 @@ impl Session {
         of: LogIdentity,
         applied: FollowPosition,
     ) -> Result<(LogFeed<'_>, FeedStart)> {
+        self.log_feed_behind(of, applied, None)
+    }
+
+    /// As [`Session::log_feed`], for a follower that has acknowledged `known` of this log on
+    /// another connection.
+    ///
+    /// # Errors
+    /// As [`Session::log_feed`].
+    pub fn log_feed_behind(
+        &self,
+        of: LogIdentity,
+        applied: FollowPosition,
+        known: Option<AcknowledgedPlace>,
+    ) -> Result<(LogFeed<'_>, FeedStart)> {
         let behind = if of == self.log_identity()? && applied.position != 0 {
-            self.continues_behind(applied)?
+            self.continues_behind(applied, known)?
         } else {
             None
         };
@@ -225,12 +252,19 @@ impl Session {
             is_first_look: true,
         };
         let stream = self.commit_stream_behind(from)?;
-        Ok((LogFeed { stream, progress, sent: VecDeque::new() }, start))
+        let acknowledged = (start == FeedStart::Continues)
+            .then_some(AcknowledgedPlace { entry: applied, position: from });
+        let sent = VecDeque::new();
+        Ok((LogFeed { stream, progress, sent, is_exact: true, acknowledged }, start))
     }
 
     /// The position behind which the log continues for a follower that has applied `applied`.
     /// `None`: it has forgotten what the follower lacks.
-    fn continues_behind(&self, applied: FollowPosition) -> Result<Option<u64>> {
+    fn continues_behind(
+        &self,
+        applied: FollowPosition,
+        known: Option<AcknowledgedPlace>,
+    ) -> Result<Option<u64>> {
         let fork = || {
             Err(Error::BadArgument {
                 detail: format!(
@@ -246,6 +280,13 @@ impl Session {
         }
         let shipped = self.member.shipped_position()?;
         let floor = self.member.log_floor_position()?;
+        if let Some(known) = known
+            && known.entry == applied
+            && floor <= known.position + 1
+        {
+            // The log may have forgotten the entry itself, which the slowest follower has.
+            return Ok(Some(known.position));
+        }
         if shipped == applied {
             // It is the last entry that any follower has acknowledged. What the log has forgotten
             // behind it are positions without entries, which were acknowledged, or what was lost.
@@ -373,8 +414,15 @@ impl LogFeed<'_> {
                 "entries are sent in their order"
             );
             self.sent.push_back(place);
+        } else {
+            self.is_exact = false;
         }
         Ok(FeedStep::More)
+    }
+
+    /// What the follower has acknowledged. `None`: it has not all records yet.
+    pub const fn acknowledged_place(&self) -> Option<AcknowledgedPlace> {
+        self.acknowledged
     }
 
     /// The position of the last entry that was sent, or of the end of the walk.
@@ -416,6 +464,9 @@ impl LogFeed<'_> {
         if let Some(place) = last {
             self.progress.session.member.set_shipped_position(place)?;
         }
+        let entry = last.or(self.acknowledged.map(|known| known.entry));
+        self.acknowledged =
+            entry.filter(|_| self.is_exact).map(|entry| AcknowledgedPlace { entry, position });
         Ok(())
     }
 }

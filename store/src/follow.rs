@@ -11,9 +11,10 @@
 //! A record is applied only if its version is higher than the present one, so what a killed
 //! follower has applied behind its position is applied again without an effect.
 
+mod promotion;
 mod change;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
@@ -27,6 +28,7 @@ use crate::follow::change::{ChangedRecord, Decoded, not_a_copy};
 use crate::index::schema::TagSchema;
 use crate::log::entry::StreamedChange;
 use crate::session::{Namespace, Schema, Session};
+use crate::tags::declare::PendingTagDeclaration;
 use crate::txn::Txn;
 
 /// What a promotion has changed.
@@ -47,6 +49,8 @@ pub struct Follower<'s> {
     state: FollowState,
     /// True once the source has told all of its namespaces on this connection.
     is_announced: bool,
+    /// Tags that were added to namespaces, whose records are indexed between messages.
+    indexing: VecDeque<PendingTagDeclaration>,
     _lock: AdvisoryLock,
 }
 
@@ -65,6 +69,10 @@ impl Drop for Follower<'_> {
 /// Records that a follower discards in one transaction. Each may have 64 tag values and the limit
 /// of a transaction is 4,096 records, index records included.
 const DISCARDED_AT_ONCE: usize = 32;
+
+/// Buckets whose records a follower indexes between two messages. It takes some milliseconds, a
+/// small part of the shortest lease.
+const INDEXED_AT_ONCE: u64 = 256;
 
 impl Session {
     /// Refuses a write of a namespace that belongs to another host.
@@ -176,7 +184,8 @@ impl Session {
         invariant!(!self.is_follower.get(), "two followers of one session hold the lock");
         self.is_follower.set(true);
         let (namespaces, is_announced) = (BTreeMap::new(), false);
-        Ok(Follower { session: self, namespaces, state, is_announced, _lock: lock })
+        let indexing = VecDeque::new();
+        Ok(Follower { session: self, namespaces, state, is_announced, indexing, _lock: lock })
     }
 
     /// Makes a region that follows another one a region of its own: its namespaces may be written,
@@ -197,54 +206,6 @@ impl Session {
         self.member.raise_log_incarnation()?;
         self.member.set_follow_state(None)?;
         Ok(Promotion { namespaces, position: following.applied.position })
-    }
-
-    /// Takes the follower's lock, checks that there is something to promote, and begins. The lock
-    /// ends with the promotion.
-    pub(crate) fn begin_promotion(
-        &self,
-        accepts_joining: bool,
-    ) -> Result<(AdvisoryLock, Following)> {
-        let refuse = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
-        let lock = self.member.lock_follower()?;
-        self.finish_switch()?;
-        let Some(following) = self.member.following()? else {
-            return refuse("the region follows no other one: there is nothing to promote");
-        };
-        match following.state {
-            FollowState::Full | FollowState::Promoting => {}
-            FollowState::Demoting => {
-                return refuse("the region is being demoted: it has no records to promote");
-            }
-            FollowState::Joining | FollowState::Extending if accepts_joining => {}
-            FollowState::Joining | FollowState::Extending => {
-                return refuse(
-                    "the region has not yet received all records: let `nearstate region follow` \
-                     complete, or promote what is there with --incomplete",
-                );
-            }
-        }
-        self.member.set_follow_state(Some(FollowState::Promoting))?;
-        Ok((lock, following))
-    }
-
-    /// Later versions of all followed namespaces are of one generation, above the other region's.
-    pub(crate) fn raise_generations(&self) -> Result<()> {
-        let followed = self.followed_namespaces()?;
-        let mut highest = 0;
-        for (_, namespace) in &followed {
-            highest = highest.max(self.member.highest_stamp(self.table(*namespace)?)?);
-            let mut buckets = self.buckets(*namespace)?;
-            while self.walk_stored(*namespace, &mut buckets, 64, |view| {
-                highest = highest.max(view.version());
-                Ok(())
-            })? {}
-        }
-        let mut raised = 0; // A name may be removed and created again.
-        for (_, namespace) in &followed {
-            raised = self.member.raise_generation(self.table(*namespace)?, highest)?;
-        }
-        self.member.note_stamp(raised)
     }
 
     /// The followed namespaces with such flags may be written from here on. Returns their number.
@@ -304,6 +265,7 @@ impl Follower<'_> {
         session.member.begin_following(source)?;
         self.state = FollowState::Joining;
         self.namespaces.clear();
+        self.indexing.clear();
         for (_, namespace) in session.followed_namespaces()? {
             self.discard(namespace)?;
         }
@@ -372,6 +334,7 @@ impl Follower<'_> {
     /// A connection begins: the source tells its namespaces again.
     pub fn begin_connection(&mut self) {
         self.namespaces.clear();
+        self.indexing.clear();
         self.is_announced = false;
     }
 
@@ -433,10 +396,27 @@ impl Follower<'_> {
         }
         let tags = followed.tags.clone();
         if self.state == FollowState::Full && !tags.is_empty() {
-            session.add_tags(namespace, &tags)?;
+            self.indexing.retain(|pending| pending.namespace() != namespace);
+            self.indexing.extend(session.announce_tags(namespace, &tags)?);
         }
         self.namespaces.insert(followed.number, Followed { namespace, tags });
         Ok(())
+    }
+
+    /// Indexes some records of a namespace to which tags were added, so that the follower answers
+    /// its source meanwhile. True if some are left: then it is to be called again, also between
+    /// entries, which keep the tags up to date. What a follower has left when it ends, the next one
+    /// or a promotion completes.
+    ///
+    /// # Errors
+    /// As [`Session::add_tags`].
+    pub fn index_some(&mut self) -> Result<bool> {
+        if let Some(pending) = self.indexing.front_mut()
+            && !self.session.continue_tag_declaration(pending, INDEXED_AT_ONCE)?
+        {
+            self.indexing.pop_front();
+        }
+        Ok(!self.indexing.is_empty())
     }
 
     /// The source has removed a namespace. So does the follower.
@@ -445,6 +425,7 @@ impl Follower<'_> {
     /// `Stalled`, `Full`, `Damaged`.
     pub fn remove_namespace(&mut self, number: u32) -> Result<()> {
         let Some(followed) = self.namespaces.remove(&number) else { return Ok(()) };
+        self.indexing.retain(|pending| pending.namespace() != followed.namespace);
         self.discard(followed.namespace)?;
         self.session.remove_namespace(followed.namespace).map(drop)
     }

@@ -27,11 +27,11 @@
 pub mod repair;
 pub mod check;
 mod defragmentation;
-mod tags;
-mod removal;
 mod takeover;
 mod policy;
 mod follow;
+mod tags;
+mod removal;
 mod feed;
 mod watch;
 mod counter;
@@ -50,7 +50,8 @@ pub mod glob;
 pub use check::{CheckReport, check, check_with};
 pub use defragmentation::Defragmentation;
 pub use feed::{
-    FeedItem, FeedSink, FeedStart, FeedStep, FollowedNamespace, FollowedRecord, LogFeed,
+    AcknowledgedPlace, FeedItem, FeedSink, FeedStart, FeedStep, FollowedNamespace, FollowedRecord,
+    LogFeed,
 };
 pub use follow::{Follower, Promotion};
 pub use index::schema::{Tag, TagSchema, TagState};

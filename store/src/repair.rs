@@ -101,14 +101,7 @@ impl Session {
         let key = schema_key(namespace.index);
         self.transact(|txn| txn.set.borrow_mut().put_internal(&key, &tags.encode()))?;
         self.raise_to(namespace.index, &tags)?;
-        let schema = |tag: crate::index::schema::Tag| TagSchema {
-            name: tag.name,
-            is_unique: tag.is_unique,
-            is_ordered: tag.is_ordered,
-            is_counted: tag.is_counted,
-            is_required: tag.is_required,
-        };
-        Ok(kept.into_iter().map(schema).collect())
+        Ok(kept.into_iter().map(TagSchema::from).collect())
     }
 
     fn remove_entries(&self, orphaned: &[u32]) -> Result<()> {

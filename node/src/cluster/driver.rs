@@ -149,7 +149,7 @@ impl ClusterDriver {
         let mut copies = BTreeMap::new();
         for copy in &config.copies {
             let thread = open(&config, copy, &inbox)?;
-            thread.shared.copy.listen_with(listener);
+            thread.shared.copy.listen_with(listener)?;
             copies.insert(copy.partition, (thread, copy.port));
         }
         listener.complete();
@@ -238,7 +238,7 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
         host: own,
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
         namespaces: config.namespaces.preceded_by(ReplicationPolicy::Async, FIRST_NAMESPACE)?,
-        members_max: config.hosts.len(),
+        members: config.hosts.values().map(|host| host.name.clone()).collect(),
         tls: config.tls.clone(),
         on_event: config.on_peer_event,
         inputs: Arc::new(move |input| inputs.connection(partition, input)),

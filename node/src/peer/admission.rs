@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use nearstate_model::{Error, Result};
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{Connection, ServerConnection};
 use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
-use super::limits::{HELLO_MAX, LOOK_INTERVAL};
+use super::limits::{HELLO_MAX, LOOK_INTERVAL, MEMBER_LOOK_INTERVAL};
 use super::served::{Listed, PeerRouter, PeerShared, Served, Ungreeted};
 use super::shipper::{FollowerOutput, ServedMember, Shipment};
 use super::stopwatch::Stopwatch;
@@ -42,7 +42,7 @@ pub(super) fn serve(
     };
     let stream = PeerStream::new(socket, tls)?;
     let router = Arc::clone(router);
-    router.ungreeted.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    router.ungreeted.fetch_add(1, Ordering::AcqRel);
     let run = move || {
         let mut connection = SourceConnection {
             router: &router,
@@ -95,13 +95,17 @@ impl SourceConnection<'_> {
     }
 
     fn run(&mut self) -> Refused<()> {
-        let hello = {
+        let (hello, shared) = {
             let _counted = Ungreeted(self.router);
-            self.hello()?
-        };
-        let shared = match self.router.find(hello.place) {
-            Ok(shared) => shared,
-            Err((reason, text)) => return self.refuse(reason, &text),
+            let hello = self.hello()?;
+            let shared = match self.router.find(hello.place) {
+                Ok(shared) => shared,
+                Err((reason, text)) => return self.refuse(reason, &text),
+            };
+            if let Err((reason, text)) = self.admit(&shared, &hello.name) {
+                return self.refuse(reason, &text);
+            }
+            (hello, shared)
         };
         let session = match shared.region.session() {
             Ok(session) => session,
@@ -121,19 +125,56 @@ impl SourceConnection<'_> {
             }),
             tail: AtomicU64::new(0),
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
+            answers: AtomicU64::new(0),
+            is_replaced: AtomicBool::new(false),
         });
-        {
-            let mut followers = shared.followers();
-            if followers.len() >= shared.config.followers_max {
-                drop(followers);
-                let reason = RefusalReason::Busy;
-                return self.refuse(reason, reason.remedy());
-            }
-            followers.push(Arc::clone(&served));
+        if !shared.list(&served) {
+            let reason = RefusalReason::Busy;
+            return self.refuse(reason, reason.remedy());
         }
         shared.has_returned(&hello.name);
         let _listed = Listed(&shared, Arc::clone(&served));
         self.serve_follower(&shared, (&session, beginning), &hello, &served);
+        Ok(())
+    }
+
+    /// A member is a host of the cluster, as its certificate says if it has one, and has one
+    /// connection: a repeated hello does not end the one on which it answers.
+    fn admit(
+        &self,
+        shared: &PeerShared,
+        name: &str,
+    ) -> std::result::Result<(), (RefusalReason, String)> {
+        let Some(group) = &shared.group else { return Ok(()) };
+        if !shared.config.members.contains(name) {
+            let text = format!("host {name:?} is none of the cluster's file");
+            return Err((RefusalReason::Cluster, text));
+        }
+        if let Some(names) = self.link.stream.certificate_names()
+            && !names.iter().any(|known| known.eq_ignore_ascii_case(name))
+        {
+            let text = format!("the certificate of host {name:?} has other names: {names:?}");
+            return Err((RefusalReason::Cluster, text));
+        }
+        let begin = Stopwatch::start();
+        let silence_max = (group.lease / 2).min(HELLO_MAX / 2);
+        let mut answers = None;
+        while let Some(earlier) = shared.connection_of(name) {
+            let waited = begin.elapsed();
+            if waited >= silence_max {
+                earlier.is_replaced.store(true, Ordering::Relaxed);
+                break;
+            }
+            // What was sent on a connection that has ended was read by then.
+            if waited >= 2 * MEMBER_LOOK_INTERVAL {
+                let present = earlier.answers.load(Ordering::Relaxed);
+                if *answers.get_or_insert(present) != present {
+                    let text = format!("host {name:?} is connected already, and answers there");
+                    return Err((RefusalReason::Busy, text));
+                }
+            }
+            std::thread::park_timeout(MEMBER_LOOK_INTERVAL);
+        }
         Ok(())
     }
 
@@ -177,7 +218,11 @@ impl SourceConnection<'_> {
             Some(catch_up) => shipment.catch_up(catch_up, hello.applied.position),
             None => Ok(()),
         };
-        if let Err(error) = caught_up.and_then(|()| shipment.ship(session, &mut beginning.feed)) {
+        let shipped = caught_up.and_then(|()| shipment.ship(session, &mut beginning.feed));
+        if let Some(place) = beginning.feed.acknowledged_place() {
+            shared.remember(name, beginning.own, place);
+        }
+        if let Err(error) = shipped {
             let reason = error.to_string();
             shared.emit(&PeerEvent::Left { name, reason: &reason });
             let host = name.clone();
@@ -253,7 +298,8 @@ fn begin<'s>(
             return Ok(Beginning { feed, start: Start::Switch, catch_up, own, heap_bytes });
         }
     }
-    let (feed, start) = match session.log_feed(hello.of, hello.applied) {
+    let known = shared.remembered(&hello.name, own);
+    let (feed, start) = match session.log_feed_behind(hello.of, hello.applied, known) {
         Ok(begun) => begun,
         Err(error @ Error::BadArgument { .. }) => {
             return Err((RefusalReason::Fork, error.to_string()));

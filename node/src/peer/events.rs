@@ -1,5 +1,6 @@
 //! How a source serves followers, and what it reports.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use nearstate_store::NamespaceRules;
@@ -107,6 +108,8 @@ pub(crate) struct SourceConfig {
     pub(crate) namespaces: NamespaceRules,
     pub(crate) keeps: bool,
     pub(crate) followers_max: usize,
+    /// In a cluster, the hosts that may follow.
+    pub(crate) members: BTreeSet<String>,
     pub(crate) name: String,
     pub(crate) on_event: fn(&PeerEvent<'_>),
 }

@@ -396,6 +396,7 @@ impl FollowerConnection<'_> {
                 while has_received && !(config.is_over)() {
                     self.heard = Stopwatch::start();
                     self.apply_received(config, follower)?;
+                    follower.index_some()?;
                     // Sends the acknowledgement.
                     has_received = self.link.exchange(&mut self.received)?;
                     self.tell(config);
@@ -406,7 +407,9 @@ impl FollowerConnection<'_> {
                     return Err(Ended::Retry(reason));
                 }
                 self.answer_late()?;
-                self.link.wait(self.pace.look)?;
+                // Messages are answered while the records of a namespace are indexed.
+                let is_indexing = follower.index_some()?;
+                self.link.wait(if is_indexing { Duration::ZERO } else { self.pace.look })?;
             }
             self.check_view()?;
             self.tell(config);

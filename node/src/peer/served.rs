@@ -1,10 +1,11 @@
 //! What the threads of a source share: its followers, and for which region and group they are.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nearstate_store::{Region, Session};
+use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session};
 use nearstate_wire::{PartitionPlace, RefusalReason};
 
 use super::declared::DeclaredNamespaces;
@@ -25,6 +26,8 @@ pub(crate) struct PeerShared {
     followers: Mutex<Vec<Arc<Served>>>,
     /// Followers that have left, for a log that keeps entries: name, last position, and when.
     left: Mutex<Vec<(String, u64, Stopwatch)>>,
+    /// What each member has acknowledged of which log when its last connection ended.
+    places: Mutex<BTreeMap<String, (LogIdentity, AcknowledgedPlace)>>,
     /// The namespaces that are logged, and the session that adds others.
     pub(crate) declared: Mutex<(Session, DeclaredNamespaces)>,
 }
@@ -52,6 +55,10 @@ pub(crate) struct Served {
     pub(super) acknowledged: AtomicU64,
     pub(super) tail: AtomicU64,
     pub(super) acknowledged_ms: AtomicU64,
+    /// The number of its acknowledgements.
+    pub(super) answers: AtomicU64,
+    /// Its host has connected again: this connection ends.
+    pub(super) is_replaced: AtomicBool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +79,7 @@ impl PeerShared {
             is_over: AtomicBool::new(false),
             followers: Mutex::new(Vec::new()),
             left: Mutex::new(Vec::new()),
+            places: Mutex::new(BTreeMap::new()),
             declared: Mutex::new((session, DeclaredNamespaces::default())),
         }
     }
@@ -105,6 +113,39 @@ impl PeerShared {
     pub(crate) fn declare(&self) -> nearstate_model::Result<()> {
         let (session, declared) = &mut *self.declared();
         declared.update(session, &self.config)
+    }
+
+    /// The connection of a host, if it has one that is not being replaced.
+    pub(super) fn connection_of(&self, name: &str) -> Option<Arc<Served>> {
+        let followers = self.followers();
+        let is_it =
+            |one: &&Arc<Served>| one.name == name && !one.is_replaced.load(Ordering::Relaxed);
+        followers.iter().find(is_it).map(Arc::clone)
+    }
+
+    /// Lists a follower. False if that would be one too many, or the second one of a member.
+    pub(super) fn list(&self, served: &Arc<Served>) -> bool {
+        let mut followers = self.followers();
+        let present = || followers.iter().filter(|one| !one.is_replaced.load(Ordering::Relaxed));
+        let is_second = self.group.is_some() && present().any(|one| one.name == served.name);
+        if is_second || present().count() >= self.config.followers_max {
+            return false;
+        }
+        followers.push(Arc::clone(served));
+        true
+    }
+
+    /// A member's connection has ended: the next one continues where it has acknowledged the log.
+    pub(super) fn remember(&self, name: &str, log: LogIdentity, place: AcknowledgedPlace) {
+        if self.group.is_some() {
+            locked(&self.places).insert(name.to_owned(), (log, place));
+        }
+    }
+
+    /// What a member has acknowledged of a log.
+    pub(super) fn remembered(&self, name: &str, log: LogIdentity) -> Option<AcknowledgedPlace> {
+        let places = locked(&self.places);
+        places.get(name).filter(|(of, _)| *of == log).map(|(_, place)| *place)
     }
 
     /// A follower has come back.
@@ -149,12 +190,12 @@ pub(crate) struct PeerRouter {
     pub(crate) is_over: AtomicBool,
     /// All regions are served. Until then a hello for another one comes too early.
     pub(crate) is_complete: AtomicBool,
-    /// Connections that have not said hello.
+    /// Connections whose hello was not admitted yet.
     pub(crate) ungreeted: AtomicUsize,
     pub(crate) served: Mutex<Vec<Arc<PeerShared>>>,
 }
 
-/// Counts a connection until it has said hello, or has ended.
+/// Counts a connection until its hello is admitted, or it has ended.
 pub(super) struct Ungreeted<'s>(pub(super) &'s PeerRouter);
 
 impl Drop for Ungreeted<'_> {

@@ -150,8 +150,11 @@ impl Shipment<'_> {
         Ok(())
     }
 
-    /// Ends the connection if the host is in another view than it.
+    /// Ends the connection if the host is in another view than it, or another one replaces it.
     fn check_view(&mut self) -> Shipped<()> {
+        if self.served.is_replaced.load(Ordering::Relaxed) {
+            return Err("its host has connected again".into());
+        }
         match self.member {
             Some(member) if member.group.served_view() != member.view => {
                 let text = format!("this host serves view {} now", member.group.served_view());
@@ -236,6 +239,7 @@ impl Shipment<'_> {
             None => feed.acknowledged(position)?,
             Some(_) => feed.note_acknowledged(position)?,
         }
+        self.served.answers.fetch_add(1, Ordering::Relaxed);
         self.served.acknowledged.fetch_max(position, Ordering::Relaxed);
         self.served.tail.store(session.log_tail_position()?, Ordering::Relaxed);
         self.served.acknowledged_ms.store(now_ms_coarse(), Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! The side that sends its log: adds namespaces to the log, and accepts followers.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nearstate_model::{Error, Result};
@@ -29,6 +30,9 @@ pub struct PeerListener {
     router: Arc<PeerRouter>,
     addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
+    /// One for each region: a stopped process that holds a record of a new namespace keeps no
+    /// other region waiting.
+    declaring: Mutex<Vec<JoinHandle<()>>>,
 }
 
 fn system(what: &str, error: &io::Error) -> Error {
@@ -70,7 +74,8 @@ impl PeerListener {
             .name("ns-peers".to_owned())
             .spawn(move || accept_until_over(&accepting, &listeners))
             .map_err(|error| system("cannot start a thread", &error))?;
-        Ok(Self { router, addresses, thread: Some(thread) })
+        let declaring = Mutex::default();
+        Ok(Self { router, addresses, thread: Some(thread), declaring })
     }
 
     /// The addresses that it listens on.
@@ -78,9 +83,20 @@ impl PeerListener {
         &self.addresses
     }
 
-    /// Connections may be for this region from now on.
-    pub(crate) fn add(&self, shared: &Arc<PeerShared>) {
+    /// Connections may be for this region from now on, and its new namespaces are logged while it
+    /// is served.
+    ///
+    /// # Errors
+    /// `System`: no thread.
+    pub(crate) fn add(&self, shared: &Arc<PeerShared>) -> Result<()> {
+        let declared = Arc::clone(shared);
+        let thread = std::thread::Builder::new()
+            .name("ns-declare".to_owned())
+            .spawn(move || declare_until_over(&declared))
+            .map_err(|error| system("cannot start a thread", &error))?;
+        self.declaring.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         self.router.served().push(Arc::clone(shared));
+        Ok(())
     }
 
     /// All regions were added. A connection for another one is refused for good from now on.
@@ -95,7 +111,9 @@ impl Drop for PeerListener {
         for shared in self.router.served().drain(..) {
             shared.is_over.store(true, Ordering::Release);
         }
-        if let Some(thread) = self.thread.take() {
+        let declaring = self.declaring.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in self.thread.take().into_iter().chain(declaring.drain(..)) {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -111,13 +129,14 @@ impl PeerServer {
         let PeerConfig { listen, tls, namespaces, keeps, followers_max, name, on_event } = config;
         let all = namespaces.into_iter().map(|pattern| (ReplicationPolicy::Async, pattern));
         let namespaces = NamespaceRules::new(all)?;
-        let source = SourceConfig { namespaces, keeps, followers_max, name, on_event };
+        let members = BTreeSet::new();
+        let source = SourceConfig { namespaces, keeps, followers_max, members, name, on_event };
         let shared = Arc::new(PeerShared::new(source, region, region.session()?, None));
         let router = PeerRouter::new(tls, on_event);
-        router.served().push(Arc::clone(&shared));
-        router.is_complete.store(true, Ordering::Release);
-        let listener = PeerListener::start_with(&listen, router)?;
         shared.declare()?;
+        let listener = PeerListener::start_with(&listen, router)?;
+        listener.add(&shared)?;
+        listener.complete();
         Ok(Self { shared, listener })
     }
 
@@ -162,16 +181,22 @@ fn accept_until_over(router: &Arc<PeerRouter>, listeners: &[TcpListener]) {
                 }
             }
         }
-        let served: Vec<Arc<PeerShared>> = router.served().clone();
-        for shared in served.iter().filter(|shared| shared.is_serving()) {
-            // A failure is one of the region, which the followers' threads report.
-            let _ = shared.declare();
-        }
         threads.retain(|thread| !thread.is_finished());
         wait_for_connections(listeners);
     }
     for thread in threads {
         let _ = thread.join();
+    }
+}
+
+/// Adds the namespaces of a region that is served to its log, also those that are created later.
+fn declare_until_over(shared: &PeerShared) {
+    while !shared.is_over() {
+        if shared.is_serving() {
+            // A failure is one of the region, which the followers' threads report.
+            let _ = shared.declare();
+        }
+        std::thread::park_timeout(LOOK_INTERVAL);
     }
 }
 
@@ -182,5 +207,46 @@ fn wait_for_connections(listeners: &[TcpListener]) {
     let timeout = Timespec::try_from(LOOK_INTERVAL).ok();
     if poll(&mut polled, timeout.as_ref()).is_err() {
         std::thread::park_timeout(LOOK_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use nearstate_store::CreateOptions;
+
+    #[test]
+    fn a_namespace_that_cannot_be_logged_keeps_no_connection_waiting() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&folder.path().join("region"), &options).unwrap();
+        let source = SourceConfig {
+            namespaces: NamespaceRules::default(),
+            keeps: true,
+            followers_max: 1,
+            members: BTreeSet::new(),
+            name: "a".to_owned(),
+            on_event: |_| (),
+        };
+        let session = region.session().unwrap();
+        let shared = Arc::new(PeerShared::new(source, &region, session, None));
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = PeerListener::start(&[any], None, |_| ()).unwrap();
+        // As while a stopped process holds a record.
+        let held = shared.declared();
+        listener.add(&shared).unwrap();
+        listener.complete();
+        for address in listener.addresses().repeat(3) {
+            let mut socket = TcpStream::connect(address).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            socket.write_all(&[0; 64]).unwrap();
+            let mut reply = [0; 1];
+            socket.read_exact(&mut reply).unwrap();
+        }
+        drop(held);
     }
 }

@@ -12,6 +12,7 @@ use tokio_rustls::rustls::Connection;
 
 use super::limits::UNACKNOWLEDGED_MAX;
 use super::stopwatch::Stopwatch;
+use crate::tls::certificate_names;
 
 /// Bytes that one read takes.
 const READ_BYTES: usize = 256 << 10;
@@ -64,6 +65,12 @@ impl PeerStream {
             self.out = Vec::new();
         }
         &mut self.out
+    }
+
+    /// The names in the other side's certificate; `None` without TLS, or if it has shown none.
+    pub(crate) fn certificate_names(&self) -> Option<Vec<String>> {
+        let shown = self.tls.as_ref()?.peer_certificates()?;
+        shown.first().map(certificate_names)
     }
 
     /// Bytes that were not handed to the kernel, or to TLS.

@@ -7,6 +7,8 @@
     reason = "a test fails by panicking, and clients are threads"
 )]
 
+mod cluster_driver;
 mod fixture;
+mod hostile_peers;
 mod partition;
 mod sockets;

@@ -1,7 +1,7 @@
 //! The copies of a partition on three hosts, over loopback, with a driver that is scripted: counted
 //! acknowledgements, a frozen copy, promotion, catching up, demotion, and restarts in between.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,42 +12,77 @@ use nearstate_node::{
     FollowTarget, Freeze, Partition, PartitionInput, PartitionOptions, PeerEvent, PeerListener,
 };
 use nearstate_store::{
-    CreateOptions, FollowPosition, FollowState, LogIdentity, Namespace, NamespaceRules,
-    ReceiptState, Region, ReplicationPolicy, Schema, Session, lease_clock,
+    CreateOptions, FollowPosition, FollowState, LogIdentity, Metadata, Namespace, NamespaceRules,
+    ReceiptState, Region, ReplicationPolicy, Schema, Session, StreamItem, TagSchema, Txn,
+    lease_clock,
 };
 
-const CLUSTER: [u8; 16] = *b"0123456789abcdef";
+pub(crate) const CLUSTER: [u8; 16] = *b"0123456789abcdef";
 /// A bound for what takes milliseconds.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The hosts that have got all records, in the order in which they did.
 static JOINS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// The addresses whose connections were refused or have ended, with the reasons.
+static REFUSED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
 fn on_event(event: &PeerEvent<'_>) {
-    if let PeerEvent::Connected { name, joins: true, .. } = event {
-        JOINS.lock().unwrap_or_else(PoisonError::into_inner).push((*name).to_owned());
+    match event {
+        PeerEvent::Connected { name, joins: true, .. } => {
+            JOINS.lock().unwrap_or_else(PoisonError::into_inner).push((*name).to_owned());
+        }
+        PeerEvent::Refused { address, reason } => refused(&address.to_string(), reason),
+        PeerEvent::Left { name, reason } => refused(name, reason),
+        PeerEvent::Connected { .. } | PeerEvent::Joined { .. } | PeerEvent::NotLogged { .. } => {}
     }
 }
 
-fn joins(host: &TestHost) -> usize {
+/// The connection from an address was refused, or that of a host has ended.
+pub(crate) fn refused(of: &str, reason: &str) {
+    let refused = (of.to_owned(), reason.to_owned());
+    REFUSED.lock().unwrap_or_else(PoisonError::into_inner).push(refused);
+}
+
+/// Why the connection from an address was refused, or that of a host has ended, once it has.
+pub(crate) fn refusal(of: &str) -> String {
+    let end = lease_clock() + WAIT_MAX;
+    loop {
+        let refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, reason)) = refused.iter().rev().find(|(from, _)| from == of) {
+            return reason.clone();
+        }
+        drop(refused);
+        assert!(lease_clock() < end, "{of} is not refused");
+        std::thread::yield_now();
+    }
+}
+
+/// The hosts of the cluster that a host belongs to: its name ends in another letter.
+fn hosts_like(name: &str) -> BTreeSet<String> {
+    let (test, _) = name.rsplit_once('-').unwrap_or((name, ""));
+    ["a", "b", "c", "d"].map(|letter| format!("{test}-{letter}")).into()
+}
+
+pub(crate) fn joins(host: &TestHost) -> usize {
     let joins = JOINS.lock().unwrap_or_else(PoisonError::into_inner);
     joins.iter().filter(|name| **name == host.name).count()
 }
 
 /// The node of a host. It can end and start again with its region.
-struct TestHost {
-    name: String,
-    region: Region,
-    partition: Partition,
-    listener: PeerListener,
-    inputs: Receiver<PartitionInput>,
+pub(crate) struct TestHost {
+    pub(crate) name: String,
+    pub(crate) region: Region,
+    pub(crate) partition: Partition,
+    pub(crate) listener: PeerListener,
+    pub(crate) inputs: Receiver<PartitionInput>,
     /// The last acknowledgement of each member.
-    acknowledged: BTreeMap<String, u64>,
+    pub(crate) acknowledged: BTreeMap<String, u64>,
     _folder: Arc<tempfile::TempDir>,
 }
 
 impl TestHost {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = Arc::new(tempfile::tempdir_in("/dev/shm").unwrap());
         let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
         let region = Region::create(&folder.path().join("region"), &options).unwrap();
@@ -62,7 +97,7 @@ impl TestHost {
             host: name.to_owned(),
             lease: Duration::from_millis(400),
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
-            members_max: 4,
+            members: hosts_like(name),
             tls: None,
             on_event,
             // A driver that has ended hears nothing.
@@ -71,7 +106,7 @@ impl TestHost {
         let partition = Partition::open(config, &region).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = PeerListener::start(&[address], None, on_event).unwrap();
-        partition.listen_with(&listener);
+        partition.listen_with(&listener).unwrap();
         let (name, acknowledged) = (name.to_owned(), BTreeMap::new());
         Self { name, region, partition, listener, inputs, acknowledged, _folder: folder }
     }
@@ -83,22 +118,22 @@ impl TestHost {
         Self::start(&name, region, folder)
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.listener.addresses()[0].to_string()
     }
 
-    fn session(&self) -> Session {
+    pub(crate) fn session(&self) -> Session {
         self.region.session().unwrap()
     }
 
-    fn own(&mut self, view: u64, seal: Option<(LogIdentity, FollowPosition)>) {
+    pub(crate) fn own(&mut self, view: u64, seal: Option<(LogIdentity, FollowPosition)>) {
         self.partition.promote(view, seal).unwrap();
         self.acknowledged.clear();
         self.partition.serve(view).unwrap();
         self.partition.set_fenced(false).unwrap();
     }
 
-    fn follow(&self, view: u64, owner: &Self, discards: bool) {
+    pub(crate) fn follow(&self, view: u64, owner: &Self, discards: bool) {
         let address = &owner.address();
         let clients = Some("clients:6379");
         self.partition.follow(&FollowTarget { view, address, clients, discards }).unwrap();
@@ -106,7 +141,7 @@ impl TestHost {
 
     /// The rules of the driver: a stamp is answered at once, and the highest position that a member
     /// has acknowledged is replicated.
-    fn take_inputs(&mut self, view: u64) {
+    pub(crate) fn take_inputs(&mut self, view: u64) {
         let wait = Duration::from_millis(1);
         while let Ok(input) = self.inputs.recv_timeout(wait) {
             match input {
@@ -132,7 +167,7 @@ impl TestHost {
         }
     }
 
-    fn frozen(&self, view: u64) -> (LogIdentity, FollowPosition) {
+    pub(crate) fn frozen(&self, view: u64) -> (LogIdentity, FollowPosition) {
         match self.partition.freeze(view).unwrap() {
             Freeze::Frozen { log, place, .. } => (log, place),
             Freeze::NotFull => panic!("{} is not full", self.name),
@@ -141,7 +176,11 @@ impl TestHost {
 }
 
 /// Lets the drivers work until something is true.
-fn until(view: u64, hosts: &mut [&mut TestHost], is_true: impl Fn(&[&mut TestHost]) -> bool) {
+pub(crate) fn until(
+    view: u64,
+    hosts: &mut [&mut TestHost],
+    is_true: impl Fn(&[&mut TestHost]) -> bool,
+) {
     let end = lease_clock() + WAIT_MAX;
     while !is_true(hosts) {
         assert!(lease_clock() < end, "it does not become true");
@@ -152,7 +191,7 @@ fn until(view: u64, hosts: &mut [&mut TestHost], is_true: impl Fn(&[&mut TestHos
 }
 
 /// A member has everything of the owner.
-fn has_all(owner: &TestHost, member: &TestHost) -> bool {
+pub(crate) fn has_all(owner: &TestHost, member: &TestHost) -> bool {
     let (ours, theirs) = (owner.partition.state().unwrap(), member.partition.state().unwrap());
     let is_full = theirs.following.is_some_and(|following| {
         following.state == FollowState::Full && following.source == ours.own
@@ -164,7 +203,7 @@ fn ue(session: &Session) -> Namespace {
     session.namespace("ue", &Schema::default()).unwrap()
 }
 
-fn contents(session: &Session) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
+pub(crate) fn contents(session: &Session) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut scan = session.scan(ue(session)).unwrap();
     while let Some(view) = scan.next().unwrap() {
@@ -173,7 +212,7 @@ fn contents(session: &Session) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
     all
 }
 
-fn put(session: &Session, numbers: std::ops::Range<u64>) {
+pub(crate) fn put(session: &Session, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let key = (number % 100).to_le_bytes();
         session.put(ue(session), &key, &number.to_le_bytes().repeat(20)).unwrap();
@@ -181,7 +220,7 @@ fn put(session: &Session, numbers: std::ops::Range<u64>) {
 }
 
 /// Three hosts, of which the first is the owner in view 1, and the others have everything.
-fn group(test: &str) -> [TestHost; 3] {
+pub(crate) fn group(test: &str) -> [TestHost; 3] {
     let [mut owner, mut one, mut other] =
         ["a", "b", "c"].map(|name| TestHost::new(&format!("{test}-{name}")));
     put(&owner.session(), 0..150);
@@ -197,7 +236,7 @@ fn group(test: &str) -> [TestHost; 3] {
 }
 
 /// What the owner has committed so far is replicated.
-fn replicate(view: u64, owner: &mut TestHost, members: &mut [&mut TestHost]) {
+pub(crate) fn replicate(view: u64, owner: &mut TestHost, members: &mut [&mut TestHost]) {
     let session = owner.session();
     let receipt = session.receipt_of_all().unwrap();
     let mut hosts: Vec<&mut TestHost> = vec![owner];
@@ -242,6 +281,7 @@ fn a_member_becomes_the_owner_and_the_others_continue_with_its_log() {
         waiting.join().unwrap().unwrap()
     });
     assert_eq!(woken, ReceiptState::Lost);
+    old.take_inputs(1);
     old.follow(2, &heir, false);
     let refused = writer.put(ue(&writer), b"k", b"v").unwrap_err();
     assert!(matches!(&refused, Error::NotOwner { address: Some(at), .. } if at == "clients:6379"));
@@ -348,7 +388,7 @@ fn a_member_that_connects_before_the_owner_serves_its_regions_connects_again() {
             panic!("it has given up: {reason}");
         }
     }
-    owner.partition.listen_with(&early);
+    owner.partition.listen_with(&early).unwrap();
     until(1, &mut [&mut owner, &mut member], |hosts| {
         let [owner, member] = hosts else { return false };
         has_all(owner, member)
@@ -467,4 +507,63 @@ fn a_copy_that_could_not_follow_tries_again() {
             }
         }
     }
+}
+
+/// The owner's log has lost what is at a position.
+fn is_forgotten(owner: &TestHost, position: u64) -> bool {
+    let session = owner.session();
+    let mut stream = session.commit_stream_behind(position - 1).unwrap();
+    matches!(stream.next().unwrap(), Some(StreamItem::Lost { .. }))
+}
+
+#[test]
+fn the_slowest_member_continues_with_the_log_after_a_short_interruption() {
+    let [mut owner, mut fast, mut slow] = group("slowest");
+    slow.partition.stop_following();
+    put(&owner.session(), 150..180);
+    replicate(1, &mut owner, &mut [&mut fast]);
+    // What all members have is forgotten: the entry that the slow one has applied last, too.
+    let reached = slow.partition.state().unwrap().following.unwrap().reached;
+    owner.partition.raise_floor(reached);
+    put(&owner.session(), 180..181);
+    replicate(1, &mut owner, &mut [&mut fast]);
+    until(1, &mut [&mut owner, &mut fast], |hosts| is_forgotten(hosts[0], reached));
+    let joined = [joins(&fast), joins(&slow)];
+    slow.follow(1, &owner, false);
+    until(1, &mut [&mut owner, &mut fast, &mut slow], |hosts| has_all(hosts[0], hosts[2]));
+    assert_eq!([joins(&fast), joins(&slow)], joined, "it got entries, and no walk");
+    // What the log has forgotten since is missing: it joins.
+    slow.partition.stop_following();
+    put(&owner.session(), 200..230);
+    replicate(1, &mut owner, &mut [&mut fast]);
+    let behind = slow.partition.state().unwrap().following.unwrap().reached;
+    owner.partition.raise_floor(behind + 5);
+    until(1, &mut [&mut owner, &mut fast], |hosts| is_forgotten(hosts[0], behind + 5));
+    slow.follow(1, &owner, false);
+    until(1, &mut [&mut owner, &mut fast, &mut slow], |hosts| has_all(hosts[0], hosts[2]));
+    assert_eq!([joins(&fast), joins(&slow)], [joined[0], joined[1] + 1]);
+}
+
+#[test]
+fn tags_that_are_added_late_are_indexed_on_members() {
+    let [mut owner, mut heir, mut late] = group("tags");
+    let session = owner.session();
+    for number in 0..4_000_u64 {
+        let metadata = Metadata { tags: &[("cell", b"5")], expires_ms: 0 };
+        let put = |txn: &Txn<'_>| {
+            txn.put_with_metadata(ue(&session), &number.to_le_bytes(), b"v", metadata)
+        };
+        session.transact(put).unwrap();
+    }
+    replicate(1, &mut owner, &mut [&mut heir, &mut late]);
+    let cell = TagSchema { name: "cell".to_owned(), is_counted: true, ..TagSchema::default() };
+    session.add_tags(ue(&session), &[cell]).unwrap();
+    until(1, &mut [&mut owner, &mut heir, &mut late], |hosts| {
+        hosts[1..].iter().all(|host| count_in_cell(&host.session()) == Some(4_000))
+    });
+}
+
+/// The records with a tag; `None` while they are being indexed.
+fn count_in_cell(session: &Session) -> Option<u64> {
+    session.count_tagged(ue(session), "cell", b"5").ok()
 }

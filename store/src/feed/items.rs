@@ -3,7 +3,7 @@
 use nearstate_model::Result;
 
 use super::{FeedItem, FeedSink, FollowedNamespace, FollowedRecord};
-use crate::index::schema::{Tag, TagSchema, TagState};
+use crate::index::schema::{TagSchema, TagState};
 use crate::log::entry::{StreamedChange, StreamedRecord};
 use crate::session::{Namespace, Session};
 
@@ -19,16 +19,9 @@ pub(super) fn announce_one(
 ) -> Result<()> {
     let (number, kind) = (namespace.number(), namespace.kind());
     let stamp = session.highest_stamp(namespace)?;
-    let schema_of = |tag: Tag| TagSchema {
-        name: tag.name,
-        is_unique: tag.is_unique,
-        is_ordered: tag.is_ordered,
-        is_counted: tag.is_counted,
-        is_required: tag.is_required,
-    };
     let tags = session.tags(namespace)?.into_iter();
     // Of others, some records may have no index entry yet, and be refused.
-    let tags = tags.filter(|tag| tag.state == TagState::Ready).map(schema_of).collect();
+    let tags = tags.filter(|tag| tag.state == TagState::Ready).map(TagSchema::from).collect();
     let policy = session.replication_policy(namespace)?;
     sink.send(FeedItem::Namespace(FollowedNamespace { number, name, kind, stamp, policy, tags }))
 }

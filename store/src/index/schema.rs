@@ -86,6 +86,18 @@ pub struct Tag {
     pub state: TagState,
 }
 
+impl From<Tag> for TagSchema {
+    fn from(tag: Tag) -> Self {
+        Self {
+            name: tag.name,
+            is_unique: tag.is_unique,
+            is_ordered: tag.is_ordered,
+            is_counted: tag.is_counted,
+            is_required: tag.is_required,
+        }
+    }
+}
+
 impl Tag {
     /// True if writers keep its index.
     pub(crate) const fn is_kept(&self) -> bool {

@@ -144,6 +144,11 @@ fn is_in(tags: &TagSet, id: u8, state: TagState) -> bool {
 }
 
 impl PendingTagDeclaration {
+    /// The namespace to which tags are added.
+    pub(crate) const fn namespace(&self) -> Namespace {
+        self.namespace
+    }
+
     /// True if the last part ended early because of a conflict. The caller should run the thread's
     /// other work before the next part.
     pub const fn is_contended(&self) -> bool {
@@ -201,6 +206,25 @@ impl Session {
         declaring.has_thread = true;
         while self.continue_tag_declaration(&mut declaring, PART_BUCKETS)? {}
         Ok(())
+    }
+
+    /// Starts to add tags, and returns when commits keep them up to date: the records of before are
+    /// indexed by [`Session::continue_tag_declaration`]. `None`: the tags are ready.
+    ///
+    /// # Errors
+    /// As [`Session::add_tags`].
+    pub(crate) fn announce_tags(
+        &self,
+        namespace: Namespace,
+        wanted: &[TagSchema],
+    ) -> Result<Option<PendingTagDeclaration>> {
+        let mut declaring =
+            self.begin_tag_declaration(namespace, wanted, RetryPolicy::default())?;
+        declaring.has_thread = true;
+        while matches!(declaring.stage, Stage::Clearing(_) | Stage::Announcing) {
+            self.continue_tag_declaration(&mut declaring, PART_BUCKETS)?;
+        }
+        Ok((!matches!(declaring.stage, Stage::Done)).then_some(declaring))
     }
 
     /// Starts to add tags as [`Session::add_tags`], but one part per call of

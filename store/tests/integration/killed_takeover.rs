@@ -16,7 +16,9 @@ const STEPS: [(&str, &[&str]); 4] = [
         "promote",
         &[
             "cluster.fenced",
+            "promote.cleared",
             "follow.state",
+            "promote.chosen",
             "follow.raised",
             "log.recorded",
             "log.published",
@@ -184,4 +186,39 @@ fn a_kill_at_any_step_of_a_takeover_is_completed_and_loses_nothing() {
         }
     }
     assert!(kills >= 26, "{kills} kills");
+}
+
+/// The generation of the version that the next change of a record gets.
+fn generation_of_next(session: &Session) -> u64 {
+    session.put(ue(session), b"generation", b"of the last promotion").unwrap();
+    session.get(ue(session), b"generation").unwrap().unwrap().version() >> 30 & 0xfff
+}
+
+#[test]
+fn a_promotion_takes_one_generation_however_often_it_is_killed() {
+    let three = Three::new();
+    let [old, heir, late] =
+        [&three.owner, &three.ahead, &three.behind].map(|host| host.region.session().unwrap());
+    follow(&old, &heir);
+    follow(&old, &late);
+    let [_, (step, points), ..] = STEPS;
+    for point in points {
+        assert!(is_killed(&three, step, &format!("{point}:1")) || heir.takeover().is_ok());
+    }
+    let takeover = promote(&heir);
+    heir.set_fenced(false).unwrap();
+    assert_eq!([generation_of_next(&old), generation_of_next(&heir)], [0, 1]);
+    // A later promotion takes another one, also on a copy that was being promoted before.
+    switch(&heir, &takeover, &late);
+    heir.demote(None).unwrap();
+    promote(&late);
+    late.set_fenced(false).unwrap();
+    assert_eq!(generation_of_next(&late), 2);
+    follow(&late, &heir);
+    late.demote(None).unwrap();
+    promote(&heir);
+    heir.set_fenced(false).unwrap();
+    assert_eq!(generation_of_next(&heir), 3);
+    drop((old, heir, late));
+    three.check();
 }

@@ -48,6 +48,8 @@ mod policies;
 mod readme;
 mod records;
 mod scans;
+#[cfg(feature = "crash-points")]
+mod stopped_writers;
 mod tag_declaration;
 mod tags;
 mod takeover;

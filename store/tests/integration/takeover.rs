@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nearstate_store::{
-    Demotion, Error, FeedItem, FeedStart, FollowPosition, FollowState, Follower, LogFeed,
-    Namespace, OwnerLease, ReceiptState, Schema, Session, Takeover, WhenFull, lease_clock,
+    Demotion, Error, FeedItem, FeedStart, FollowPosition, FollowState, Follower, LogFeed, Metadata,
+    Namespace, OwnerLease, ReceiptState, Schema, Session, TagSchema, TagState, Takeover, Txn,
+    WhenFull, lease_clock, now_ms,
 };
 
 use crate::follow::{Host, change, contents, deliver, key, mixed, run, start};
@@ -325,4 +326,93 @@ fn a_copy_without_all_records_is_not_promoted_and_not_switched() {
     drop(copy);
     host.check();
     backup.check();
+}
+
+/// A tag on records that exist, which the follower has begun to index.
+fn late_tag(three: &Three) -> (Session, Session) {
+    let [source, copy] = [&three.owner, &three.ahead].map(|host| host.region.session().unwrap());
+    let cell = TagSchema { name: "cell".to_owned(), is_counted: true, ..TagSchema::default() };
+    for number in 0..5_000_u64 {
+        let metadata = Metadata { tags: &[("cell", b"5")], expires_ms: 0 };
+        source
+            .transact(|txn| {
+                txn.put_with_metadata(ue(&source), &number.to_le_bytes(), b"", metadata)
+            })
+            .unwrap();
+    }
+    follow(&source, &copy);
+    source.add_tags(ue(&source), &[cell]).unwrap();
+    (source, copy)
+}
+
+fn cell_state(session: &Session) -> Option<TagState> {
+    let tags = session.tags(ue(session)).unwrap();
+    tags.iter().find(|tag| tag.name == "cell").map(|tag| tag.state)
+}
+
+#[test]
+fn a_follower_applies_and_acknowledges_while_it_indexes_a_late_tag() {
+    let three = Three::new();
+    let (source, copy) = late_tag(&three);
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    assert_eq!(cell_state(&copy), Some(TagState::Building), "it has indexed before it answered");
+    // Records that are indexed already, or not yet, lose the tag.
+    for number in 0..200_u64 {
+        source.delete(ue(&source), &(number * 25).to_le_bytes()).unwrap();
+        run(&source, &mut feed, &mut follower);
+        follower.index_some().unwrap();
+    }
+    while follower.index_some().unwrap() {}
+    assert_eq!(cell_state(&copy), Some(TagState::Ready));
+    assert_eq!(copy.count_tagged(ue(&copy), "cell", b"5").unwrap(), 4_800);
+    drop((feed, follower));
+    assert_equal(&source, &copy);
+    drop((source, copy));
+    three.check();
+}
+
+#[test]
+fn a_promotion_completes_what_the_follower_has_not_indexed() {
+    let three = Three::new();
+    let (source, copy) = late_tag(&three);
+    follow(&source, &copy);
+    assert_eq!(cell_state(&copy), Some(TagState::Building));
+    copy.set_fenced(true).unwrap();
+    copy.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    assert_eq!(cell_state(&copy), Some(TagState::Ready));
+    assert_eq!(copy.count_tagged(ue(&copy), "cell", b"5").unwrap(), 5_000);
+    drop((source, copy));
+    three.check();
+}
+
+#[test]
+fn a_follower_that_indexes_keeps_what_expires_meanwhile() {
+    let three = Three::new();
+    let (source, copy) = late_tag(&three);
+    let metadata = Metadata { tags: &[("cell", b"5")], expires_ms: now_ms() + 300 };
+    let set = |name: &[u8]| {
+        let set = |txn: &Txn<'_>| {
+            txn.set_fields(ue(&source), b"short", &[(name, b"v")])?;
+            txn.set_metadata(ue(&source), b"short", metadata)
+        };
+        source.transact(set).unwrap();
+    };
+    set(b"one");
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    // It is still alive, and its change is in flight.
+    set(b"other");
+    while now_ms() <= metadata.expires_ms {
+        std::thread::yield_now();
+    }
+    while follower.index_some().unwrap() {}
+    while source.collect_expired(100).unwrap().records > 0 {}
+    run(&source, &mut feed, &mut follower);
+    drop((feed, follower));
+    assert_equal(&source, &copy);
+    drop((source, copy));
+    three.check();
 }

@@ -104,8 +104,9 @@ events! {
          address.";
 
     FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
-        "`reason` says what does not fit. `busy`: raise `peer.followers_max`. `fork`: the region \
-         of this node was restored from a copy; give the follower a new region.";
+        "`reason` says what does not fit. `busy`: raise `peer.followers_max`; in a cluster, the \
+         host is connected already. `cluster`: it is no host of the cluster file. `fork`: the \
+         region of this node was restored from a copy; give the follower a new region.";
 
     MEMBER_REFUSED = "NS-2009" Warn "a member of the cluster was refused",
         "`reason` says what does not fit: the cluster file differs between hosts, the certificate \

@@ -143,7 +143,7 @@ impl Hosts {
         Client::tcp(&address)
     }
 
-    fn log(&self, number: usize) -> String {
+    pub(crate) fn log(&self, number: usize) -> String {
         std::fs::read_to_string(self.folder.path(&format!("{}.log", NAMES[number]))).unwrap()
     }
 }

@@ -1,6 +1,6 @@
 //! What operators and clients see of a cluster: status of all hosts, alarms, metrics, Sentinel.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -93,9 +93,15 @@ fn operators_see_all_hosts_and_clients_find_the_owner_after_a_fail_over() {
     assert!(!page.contains("failovers_total{"), "{page}");
     until("no alarm is raised", || !hosts.alarms().iter().any(|alarm| alarm[1] == "raised"));
 
+    // The clients' port of the next owner is in use: it is tried again.
+    let taken = [[127, 0, 0, 2], [127, 0, 0, 3]]
+        .map(|host| TcpListener::bind(SocketAddr::from((host, hosts.port))).unwrap());
     hosts.kill(0);
     until("another host owns the partition", || hosts.owner().is_some());
     let owner = hosts.owner().unwrap();
+    until("its clients are not served", || hosts.has_alarm("NS-5010", "raised"));
+    until("it was tried again", || hosts.log(owner).matches("NS-3015").count() >= 2);
+    drop(taken);
     let address = (format!("127.0.0.{}", owner + 1), hosts.port.to_string());
     for number in [1, 2] {
         until("its Sentinel says so", || hosts.master(number).as_ref() == Some(&address));

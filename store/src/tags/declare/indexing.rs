@@ -143,7 +143,8 @@ impl Txn<'_> {
         let (index, stored) = set.read(namespace.index, hash, key)?;
         let Some((cell, bytes)) = stored else { return Ok(()) };
         let (_, meta) = split(cell, bytes)?;
-        if is_past(meta)? {
+        // A follower deletes what the owner has deleted, and nothing else.
+        if is_past(meta)? && !set.session.is_follower.get() {
             // The values of an expired record may belong to another record. It is deleted: if the
             // clock were set back, it would be visible without index entries.
             set.delete(index);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use nearstate_cluster::PartitionId;
-use nearstate_node::ClusterDriver;
+use nearstate_node::{ClusterDriver, FollowerStats};
 use nearstate_resp::replication::{Master, MasterSource, Replica, ReplicaSource};
 
 use crate::cluster::file::ClusterFile;
@@ -19,15 +19,19 @@ pub(super) struct ListedMembers {
 
 impl ReplicaSource for ListedMembers {
     fn replicas(&self) -> Vec<Replica> {
-        // A member may have what does not count yet, because it is not full or was evicted: it
-        // shows only what is replicated.
-        let mut replicas = peers::replicas(self.driver.members(self.partition));
-        let replicated = self.driver.replicated(self.partition);
-        for replica in &mut replicas {
-            replica.position = replica.position.min(replicated);
-        }
-        replicas
+        let members = self.driver.members(self.partition);
+        counted(members, self.driver.replicated(self.partition))
     }
+}
+
+/// A member may have what does not count yet, because it is not full or was evicted: it shows only
+/// what is replicated.
+fn counted(members: Vec<FollowerStats>, replicated: u64) -> Vec<Replica> {
+    let mut replicas = peers::replicas(members);
+    for replica in &mut replicas {
+        replica.position = replica.position.min(replicated);
+    }
+    replicas
 }
 
 /// The owners of all partitions, for clients of a Sentinel.
@@ -56,5 +60,37 @@ impl MasterSource for PartitionOwners {
             })
         });
         owned.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearstate_resp::replication::Replicas;
+
+    #[derive(Debug)]
+    struct Fixed(Vec<Replica>);
+
+    impl ReplicaSource for Fixed {
+        fn replicas(&self) -> Vec<Replica> {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn wait_counts_no_member_for_what_is_not_replicated() {
+        let member = |acknowledged| FollowerStats {
+            name: "b".to_owned(),
+            address: ([127, 0, 0, 1], 7000).into(),
+            is_joining: false,
+            acknowledged,
+            tail: 200,
+            acknowledged_ms: 0,
+        };
+        // One has more than what counts: it was evicted, or has just become full.
+        let members = vec![member(100), member(60)];
+        let replicas = Replicas::default();
+        replicas.set(Arc::new(Fixed(counted(members, 80))));
+        assert_eq!([60, 80, 81, 100].map(|at| replicas.count_with(at)), [2, 1, 0, 0]);
     }
 }

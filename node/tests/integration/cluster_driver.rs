@@ -1,0 +1,405 @@
+//! The drivers of three hosts in this process, over loopback. Their engine is one list of commands.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nearstate_cluster::{ClusterConfig, Command, HostConfig, HostId, PartitionConfig, PartitionId};
+use nearstate_model::{Error, Result};
+use nearstate_node::{
+    ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
+    EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, PeerEvent, PeerListener,
+    StateMachine,
+};
+use nearstate_store::{
+    CreateOptions, NamespaceRules, Region, ReplicationPolicy, Schema, lease_clock,
+};
+
+use nearstate_wire::{Hello, PartitionPlace};
+
+use crate::hostile_peers::{Intruder, hello_of};
+use crate::partition::{CLUSTER, WAIT_MAX, contents, refusal, refused};
+
+const PARTITION: PartitionId = PartitionId(7);
+/// Longer than any pause of a test on a busy machine.
+const LEASE: Duration = Duration::from_secs(1);
+const HOSTS: [(u16, &str); 3] = [(1, "driver-a"), (2, "driver-b"), (3, "driver-c")];
+
+/// What all hosts have in common.
+#[derive(Default)]
+struct CommandLog {
+    commands: Mutex<Vec<Vec<u8>>>,
+    states: Mutex<Vec<Arc<EngineState>>>,
+    /// Proposals of evictions, and what was wrong with one.
+    evictions: Mutex<Vec<HostId>>,
+    violations: Mutex<Vec<String>>,
+    /// Regions that could not be used, and why.
+    failures: Mutex<Vec<(HostId, String)>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CommandLog {
+    fn append(&self, command: &[u8]) -> u64 {
+        let mut commands = locked(&self.commands);
+        commands.push(command.to_vec());
+        let index = commands.len() as u64;
+        for state in locked(&self.states).iter() {
+            state.apply(index, command);
+        }
+        index
+    }
+}
+
+/// The engine of a host. A proposal is checked against the region at the moment at which it is
+/// made, and is applied at once.
+struct TestEngine {
+    log: Arc<CommandLog>,
+    state: Arc<EngineState>,
+    region: Region,
+}
+
+impl std::fmt::Debug for TestEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestEngine").finish_non_exhaustive()
+    }
+}
+
+impl TestEngine {
+    /// What a proposal rests on is in the region, and so survives a kill.
+    fn check(&self, command: &Command) -> std::result::Result<(), String> {
+        let session = self.region.session().unwrap();
+        let (seen, evicting) = (session.view_seen().unwrap(), session.evicting().unwrap());
+        let is_stored = match *command {
+            Command::Evict { revision, host, .. } => {
+                locked(&self.log.evictions).push(host);
+                evicting == Some((revision.0, host.0))
+            }
+            Command::Full { revision, .. } => {
+                evicting.is_some_and(|(stored, _)| stored == revision.0)
+            }
+            Command::Report { view, .. } | Command::Suspect { view, .. } => seen >= view.0,
+            Command::Register { .. }
+            | Command::Trust { .. }
+            | Command::Exclude { .. }
+            | Command::Return { .. }
+            | Command::AcceptLoss { .. }
+            | Command::ForceNew { .. }
+            | Command::AddMember { .. }
+            | Command::RemoveMember { .. } => true,
+        };
+        if !is_stored {
+            return Err(format!("{command:?} with view {seen} and {evicting:?} in the region"));
+        }
+        Ok(())
+    }
+}
+
+impl ConsensusEngine for TestEngine {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
+    fn initialize(&self, _: &BTreeSet<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    fn propose(&self, command: Vec<u8>) {
+        let decoded = Command::decode(&command).unwrap();
+        if let Err(violation) = self.check(&decoded) {
+            locked(&self.log.violations).push(violation);
+        }
+        self.log.append(&command);
+    }
+
+    fn propose_and_wait(&self, command: Vec<u8>, _: Duration) -> Result<u64> {
+        Ok(self.log.append(&command))
+    }
+
+    fn change_voters(&self, _: &BTreeSet<u64>, _: Duration) -> Result<()> {
+        Err(Error::BadArgument { detail: "the voters of this engine never change".to_owned() })
+    }
+
+    fn report_of(&self, _: u64, _: Duration) -> Result<String> {
+        Err(Error::BadArgument { detail: "this engine asks no other host".to_owned() })
+    }
+
+    fn take_events(&self, out: &mut Vec<EngineEvent>) {
+        self.state.take_events(out);
+    }
+
+    fn status(&self) -> EngineStatus {
+        let voters = HOSTS.map(|(id, _)| u64::from(id)).into();
+        let applied = self.state.applied();
+        EngineStatus { leader: Some(1), voters, applied, term: 1, failure: None }
+    }
+}
+
+/// A host whose node runs.
+struct DrivenHost {
+    driver: ClusterDriver,
+    region: Region,
+    _listener: PeerListener,
+}
+
+/// Three hosts, of which each can be lost and start again.
+struct DrivenCluster {
+    log: Arc<CommandLog>,
+    addresses: BTreeMap<HostId, HostAddress>,
+    folder: tempfile::TempDir,
+    running: BTreeMap<u16, DrivenHost>,
+}
+
+fn configuration() -> ClusterConfig {
+    let host = |(id, name): (u16, &str)| HostConfig { id: HostId(id), name: name.to_owned() };
+    let group = HOSTS.map(|(id, _)| HostId(id)).to_vec();
+    ClusterConfig {
+        hosts: HOSTS.map(host).to_vec(),
+        partitions: vec![PartitionConfig { id: PARTITION, name: "ue".to_owned(), group }],
+        copies: 3,
+        acknowledgements: 2,
+        lease_ms: u32::try_from(LEASE.as_millis()).unwrap(),
+    }
+}
+
+fn on_peer_event(event: &PeerEvent<'_>) {
+    if let PeerEvent::Refused { address, reason } = event {
+        refused(&address.to_string(), reason);
+    }
+}
+
+impl DrivenCluster {
+    /// A cluster whose copies are all full. The first host is the owner.
+    fn start() -> Self {
+        // The ports stay those of this cluster when a host is away.
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let bound = HOSTS.map(|_| TcpListener::bind(any).unwrap());
+        let address = |(bound, (id, name)): (&TcpListener, &(u16, &str))| {
+            let (name, peer) = ((*name).to_owned(), bound.local_addr().unwrap().to_string());
+            (HostId(*id), HostAddress { name, peer, clients: "127.0.0.1".to_owned() })
+        };
+        let addresses = bound.iter().zip(&HOSTS).map(address).collect();
+        drop(bound);
+        let (log, running) = (Arc::new(CommandLog::default()), BTreeMap::new());
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut cluster = Self { log, addresses, folder, running };
+        for (id, _) in HOSTS {
+            let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+            drop(Region::create(&cluster.region(id), &options).unwrap());
+            cluster.run(id);
+        }
+        until("all are full", || is_owner_with(cluster.host(1), &[1, 2, 3]));
+        cluster
+    }
+
+    fn region(&self, id: u16) -> PathBuf {
+        self.folder.path().join(id.to_string())
+    }
+
+    fn host(&self, id: u16) -> &DrivenHost {
+        &self.running[&id]
+    }
+
+    fn address(&self, id: u16) -> &str {
+        &self.addresses[&HostId(id)].peer
+    }
+
+    fn run(&mut self, id: u16) {
+        let region = Region::attach(&self.region(id)).unwrap();
+        let listen = self.address(id).parse().unwrap();
+        let listener = PeerListener::start(&[listen], None, on_peer_event).unwrap();
+        let failing = Arc::clone(&self.log);
+        let config = DriverConfig {
+            host: HostId(id),
+            cluster: configuration(),
+            cluster_id: CLUSTER,
+            hosts: self.addresses.clone(),
+            copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],
+            tls: None,
+            namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
+            on_peer_event,
+            on_notice: Arc::new(move |notice| {
+                if let ClusterNotice::Failed { reason, .. } = notice {
+                    locked(&failing.failures).push((HostId(id), reason.clone()));
+                }
+            }),
+        };
+        let (of, log) = (region.clone(), Arc::clone(&self.log));
+        let machines = ClusterDriver::machines(&config.cluster).unwrap();
+        let engine = |waker: EventWaker| {
+            let machine: Box<dyn StateMachine> = machines();
+            let state = Arc::new(EngineState::new(machine, waker));
+            let commands = locked(&log.commands);
+            for (index, command) in (1..).zip(commands.iter()) {
+                state.apply(index, command);
+            }
+            locked(&log.states).push(Arc::clone(&state));
+            let engine: Arc<dyn ConsensusEngine> =
+                Arc::new(TestEngine { log: Arc::clone(&log), state, region: of });
+            Ok(engine)
+        };
+        let driver = ClusterDriver::start(config, &listener, engine).unwrap();
+        self.running.insert(id, DrivenHost { driver, region, _listener: listener });
+    }
+
+    /// The host that owns the partition, with these copies.
+    fn owner_with(&self, full: &[u16]) -> u16 {
+        let owner = || self.running.iter().find(|(_, host)| is_owner_with(host, full));
+        until(&format!("{full:?} are full"), || owner().is_some());
+        *owner().unwrap().0
+    }
+
+    /// Commits that are replicated, whatever happens to members meanwhile.
+    fn write(&self, owner: u16, keys: Range<u64>, bytes: usize) {
+        let session = self.host(owner).region.session().unwrap();
+        for key in keys {
+            let ue = session.namespace("ue", &Schema::default()).unwrap();
+            session.put(ue, &key.to_le_bytes(), &vec![7; bytes]).unwrap();
+        }
+        let receipt = session.receipt_of_all().unwrap();
+        until("commits are replicated", || session.is_replicated(receipt).unwrap());
+    }
+
+    /// All copies have the same records, which are so many.
+    fn assert_equal(&self, records: u64) {
+        let contents = |host: &DrivenHost| contents(&host.region.session().unwrap());
+        until("all copies are equal", || {
+            let owner = contents(&self.running[&self.owner_with(&[1, 2, 3])]);
+            owner.len() as u64 == records
+                && self.running.values().all(|host| contents(host) == owner)
+        });
+    }
+}
+
+fn status(host: &DrivenHost) -> Option<CopyStatus> {
+    host.driver.status().copies.into_iter().next()
+}
+
+fn until(what: &str, is_true: impl Fn() -> bool) {
+    let end = lease_clock() + WAIT_MAX;
+    while !is_true() {
+        assert!(lease_clock() < end, "it does not become true: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// The first host owns the partition with a lease, and these copies count.
+fn is_owner_with(host: &DrivenHost, full: &[u16]) -> bool {
+    status(host).is_some_and(|status| {
+        let counted: Vec<u16> = status.full.iter().map(|host| host.0).collect();
+        status.role == "owner" && counted == full
+    })
+}
+
+#[test]
+fn what_a_proposal_rests_on_is_stored_before_it_is_made() {
+    let mut cluster = DrivenCluster::start();
+    // A member is lost, and the owner evicts it.
+    cluster.running.remove(&3);
+    cluster.owner_with(&[1, 2]);
+    let log = &cluster.log;
+    assert!(locked(&log.evictions).contains(&HostId(3)));
+    assert_eq!(*locked(&log.violations), Vec::<String>::new());
+}
+
+#[test]
+fn a_member_with_a_full_heap_is_evicted_and_rejoins_when_there_is_room() {
+    let cluster = DrivenCluster::start();
+    let session = cluster.host(3).region.session().unwrap();
+    let local = ReplicationPolicy::Local;
+    let mine = session.namespace_with_policy("filler", &Schema::default(), local).unwrap();
+    let mut count = 0_u64;
+    loop {
+        match session.put(mine, &count.to_le_bytes(), &vec![1; 32 << 10]) {
+            Ok(_) => count += 1,
+            Err(Error::Full { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // The owner and the other member have room.
+    cluster.write(1, 0..200, 32 << 10);
+    assert_eq!(cluster.owner_with(&[1, 2]), 1);
+    cluster.write(1, 200..250, 32 << 10);
+    let failed = |of: &(HostId, String)| of.0 == HostId(3) && of.1.contains("full");
+    let failures = locked(&cluster.log.failures).clone();
+    assert!(failures.iter().any(failed), "{failures:?}");
+    for number in 0..count {
+        session.delete(mine, &number.to_le_bytes()).unwrap();
+    }
+    cluster.assert_equal(250);
+}
+
+/// A host is lost, and returns with the region that it had earlier.
+fn restore_older(is_owner: bool) {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..50, 100);
+    let victim = if is_owner { 1 } else { 2 };
+    let (path, older) = (cluster.region(victim), cluster.folder.path().join("older"));
+    cluster.running.remove(&victim);
+    std::fs::copy(&path, &older).unwrap();
+    cluster.run(victim);
+    let owner = cluster.owner_with(&[1, 2, 3]);
+    cluster.write(owner, 50..150, 100);
+    cluster.assert_equal(150);
+    cluster.running.remove(&victim);
+    std::fs::rename(&older, &path).unwrap();
+    cluster.run(victim);
+    cluster.assert_equal(150);
+    let owner = cluster.owner_with(&[1, 2, 3]);
+    cluster.write(owner, 150..170, 100);
+    cluster.assert_equal(170);
+}
+
+#[test]
+fn a_member_whose_region_was_restored_from_an_older_copy_gets_what_it_lacks() {
+    restore_older(false);
+}
+
+#[test]
+fn an_owner_whose_region_was_restored_from_an_older_copy_loses_nothing_replicated() {
+    restore_older(true);
+}
+
+#[test]
+fn hostile_connections_cost_an_owner_neither_its_lease_nor_its_members() {
+    let cluster = DrivenCluster::start();
+    let (owner, member) = (cluster.host(1), cluster.host(2));
+    let before = status(owner).unwrap();
+    let addresses = || -> BTreeSet<SocketAddr> {
+        owner.driver.members(PARTITION).into_iter().map(|member| member.address).collect()
+    };
+    let connections = addresses();
+    let applied = member.region.session().unwrap().following().unwrap().unwrap().applied;
+    let own = owner.region.session().unwrap().log_identity().unwrap();
+    let right = hello_of(own, ("driver-b", before.view), applied);
+    let place = right.place;
+    let of = |place: PartitionPlace| Hello { place, ..right.clone() };
+    let views = [0, before.view + 1, before.view + (1 << 40)];
+    let mut refusals = vec![
+        ("busy", right.clone()),
+        ("busy", Hello { name: "driver-c", ..right.clone() }),
+        ("cluster", Hello { name: "driver-d", ..right.clone() }),
+        ("cluster", of(PartitionPlace { cluster_id: [7; 16], ..place })),
+        ("cluster", of(PartitionPlace { partition: 8, ..place })),
+        ("cluster", of(PartitionPlace::default())),
+    ];
+    refusals.extend(views.map(|view| ("view", of(PartitionPlace { view, ..place }))));
+    for (reason, hello) in refusals {
+        let mut intruder = Intruder::connect(cluster.address(1));
+        intruder.say(&hello);
+        let refused = intruder.refused();
+        assert!(refused.starts_with(reason), "{hello:?}: {refused}");
+    }
+    let mut intruder = Intruder::connect(cluster.address(2));
+    intruder.send_bytes(&[0xff; 100]);
+    assert!(refusal(&intruder.address()).starts_with("format"));
+    cluster.write(1, 0..10, 100);
+    let after = status(owner).unwrap();
+    assert_eq!((after.view, &after.full, after.role), (before.view, &before.full, "owner"));
+    assert_eq!(addresses(), connections, "the members have kept their connections");
+}

@@ -1,0 +1,90 @@
+//! The steps of a promotion that both kinds have: with a log ([`Session::promote_logged`]), and
+//! without ([`Session::promote`]).
+
+use nearstate_memory::{AdvisoryLock, FollowState, Following};
+use nearstate_model::{Error, Result};
+
+use crate::index::schema::{TagSchema, TagState};
+use crate::session::Session;
+
+impl Session {
+    /// Takes the follower's lock, checks that there is something to promote, and begins. The lock
+    /// ends with the promotion.
+    pub(crate) fn begin_promotion(
+        &self,
+        accepts_joining: bool,
+    ) -> Result<(AdvisoryLock, Following)> {
+        let refuse = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
+        let lock = self.member.lock_follower()?;
+        self.finish_switch()?;
+        let Some(following) = self.member.following()? else {
+            return refuse("the region follows no other one: there is nothing to promote");
+        };
+        match following.state {
+            FollowState::Full | FollowState::Promoting => {}
+            FollowState::Demoting => {
+                return refuse("the region is being demoted: it has no records to promote");
+            }
+            FollowState::Joining | FollowState::Extending if accepts_joining => {}
+            FollowState::Joining | FollowState::Extending => {
+                return refuse(
+                    "the region has not yet received all records: let `nearstate region follow` \
+                     complete, or promote what is there with --incomplete",
+                );
+            }
+        }
+        self.member.begin_promotion()?;
+        self.complete_tags()?;
+        Ok((lock, following))
+    }
+
+    /// Later versions of all followed namespaces are of one generation, above the other region's.
+    pub(crate) fn raise_generations(&self) -> Result<()> {
+        let stamp = if let Some(chosen) = self.member.promotion_stamp()? {
+            chosen
+        } else {
+            let (stamp, version) = self.highest_followed()?;
+            self.member.choose_promotion_stamp(stamp, version)?
+        };
+        for (_, namespace) in self.followed_namespaces()? {
+            self.member.raise_generation(self.table(namespace)?, stamp)?;
+        }
+        // A name may be removed and created again.
+        self.member.note_stamp(stamp)
+    }
+
+    /// The highest stamp and the highest version of the followed namespaces.
+    fn highest_followed(&self) -> Result<(u64, u64)> {
+        let (mut stamp, mut version) = (0, 0);
+        for (_, namespace) in self.followed_namespaces()? {
+            stamp = stamp.max(self.member.highest_stamp(self.table(namespace)?)?);
+            let mut buckets = self.buckets(namespace)?;
+            while self.walk_stored(namespace, &mut buckets, 64, |view| {
+                version = version.max(view.version());
+                Ok(())
+            })? {}
+        }
+        Ok((stamp, version))
+    }
+
+    /// Tags whose records the follower had not all indexed when it ended.
+    fn complete_tags(&self) -> Result<()> {
+        // The namespaces are the follower's until the promotion is complete.
+        self.is_follower.set(true);
+        let completed = self.complete_followed_tags();
+        self.is_follower.set(false);
+        completed
+    }
+
+    fn complete_followed_tags(&self) -> Result<()> {
+        for (_, namespace) in self.followed_namespaces()? {
+            let tags = self.tags(namespace)?.into_iter();
+            let building: Vec<TagSchema> =
+                tags.filter(|tag| tag.state == TagState::Building).map(TagSchema::from).collect();
+            if !building.is_empty() {
+                self.add_tags(namespace, &building)?;
+            }
+        }
+        Ok(())
+    }
+}
