@@ -145,10 +145,11 @@ impl ClusterDriver {
         engine: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Result<Arc<dyn ConsensusEngine>>,
     ) -> Result<Self> {
         let state = ClusterState::new(&config.cluster).map_err(invalid)?;
-        let inbox = Arc::new(DriverInbox::default());
+        let shared_driver = Arc::new(SharedDriver::default());
+        let inbox = Arc::clone(&shared_driver.inbox);
         let mut copies = BTreeMap::new();
         for copy in &config.copies {
-            let thread = open(&config, copy, &inbox)?;
+            let thread = open(&config, copy, &shared_driver)?;
             thread.shared.copy.listen_with(listener);
             copies.insert(copy.partition, (thread, copy.port));
         }
@@ -163,13 +164,14 @@ impl ClusterDriver {
         let opened = copies.iter().map(shared).collect();
         let host = config.host;
         let process = RandomState::new().build_hasher().finish();
-        let mut driver = Driver {
+        let driver = Driver {
             host: Host::new(config.host, process, now()),
             config,
             engine,
             state,
             copies,
             inbox: Arc::clone(&inbox),
+            inputs: Vec::new(),
             effects: Effects::new(),
             members: BTreeMap::new(),
             tails: BTreeMap::new(),
@@ -179,7 +181,7 @@ impl ClusterDriver {
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
             .name("ns-cluster".to_owned())
-            .spawn(move || driver.run(&ending))
+            .spawn(move || shared_driver.run(driver, &ending))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
@@ -228,10 +230,14 @@ impl Drop for ClusterDriver {
     }
 }
 
-fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> Result<CopyThread> {
+fn open(
+    config: &DriverConfig,
+    copy: &CopyConfig,
+    driver: &Arc<SharedDriver>,
+) -> Result<CopyThread> {
     let partition = copy.partition;
     let own = config.hosts.get(&config.host).map(|host| host.name.clone()).unwrap_or_default();
-    let inputs = Arc::clone(inbox);
+    let inputs = Arc::clone(driver);
     let opened = PartitionOptions {
         cluster_id: config.cluster_id,
         partition: partition.0,
@@ -245,10 +251,73 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
     };
     let opened = Partition::open(opened, &copy.region)?;
     let notices = Arc::clone(&config.on_notice);
-    CopyThread::start((partition, opened), copy.region.clone(), Arc::clone(inbox), notices)
+    let inbox = Arc::clone(&driver.inbox);
+    CopyThread::start((partition, opened), copy.region.clone(), inbox, notices)
 }
 
-/// What the thread has.
+/// The driver, for its own thread and for those of connections.
+///
+/// ```text
+/// thread of a connection                          driver's thread
+/// C1  add the input                               D1  take the driver
+/// C2  try to take the driver: all inputs, C4      D2  all inputs, time
+/// C3  another thread has it: unpark               D3  give it back
+/// C4  give it back                                D4  park, unless C3 has come since D1
+/// ```
+///
+/// The steps of the rules stay one sequence, in which inputs have the order of the inbox. An input
+/// that C1 adds behind D2 finds the driver free in C2, or C3 makes D4 return at once. So an
+/// acknowledgement raises what is replicated on the thread that has received it: no other thread
+/// has to be woken and scheduled first.
+#[derive(Default)]
+struct SharedDriver {
+    inbox: Arc<DriverInbox>,
+    /// `None` before the driver has started, and once it has ended.
+    driver: Mutex<Option<Driver>>,
+}
+
+impl SharedDriver {
+    /// C1 to C4. Does not wait: neither does a step.
+    fn connection(&self, partition: PartitionId, input: PartitionInput) {
+        let is_waited_for = matches!(
+            input,
+            PartitionInput::MemberAcknowledged { .. } | PartitionInput::PositionReceived { .. }
+        );
+        self.inbox.connection(partition, input);
+        // After a panic the lock is poisoned: the driver's thread ends.
+        if is_waited_for && let Ok(mut driver) = self.driver.try_lock() {
+            driver.iter_mut().for_each(Driver::take_inputs);
+        } else {
+            self.inbox.wake();
+        }
+    }
+
+    /// The driver's thread.
+    fn run(&self, driver: Driver, is_over: &AtomicBool) {
+        self.inbox.begin();
+        let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
+        let mut ticked = Duration::ZERO;
+        *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
+        while !is_over.load(Ordering::Acquire) {
+            // A panic in a step ends the driver, on whichever thread it was.
+            let Ok(mut driver) = self.driver.lock() else { break };
+            let Some(running) = driver.as_mut() else { break };
+            running.take_events();
+            running.take_inputs();
+            if lease_clock() >= ticked + tick {
+                ticked = lease_clock();
+                running.tick();
+            }
+            drop(driver);
+            std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
+        }
+        // Dropped without the lock: it waits for the threads of its connections.
+        let ended = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(ended);
+    }
+}
+
+/// What decides and carries out.
 struct Driver {
     host: Host,
     config: DriverConfig,
@@ -256,6 +325,8 @@ struct Driver {
     state: ClusterState,
     copies: BTreeMap<PartitionId, (CopyThread, u16)>,
     inbox: Arc<DriverInbox>,
+    /// Memory for the inputs of one turn.
+    inputs: Vec<DriverInput>,
     effects: Effects,
     /// The last acknowledgement of each member, for the status.
     members: MemberPositions,
@@ -266,26 +337,21 @@ struct Driver {
 }
 
 impl Driver {
-    fn run(&mut self, is_over: &AtomicBool) {
-        self.inbox.begin();
-        let tick = Duration::from_millis(self.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
-        let (mut inputs, mut events) = (Vec::new(), Vec::new());
-        let mut ticked = Duration::ZERO;
-        while !is_over.load(Ordering::Acquire) {
-            self.engine.take_events(&mut events);
-            for event in events.drain(..) {
-                self.engine_event(event);
-            }
-            self.inbox.take(&mut inputs);
-            for input in inputs.drain(..) {
-                self.input(input);
-            }
-            if lease_clock() >= ticked + tick {
-                ticked = lease_clock();
-                self.tick();
-            }
-            std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
+    fn take_events(&mut self) {
+        let mut events = Vec::new();
+        self.engine.take_events(&mut events);
+        for event in events {
+            self.engine_event(event);
         }
+    }
+
+    fn take_inputs(&mut self) {
+        let mut inputs = std::mem::take(&mut self.inputs);
+        self.inbox.take(&mut inputs);
+        for input in inputs.drain(..) {
+            self.input(input);
+        }
+        self.inputs = inputs;
     }
 
     fn tick(&mut self) {

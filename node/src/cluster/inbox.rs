@@ -79,32 +79,29 @@ impl DriverInbox {
         self.wake();
     }
 
-    /// Adds what has happened on a connection.
+    /// Adds what has happened on a connection, and wakes none.
     pub(super) fn connection(&self, partition: PartitionId, input: PartitionInput) {
-        {
-            let mut inputs = self.inputs();
-            match &input {
-                PartitionInput::PositionReceived { .. } => {
-                    inputs.heard.insert(partition, input);
-                }
-                PartitionInput::MemberAcknowledged { host, .. } => {
-                    let host = host.clone();
-                    inputs.acknowledge((partition, host), input);
-                }
-                PartitionInput::MemberConnected { .. }
-                | PartitionInput::MemberBehind { .. }
-                | PartitionInput::MemberLeft { .. }
-                | PartitionInput::Joined { .. }
-                | PartitionInput::OwnerLost { .. }
-                | PartitionInput::FollowFailed { .. }
-                | PartitionInput::HigherView { .. } => {
-                    if inputs.queue.len() < CONNECTION_INPUTS_MAX {
-                        inputs.queue.push_back(DriverInput::Connection(partition, input));
-                    }
+        let mut inputs = self.inputs();
+        match &input {
+            PartitionInput::PositionReceived { .. } => {
+                inputs.heard.insert(partition, input);
+            }
+            PartitionInput::MemberAcknowledged { host, .. } => {
+                let host = host.clone();
+                inputs.acknowledge((partition, host), input);
+            }
+            PartitionInput::MemberConnected { .. }
+            | PartitionInput::MemberBehind { .. }
+            | PartitionInput::MemberLeft { .. }
+            | PartitionInput::Joined { .. }
+            | PartitionInput::OwnerLost { .. }
+            | PartitionInput::FollowFailed { .. }
+            | PartitionInput::HigherView { .. } => {
+                if inputs.queue.len() < CONNECTION_INPUTS_MAX {
+                    inputs.queue.push_back(DriverInput::Connection(partition, input));
                 }
             }
         }
-        self.wake();
     }
 
     /// Takes all inputs, those of connections that begin or end first.
