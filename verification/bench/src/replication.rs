@@ -118,8 +118,8 @@ trait ReplicatedTarget {
     /// the case.
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool>;
 
-    /// Behind the steps of a round: waits until a write that is waited for has everything before it.
-    /// Returns the times that were measured beside the steps, in nanoseconds, if there are some.
+    /// Behind the steps of a round: waits until everything is replicated. Returns the times that
+    /// were measured beside the steps, in nanoseconds, if there are some.
     fn settle(&mut self) -> Result<Vec<u64>> {
         Ok(Vec::new())
     }
