@@ -21,7 +21,7 @@ use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
 
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, now};
-use super::inbox::{CopyInput, DriverInbox, DriverInput};
+use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::notice::ClusterNotice;
 use super::published::{MemberPositions, Published};
@@ -145,7 +145,7 @@ impl ClusterDriver {
         engine: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Result<Arc<dyn ConsensusEngine>>,
     ) -> Result<Self> {
         let state = ClusterState::new(&config.cluster).map_err(invalid)?;
-        let shared_driver = Arc::new(SharedDriver::default());
+        let shared_driver = Arc::new(SharedDriver::<Driver>::default());
         let inbox = Arc::clone(&shared_driver.inbox);
         let mut copies = BTreeMap::new();
         for copy in &config.copies {
@@ -178,10 +178,12 @@ impl ClusterDriver {
             is_initialized: false,
             published: Arc::clone(&published),
         };
+        let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
+        shared_driver.begin(driver);
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
             .name("ns-cluster".to_owned())
-            .spawn(move || shared_driver.run(driver, &ending))
+            .spawn(move || run(&shared_driver, &ending, tick))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
@@ -233,7 +235,7 @@ impl Drop for ClusterDriver {
 fn open(
     config: &DriverConfig,
     copy: &CopyConfig,
-    driver: &Arc<SharedDriver>,
+    driver: &Arc<SharedDriver<Driver>>,
 ) -> Result<CopyThread> {
     let partition = copy.partition;
     let own = config.hosts.get(&config.host).map(|host| host.name.clone()).unwrap_or_default();
@@ -247,7 +249,9 @@ fn open(
         members_max: config.hosts.len(),
         tls: config.tls.clone(),
         on_event: config.on_peer_event,
-        inputs: Arc::new(move |input| inputs.connection(partition, input)),
+        inputs: Arc::new(move |input| {
+            inputs.connection(partition, input, Driver::take_inputs);
+        }),
     };
     let opened = Partition::open(opened, &copy.region)?;
     let notices = Arc::clone(&config.on_notice);
@@ -255,66 +259,26 @@ fn open(
     CopyThread::start((partition, opened), copy.region.clone(), inbox, notices)
 }
 
-/// The driver, for its own thread and for those of connections.
-///
-/// ```text
-/// thread of a connection                          driver's thread
-/// C1  add the input                               D1  take the driver
-/// C2  try to take the driver: all inputs, C4      D2  all inputs, time
-/// C3  another thread has it: unpark               D3  give it back
-/// C4  give it back                                D4  park, unless C3 has come since D1
-/// ```
-///
-/// The steps of the rules stay one sequence, in which inputs have the order of the inbox. An input
-/// that C1 adds behind D2 finds the driver free in C2, or C3 makes D4 return at once. So an
-/// acknowledgement raises what is replicated on the thread that has received it: no other thread
-/// has to be woken and scheduled first.
-#[derive(Default)]
-struct SharedDriver {
-    inbox: Arc<DriverInbox>,
-    /// `None` before the driver has started, and once it has ended.
-    driver: Mutex<Option<Driver>>,
-}
-
-impl SharedDriver {
-    /// C1 to C4. Does not wait: neither does a step.
-    fn connection(&self, partition: PartitionId, input: PartitionInput) {
-        let is_waited_for = matches!(
-            input,
-            PartitionInput::MemberAcknowledged { .. } | PartitionInput::PositionReceived { .. }
-        );
-        self.inbox.connection(partition, input);
-        // After a panic the lock is poisoned: the driver's thread ends.
-        if is_waited_for && let Ok(mut driver) = self.driver.try_lock() {
-            driver.iter_mut().for_each(Driver::take_inputs);
-        } else {
-            self.inbox.wake();
-        }
-    }
-
-    /// The driver's thread.
-    fn run(&self, driver: Driver, is_over: &AtomicBool) {
-        self.inbox.begin();
-        let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
-        let mut ticked = Duration::ZERO;
-        *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
-        while !is_over.load(Ordering::Acquire) {
-            // A panic in a step ends the driver, on whichever thread it was.
-            let Ok(mut driver) = self.driver.lock() else { break };
-            let Some(running) = driver.as_mut() else { break };
-            running.take_events();
-            running.take_inputs();
+/// The driver's thread.
+fn run(shared: &SharedDriver<Driver>, is_over: &AtomicBool, tick: Duration) {
+    shared.inbox.begin();
+    let mut ticked = Duration::ZERO;
+    while !is_over.load(Ordering::Acquire) {
+        let is_running = shared.step(|driver| {
+            driver.take_events();
+            driver.take_inputs();
             if lease_clock() >= ticked + tick {
                 ticked = lease_clock();
-                running.tick();
+                driver.tick();
             }
-            drop(driver);
-            std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
+        });
+        if !is_running {
+            break;
         }
-        // Dropped without the lock: it waits for the threads of its connections.
-        let ended = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(ended);
+        std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
     }
+    // It waits for the threads of its connections.
+    drop(shared.end());
 }
 
 /// What decides and carries out.
