@@ -230,6 +230,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_that_finds_the_driver_at_work_wakes_its_thread() {
         const ROUNDS: u64 = 2000;
+        const HANG: Duration = Duration::from_secs(5);
         let (shared, taken) = (SharedDriver::<()>::default(), [0, 0].map(AtomicU64::new));
         shared.begin(());
         let take = || {
@@ -247,33 +248,34 @@ mod tests {
         };
         let is_over = || taken.iter().all(|taken| taken.load(Ordering::Acquire) == ROUNDS);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                shared.inbox.begin();
-                while !is_over() {
-                    // A look that holds the driver for a while behind the last input.
-                    shared.step(|()| {
-                        take();
-                        std::thread::yield_now();
-                    });
-                    if !is_over() {
-                        std::thread::park_timeout(Duration::from_secs(20));
-                    }
-                }
-            });
-            for (at, seen) in taken.iter().enumerate() {
-                let (shared, take) = (&shared, &take);
-                scope.spawn(move || {
-                    let partition = PartitionId(u32::try_from(at).unwrap());
-                    for stamp in 1..=ROUNDS {
-                        shared.connection(partition, acknowledged(1, 1, stamp), |()| take());
-                        let begin = Instant::now();
-                        while seen.load(Ordering::Acquire) < stamp {
-                            assert!(begin.elapsed() < Duration::from_secs(10), "{stamp} is lost");
-                            std::thread::yield_now();
+            let connections: Vec<_> = (0..)
+                .zip(&taken)
+                .map(|(partition, seen)| {
+                    let (shared, take) = (&shared, &take);
+                    scope.spawn(move || {
+                        for stamp in 1..=ROUNDS {
+                            let input = acknowledged(1, 1, stamp);
+                            shared.connection(PartitionId(partition), input, |()| take());
+                            let begin = Instant::now();
+                            while seen.load(Ordering::Acquire) < stamp {
+                                assert!(begin.elapsed() < HANG, "the input {stamp} is not taken");
+                                std::thread::yield_now();
+                            }
                         }
-                    }
-                    shared.inbox.wake();
+                        shared.inbox.wake();
+                    })
+                })
+                .collect();
+            shared.inbox.begin();
+            while !is_over() && !connections.iter().all(|connection| connection.is_finished()) {
+                // It holds the driver for a while behind the last input.
+                shared.step(|()| {
+                    take();
+                    std::thread::yield_now();
                 });
+                if !is_over() {
+                    std::thread::park_timeout(2 * HANG);
+                }
             }
         });
     }
