@@ -205,9 +205,13 @@ impl<D> SharedDriver<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::{Duration, Instant};
+    use std::thread::ScopedJoinHandle;
+    use std::time::Duration;
+
+    use nearstate_store::lease_clock;
+
+    use super::*;
 
     #[test]
     fn an_acknowledgement_is_taken_on_its_thread_behind_what_came_before_it() {
@@ -256,9 +260,9 @@ mod tests {
                         for stamp in 1..=ROUNDS {
                             let input = acknowledged(1, 1, stamp);
                             shared.connection(PartitionId(partition), input, |()| take());
-                            let begin = Instant::now();
+                            let end = lease_clock() + HANG;
                             while seen.load(Ordering::Acquire) < stamp {
-                                assert!(begin.elapsed() < HANG, "the input {stamp} is not taken");
+                                assert!(lease_clock() < end, "the input {stamp} is not taken");
                                 std::thread::yield_now();
                             }
                         }
@@ -267,7 +271,7 @@ mod tests {
                 })
                 .collect();
             shared.inbox.begin();
-            while !is_over() && !connections.iter().all(|connection| connection.is_finished()) {
+            while !is_over() && !connections.iter().all(ScopedJoinHandle::is_finished) {
                 // It holds the driver for a while behind the last input.
                 shared.step(|()| {
                     take();
