@@ -244,7 +244,7 @@ pub(super) struct Cluster {
     region: Region,
     owner: usize,
     steady: Option<SteadyRound>,
-    cluster: LocalCluster,
+    nodes: LocalCluster,
 }
 
 impl Cluster {
@@ -269,7 +269,7 @@ impl Cluster {
         }
         tables.fill()?;
         tables.wait()?;
-        Ok(Self { tables, region, owner, steady: None, cluster })
+        Ok(Self { tables, region, owner, steady: None, nodes: cluster })
     }
 
     /// Some puts, once it is their time.
@@ -302,12 +302,12 @@ impl ReplicatedTarget for Cluster {
     }
 
     fn processes(&self) -> Vec<u32> {
-        (0..HOSTS).filter_map(|host| self.cluster.node_id(host)).collect()
+        (0..HOSTS).filter_map(|host| self.nodes.node_id(host)).collect()
     }
 
     fn followers(&self) -> Vec<u32> {
         let others = (0..HOSTS).filter(|host| *host != self.owner);
-        others.filter_map(|host| self.cluster.node_id(host)).collect()
+        others.filter_map(|host| self.nodes.node_id(host)).collect()
     }
 
     fn settle(&mut self) -> Result<Vec<u64>> {

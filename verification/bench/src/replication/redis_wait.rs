@@ -91,12 +91,13 @@ impl RedisWait {
 
     /// Takes the reply of a `WAIT`.
     fn waited(&mut self, replicas: usize) -> Result<()> {
-        match self.client.receive().map_err(failed)? {
-            RespReply::Integer(count) if usize::try_from(count).is_ok_and(|c| c >= replicas) => {
-                Ok(())
-            }
-            reply => Err(failed(format!("WAIT: the replicas do not have it: {reply:?}"))),
+        let reply = self.client.receive().map_err(failed)?;
+        if let RespReply::Integer(count) = reply
+            && usize::try_from(count).is_ok_and(|count| count >= replicas)
+        {
+            return Ok(());
         }
+        Err(failed(format!("WAIT: the replicas do not have it: {reply:?}")))
     }
 
     fn replicas(&self) -> usize {
