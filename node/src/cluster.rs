@@ -7,6 +7,9 @@
 //! time --------------+    lease, replicated word  +--> engine: proposals
 //! ```
 //!
+//! The thread of a connection takes the driver's next step itself when a commit may wait for it and
+//! the driver is not at work.
+//!
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 

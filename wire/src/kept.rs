@@ -1,7 +1,7 @@
 //! A message that is kept after it was applied, to be sent again on another connection.
 
 use crate::decode::decode;
-use crate::encode::{Output, encode};
+use crate::encode::{Output, SizeOutput, encode};
 use crate::error::WireError;
 use crate::message::{FrameKind, Message};
 
@@ -24,9 +24,11 @@ impl KeptMessage {
     /// # Errors
     /// What a reader would refuse.
     pub fn of(message: &Message<'_>) -> Result<Self, WireError> {
-        let mut payload = Vec::new();
+        // Measured first: a buffer that grows with each field is copied several times.
+        let mut size = SizeOutput::default();
+        encode(message, &mut size)?;
+        let mut payload = Vec::with_capacity(size.bytes);
         encode(message, &mut payload)?;
-        payload.shrink_to_fit();
         Ok(Self { kind: message.kind(), payload })
     }
 

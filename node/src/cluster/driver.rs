@@ -21,7 +21,7 @@ use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
 
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, now};
-use super::inbox::{CopyInput, DriverInbox, DriverInput};
+use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::notice::ClusterNotice;
 use super::published::{MemberPositions, Published};
@@ -145,10 +145,11 @@ impl ClusterDriver {
         engine: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Result<Arc<dyn ConsensusEngine>>,
     ) -> Result<Self> {
         let state = ClusterState::new(&config.cluster).map_err(invalid)?;
-        let inbox = Arc::new(DriverInbox::default());
+        let shared_driver = Arc::new(SharedDriver::<Driver>::default());
+        let inbox = Arc::clone(&shared_driver.inbox);
         let mut copies = BTreeMap::new();
         for copy in &config.copies {
-            let thread = open(&config, copy, &inbox)?;
+            let thread = open(&config, copy, &shared_driver)?;
             thread.shared.copy.listen_with(listener)?;
             copies.insert(copy.partition, (thread, copy.port));
         }
@@ -163,23 +164,26 @@ impl ClusterDriver {
         let opened = copies.iter().map(shared).collect();
         let host = config.host;
         let process = RandomState::new().build_hasher().finish();
-        let mut driver = Driver {
+        let driver = Driver {
             host: Host::new(config.host, process, now()),
             config,
             engine,
             state,
             copies,
             inbox: Arc::clone(&inbox),
+            inputs: Vec::new(),
             effects: Effects::new(),
             members: BTreeMap::new(),
             tails: BTreeMap::new(),
             is_initialized: false,
             published: Arc::clone(&published),
         };
+        let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
+        shared_driver.begin(driver);
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
             .name("ns-cluster".to_owned())
-            .spawn(move || driver.run(&ending))
+            .spawn(move || run(&shared_driver, &ending, tick))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
@@ -228,10 +232,14 @@ impl Drop for ClusterDriver {
     }
 }
 
-fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> Result<CopyThread> {
+fn open(
+    config: &DriverConfig,
+    copy: &CopyConfig,
+    driver: &Arc<SharedDriver<Driver>>,
+) -> Result<CopyThread> {
     let partition = copy.partition;
     let own = config.hosts.get(&config.host).map(|host| host.name.clone()).unwrap_or_default();
-    let inputs = Arc::clone(inbox);
+    let inputs = Arc::clone(driver);
     let opened = PartitionOptions {
         cluster_id: config.cluster_id,
         partition: partition.0,
@@ -241,14 +249,39 @@ fn open(config: &DriverConfig, copy: &CopyConfig, inbox: &Arc<DriverInbox>) -> R
         members: config.hosts.values().map(|host| host.name.clone()).collect(),
         tls: config.tls.clone(),
         on_event: config.on_peer_event,
-        inputs: Arc::new(move |input| inputs.connection(partition, input)),
+        inputs: Arc::new(move |input| {
+            inputs.connection(partition, input, Driver::take_inputs);
+        }),
     };
     let opened = Partition::open(opened, &copy.region)?;
     let notices = Arc::clone(&config.on_notice);
-    CopyThread::start((partition, opened), copy.region.clone(), Arc::clone(inbox), notices)
+    let inbox = Arc::clone(&driver.inbox);
+    CopyThread::start((partition, opened), copy.region.clone(), inbox, notices)
 }
 
-/// What the thread has.
+/// The driver's thread.
+fn run(shared: &SharedDriver<Driver>, is_over: &AtomicBool, tick: Duration) {
+    shared.inbox.begin();
+    let mut ticked = Duration::ZERO;
+    while !is_over.load(Ordering::Acquire) {
+        let is_running = shared.step(|driver| {
+            driver.take_events();
+            driver.take_inputs();
+            if lease_clock() >= ticked + tick {
+                ticked = lease_clock();
+                driver.tick();
+            }
+        });
+        if !is_running {
+            break;
+        }
+        std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
+    }
+    // It waits for the threads of its connections.
+    drop(shared.end());
+}
+
+/// What decides and carries out.
 struct Driver {
     host: Host,
     config: DriverConfig,
@@ -256,6 +289,8 @@ struct Driver {
     state: ClusterState,
     copies: BTreeMap<PartitionId, (CopyThread, u16)>,
     inbox: Arc<DriverInbox>,
+    /// Memory for the inputs of one turn.
+    inputs: Vec<DriverInput>,
     effects: Effects,
     /// The last acknowledgement of each member, for the status.
     members: MemberPositions,
@@ -266,26 +301,21 @@ struct Driver {
 }
 
 impl Driver {
-    fn run(&mut self, is_over: &AtomicBool) {
-        self.inbox.begin();
-        let tick = Duration::from_millis(self.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
-        let (mut inputs, mut events) = (Vec::new(), Vec::new());
-        let mut ticked = Duration::ZERO;
-        while !is_over.load(Ordering::Acquire) {
-            self.engine.take_events(&mut events);
-            for event in events.drain(..) {
-                self.engine_event(event);
-            }
-            self.inbox.take(&mut inputs);
-            for input in inputs.drain(..) {
-                self.input(input);
-            }
-            if lease_clock() >= ticked + tick {
-                ticked = lease_clock();
-                self.tick();
-            }
-            std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
+    fn take_events(&mut self) {
+        let mut events = Vec::new();
+        self.engine.take_events(&mut events);
+        for event in events {
+            self.engine_event(event);
         }
+    }
+
+    fn take_inputs(&mut self) {
+        let mut inputs = std::mem::take(&mut self.inputs);
+        self.inbox.take(&mut inputs);
+        for input in inputs.drain(..) {
+            self.input(input);
+        }
+        self.inputs = inputs;
     }
 
     fn tick(&mut self) {

@@ -2,7 +2,7 @@
 //! of inputs is limited: of acknowledgements and of position messages only the last one counts.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
 use nearstate_cluster::{LogPosition, PartitionId, RegionFacts, ViewNumber};
@@ -79,32 +79,29 @@ impl DriverInbox {
         self.wake();
     }
 
-    /// Adds what has happened on a connection.
+    /// Adds what has happened on a connection, and wakes none.
     pub(super) fn connection(&self, partition: PartitionId, input: PartitionInput) {
-        {
-            let mut inputs = self.inputs();
-            match &input {
-                PartitionInput::PositionReceived { .. } => {
-                    inputs.heard.insert(partition, input);
-                }
-                PartitionInput::MemberAcknowledged { host, .. } => {
-                    let host = host.clone();
-                    inputs.acknowledge((partition, host), input);
-                }
-                PartitionInput::MemberConnected { .. }
-                | PartitionInput::MemberBehind { .. }
-                | PartitionInput::MemberLeft { .. }
-                | PartitionInput::Joined { .. }
-                | PartitionInput::OwnerLost { .. }
-                | PartitionInput::FollowFailed { .. }
-                | PartitionInput::HigherView { .. } => {
-                    if inputs.queue.len() < CONNECTION_INPUTS_MAX {
-                        inputs.queue.push_back(DriverInput::Connection(partition, input));
-                    }
+        let mut inputs = self.inputs();
+        match &input {
+            PartitionInput::PositionReceived { .. } => {
+                inputs.heard.insert(partition, input);
+            }
+            PartitionInput::MemberAcknowledged { host, .. } => {
+                let host = host.clone();
+                inputs.acknowledge((partition, host), input);
+            }
+            PartitionInput::MemberConnected { .. }
+            | PartitionInput::MemberBehind { .. }
+            | PartitionInput::MemberLeft { .. }
+            | PartitionInput::Joined { .. }
+            | PartitionInput::OwnerLost { .. }
+            | PartitionInput::FollowFailed { .. }
+            | PartitionInput::HigherView { .. } => {
+                if inputs.queue.len() < CONNECTION_INPUTS_MAX {
+                    inputs.queue.push_back(DriverInput::Connection(partition, input));
                 }
             }
         }
-        self.wake();
     }
 
     /// Takes all inputs, those of connections that begin or end first.
@@ -141,9 +138,151 @@ impl Inputs {
     }
 }
 
+/// The driver, for its own thread and for those of connections.
+///
+/// ```text
+/// thread of a connection                          driver's thread
+/// C1  add the input                               D1  take the driver
+/// C2  try to take the driver: all inputs, C4      D2  all inputs, time
+/// C3  another thread has it: unpark               D3  give it back
+/// C4  give it back                                D4  park, unless C3 has come since D1
+/// ```
+///
+/// The steps of the rules stay one sequence, in which inputs have the order of the inbox. An input
+/// that C1 adds behind D2, or behind the C2 of another thread, finds the driver free in C2, or C3
+/// makes D4 return at once. So an acknowledgement raises what is replicated on the thread that has
+/// received it: no other thread has to be woken and scheduled first.
+#[derive(Debug)]
+pub(super) struct SharedDriver<D> {
+    pub(super) inbox: Arc<DriverInbox>,
+    /// `None` before the driver has started, and once it has ended.
+    driver: Mutex<Option<D>>,
+}
+
+impl<D> Default for SharedDriver<D> {
+    fn default() -> Self {
+        Self { inbox: Arc::default(), driver: Mutex::new(None) }
+    }
+}
+
+impl<D> SharedDriver<D> {
+    /// Connections find the driver from now on.
+    pub(super) fn begin(&self, driver: D) {
+        *self.driver.lock().unwrap_or_else(PoisonError::into_inner) = Some(driver);
+    }
+
+    /// C1 to C4. Does not wait: neither does a step.
+    pub(super) fn connection(
+        &self,
+        partition: PartitionId,
+        input: PartitionInput,
+        take_inputs: impl FnMut(&mut D),
+    ) {
+        let may_be_waited_for = matches!(
+            input,
+            PartitionInput::MemberAcknowledged { .. } | PartitionInput::PositionReceived { .. }
+        );
+        self.inbox.connection(partition, input);
+        // After a panic the lock is poisoned: the driver's thread ends.
+        if may_be_waited_for && let Ok(mut driver) = self.driver.try_lock() {
+            driver.iter_mut().for_each(take_inputs);
+        } else {
+            self.inbox.wake();
+        }
+    }
+
+    /// D1 to D3. False if the driver has ended, or a step has panicked on whichever thread.
+    pub(super) fn step(&self, step: impl FnOnce(&mut D)) -> bool {
+        let Ok(mut driver) = self.driver.lock() else { return false };
+        driver.as_mut().map(step).is_some()
+    }
+
+    /// The driver, which connections do not find any more.
+    pub(super) fn end(&self) -> Option<D> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread::ScopedJoinHandle;
+    use std::time::Duration;
+
+    use nearstate_store::lease_clock;
+
     use super::*;
+
+    #[test]
+    fn an_acknowledgement_is_taken_on_its_thread_behind_what_came_before_it() {
+        let shared = SharedDriver::default();
+        let partition = PartitionId(1);
+        let take = |inputs: &mut Vec<DriverInput>| shared.inbox.take(inputs);
+        shared.begin(Vec::new());
+        let connected =
+            PartitionInput::MemberConnected { host: "b".to_owned(), view: 1, connection: 1 };
+        shared.connection(partition, connected.clone(), take);
+        assert!(shared.step(|taken| assert_eq!(*taken, [])));
+        shared.connection(partition, acknowledged(1, 7, 0), take);
+        let expected = [connected, acknowledged(1, 7, 0)]
+            .map(|input| DriverInput::Connection(partition, input));
+        assert!(shared.step(|taken| assert_eq!(*taken, expected)));
+        assert_eq!(shared.end().map(|taken| taken.len()), Some(2));
+        assert!(!shared.step(|_| ()));
+    }
+
+    #[test]
+    fn an_acknowledgement_that_finds_the_driver_at_work_wakes_its_thread() {
+        const ROUNDS: u64 = 2000;
+        const HANG: Duration = Duration::from_secs(5);
+        let (shared, taken) = (SharedDriver::<()>::default(), [0, 0].map(AtomicU64::new));
+        shared.begin(());
+        let take = || {
+            let mut inputs = Vec::new();
+            shared.inbox.take(&mut inputs);
+            for input in inputs {
+                if let DriverInput::Connection(
+                    of,
+                    PartitionInput::MemberAcknowledged { stamp, .. },
+                ) = input
+                {
+                    taken[usize::from(of.0 == 1)].fetch_max(stamp, Ordering::AcqRel);
+                }
+            }
+        };
+        let is_over = || taken.iter().all(|taken| taken.load(Ordering::Acquire) == ROUNDS);
+        std::thread::scope(|scope| {
+            let connections: Vec<_> = (0..)
+                .zip(&taken)
+                .map(|(partition, seen)| {
+                    let (shared, take) = (&shared, &take);
+                    scope.spawn(move || {
+                        for stamp in 1..=ROUNDS {
+                            let input = acknowledged(1, 1, stamp);
+                            shared.connection(PartitionId(partition), input, |()| take());
+                            let end = lease_clock() + HANG;
+                            while seen.load(Ordering::Acquire) < stamp {
+                                assert!(lease_clock() < end, "the input {stamp} is not taken");
+                                std::thread::yield_now();
+                            }
+                        }
+                        shared.inbox.wake();
+                    })
+                })
+                .collect();
+            shared.inbox.begin();
+            while !is_over() && !connections.iter().all(ScopedJoinHandle::is_finished) {
+                // It holds the driver for a while behind the last input.
+                shared.step(|()| {
+                    take();
+                    std::thread::yield_now();
+                });
+                if !is_over() {
+                    std::thread::park_timeout(2 * HANG);
+                }
+            }
+        });
+    }
 
     fn acknowledged(connection: u64, position: u64, stamp: u64) -> PartitionInput {
         let (host, position) = ("b".to_owned(), Some(position));

@@ -391,16 +391,11 @@ impl FollowerConnection<'_> {
         follower: &mut Follower<'_>,
     ) -> std::result::Result<Ended, Ended> {
         loop {
-            let mut has_received = self.link.exchange(&mut self.received)?;
-            if has_received {
-                while has_received && !(config.is_over)() {
-                    self.heard = Stopwatch::start();
-                    self.apply_received(config, follower)?;
-                    follower.index_some()?;
-                    // Sends the acknowledgement.
-                    has_received = self.link.exchange(&mut self.received)?;
-                    self.tell(config);
-                }
+            // Also sends the acknowledgement of what was applied.
+            if self.link.exchange(&mut self.received)? {
+                self.heard = Stopwatch::start();
+                self.apply_received(config, follower)?;
+                follower.index_some()?;
             } else {
                 if self.heard.elapsed() > self.pace.silence_max {
                     let reason = format!("the source is silent for {:?}", self.pace.silence_max);

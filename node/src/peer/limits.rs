@@ -1,5 +1,6 @@
 //! Limits of connections between hosts.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// A follower says hello within this time, or its connection is closed: as long as a TLS handshake
@@ -31,15 +32,27 @@ pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// 10 Gb/s link.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// How long a source looks at its log again and again after the last entry, before it sleeps
-/// between looks. It costs a core for that time, and saves the delay of a sleep.
-pub(crate) const SPIN_MAX: Duration = Duration::from_micros(200);
+/// How long a source looks at its log again and again after an acknowledgement of everything that
+/// it has sent, before it sleeps between looks: as long as a process that was woken by it takes to
+/// commit again. It does not yield meanwhile: the kernel takes a slice from a thread that yields to
+/// another one, and runs it milliseconds later.
+pub(crate) const SPIN_MAX: Duration = Duration::from_micros(10);
 
-/// The sleep between two looks of a source at its log: an eighth of the time since its last entry,
-/// within these bounds. A writer makes no system call, so it wakes no source: the first commit
-/// after a pause waits for the rest of a sleep. At the upper bound a source takes 1 % of a core.
-pub(crate) const LOOK_SLEEP_MIN: Duration = Duration::from_micros(50);
+/// The sleep between two looks of a source at its log: an eighth of the time since it has sent or
+/// received something, within these bounds. A writer makes no system call, so it wakes no source:
+/// the first commit after a pause waits for the rest of a sleep. At the upper bound a source takes
+/// 1 % of a core.
+pub(crate) const LOOK_SLEEP_MIN: Duration = Duration::from_micros(20);
 pub(crate) const LOOK_SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// The lower bound while the follower has not acknowledged everything. Its acknowledgement ends the
+/// sleep, and what was committed meanwhile is sent together: a message costs each side some
+/// microseconds in the kernel, an entry one. A follower that is further away than this delays no
+/// commit by more.
+pub(crate) const FLIGHT_SLEEP_MIN: Duration = Duration::from_micros(100);
+
+/// How much longer than asked for the kernel may let a source sleep, in nanoseconds.
+pub(crate) const LOOK_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1000);
 
 /// The first and the longest pause of a follower before it connects again.
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(100);

@@ -11,13 +11,14 @@ use nearstate_store::{
 use nearstate_wire::{
     FrameReader, FrameWriter, Message, PositionMessage, Refusal, RefusalReason, SwitchMessage,
 };
+use rustix::thread::set_current_timer_slack;
 
 use super::convert::{id_bytes, send_item};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{
-    BEAT_INTERVAL, HELLO_MAX, LOOK_INTERVAL, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX,
-    SPIN_MAX,
+    BEAT_INTERVAL, FLIGHT_SLEEP_MIN, HELLO_MAX, LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX,
+    LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
 };
 use super::served::{PeerShared, Served};
 use super::stopwatch::Stopwatch;
@@ -72,13 +73,19 @@ impl Shipment<'_> {
     /// Sends the log until the connection ends or the node stops.
     pub(super) fn ship(&mut self, session: &Session, feed: &mut LogFeed<'_>) -> Shipped<()> {
         let mut pace = Pace::new(self.member.map(|member| member.group.lease / 4));
+        // With the default of 50 us each sleep is longer than it may be. A kernel that refuses
+        // delays the first commit after a pause, no more.
+        let _ = set_current_timer_slack(LOOK_SLACK_NS);
+        let mut step = FeedStep::More;
         while !self.shared.is_over() {
             self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
-            let has_received = self.link.stream.exchange(self.received)?;
-            if has_received {
+            if self.link.stream.exchange(self.received)? {
+                pace.active = Stopwatch::start();
                 self.take_acknowledgements(session, feed, &mut pace)?;
+            } else if step != FeedStep::More && self.rest(&pace)? {
+                continue;
             }
             if self.link.is_full() {
                 self.link.stream.wait(LOOK_INTERVAL)?;
@@ -86,7 +93,7 @@ impl Shipment<'_> {
             }
             let before = self.link.stream.unsent();
             let was_joining = feed.is_joining();
-            let step = feed.step(pace.looks(), self.link)?;
+            step = feed.step(pace.looks(), self.link)?;
             self.served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
             if was_joining && !feed.is_joining() {
                 // The first position is that of a namespace.
@@ -95,7 +102,6 @@ impl Shipment<'_> {
                 self.shared.emit(&PeerEvent::Joined { name: &self.served.name, position });
             }
             match step {
-                FeedStep::More => {}
                 FeedStep::Lost => {
                     if let Some(ServedMember { group, view, .. }) = self.member {
                         let host = self.served.name.clone();
@@ -104,7 +110,11 @@ impl Shipment<'_> {
                     let text = "the log has lost entries before they were sent";
                     return self.refuse(RefusalReason::Failed, text);
                 }
-                FeedStep::Idle { position } => self.beat(session, &mut pace, position)?,
+                // The follower acknowledges an entry by itself.
+                FeedStep::Idle { position } if pace.is_due(position, feed.last_position()) => {
+                    self.beat(session, &mut pace, position)?;
+                }
+                FeedStep::Idle { .. } | FeedStep::More => {}
             }
             if step == FeedStep::More && pace.beat.elapsed() >= pace.interval {
                 // A walk over empty buckets sends nothing. The follower acknowledges nothing by it.
@@ -114,9 +124,8 @@ impl Shipment<'_> {
                 session.release_to(self.floor(feed.sent_position()))?;
             }
             if self.link.stream.unsent() > before {
-                pace.sent = Stopwatch::start();
-            } else if !has_received && step != FeedStep::More {
-                self.rest(&pace)?;
+                pace.active = Stopwatch::start();
+                pace.sent = feed.last_position();
             }
         }
         Ok(())
@@ -171,23 +180,23 @@ impl Shipment<'_> {
         Err(text.into())
     }
 
-    /// Nothing was sent or received. The longer that lasts, the longer is the next sleep, which a
-    /// message from the follower ends.
-    fn rest(&self, pace: &Pace) -> io::Result<()> {
-        let idle = pace.sent.elapsed();
+    /// Everything was sent, and nothing has arrived. Waits before the next look at the log; the
+    /// longer that lasts, the longer. A message from the follower ends it: then this is true.
+    fn rest(&self, pace: &Pace) -> io::Result<bool> {
+        let idle = pace.active.elapsed();
+        if pace.sent > self.served.acknowledged.load(Ordering::Relaxed) {
+            return self.link.stream.wait((idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX));
+        }
         if idle < SPIN_MAX {
-            std::thread::yield_now();
-            return Ok(());
+            std::hint::spin_loop();
+            return Ok(false);
         }
         self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))
     }
 
-    /// Tells the follower how far the log is, if that has changed or some time has passed.
+    /// Tells the follower how far the log is.
     fn beat(&mut self, session: &Session, pace: &mut Pace, position: u64) -> Result<()> {
-        if position == pace.told && pace.beat.elapsed() < pace.interval {
-            return Ok(());
-        }
-        pace.told = position;
+        pace.told = Some(position);
         pace.beat = Stopwatch::start();
         pace.stamp = match self.member {
             None => pace.stamp + 1,
@@ -272,9 +281,13 @@ fn nanos(time: Duration) -> u64 {
 /// When a source looks, sends and sleeps.
 struct Pace {
     looked: Option<Stopwatch>,
-    sent: Stopwatch,
+    /// When something was sent or received.
+    active: Stopwatch,
+    /// The position of the last entry that was sent.
+    sent: u64,
     beat: Stopwatch,
-    told: u64,
+    /// The position of the last position message.
+    told: Option<u64>,
     stamp: u64,
     /// The longest time between two position messages.
     interval: Duration,
@@ -287,8 +300,16 @@ impl Pace {
     fn new(interval: Option<Duration>) -> Self {
         let now = Stopwatch::start();
         let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
-        let (told, stamp, answered) = (u64::MAX, 0, 0);
-        Self { looked: None, sent: now, beat: now, told, stamp, interval, answered }
+        let (told, sent, stamp, answered) = (None, 0, 0, 0);
+        Self { looked: None, active: now, sent, beat: now, told, stamp, interval, answered }
+    }
+
+    /// True if a position message is to be sent: some time has passed, or everything up to
+    /// `position` was sent and no message has said so, neither the last entry, at `last`, nor
+    /// another position message.
+    fn is_due(&self, position: u64, last: u64) -> bool {
+        self.beat.elapsed() >= self.interval
+            || self.told.is_none_or(|told| position > told.max(last))
     }
 
     /// True if it is time to look at the catalog.
@@ -298,5 +319,27 @@ impl Pace {
         }
         self.looked = Some(Stopwatch::start());
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_message_says_what_no_entry_says() {
+        let mut pace = Pace::new(Some(Duration::from_hours(1)));
+        pace.interval = Duration::from_hours(1);
+        // The first one begins the lease.
+        assert!(pace.is_due(7, 7));
+        pace.told = Some(7);
+        // The follower acknowledges the entry at 8 by itself.
+        assert!(!pace.is_due(7, 7) && !pace.is_due(8, 8));
+        // Position 9 has no entry, and may be waited for.
+        assert!(pace.is_due(9, 8));
+        pace.told = Some(9);
+        assert!(!pace.is_due(9, 8));
+        pace.interval = Duration::ZERO;
+        assert!(pace.is_due(9, 8));
     }
 }

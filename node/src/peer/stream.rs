@@ -155,18 +155,20 @@ impl PeerStream {
         }
     }
 
-    /// Waits until bytes have arrived, or until more can be sent if there are some to send.
+    /// Waits until bytes have arrived, or until more can be sent if there are some to send. False
+    /// if nothing of this happens in time.
     ///
     /// # Errors
     /// `poll(2)` has failed.
-    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut flags = PollFlags::IN;
         if self.has_output() {
             flags |= PollFlags::OUT;
         }
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

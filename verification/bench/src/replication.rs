@@ -12,6 +12,7 @@ mod redis_wait;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::io::Write;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result};
@@ -37,7 +38,14 @@ const ROUNDS: u64 = 3;
 const ROUND_SECONDS: f64 = 1.0;
 
 /// The names of the targets that only this table has.
-const NAMES: [&str; 3] = ["cluster", "redis-wait", "etcd"];
+const NAMES: [&str; 4] = ["cluster", "redis-wait", "redis-wait-2", "etcd"];
+
+/// Writes of one step of the steady rate, and the time between two steps.
+const STEADY_WRITES: u64 = 10;
+const STEADY_STEP: Duration = Duration::from_micros(100);
+
+/// Inserts of a round. They are deleted after it.
+const INSERTS_MAX: u64 = 50_000;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,10 +58,15 @@ enum ReplicatedCase {
     PutAndWait,
     /// The same with 64 outstanding.
     Outstanding,
+    /// Inserts of 1 KiB with three tags, two of them unique, without waiting.
+    Insert,
+    /// Puts of 1 KiB at 100,000 in a second. Measured is the time until a follower has one.
+    Steady,
 }
 
 impl ReplicatedCase {
-    const ALL: [Self; 4] = [Self::Put, Self::Update, Self::PutAndWait, Self::Outstanding];
+    const ALL: [Self; 6] =
+        [Self::Put, Self::Update, Self::PutAndWait, Self::Outstanding, Self::Insert, Self::Steady];
 
     const fn name(self) -> &'static str {
         match self {
@@ -61,14 +74,27 @@ impl ReplicatedCase {
             Self::Update => "update of two blocks, not waiting",
             Self::PutAndWait => "put, until a follower has it",
             Self::Outstanding => "the same, 64 outstanding",
+            Self::Insert => "insert with three tags, not waiting",
+            Self::Steady => "lag at 100,000 puts/s",
         }
     }
 
     /// Writes of one measured step.
     const fn writes(self) -> u64 {
         match self {
-            Self::Put | Self::Update | Self::PutAndWait => 1,
+            Self::Put | Self::Update | Self::PutAndWait | Self::Insert => 1,
             Self::Outstanding => OUTSTANDING,
+            Self::Steady => STEADY_WRITES,
+        }
+    }
+
+    /// The most writes of a round.
+    const fn writes_max(self) -> u64 {
+        match self {
+            Self::Insert => INSERTS_MAX,
+            Self::Put | Self::Update | Self::PutAndWait | Self::Outstanding | Self::Steady => {
+                1 << 32
+            }
         }
     }
 }
@@ -83,26 +109,51 @@ trait ReplicatedTarget {
     /// Its processes, without this one.
     fn processes(&self) -> Vec<u32>;
 
-    /// One step of a case, with the number of the step. False if the target does not have it.
+    /// Those of them that only follow.
+    fn followers(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// One step of a case, with the number of its first write. False if the target does not have
+    /// the case.
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool>;
+
+    /// Behind the steps of a round: waits until everything is replicated. Returns the times that
+    /// were measured beside the steps, in nanoseconds, if there are some.
+    fn settle(&mut self) -> Result<Vec<u64>> {
+        Ok(Vec::new())
+    }
+
+    /// Deletes what these writes have inserted.
+    fn clear(&mut self, _inserted: Range<u64>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What was measured of a case of a target: of each round.
 #[derive(Debug, Default)]
 struct ReplicatedResult {
-    /// The median time of a step in nanoseconds.
+    /// The median time of a step in nanoseconds, and the time that one of a hundred exceeds.
     p50_ns: Vec<u64>,
+    p99_ns: Vec<u64>,
     /// Writes per second.
     rate: Vec<f64>,
     /// Processor time of all processes per write, in nanoseconds.
     cpu_ns: Vec<f64>,
+    /// Processor time of a follower per write, in nanoseconds.
+    follower_ns: Vec<f64>,
 }
 
-fn median<T: Copy + PartialOrd>(values: &[T]) -> Option<T> {
+/// The value that this share of the values, in hundredths, is not above.
+fn percentile<T: Copy + PartialOrd>(values: &[T], hundredths: usize) -> Option<T> {
     let mut sorted = values.to_vec();
     sorted
         .sort_unstable_by(|one, other| one.partial_cmp(other).unwrap_or(std::cmp::Ordering::Equal));
-    sorted.get(sorted.len() / 2).copied()
+    sorted.get(sorted.len() * hundredths / 100).copied()
+}
+
+fn median<T: Copy + PartialOrd>(values: &[T]) -> Option<T> {
+    percentile(values, 50)
 }
 
 /// True if one of the options' targets is of this table.
@@ -127,7 +178,8 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
     match name {
         "region" => Ok(Box::new(ours::LocalRegion::start(folder)?)),
         "cluster" => Ok(Box::new(ours::Cluster::start(folder)?)),
-        "redis-wait" => Ok(Box::new(redis_wait::RedisWait::start(folder)?)),
+        "redis-wait" => Ok(Box::new(redis_wait::RedisWait::start(folder, 1)?)),
+        "redis-wait-2" => Ok(Box::new(redis_wait::RedisWait::start(folder, 2)?)),
         "etcd" => Ok(Box::new(etcd::Etcd::start(folder)?)),
         "geode" => Err(Error::BadArgument {
             detail:
@@ -179,9 +231,12 @@ fn measure(
 ) -> Result<()> {
     let mut processes = target.processes();
     processes.push(std::process::id());
+    let followers = target.followers();
     let (begin, cpu_before) = (Instant::now(), cpu_ns(&processes));
-    let (mut times, mut number) = (Vec::new(), round << 32);
-    while begin.elapsed() < round_time {
+    let follower_before = cpu_ns(&followers);
+    let (mut times, first) = (Vec::new(), round << 32);
+    let mut number = first;
+    while begin.elapsed() < round_time && number - first < case.writes_max() {
         let called = now_ns();
         if !target.step(case, number)? {
             return Ok(());
@@ -190,19 +245,37 @@ fn measure(
         number += case.writes();
     }
     let seconds = begin.elapsed().as_secs_f64();
+    let beside = target.settle()?;
     let cpu = cpu_ns(&processes).saturating_sub(cpu_before);
-    let writes = u32::try_from(times.len() as u64 * case.writes()).unwrap_or(u32::MAX);
+    let follower = cpu_ns(&followers).saturating_sub(follower_before);
+    if case == ReplicatedCase::Insert {
+        target.clear(first..number)?;
+    }
+    let writes = u32::try_from(number - first).unwrap_or(u32::MAX);
+    let each = |ns: u64, count: f64| Duration::from_nanos(ns).as_secs_f64() * 1e9 / count;
+    let times = if beside.is_empty() { times } else { beside };
     let result = entry.or_default();
     result.p50_ns.extend(median(&times));
+    result.p99_ns.extend(percentile(&times, 99));
     result.rate.push(f64::from(writes) / seconds);
-    result.cpu_ns.push(Duration::from_nanos(cpu).as_secs_f64() * 1e9 / f64::from(writes));
+    result.cpu_ns.push(each(cpu, f64::from(writes)));
+    if let Some(count) = u32::try_from(followers.len()).ok().filter(|count| *count > 0) {
+        result.follower_ns.push(each(follower, f64::from(writes) * f64::from(count)));
+    }
     Ok(())
 }
 
-fn spread(rates: &[f64]) -> String {
-    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = rates.iter().copied().fold(0.0, f64::max);
-    format!("{} to {}", rate_text(least), rate_text(most))
+fn spread(values: &[f64], text: fn(f64) -> String) -> String {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    format!("{} to {}", text(least), text(most))
+}
+
+/// The median times of the rounds as multiples of those of the same rounds of another target.
+fn ratios(result: &ReplicatedResult, other: &ReplicatedResult) -> Vec<f64> {
+    let seconds = |ns: &u64| Duration::from_nanos((*ns).max(1)).as_secs_f64();
+    let pairs = result.p50_ns.iter().zip(&other.p50_ns);
+    pairs.map(|(one, other)| seconds(one) / seconds(other)).collect()
 }
 
 fn text(
@@ -214,30 +287,36 @@ fn text(
     for target in targets {
         let _ = writeln!(text, "  {:<12} {}", target.name(), target.durability());
     }
-    let columns = "writes of 1 KiB|target|>p50|>writes/s|rounds|>CPU per write|>p50 to cluster";
+    let columns = "writes of 1 KiB|target|>p50|>p99|>writes/s|rounds|>CPU per write|>of a follower\
+                   |>p50 to cluster|rounds";
     let mut table = ReportTable::new(columns);
     let ours = targets.iter().position(|target| target.name() == "cluster");
+    let time = |ns: u64| latency_text(Duration::from_nanos(ns).as_secs_f64() * 1e9);
     for case in ReplicatedCase::ALL {
-        let own = ours.and_then(|at| median(&results.get(&(case, at))?.p50_ns));
+        let own = ours.and_then(|at| results.get(&(case, at)));
         for (at, target) in targets.iter().enumerate() {
             let Some(result) = results.get(&(case, at)) else { continue };
-            let (Some(p50), Some(rate), Some(cpu)) =
-                (median(&result.p50_ns), median(&result.rate), median(&result.cpu_ns))
-            else {
+            let (Some(p50), Some(p99), Some(rate), Some(cpu)) = (
+                median(&result.p50_ns),
+                median(&result.p99_ns),
+                median(&result.rate),
+                median(&result.cpu_ns),
+            ) else {
                 continue;
             };
-            let ratio = own.map(|own| {
-                Duration::from_nanos(p50).as_secs_f64()
-                    / Duration::from_nanos(own.max(1)).as_secs_f64()
-            });
+            let ratios = own.map_or_else(Vec::new, |own| ratios(result, own));
+            let ratio = median(&ratios);
             table.row(vec![
                 case.name().to_owned(),
                 target.name().to_owned(),
-                latency_text(Duration::from_nanos(p50).as_secs_f64() * 1e9),
+                time(p50),
+                time(p99),
                 rate_text(rate),
-                spread(&result.rate),
+                spread(&result.rate, rate_text),
                 latency_text(cpu),
+                median(&result.follower_ns).map_or_else(String::new, latency_text),
                 ratio.map_or_else(String::new, ratio_text),
+                ratio.map_or_else(String::new, |_| spread(&ratios, ratio_text)),
             ]);
         }
         table.rule();
@@ -245,8 +324,10 @@ fn text(
     text.push('\n');
     text.push_str(&table.text());
     text.push_str(
-        "p50 with 64 outstanding is of the whole batch. CPU per write is of all processes of a \
-         target and of this one.\n",
+        "p50 with 64 outstanding is of the whole batch, and of the lag the time until a follower \
+         has a put. CPU per write is of all processes of a target and of this one, until a \
+         follower has everything; a follower alone applies as many writes in a second on a core \
+         as its time of a write goes into one. Ratios are of the same round.\n",
     );
     text
 }
@@ -259,12 +340,20 @@ mod tests {
     fn the_median_is_the_middle_value() {
         assert_eq!(median(&[3_u64, 1, 2]), Some(2));
         assert_eq!(median::<u64>(&[]), None);
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!(percentile(&hundred, 99), Some(100));
+    }
+
+    #[test]
+    fn ratios_are_those_of_the_same_round() {
+        let of = |p50_ns| ReplicatedResult { p50_ns, ..ReplicatedResult::default() };
+        assert_eq!(ratios(&of(vec![10, 60]), &of(vec![20, 30])), [0.5, 2.0]);
     }
 
     #[test]
     fn every_step_of_a_case_has_as_many_writes_as_it_says() {
         let writes: Vec<_> = ReplicatedCase::ALL.iter().map(|case| case.writes()).collect();
-        assert_eq!(writes, [1, 1, 1, 64]);
+        assert_eq!(writes, [1, 1, 1, 64, 1, 10]);
         assert_eq!(value(7).len(), VALUE_BYTES);
         assert_eq!(key(RECORDS + 3), key(3));
     }

@@ -176,7 +176,10 @@ impl ReplicatedTarget for Etcd {
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool> {
         let client = &self.client;
         match case {
-            ReplicatedCase::Put | ReplicatedCase::Update => return Ok(false),
+            ReplicatedCase::Put
+            | ReplicatedCase::Update
+            | ReplicatedCase::Insert
+            | ReplicatedCase::Steady => return Ok(false),
             ReplicatedCase::PutAndWait => self.runtime.block_on(put(client.clone(), number))?,
             ReplicatedCase::Outstanding => self.runtime.block_on(async {
                 let puts: Vec<_> = (number..number + OUTSTANDING)

@@ -1,16 +1,24 @@
 //! An unlogged region, and the owner's region of a cluster of three nodes, to which this process is
 //! attached.
 
+use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nearstate_local_cluster::{ClusterOptions, HOSTS, LocalCluster, NetworkKind, wait_until};
 use nearstate_model::{Error, Result};
 use nearstate_store::{
-    BlockChange, CreateOptions, Kind, Namespace, ReceiptState, Region, Schema, Session,
+    BlockChange, CreateOptions, Kind, Metadata, Namespace, Receipt, ReceiptState, Region, Schema,
+    Session, TagSchema,
 };
 
-use super::{OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, failed, key, value};
+use super::{
+    OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, STEADY_STEP, STEADY_WRITES, failed,
+    key, value,
+};
+use crate::clock::monotonic_ns as now_ns;
 use crate::reaper::own_program;
 
 /// The size of the regions: the records twice, and the log's budget.
@@ -28,6 +36,7 @@ struct Tables {
     session: Session,
     values: Namespace,
     contexts: Namespace,
+    tagged: Namespace,
 }
 
 impl Tables {
@@ -37,7 +46,12 @@ impl Tables {
             |name: &str, kind| session.namespace(name, &Schema { kind, ..Schema::default() });
         let (values, contexts) =
             (open("bench-values", Kind::Value)?, open("bench-ue", Kind::Blocks)?);
-        Ok(Self { session, values, contexts })
+        let tags = [("guti", true), ("ip", true), ("cell", false)].map(|(name, is_unique)| {
+            TagSchema { name: name.to_owned(), is_unique, ..TagSchema::default() }
+        });
+        let schema = Schema { tags: tags.to_vec(), ..Schema::default() };
+        let tagged = session.namespace("bench-tagged", &schema)?;
+        Ok(Self { session, values, contexts, tagged })
     }
 
     fn fill(&self) -> Result<()> {
@@ -83,6 +97,24 @@ impl Tables {
                 txn.patch(self.contexts, key.as_bytes(), &blocks)
             })
         })
+    }
+
+    fn insert(&self, number: u64) -> Result<()> {
+        let (key, value, cell) = (number.to_be_bytes(), value(number), number % 1000);
+        let (guti, ip, cell) = (number.to_le_bytes(), (!number).to_le_bytes(), cell.to_le_bytes());
+        let tags: &[(&str, &[u8])] = &[("guti", &guti), ("ip", &ip), ("cell", &cell)];
+        let metadata = Metadata { tags, ..Metadata::default() };
+        self.relieved(|| {
+            self.session.transact(|txn| txn.put_with_metadata(self.tagged, &key, &value, metadata))
+        })
+    }
+
+    fn clear(&self, inserted: Range<u64>) -> Result<()> {
+        for number in inserted {
+            let key = number.to_be_bytes();
+            self.relieved(|| self.session.delete(self.tagged, &key).map(drop))?;
+        }
+        Ok(())
     }
 
     /// Waits until a follower has all commits of this session.
@@ -136,15 +168,83 @@ impl ReplicatedTarget for LocalRegion {
         match case {
             ReplicatedCase::Put => self.tables.put(number).map(|()| true),
             ReplicatedCase::Update => self.tables.update(number).map(|()| true),
-            ReplicatedCase::PutAndWait | ReplicatedCase::Outstanding => Ok(false),
+            ReplicatedCase::Insert => self.tables.insert(number).map(|()| true),
+            ReplicatedCase::PutAndWait | ReplicatedCase::Outstanding | ReplicatedCase::Steady => {
+                Ok(false)
+            }
         }
     }
+
+    fn clear(&mut self, inserted: Range<u64>) -> Result<()> {
+        self.tables.clear(inserted)
+    }
+}
+
+/// Receipts that wait for the thread that measures them. At one in a millisecond, a lag of seconds.
+const SAMPLES_WAITING_MAX: usize = 4096;
+
+/// Every such step of the steady rate a receipt is measured: one in a millisecond.
+const SAMPLE_EVERY: u64 = 10;
+
+/// A thread that measures the time from commits until a follower has them. Receipts become
+/// replicated in their order, so one that waits behind another one is measured right.
+struct LagSampler {
+    receipts: Option<SyncSender<(Receipt, u64)>>,
+    lags: Receiver<Result<u64>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LagSampler {
+    fn start(region: &Region) -> Result<Self> {
+        let session = region.session()?;
+        let (receipts, committed) = sync_channel::<(Receipt, u64)>(SAMPLES_WAITING_MAX);
+        let (measured, lags) = std::sync::mpsc::channel();
+        let run = move || {
+            for (receipt, at) in committed {
+                let lag = match session.wait_replicated(receipt, WAIT_MAX) {
+                    Ok(ReceiptState::Replicated) => Ok(now_ns() - at),
+                    Ok(state) => Err(failed(format!("a commit is {state:?}"))),
+                    Err(error) => Err(error),
+                };
+                if measured.send(lag).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().spawn(run).map_err(failed)?;
+        Ok(Self { receipts: Some(receipts), lags, thread: Some(thread) })
+    }
+
+    fn add(&self, receipt: Receipt) -> Result<()> {
+        let Some(receipts) = &self.receipts else { return Ok(()) };
+        receipts.send((receipt, now_ns())).map_err(failed)
+    }
+
+    /// Everything that was measured.
+    fn finish(mut self) -> Result<Vec<u64>> {
+        self.receipts = None;
+        let lags = self.lags.iter().collect();
+        if let Some(thread) = self.thread.take() {
+            thread.join().map_err(|_| failed("the thread that measures the lag has failed"))?;
+        }
+        lags
+    }
+}
+
+/// The steady rate of a round.
+struct SteadyRound {
+    sampler: LagSampler,
+    began: Instant,
+    steps: u32,
 }
 
 /// The owner of a cluster.
 pub(super) struct Cluster {
     tables: Tables,
-    cluster: LocalCluster,
+    region: Region,
+    owner: usize,
+    steady: Option<SteadyRound>,
+    nodes: LocalCluster,
 }
 
 impl Cluster {
@@ -159,8 +259,9 @@ impl Cluster {
         })
         .map_err(failed)?;
         let (owner, _) = cluster.wait_all_full().map_err(failed)?;
-        let tables = Tables::open(&Region::attach(&cluster.region(owner))?)?;
-        for namespace in [tables.values, tables.contexts] {
+        let region = Region::attach(&cluster.region(owner))?;
+        let tables = Tables::open(&region)?;
+        for namespace in [tables.values, tables.contexts, tables.tagged] {
             wait_until("the namespaces are logged", WAIT_MAX, || {
                 tables.session.is_logged(namespace).map_err(|error| error.to_string())
             })
@@ -168,7 +269,26 @@ impl Cluster {
         }
         tables.fill()?;
         tables.wait()?;
-        Ok(Self { tables, cluster })
+        Ok(Self { tables, region, owner, steady: None, nodes: cluster })
+    }
+
+    /// Some puts, once it is their time.
+    fn steady_step(&mut self, number: u64) -> Result<()> {
+        let steady = match &mut self.steady {
+            Some(steady) => steady,
+            none => none.insert(SteadyRound {
+                sampler: LagSampler::start(&self.region)?,
+                began: Instant::now(),
+                steps: 0,
+            }),
+        };
+        std::thread::sleep((STEADY_STEP * steady.steps).saturating_sub(steady.began.elapsed()));
+        steady.steps += 1;
+        (number..number + STEADY_WRITES).try_for_each(|number| self.tables.put(number))?;
+        if u64::from(steady.steps).is_multiple_of(SAMPLE_EVERY) {
+            steady.sampler.add(self.tables.session.receipt())?;
+        }
+        Ok(())
     }
 }
 
@@ -182,7 +302,23 @@ impl ReplicatedTarget for Cluster {
     }
 
     fn processes(&self) -> Vec<u32> {
-        (0..HOSTS).filter_map(|host| self.cluster.node_id(host)).collect()
+        (0..HOSTS).filter_map(|host| self.nodes.node_id(host)).collect()
+    }
+
+    fn followers(&self) -> Vec<u32> {
+        let others = (0..HOSTS).filter(|host| *host != self.owner);
+        others.filter_map(|host| self.nodes.node_id(host)).collect()
+    }
+
+    fn settle(&mut self) -> Result<Vec<u64>> {
+        let lags = self.steady.take().map_or_else(|| Ok(Vec::new()), |it| it.sampler.finish())?;
+        self.tables.wait()?;
+        Ok(lags)
+    }
+
+    fn clear(&mut self, inserted: Range<u64>) -> Result<()> {
+        self.tables.clear(inserted)?;
+        self.tables.wait()
     }
 
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool> {
@@ -197,6 +333,8 @@ impl ReplicatedTarget for Cluster {
                 (number..number + OUTSTANDING).try_for_each(|number| self.tables.put(number))?;
                 self.tables.wait()?;
             }
+            ReplicatedCase::Insert => self.tables.insert(number)?,
+            ReplicatedCase::Steady => self.steady_step(number)?,
         }
         Ok(true)
     }

@@ -1,5 +1,5 @@
-//! Redis with one replica, both without persistence. A write that is waited for is `SET` and `WAIT`
-//! in one message.
+//! Redis with one or two replicas, without persistence. A write that is waited for is `SET` and
+//! `WAIT 1` in one message.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -17,10 +17,11 @@ use crate::targets::free_port;
 const START_MAX: Duration = Duration::from_secs(20);
 const REPLY_MAX: Duration = Duration::from_secs(10);
 
-/// A primary and its replica.
+/// A primary and its replicas.
 pub(super) struct RedisWait {
     client: RespClient<TcpStream>,
-    servers: [HostProcess; 2],
+    /// The primary first.
+    servers: Vec<HostProcess>,
     folder: PathBuf,
 }
 
@@ -32,10 +33,9 @@ fn connect(port: u16) -> Option<RespClient<TcpStream>> {
 }
 
 impl RedisWait {
-    pub(super) fn start(folder: PathBuf) -> Result<Self> {
+    pub(super) fn start(folder: PathBuf, replicas: usize) -> Result<Self> {
         let program = installed("redis-server", "redis")?.to_string_lossy().into_owned();
         std::fs::create_dir_all(&folder).map_err(failed)?;
-        let ports = [free_port()?, free_port()?];
         let start = |port: u16, of: Option<u16>| {
             let [port, of] =
                 [Some(port), of].map(|port| port.map_or(String::new(), |p| p.to_string()));
@@ -49,15 +49,20 @@ impl RedisWait {
             }
             HostProcess::start(&[], &words, &folder.join("log")).map_err(failed)
         };
-        let [primary, replica] = ports;
-        let servers = [start(primary, None)?, start(replica, Some(primary))?];
-        let mut client = None;
-        wait_until("a replica has what was written", START_MAX, || {
+        let primary = free_port()?;
+        let mut servers = vec![start(primary, None)?];
+        for _ in 0..replicas {
+            servers.push(start(free_port()?, Some(primary))?);
+        }
+        let (mut client, all) = (None, replicas.to_string());
+        wait_until("the replicas have what was written", START_MAX, || {
             client = connect(primary);
             let Some(client) = &mut client else { return Ok(false) };
             let set = client.request(&[b"SET", b"ready", b"1"]);
-            let wait = client.request(&[b"WAIT", b"1", b"100"]);
-            Ok(set.is_ok() && matches!(wait, Ok(RespReply::Integer(1))))
+            let wait = client.request(&[b"WAIT", all.as_bytes(), b"100"]);
+            let has_all = matches!(wait, Ok(RespReply::Integer(count))
+                if usize::try_from(count) == Ok(replicas));
+            Ok(set.is_ok() && has_all)
         })
         .map_err(failed)?;
         let client = client.ok_or_else(|| failed("no connection to Redis"))?;
@@ -78,10 +83,25 @@ impl RedisWait {
                 return Err(failed("SET was refused"));
             }
         }
-        if waits && self.client.receive().map_err(failed)? != RespReply::Integer(1) {
-            return Err(failed("WAIT: the replica does not have it"));
+        if waits {
+            self.waited(1)?;
         }
         Ok(())
+    }
+
+    /// Takes the reply of a `WAIT`.
+    fn waited(&mut self, replicas: usize) -> Result<()> {
+        let reply = self.client.receive().map_err(failed)?;
+        if let RespReply::Integer(count) = reply
+            && usize::try_from(count).is_ok_and(|count| count >= replicas)
+        {
+            return Ok(());
+        }
+        Err(failed(format!("WAIT: the replicas do not have it: {reply:?}")))
+    }
+
+    fn replicas(&self) -> usize {
+        self.servers.len() - 1
     }
 }
 
@@ -93,21 +113,38 @@ impl Drop for RedisWait {
 
 impl ReplicatedTarget for RedisWait {
     fn name(&self) -> &'static str {
-        "redis-wait"
+        if self.replicas() == 1 { "redis-wait" } else { "redis-wait-2" }
     }
 
     fn durability(&self) -> &'static str {
-        "two processes, in memory: a fail-over may lose it (another replica may win)"
+        if self.replicas() == 1 {
+            "two processes, in memory: a fail-over may lose it (another replica may win)"
+        } else {
+            "two of three processes, in memory: a fail-over may lose it (the other replica may win)"
+        }
     }
 
     fn processes(&self) -> Vec<u32> {
         self.servers.iter().map(HostProcess::id).collect()
     }
 
+    fn followers(&self) -> Vec<u32> {
+        self.servers.iter().skip(1).map(HostProcess::id).collect()
+    }
+
+    fn settle(&mut self) -> Result<Vec<u64>> {
+        let (replicas, mut request) = (self.replicas(), Vec::new());
+        encode_request(&[b"WAIT", replicas.to_string().as_bytes(), b"10000"], &mut request);
+        self.client.send(&request).map_err(failed)?;
+        self.waited(replicas).map(|()| Vec::new())
+    }
+
     fn step(&mut self, case: ReplicatedCase, number: u64) -> Result<bool> {
         match case {
             ReplicatedCase::Put => self.set(number..number + 1, false)?,
-            ReplicatedCase::Update => return Ok(false),
+            ReplicatedCase::Update | ReplicatedCase::Insert | ReplicatedCase::Steady => {
+                return Ok(false);
+            }
             ReplicatedCase::PutAndWait => self.set(number..number + 1, true)?,
             ReplicatedCase::Outstanding => self.set(number..number + OUTSTANDING, true)?,
         }
