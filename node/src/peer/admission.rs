@@ -121,6 +121,7 @@ impl SourceConnection<'_> {
             }),
             tail: AtomicU64::new(0),
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
+            sent: AtomicU64::new(0),
         });
         {
             let mut followers = shared.followers();
