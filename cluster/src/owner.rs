@@ -48,7 +48,7 @@ pub(crate) enum WantedChange {
     Evict(HostId),
     /// The host is counted, by a degraded owner, before it is full.
     Admit(HostId),
-    /// The own copy suffices. Also to count nobody else after `Admit`.
+    /// The own copy suffices. Also to count no other host after `Admit`.
     Degrade,
 }
 

@@ -53,7 +53,7 @@ pub enum Switch {
     AdmitJointly,
     /// 12: the lease of a degraded owner begins when the membership has ordered its renewal.
     RenewByMembership,
-    /// 12: nobody reports to a degraded partition before a lease of its owner has ended.
+    /// 12: no host reports to a degraded partition before a lease of its owner has ended.
     ReportAfterRenewal,
 }
 
