@@ -2,9 +2,10 @@
 //!
 //! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, a
 //! revision, or a process), host u16 (0 if the command names none), and for a report: origin u64,
-//! log 16 bytes, incarnation u64, position u64, check u64. A command has exactly one encoding.
+//! log 16 bytes, incarnation u64, position u64, check u64; for a renewal: stamp u64. A command has
+//! exactly one encoding.
 
-use crate::id::{HostId, PartitionId, Revision, ViewNumber};
+use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::position::LogPosition;
 use std::fmt;
@@ -93,6 +94,28 @@ pub enum Command {
         /// The member.
         host: HostId,
     },
+    /// The copy of the owner suffices, because the other one of two has been missing for some time.
+    /// Proposed by the owner.
+    Degrade {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The owner.
+        host: HostId,
+    },
+    /// The lease of an owner whose copy suffices. That this is ordered shows that no other host has
+    /// got the partition before. Proposed by the owner.
+    Renew {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The revision on which the proposal rests.
+        revision: Revision,
+        /// The owner.
+        host: HostId,
+        /// The time of the owner's clock before it proposed this.
+        stamp: Monotonic,
+    },
     /// An operator gives the partition to a host that has reported, whatever the others held.
     AcceptLoss {
         /// Of which partition.
@@ -157,6 +180,8 @@ impl Command {
             | Self::Return { partition, .. }
             | Self::Full { partition, .. }
             | Self::Evict { partition, .. }
+            | Self::Degrade { partition, .. }
+            | Self::Renew { partition, .. }
             | Self::AcceptLoss { partition, .. }
             | Self::ForceNew { partition, .. }
             | Self::AddMember { partition, .. }
@@ -179,6 +204,8 @@ impl Command {
             Self::ForceNew { view, host, .. } => (12, view.0, host.0, None),
             Self::AddMember { revision, host, .. } => (9, revision.0, host.0, None),
             Self::RemoveMember { revision, host, .. } => (10, revision.0, host.0, None),
+            Self::Degrade { revision, host, .. } => (13, revision.0, host.0, None),
+            Self::Renew { revision, host, .. } => (14, revision.0, host.0, None),
         };
         let mut bytes = Vec::with_capacity(COMMAND_BYTES_MAX);
         bytes.extend([FORMAT, kind]);
@@ -187,6 +214,9 @@ impl Command {
         bytes.extend(host.to_le_bytes());
         if let Some(held) = held {
             held.encode(&mut bytes);
+        }
+        if let Self::Renew { stamp, .. } = self {
+            bytes.extend(stamp.0.to_le_bytes());
         }
         bytes
     }
@@ -223,6 +253,12 @@ impl Command {
             10 => (Self::RemoveMember { partition, revision, host }, rest),
             11 => (Self::Register { partition, host, process: number }, rest),
             12 => (Self::ForceNew { partition, view, host }, rest),
+            13 => (Self::Degrade { partition, revision, host }, rest),
+            14 => {
+                let (stamp, rest) = rest.split_first_chunk::<8>().ok_or(size)?;
+                let stamp = Monotonic(u64::from_le_bytes(*stamp));
+                (Self::Renew { partition, revision, host, stamp }, rest)
+            }
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {

@@ -2,8 +2,8 @@
 
 use crate::id::{HostId, PartitionId};
 use crate::limits::{
-    COPIES_MAX, HOSTS_MAX, LEASE_MARGIN_DIVISOR, LEASE_MARGIN_NS, LEASE_MS_MAX, LEASE_MS_MIN,
-    NAME_BYTES_MAX, PARTITIONS_MAX,
+    COPIES_MAX, DEGRADE_LEASES_MIN, DEGRADE_MS_MAX, HOSTS_MAX, LEASE_MARGIN_DIVISOR,
+    LEASE_MARGIN_NS, LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX, PARTITIONS_MAX,
 };
 use std::fmt;
 
@@ -27,6 +27,19 @@ pub struct PartitionConfig {
     pub group: Vec<HostId>,
 }
 
+/// What an owner does while fewer copies are complete than acknowledgements are configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CopyMissingPolicy {
+    /// Nothing is replicated, and writers are refused.
+    #[default]
+    Stop,
+    /// After some time it asks the membership to decide that its copy suffices.
+    Degrade {
+        /// That time, in milliseconds.
+        after_ms: u32,
+    },
+}
+
 /// The configuration of a cluster. All hosts must have the same one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
@@ -40,6 +53,8 @@ pub struct ClusterConfig {
     pub acknowledgements: u8,
     /// Length of a lease, in milliseconds.
     pub lease_ms: u32,
+    /// What happens while a copy is missing.
+    pub copy_missing: CopyMissingPolicy,
 }
 
 /// Why a configuration is not valid.
@@ -84,6 +99,18 @@ pub enum ConfigError {
     /// Fewer than two acknowledgements: nothing would survive the loss of a host, and no member
     /// could grant a lease.
     TooFewAcknowledgements(u8),
+    /// One copy is to suffice, and there are not two copies of which both must hold a commit.
+    DegradeNeedsTwoCopies {
+        /// Configured copies.
+        copies: u8,
+    },
+    /// One copy is to suffice after a time that is too short, or too long.
+    DegradeOutOfRange {
+        /// The configured time, in milliseconds.
+        after_ms: u32,
+        /// The shortest one with the configured lease.
+        least_ms: u32,
+    },
     /// The lease is outside [`LEASE_MS_MIN`] to [`LEASE_MS_MAX`].
     LeaseOutOfRange(u32),
     /// A group names a host that is not configured.
@@ -203,7 +230,20 @@ impl ClusterConfig {
         if acknowledgements > copies {
             return Err(ConfigError::AcknowledgementsAboveCopies { acknowledgements, copies });
         }
-        self.lease().map(|_| ())
+        self.lease()?;
+        self.validate_copy_missing()
+    }
+
+    fn validate_copy_missing(&self) -> Result<(), ConfigError> {
+        let CopyMissingPolicy::Degrade { after_ms } = self.copy_missing else { return Ok(()) };
+        let least_ms = self.lease_ms * DEGRADE_LEASES_MIN;
+        if self.copies != 2 {
+            return Err(ConfigError::DegradeNeedsTwoCopies { copies: self.copies });
+        }
+        if !(least_ms..=DEGRADE_MS_MAX).contains(&after_ms) {
+            return Err(ConfigError::DegradeOutOfRange { after_ms, least_ms });
+        }
+        Ok(())
     }
 
     fn validate_partitions(&self) -> Result<(), ConfigError> {
@@ -293,6 +333,16 @@ impl fmt::Display for ConfigError {
                 f,
                 "{acknowledgements} acknowledgements do not survive the loss of a host: configure \
                  at least 2"
+            ),
+            Self::DegradeNeedsTwoCopies { copies } => write!(
+                f,
+                "one copy of two can suffice, not one of {copies}: configure 2 copies, or stop \
+                 when one is missing"
+            ),
+            Self::DegradeOutOfRange { after_ms, least_ms } => write!(
+                f,
+                "one copy is to suffice after {after_ms} ms: expected {least_ms} (two leases) to \
+                 {DEGRADE_MS_MAX} ms"
             ),
             Self::LeaseOutOfRange(lease) => {
                 write!(f, "a lease of {lease} ms is outside {LEASE_MS_MIN} to {LEASE_MS_MAX} ms")

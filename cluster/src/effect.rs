@@ -49,6 +49,14 @@ pub enum HostEffect {
         /// The end of the lease.
         until: Monotonic,
     },
+    /// Say from now on which entries of the own log are decided
+    /// ([`Written`](crate::HostInput::Written)), or say it no more.
+    WatchLog {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view, or `None`.
+        view: Option<ViewNumber>,
+    },
     /// Refuse writers of replicated namespaces (`Fenced`).
     Fence {
         /// Of which partition.
@@ -145,6 +153,7 @@ impl HostEffect {
             | Self::SetReplicated { partition, .. }
             | Self::SetFloor { partition, .. }
             | Self::SetLease { partition, .. }
+            | Self::WatchLog { partition, .. }
             | Self::Fence { partition }
             | Self::Unfence { partition }
             | Self::Serve { partition, .. }

@@ -37,6 +37,10 @@ pub enum ClusterEventKind {
     CopyDiscarded,
     /// The owner tries to evict this member, at this revision.
     Evicting(HostId, Revision),
+    /// The owner asks that its copy suffices.
+    Degrading(Revision),
+    /// The owner counts this copy again, and asks that it is full.
+    Admitting(HostId, Revision),
     /// Two copies have different histories: an operator has to look at it.
     Fork(HostId),
 }
@@ -55,6 +59,8 @@ impl ClusterEventKind {
             Self::CopyFrozen(_) => "cluster-copy-frozen",
             Self::CopyDiscarded => "cluster-copy-discarded",
             Self::Evicting(..) => "cluster-evicting",
+            Self::Degrading(_) => "cluster-degrading",
+            Self::Admitting(..) => "cluster-admitting",
             Self::Fork(_) => "cluster-fork",
         }
     }

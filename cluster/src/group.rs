@@ -12,9 +12,12 @@
 //! What was replicated is held by n - 1 of the F - 1 others: (n - 1) + (F - n + 1) > F - 1, so one
 //! that holds it has reported. If F < n, nothing was replicated since the last seal, and every full
 //! member holds everything up to that.
+//!
+//! A *degraded* partition (rule 12) has one full member, the owner, whose copy suffices. So no
+//! report counts, and no other host owns it but by an operator.
 
 use crate::command::Command;
-use crate::id::{HostId, PartitionId, Revision, ViewNumber};
+use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 use crate::limits::COPIES_MAX;
 use crate::position::LogPosition;
 use crate::switches::{Switch, Switches};
@@ -47,6 +50,13 @@ pub struct AcceptedLoss {
     pub sealed: Option<LogPosition>,
 }
 
+/// One copy suffices, by a decision of the membership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Degraded {
+    /// The latest time of the owner's clock at which it proposed `Renew`: its lease begins then.
+    pub renewed: Monotonic,
+}
+
 /// The replicated state of one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GroupState {
@@ -62,6 +72,7 @@ pub struct GroupState {
     pub(crate) seal: Option<LogPosition>,
     pub(crate) loss: Option<AcceptedLoss>,
     pub(crate) registered: BTreeMap<HostId, u64>,
+    pub(crate) degraded: Option<Degraded>,
     pub(crate) switches: Switches,
 }
 
@@ -86,6 +97,10 @@ pub enum Applied {
     Full(HostId),
     /// The member does not count any more.
     Evicted(HostId),
+    /// The copy of the owner suffices.
+    Degraded(HostId),
+    /// The lease of an owner whose copy suffices begins anew.
+    Renewed(HostId),
     /// There is a new owner by the decision of an operator.
     LossAccepted(HostId, LogPosition),
     /// The partition begins anew at this host by the decision of an operator.
@@ -123,6 +138,10 @@ pub enum CommandRefusal {
     AlreadyFull,
     /// Fewer full members than acknowledgements would remain.
     TooFewFull,
+    /// Enough copies are complete without this, or two are not what is configured.
+    EnoughCopies,
+    /// The copy of the owner does not suffice.
+    NotDegraded,
     /// The host has not reported.
     NotReported,
     /// The host has reported already.
@@ -152,6 +171,7 @@ impl GroupState {
             seal: None,
             loss: None,
             registered: BTreeMap::new(),
+            degraded: None,
             switches: Switches::default(),
         }
     }
@@ -228,6 +248,11 @@ impl GroupState {
         self.loss
     }
 
+    /// Set while the copy of the owner suffices, although two are configured.
+    pub fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+
     /// How many full members other than the owner must suspect it, and must report.
     pub fn reports_needed(&self) -> usize {
         if self.switches.is_off(Switch::ReportQuorum) {
@@ -251,6 +276,8 @@ impl GroupState {
             Command::Return { view, host, .. } => self.return_owner(view, host),
             Command::Full { revision, host, .. } => self.add_full(revision, host),
             Command::Evict { revision, host, .. } => self.evict(revision, host),
+            Command::Degrade { revision, host, .. } => self.degrade(revision, host),
+            Command::Renew { revision, host, stamp, .. } => self.renew(revision, host, stamp),
             Command::AcceptLoss { view, host, .. } => self.accept_loss(view, host),
             Command::ForceNew { view, host, .. } => self.force_new(view, host),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
@@ -345,6 +372,7 @@ impl GroupState {
         self.revision = self.revision.next();
         self.origin = self.view;
         self.seal = sealed;
+        self.degraded = None;
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
     }
 
@@ -370,8 +398,38 @@ impl GroupState {
         if !self.full.insert(host) {
             return Err(No::AlreadyFull);
         }
+        self.degraded = None;
         self.revision = self.revision.next();
         Ok(Applied::Full(host))
+    }
+
+    /// Only of two copies one suffices: then no other member has anything to report. A repetition
+    /// makes a late `Full` harmless.
+    fn degrade(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        self.require_serving()?;
+        if host != self.owner {
+            return Err(No::NotOwner);
+        }
+        if self.acknowledgements != 2 || self.full.len() > 2 {
+            return Err(No::EnoughCopies);
+        }
+        self.full = BTreeSet::from([host]);
+        self.degraded = Some(Degraded { renewed: Monotonic::BOOT });
+        self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
+        self.revision = self.revision.next();
+        Ok(Applied::Degraded(host))
+    }
+
+    fn renew(&mut self, revision: Revision, host: HostId, stamp: Monotonic) -> Result<Applied, No> {
+        self.require_revision(revision)?;
+        self.require_serving()?;
+        if host != self.owner {
+            return Err(No::NotOwner);
+        }
+        let Some(degraded) = &mut self.degraded else { return Err(No::NotDegraded) };
+        degraded.renewed = degraded.renewed.max(stamp);
+        Ok(Applied::Renewed(host))
     }
 
     fn evict(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {

@@ -1,5 +1,6 @@
 //! One host of a cluster: its part in every partition.
 
+use crate::config::CopyMissingPolicy;
 use crate::effect::Effects;
 use crate::id::{HostId, Monotonic, PartitionId};
 use crate::input::HostInput;
@@ -18,6 +19,8 @@ pub struct Host {
     id: HostId,
     process: u64,
     started: Monotonic,
+    /// How long a copy is missing before one suffices, in nanoseconds. `None`: never.
+    degrade_after: Option<u64>,
     members: BTreeMap<PartitionId, PartitionMember>,
     /// Facts of regions whose partition is not known yet.
     early: BTreeMap<PartitionId, RegionFacts>,
@@ -27,7 +30,18 @@ impl Host {
     /// A host whose process starts now. `process` is random: it tells this process' proposals from
     /// those of earlier ones.
     pub fn new(id: HostId, process: u64, now: Monotonic) -> Self {
-        Self { id, process, started: now, members: BTreeMap::new(), early: BTreeMap::new() }
+        let (members, early) = (BTreeMap::new(), BTreeMap::new());
+        Self { id, process, started: now, degrade_after: None, members, early }
+    }
+
+    /// The same host, with a policy for copies that are missing. Only the owner's one matters.
+    #[must_use]
+    pub fn with_policy(mut self, policy: CopyMissingPolicy) -> Self {
+        self.degrade_after = match policy {
+            CopyMissingPolicy::Stop => None,
+            CopyMissingPolicy::Degrade { after_ms } => Some(u64::from(after_ms) * 1_000_000),
+        };
+        self
     }
 
     /// The host's number.
@@ -79,6 +93,9 @@ impl Host {
             HostInput::Behind { partition, host } => {
                 self.with(partition, now, effects, |member, _| member.behind(host));
             }
+            HostInput::Written { partition, view, position } => {
+                self.with(partition, now, effects, |member, _| member.written(view, position));
+            }
             HostInput::PositionReceived { partition, message } => {
                 self.with(partition, now, effects, |member, effects| {
                     member.position_received(now, &message, effects);
@@ -113,9 +130,11 @@ impl Host {
         for group in state.groups() {
             let partition = group.partition();
             let (id, started, early) = ((self.id, self.process), self.started, &mut self.early);
+            let degrade_after = self.degrade_after;
             let member = self.members.entry(partition).or_insert_with(|| {
                 // Promises of an earlier process of this host end one lease after the start.
                 let mut member = PartitionMember::new(id, group, state.lease(), started);
+                member.degrade_after = degrade_after;
                 if let Some(facts) = early.remove(&partition) {
                     member.region(facts);
                 }

@@ -61,6 +61,16 @@ pub enum HostInput<'a> {
         /// The follower.
         host: HostId,
     },
+    /// To an owner, after [`WatchLog`](crate::HostEffect::WatchLog): all entries of the own log up
+    /// to a position are decided.
+    Written {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view of the order.
+        view: ViewNumber,
+        /// The position.
+        position: u64,
+    },
     /// To a follower: a position message has arrived on the connection of this view. The follower
     /// may answer its stamp only after [`Answer`](crate::HostEffect::Answer).
     PositionReceived {

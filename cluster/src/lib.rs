@@ -19,10 +19,12 @@
 #![forbid(unsafe_code)]
 
 pub use command::{Command, CommandError};
-pub use config::{ClusterConfig, ConfigError, HostConfig, Lease, PartitionConfig};
+pub use config::{
+    ClusterConfig, ConfigError, CopyMissingPolicy, HostConfig, Lease, PartitionConfig,
+};
 pub use effect::{Effects, FollowStart, HostEffect};
 pub use event::{ClusterEvent, ClusterEventKind};
-pub use group::{AcceptedLoss, Applied, CommandRefusal, GroupPhase, GroupState};
+pub use group::{AcceptedLoss, Applied, CommandRefusal, Degraded, GroupPhase, GroupState};
 pub use host::Host;
 pub use id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 pub use input::{ConnectionNumber, FollowerAcknowledgement, HostInput, OwnerMessage};

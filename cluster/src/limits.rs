@@ -44,5 +44,19 @@ pub const RETURN_LEASES: u64 = 4;
 /// the new owner is lost before the others have caught up.
 pub const KEEP_COPY_LEASES: u64 = 20;
 
+/// Renewals of a degraded owner in each promise: two may be late.
+pub const RENEWALS_PER_LEASE: u64 = 4;
+
+/// The entries that a copy may lack when a degraded owner begins to count it. Writers that wait for
+/// replication wait until it has them.
+pub const ADMIT_ENTRIES_MAX: u64 = 4_096;
+
+/// The shortest time after which one copy suffices, in leases: the owner that was lost may be back
+/// by then, and a member is not counted for longer than it takes to evict one.
+pub const DEGRADE_LEASES_MIN: u32 = 2;
+
+/// The longest time after which one copy suffices: one day. A longer one is refused.
+pub const DEGRADE_MS_MAX: u32 = 86_400_000;
+
 /// Leases without an acknowledgement after which the owner tries to evict a member.
 pub const EVICT_LEASES: u64 = 2;

@@ -33,6 +33,7 @@ pub(crate) struct PartitionMember {
     process: u64,
     lease: Lease,
     switches: Switches,
+    pub(crate) degrade_after: Option<u64>,
     group: GroupState,
     facts: Option<RegionFacts>,
     /// When this process learned of the present view and phase.
@@ -61,6 +62,7 @@ impl PartitionMember {
             process,
             lease,
             switches,
+            degrade_after: None,
             group: group.clone(),
             facts: None,
             phase_began: now,
@@ -175,6 +177,14 @@ impl PartitionMember {
         }
     }
 
+    pub(crate) fn written(&mut self, view: ViewNumber, position: u64) {
+        if let MemberActivity::Serving(serving, owner) = &mut self.activity
+            && view == *serving
+        {
+            owner.written(position);
+        }
+    }
+
     pub(crate) fn acknowledged(&mut self, now: Monotonic, received: &FollowerAcknowledgement) {
         if let MemberActivity::Serving(view, owner) = &mut self.activity
             && (received.view == *view || self.switches.is_off(Switch::AcknowledgementOfView))
@@ -255,6 +265,7 @@ impl PartitionMember {
             (MemberActivity::Serving(..), _) => {
                 self.activity = MemberActivity::Idle;
                 self.is_fenced = true;
+                effects.push(HostEffect::WatchLog { partition, view: None });
                 effects.push(HostEffect::StopServing { partition });
                 effects.push(HostEffect::Fence { partition });
                 self.tell(ClusterEventKind::OwnerStopped, effects);
@@ -287,11 +298,19 @@ impl PartitionMember {
         let is_owner = self.group.excluded() == Some(host);
         let is_present = facts.copy == CopyState::Owner { origin: self.group.origin() };
         let returns_at = self.phase_began.plus(RETURN_LEASES * self.lease.promise_ns());
-        if !reports.contains_key(&host) && self.promise.has_ended(now) {
+        let may_report = self.promise.has_ended(now) && self.renewals_have_ended(now);
+        if !reports.contains_key(&host) && may_report {
             self.propose(now, Command::Report { partition, view, host, held }, effects);
         } else if is_owner && is_present && now >= returns_at {
             self.propose(now, Command::Return { partition, view, host }, effects);
         }
+    }
+
+    /// A degraded owner has no lease of a renewal that was ordered before its exclusion.
+    fn renewals_have_ended(&self, now: Monotonic) -> bool {
+        self.group.degraded().is_none()
+            || now >= self.phase_began.plus(self.lease.promise_ns())
+            || self.switches.is_off(Switch::ReportAfterRenewal)
     }
 
     fn promote(&mut self, now: Monotonic, facts: RegionFacts, effects: &mut Effects) {
@@ -322,7 +341,7 @@ impl PartitionMember {
         let (partition, view) = (self.partition(), self.group.view());
         self.store_owner(None, effects);
         if !matches!(self.activity, MemberActivity::Serving(..)) {
-            let owner = Owner::new(self.lease, self.switches, now);
+            let owner = Owner::new(self.lease, self.switches, self.degrade_after, now);
             self.activity = MemberActivity::Serving(view, owner);
             self.is_fenced = true;
             effects.push(HostEffect::Fence { partition });
@@ -332,12 +351,35 @@ impl PartitionMember {
         let facts = self.facts.unwrap_or(facts);
         let MemberActivity::Serving(_, owner) = &self.activity else { return };
         let (group, record) = (&self.group, &facts.record);
-        let replicated = owner.replicated(group, record, None).unwrap_or(0);
-        let lease_until = owner.lease_until(group, record, None);
-        let floor = owner.floor(self.me, group).unwrap_or(0);
+        let is_alone = owner.is_alone(now, group, record);
+        let (replicated, lease_until, floor) = if is_alone {
+            owner.alone(now, group)
+        } else {
+            (
+                owner.replicated(group, record, None).unwrap_or(0),
+                owner.lease_until(group, record, None),
+                owner.floor(self.me, group, record).unwrap_or(0),
+            )
+        };
         self.raise_words(facts, (replicated, lease_until, floor), effects);
         self.set_fence(now, effects);
+        self.keep_alone(now, is_alone, effects);
         self.change_membership(now, effects);
+    }
+
+    /// While the own copy suffices: watches the own log, and renews the lease.
+    fn keep_alone(&mut self, now: Monotonic, is_alone: bool, effects: &mut Effects) {
+        let (partition, host) = (self.partition(), self.me);
+        let (revision, is_degraded) = (self.group.revision(), self.group.degraded().is_some());
+        let MemberActivity::Serving(view, owner) = &mut self.activity else { return };
+        let view = is_alone.then_some(*view);
+        if owner.begins_to_watch(view) {
+            effects.push(HostEffect::WatchLog { partition, view });
+        }
+        if is_alone && is_degraded && owner.renews(now) {
+            let renewal = Command::Renew { partition, revision, host, stamp: now };
+            effects.push(HostEffect::Propose(renewal));
+        }
     }
 
     fn raise_words(
@@ -394,6 +436,17 @@ impl PartitionMember {
                 self.store_owner(Some(host), effects);
                 if self.propose(now, Command::Evict { partition, revision, host }, effects) {
                     self.tell(ClusterEventKind::Evicting(host, revision), effects);
+                }
+            }
+            Some(WantedChange::Admit(host)) => {
+                // Stored, and counted from now on, before it is full.
+                self.store_owner(Some(host), effects);
+                self.tell(ClusterEventKind::Admitting(host, revision), effects);
+            }
+            Some(WantedChange::Degrade) => {
+                let host = self.me;
+                if self.propose(now, Command::Degrade { partition, revision, host }, effects) {
+                    self.tell(ClusterEventKind::Degrading(revision), effects);
                 }
             }
             None => {}

@@ -2,9 +2,9 @@
 
 use crate::config::Lease;
 use crate::group::GroupState;
-use crate::id::{HostId, Monotonic};
+use crate::id::{HostId, Monotonic, ViewNumber};
 use crate::input::{ConnectionNumber, FollowerAcknowledgement};
-use crate::limits::EVICT_LEASES;
+use crate::limits::{ADMIT_ENTRIES_MAX, EVICT_LEASES, RENEWALS_PER_LEASE};
 use crate::region::MemberRecord;
 use crate::switches::{Switch, Switches};
 use std::collections::BTreeMap;
@@ -31,6 +31,14 @@ pub(crate) struct Owner {
     /// When this process began to serve this view.
     began: Monotonic,
     followers: BTreeMap<HostId, CountedFollower>,
+    /// How long a copy is missing before one suffices. `None`: never.
+    degrade_after: Option<u64>,
+    /// All entries of the own log up to here are decided, as far as it was watched.
+    written: u64,
+    /// The order to watch it.
+    watched: Option<ViewNumber>,
+    /// When the lease of a degraded owner was renewed last.
+    renewed_at: Option<Monotonic>,
 }
 
 /// A change of the membership that the owner wants.
@@ -38,6 +46,10 @@ pub(crate) struct Owner {
 pub(crate) enum WantedChange {
     Full(HostId),
     Evict(HostId),
+    /// The host is counted, by a degraded owner, before it is full.
+    Admit(HostId),
+    /// The own copy suffices. Also to count no other host after `Admit`.
+    Degrade,
 }
 
 /// What the region of the owner says.
@@ -48,8 +60,79 @@ pub(crate) struct OwnerWords {
 }
 
 impl Owner {
-    pub(crate) fn new(lease: Lease, switches: Switches, now: Monotonic) -> Self {
-        Self { lease, switches, began: now, followers: BTreeMap::new() }
+    pub(crate) fn new(
+        lease: Lease,
+        switches: Switches,
+        degrade_after: Option<u64>,
+        now: Monotonic,
+    ) -> Self {
+        Self {
+            lease,
+            switches,
+            began: now,
+            followers: BTreeMap::new(),
+            degrade_after,
+            written: 0,
+            watched: None,
+            renewed_at: None,
+        }
+    }
+
+    pub(crate) fn written(&mut self, position: u64) {
+        self.written = self.written.max(position);
+    }
+
+    /// Is this another order than the last one?
+    pub(crate) fn begins_to_watch(&mut self, view: Option<ViewNumber>) -> bool {
+        std::mem::replace(&mut self.watched, view) != view
+    }
+
+    /// Is a renewal due?
+    pub(crate) fn renews(&mut self, now: Monotonic) -> bool {
+        let interval = self.lease.promise_ns() / RENEWALS_PER_LEASE;
+        let is_due = self.renewed_at.is_none_or(|at| now >= at.plus(interval));
+        if is_due {
+            self.renewed_at = Some(now);
+        }
+        is_due
+    }
+
+    /// Does the own copy suffice?
+    pub(crate) fn is_alone(
+        &self,
+        now: Monotonic,
+        group: &GroupState,
+        record: &MemberRecord,
+    ) -> bool {
+        if group.degraded().is_none() {
+            return self.switches.is_off(Switch::DegradeByMembership) && self.misses(now, group);
+        }
+        admitted(group, record).is_none() || self.switches.is_off(Switch::AdmitJointly)
+    }
+
+    /// What is replicated, how long the lease is, and what the log may forget, if the own copy
+    /// suffices. Without a lease nothing more is: an operator may have given the partition away.
+    pub(crate) fn alone(&self, now: Monotonic, group: &GroupState) -> (u64, Monotonic, u64) {
+        // A stamp of another process is older, or of another boot.
+        let of_this = |stamp: &Monotonic| (self.began..=now).contains(stamp);
+        let renewed = group.degraded().map(|degraded| degraded.renewed).filter(of_this);
+        let is_own = self.switches.is_off(Switch::RenewByMembership) || group.degraded().is_none();
+        let renewed = if is_own { Some(now) } else { renewed };
+        let lease_until =
+            renewed.map_or(Monotonic::BOOT, |stamp| stamp.plus(self.lease.owner_ns()));
+        let written = if now < lease_until { self.written } else { 0 };
+        (written, lease_until, written)
+    }
+
+    /// Has every copy but the own one been missing for the configured time?
+    fn misses(&self, now: Monotonic, group: &GroupState) -> bool {
+        let Some(limit) = self.degrade_after else { return false };
+        let is_missing = |host: &HostId| match self.followers.get(host) {
+            Some(follower) => now > follower.heard_at.max(self.began).plus(limit),
+            None => now > self.began.plus(limit),
+        };
+        group.acknowledgements() == 2
+            && group.group().iter().all(|host| group.owner() == Some(*host) || is_missing(host))
     }
 
     pub(crate) fn connected(&mut self, now: Monotonic, host: HostId, connection: ConnectionNumber) {
@@ -126,6 +209,9 @@ impl Owner {
                 && !self.switches.is_off(Switch::EvictingIsStored)
         };
         let counts = move |host: &HostId| {
+            if group.degraded().is_some() {
+                return admitted(group, record) == Some(*host);
+            }
             (group.full().contains(host) || self.switches.is_off(Switch::CountFull))
                 && !is_evicting(*host)
                 && Some(*host) != without
@@ -171,8 +257,14 @@ impl Owner {
     }
 
     /// What all full members have applied. `None` while one of them has not said.
-    pub(crate) fn floor(&self, me: HostId, group: &GroupState) -> Option<u64> {
-        let others = group.full().iter().filter(|host| **host != me);
+    pub(crate) fn floor(
+        &self,
+        me: HostId,
+        group: &GroupState,
+        record: &MemberRecord,
+    ) -> Option<u64> {
+        let admitted = admitted(group, record);
+        let others = group.full().iter().chain(&admitted).filter(|host| **host != me);
         let applied = |host| self.followers.get(host).and_then(|follower| follower.position);
         let positions: Option<Vec<u64>> = others.map(applied).collect();
         positions?.into_iter().min()
@@ -192,6 +284,9 @@ impl Owner {
         {
             return Some(WantedChange::Evict(host));
         }
+        if group.degraded().is_some() {
+            return self.wanted_degraded(now, me, group, (record, words));
+        }
         let others = || group.group().iter().copied().filter(|host| *host != me);
         let is_ready = |host: &HostId| {
             !group.full().contains(host) && self.is_complete(now, *host, words.replicated)
@@ -200,11 +295,38 @@ impl Owner {
             return Some(WantedChange::Full(host));
         }
         if group.full().len() <= group.acknowledgements() {
-            return None;
+            return self.misses(now, group).then_some(WantedChange::Degrade);
         }
         let is_silent = |host: &HostId| group.full().contains(host) && self.is_silent(now, *host);
         let may_go = |host: &HostId| self.others_suffice(now, group, (record, words), *host);
         others().filter(is_silent).find(may_go).map(WantedChange::Evict)
+    }
+
+    /// A copy is counted first, and is full when everything that was replicated, and the lease,
+    /// rest on it as well. If it is lost before, a repeated `Degrade` makes the proposal void.
+    fn wanted_degraded(
+        &self,
+        now: Monotonic,
+        me: HostId,
+        group: &GroupState,
+        (record, words): (&MemberRecord, &OwnerWords),
+    ) -> Option<WantedChange> {
+        let Some(host) = admitted(group, record) else {
+            let is_near = |host: &HostId| {
+                let position = self.followers.get(host).and_then(|follower| follower.position);
+                position.is_some_and(|at| at + ADMIT_ENTRIES_MAX >= self.written)
+                    && !self.is_silent(now, *host)
+            };
+            let mut others = group.group().iter().copied().filter(|host| *host != me);
+            return others.find(is_near).map(WantedChange::Admit);
+        };
+        if self.is_silent(now, host) {
+            return Some(WantedChange::Degrade);
+        }
+        let holds = self.replicated(group, record, None) >= Some(words.replicated);
+        let grants = self.lease_until(group, record, None) >= words.lease_until;
+        let is_joint = holds && grants || self.switches.is_off(Switch::AdmitJointly);
+        is_joint.then_some(WantedChange::Full(host))
     }
 
     fn is_complete(&self, now: Monotonic, host: HostId, replicated: u64) -> bool {
@@ -236,4 +358,10 @@ impl Owner {
         (hold || self.switches.is_off(Switch::EvictHolders))
             && (grant || self.switches.is_off(Switch::EvictLease))
     }
+}
+
+/// Whom a degraded owner counts before it is full.
+fn admitted(group: &GroupState, record: &MemberRecord) -> Option<HostId> {
+    let is_present = group.degraded().is_some() && record.revision == group.revision();
+    record.evicting.filter(|_| is_present)
 }

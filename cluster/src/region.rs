@@ -32,7 +32,8 @@ pub struct MemberRecord {
     /// The highest revision on which this host has acted as the owner. A process that starts with
     /// an older applied state waits until it has applied up to here.
     pub revision: Revision,
-    /// The owner has proposed to evict this member at `revision`, and does not count it.
+    /// The owner has proposed to evict this member at `revision`, and does not count it. If the
+    /// partition is degraded at that revision, it is the one that the owner counts again.
     pub evicting: Option<HostId>,
 }
 

@@ -39,12 +39,14 @@ pub enum MemberRole {
 /// | sealing | any | `Sealing` |
 /// | `me` owns | promoted in `origin` | `Serving` |
 /// | `me` owns | at the seal; owner of the sealed log | `Promoting` |
-/// | `me` owns, no seal, alone full, process registered | not complete, or ordinary | `Promoting` |
-/// | `me` owns, no seal, alone full | not complete, or ordinary | `Registering` |
+/// | `me` owns, alone full (*), process registered | not complete, or ordinary | `Promoting` |
+/// | `me` owns, alone full (*) | not complete, or ordinary | `Registering` |
 /// | `me` owns | other | `Lost` |
 /// | another owns | empty, joining | `Following(Discard)` |
 /// | another owns | follower of `origin`, or not behind the seal | `Following(Continue)` |
 /// | another owns | other | `Outdated` |
+///
+/// (*) no seal, not degraded
 pub(crate) fn role_of(
     (me, process): (HostId, u64),
     group: &GroupState,
@@ -71,8 +73,8 @@ pub(crate) fn role_of(
 }
 
 fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> MemberRole {
-    // Nothing was ever replicated.
-    let is_first = group.seal().is_none() && group.full().len() == 1;
+    // Nothing was ever replicated. A degraded owner was alone full and has released output.
+    let is_first = group.seal().is_none() && group.full().len() == 1 && group.degraded().is_none();
     match copy {
         CopyState::Owner { origin } if origin == group.origin() => MemberRole::Serving,
         CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty | CopyState::Joining

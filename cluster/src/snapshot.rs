@@ -1,16 +1,17 @@
 //! The bytes of a cluster's state, for snapshots of consensus.
 //!
-//! All numbers are little-endian. Format u8 = 1, lease in ms u32, partitions u16, and for each, in
-//! the order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
+//! All numbers are little-endian. Format u8 (1, or 2 if a partition is degraded), lease in ms u32,
+//! partitions u16, and for each, in the order of their numbers: partition u32; group u8 and for
+//! each host u16; acknowledgements u8;
 //! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
 //! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal;
-//! registered u8, and for each host u16 and process u64. Sets are in ascending order, so a state
-//! has exactly one encoding.
+//! registered u8, and for each host u16 and process u64; in format 2 degraded u8 (0, 1), and
+//! renewed u64 if 1. Sets are in ascending order, so a state has exactly one encoding.
 
 use crate::config::Lease;
-use crate::group::{AcceptedLoss, GroupPhase, GroupState};
-use crate::id::{HostId, PartitionId, Revision, ViewNumber};
+use crate::group::{AcceptedLoss, Degraded, GroupPhase, GroupState};
+use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 use crate::limits::{COPIES_MAX, PARTITIONS_MAX};
 use crate::position::LogPosition;
 use crate::state::ClusterState;
@@ -20,6 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 const FORMAT: u8 = 1;
+
+/// The format of a state in which a partition is degraded.
+const DEGRADED_FORMAT: u8 = 2;
 
 /// The bytes are no state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +43,8 @@ impl std::error::Error for SnapshotError {}
 impl ClusterState {
     /// The bytes of this state.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![FORMAT];
+        let is_degraded = self.is_any_degraded();
+        let mut bytes = vec![if is_degraded { DEGRADED_FORMAT } else { FORMAT }];
         bytes.extend(self.lease.ms().to_le_bytes());
         let Ok(count) = u16::try_from(self.groups.len()) else {
             invariant!("at most {PARTITIONS_MAX} partitions are configured");
@@ -47,8 +52,15 @@ impl ClusterState {
         bytes.extend(count.to_le_bytes());
         for group in self.groups.values() {
             encode_group(group, &mut bytes);
+            if is_degraded {
+                encode_degraded(group.degraded, &mut bytes);
+            }
         }
         bytes
+    }
+
+    fn is_any_degraded(&self) -> bool {
+        self.groups.values().any(|group| group.degraded.is_some())
     }
 
     /// The state of these bytes, which may be any. At most [`PARTITIONS_MAX`] partitions.
@@ -95,6 +107,13 @@ fn encode_group(group: &GroupState, bytes: &mut Vec<u8>) {
     for (host, process) in &group.registered {
         bytes.extend(host.0.to_le_bytes());
         bytes.extend(process.to_le_bytes());
+    }
+}
+
+fn encode_degraded(degraded: Option<Degraded>, bytes: &mut Vec<u8>) {
+    bytes.push(u8::from(degraded.is_some()));
+    if let Some(Degraded { renewed }) = degraded {
+        bytes.extend(renewed.0.to_le_bytes());
     }
 }
 
@@ -198,7 +217,8 @@ impl<'a> Input<'a> {
 }
 
 fn decode_state(input: &mut Input<'_>) -> Option<ClusterState> {
-    if input.u8()? != FORMAT {
+    let format = input.u8()?;
+    if format != FORMAT && format != DEGRADED_FORMAT {
         return None;
     }
     let lease = Lease::from_ms(input.take().map(u32::from_le_bytes)?).ok()?;
@@ -208,16 +228,17 @@ fn decode_state(input: &mut Input<'_>) -> Option<ClusterState> {
     }
     let mut groups = BTreeMap::new();
     for _ in 0..count {
-        let group = decode_group(input)?;
+        let group = decode_group(format, input)?;
         if groups.keys().next_back().is_some_and(|last| *last >= group.partition) {
             return None;
         }
         groups.insert(group.partition, group);
     }
-    Some(ClusterState { lease, groups })
+    let state = ClusterState { lease, groups };
+    (state.is_any_degraded() == (format == DEGRADED_FORMAT)).then_some(state)
 }
 
-fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
+fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
     let partition = PartitionId(input.take().map(u32::from_le_bytes)?);
     let group = input.hosts()?;
     let acknowledgements = input.u8()?;
@@ -235,6 +256,11 @@ fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
         None
     };
     let registered = input.map(Input::u64)?;
+    let degraded = if format == DEGRADED_FORMAT && input.flag()? {
+        Some(Degraded { renewed: Monotonic(input.u64()?) })
+    } else {
+        None
+    };
     let state = GroupState {
         partition,
         group,
@@ -248,6 +274,7 @@ fn decode_group(input: &mut Input<'_>) -> Option<GroupState> {
         seal,
         loss,
         registered,
+        degraded,
         switches: Switches::default(),
     };
     is_possible(&state).then_some(state)
@@ -275,4 +302,5 @@ fn is_possible(state: &GroupState) -> bool {
         && state.full.contains(&state.owner)
         && (2..=members.len()).contains(&usize::from(state.acknowledgements))
         && (ViewNumber::FIRST..=state.view).contains(&state.origin)
+        && (state.degraded.is_none() || state.full.len() == 1 && state.acknowledgements == 2)
 }

@@ -46,6 +46,15 @@ pub enum Switch {
     RegisterFirst,
     /// 11: a member suspects an owner that sends, but does not hear.
     SuspectDeafOwner,
+    /// 12: only the membership decides that one copy suffices.
+    DegradeByMembership,
+    /// 12: before a degraded owner proposes that a copy counts, it counts that copy, also after a
+    /// restart.
+    AdmitJointly,
+    /// 12: the lease of a degraded owner begins when the membership has ordered its renewal.
+    RenewByMembership,
+    /// 12: no host reports to a degraded partition before a lease of its owner has ended.
+    ReportAfterRenewal,
 }
 
 /// The rules that are switched off.

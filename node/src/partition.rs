@@ -14,6 +14,7 @@
 //! the process, and then completes what was begun.
 
 mod member;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,7 @@ use nearstate_store::{
 };
 
 use self::member::{MemberThread, OwnerTarget};
+use self::watch::LogWatch;
 use crate::peer::ClientTls;
 use crate::peer::events::{FollowerStats, PeerEvent, SourceConfig};
 use crate::peer::group::{CatchUp, PartitionGroup, PartitionInputs};
@@ -132,10 +134,12 @@ pub struct Partition {
     words: Mutex<Session>,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
+    watch: Mutex<Option<LogWatch>>,
 }
 
 impl Drop for Partition {
     fn drop(&mut self) {
+        let _ = self.watch_log(None);
         self.stop_serving();
         self.shared.is_over.store(true, Ordering::Release);
         self.member.end();
@@ -171,6 +175,7 @@ impl Partition {
             words: Mutex::new(region.session()?),
             member,
             thread: Some(thread),
+            watch: Mutex::new(None),
         })
     }
 
@@ -369,6 +374,7 @@ impl Partition {
     /// Serves no member from now on. Connections end.
     pub fn stop_serving(&self) {
         self.group.set_served_view(0);
+        self.group.set_watched(false);
     }
 
     /// Everything up to a position of the own log is replicated. It never falls.
@@ -377,6 +383,22 @@ impl Partition {
     /// `Damaged`, `Forked`.
     pub fn set_replicated(&self, position: u64) -> Result<()> {
         self.words().acknowledge_to(position)
+    }
+
+    /// Says from now on, as [`PartitionInput::LogWritten`](crate::PartitionInput::LogWritten) with
+    /// this view, which entries of the own log are decided, or says it no more. Waits for some
+    /// milliseconds at most.
+    ///
+    /// # Errors
+    /// `System`: no thread; those of a session.
+    pub fn watch_log(&self, view: Option<u64>) -> Result<()> {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(watch.take());
+        if let Some(view) = view {
+            self.group.set_watched(true);
+            *watch = Some(LogWatch::start(&self.shared, view)?);
+        }
+        Ok(())
     }
 
     /// Every full member has applied the own log up to a position: the log may forget that.

@@ -2,7 +2,7 @@
 
 use crate::fixture::{PARTITION, held, report, suspect, whole};
 use nearstate_cluster::{
-    ClusterState, Command, CommandError, HostId, MemberRecord, Revision, ViewNumber,
+    ClusterState, Command, CommandError, HostId, MemberRecord, Monotonic, Revision, ViewNumber,
 };
 use proptest::prelude::*;
 
@@ -23,6 +23,8 @@ fn commands() -> Vec<Command> {
         Command::RemoveMember { partition, revision, host },
         Command::Register { partition, host, process: u64::MAX },
         Command::ForceNew { partition, view, host },
+        Command::Degrade { partition, revision, host },
+        Command::Renew { partition, revision, host, stamp: Monotonic(u64::MAX) },
     ]
 }
 
@@ -49,7 +51,7 @@ fn a_damaged_command_is_refused() {
     };
     assert_eq!(with(0, 2), Err(CommandError::Format(2)));
     assert_eq!(with(1, 0), Err(CommandError::Kind(0)));
-    assert_eq!(with(1, 13), Err(CommandError::Kind(13)));
+    assert_eq!(with(1, 15), Err(CommandError::Kind(15)));
     assert_eq!(with(14, 0), Err(CommandError::Host(0)));
     assert_eq!(with(1, 3), Err(CommandError::Host(2)));
     assert_eq!(with(1, 4), Err(CommandError::Size(16)));
@@ -70,6 +72,13 @@ fn a_state_survives_its_snapshot_in_every_phase() {
         Command::AcceptLoss { partition: PARTITION, view: ViewNumber(3), host: HostId(3) },
         Command::Exclude { partition: PARTITION, view: ViewNumber(3) },
         Command::ForceNew { partition: PARTITION, view: ViewNumber(4), host: HostId(1) },
+        Command::Degrade { partition: PARTITION, revision: Revision(9), host: HostId(1) },
+        Command::Renew {
+            partition: PARTITION,
+            revision: Revision(10),
+            host: HostId(1),
+            stamp: Monotonic(77),
+        },
     ];
     for command in script {
         let before = state.clone();

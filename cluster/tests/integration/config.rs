@@ -1,7 +1,9 @@
 //! Each misconfiguration has its own error.
 
 use crate::fixture::config;
-use nearstate_cluster::{ClusterConfig, ConfigError, HostConfig, HostId, Lease, PartitionId};
+use nearstate_cluster::{
+    ClusterConfig, ConfigError, CopyMissingPolicy, HostConfig, HostId, Lease, PartitionId,
+};
 
 fn error(change: impl FnOnce(&mut ClusterConfig)) -> ConfigError {
     let mut config = config(3, 2);
@@ -79,6 +81,23 @@ fn each_misconfiguration_has_its_own_error() {
     texts.sort();
     texts.dedup_by(|a, b| a == b);
     assert_eq!(texts.len(), 18, "each error says something else");
+}
+
+#[test]
+fn one_copy_suffices_only_of_two_and_after_two_leases_to_a_day() {
+    let degrade = |copies, after_ms| {
+        let mut config = config(3, 2);
+        config.copies = copies;
+        config.partitions[0].group.truncate(copies.into());
+        config.copy_missing = CopyMissingPolicy::Degrade { after_ms };
+        config.validate()
+    };
+    assert_eq!(degrade(3, 900), Err(ConfigError::DegradeNeedsTwoCopies { copies: 3 }));
+    for (after_ms, is_valid) in [(599, false), (600, true), (86_400_000, true), (86_400_001, false)]
+    {
+        let refused = Err(ConfigError::DegradeOutOfRange { after_ms, least_ms: 600 });
+        assert_eq!(degrade(2, after_ms), if is_valid { Ok(()) } else { refused });
+    }
 }
 
 /// The fastest and the slowest clock: the owner's lease ends before the promise.

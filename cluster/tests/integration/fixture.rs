@@ -1,8 +1,8 @@
 //! Configurations, positions and states for the tests.
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, HostConfig, HostId, LogPosition, PartitionConfig,
-    PartitionId, Revision, ViewNumber,
+    ClusterConfig, ClusterState, Command, CopyMissingPolicy, HostConfig, HostId, LogPosition,
+    PartitionConfig, PartitionId, Revision, ViewNumber,
 };
 
 pub(crate) const PARTITION: PartitionId = PartitionId(1);
@@ -22,6 +22,7 @@ pub(crate) fn config(copies: u8, acknowledgements: u8) -> ClusterConfig {
         copies,
         acknowledgements,
         lease_ms: 300,
+        copy_missing: CopyMissingPolicy::Stop,
     }
 }
 

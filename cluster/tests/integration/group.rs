@@ -2,7 +2,7 @@
 
 use crate::fixture::{PARTITION, evict, held, report, suspect, whole};
 use nearstate_cluster::{
-    Applied, ClusterState, Command, CommandRefusal, GroupState, HostId, ViewNumber,
+    Applied, ClusterState, Command, CommandRefusal, GroupState, HostId, Monotonic, ViewNumber,
 };
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -178,4 +178,42 @@ fn an_accepted_loss_is_recorded() {
     let loss = group(&state).loss().unwrap();
     assert_eq!((loss.longest, loss.sealed), (Some(held(1, 9)), Some(held(1, 4))));
     assert_eq!(group(&state).full(), &BTreeSet::from([HostId(3)]));
+}
+
+#[test]
+fn one_copy_of_two_suffices_until_the_other_one_is_full() {
+    let mut state = whole(2, 2);
+    let (partition, revision) = (PARTITION, group(&state).revision());
+    let degrade = |revision, host| Command::Degrade { partition, revision, host: HostId(host) };
+    let renew = |revision, stamp| {
+        let (host, stamp) = (HostId(1), Monotonic(stamp));
+        Command::Renew { partition, revision, host, stamp }
+    };
+    let full = |revision| Command::Full { partition, revision, host: HostId(2) };
+    let no = Applied::Refused;
+    assert_eq!(state.apply(&degrade(revision, 2)), no(CommandRefusal::NotOwner));
+    assert_eq!(state.apply(&renew(revision, 5)), no(CommandRefusal::NotDegraded));
+    assert_eq!(state.apply(&degrade(revision, 1)), Applied::Degraded(HostId(1)));
+    // The other host has nothing to say any more.
+    assert_eq!(state.apply(&suspect(1, 2)), no(CommandRefusal::NotFull));
+    assert_eq!(state.apply(&degrade(revision, 1)), no(CommandRefusal::OtherRevision));
+    let before = group(&state).revision();
+    assert_eq!(state.apply(&renew(before, 9)), Applied::Renewed(HostId(1)));
+    assert_eq!(state.apply(&renew(before, 5)), Applied::Renewed(HostId(1)));
+    assert_eq!(group(&state).degraded().map(|degraded| degraded.renewed), Some(Monotonic(9)));
+    // It was to count again, and is lost: a late proposal has no effect.
+    assert_eq!(state.apply(&degrade(before, 1)), Applied::Degraded(HostId(1)));
+    assert_eq!(state.apply(&full(before)), no(CommandRefusal::OtherRevision));
+    let revision = group(&state).revision();
+    assert_eq!(state.apply(&full(revision)), Applied::Full(HostId(2)));
+    assert_eq!(group(&state).degraded(), None);
+    assert_eq!(state.apply(&suspect(1, 2)), Applied::Excluded(HostId(1)));
+}
+
+#[test]
+fn of_three_copies_one_does_not_suffice() {
+    let mut state = whole(3, 2);
+    let (partition, revision, host) = (PARTITION, group(&state).revision(), HostId(1));
+    let degrade = Command::Degrade { partition, revision, host };
+    assert_eq!(state.apply(&degrade), Applied::Refused(CommandRefusal::EnoughCopies));
 }

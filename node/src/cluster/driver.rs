@@ -165,7 +165,7 @@ impl ClusterDriver {
         let host = config.host;
         let process = RandomState::new().build_hasher().finish();
         let driver = Driver {
-            host: Host::new(config.host, process, now()),
+            host: Host::new(config.host, process, now()).with_policy(config.cluster.copy_missing),
             config,
             engine,
             state,
@@ -439,6 +439,10 @@ impl Driver {
                 };
                 self.step(HostInput::Acknowledged { partition, acknowledgement });
             }
+            PartitionInput::LogWritten { view, position } => {
+                let (view, position) = (ViewNumber(*view), *position);
+                self.step(HostInput::Written { partition, view, position });
+            }
             PartitionInput::PositionReceived { view, stamp, answered, is_leased, .. } => {
                 let message = OwnerMessage {
                     view: ViewNumber(*view),
@@ -508,6 +512,9 @@ impl Driver {
                     copy.answer(view.0, stamp.0);
                     Ok(())
                 });
+            }
+            HostEffect::WatchLog { partition, view } => {
+                self.at_once(partition, |copy| copy.watch_log(view.map(|view| view.0)));
             }
             HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
             HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),

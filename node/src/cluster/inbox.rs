@@ -42,6 +42,7 @@ struct Inputs {
     facts: BTreeMap<PartitionId, RegionFacts>,
     heard: BTreeMap<PartitionId, PartitionInput>,
     acknowledged: BTreeMap<(PartitionId, String), PartitionInput>,
+    written: BTreeMap<PartitionId, PartitionInput>,
 }
 
 impl DriverInbox {
@@ -86,6 +87,9 @@ impl DriverInbox {
             PartitionInput::PositionReceived { .. } => {
                 inputs.heard.insert(partition, input);
             }
+            PartitionInput::LogWritten { .. } => {
+                inputs.written.insert(partition, input);
+            }
             PartitionInput::MemberAcknowledged { host, .. } => {
                 let host = host.clone();
                 inputs.acknowledge((partition, host), input);
@@ -107,12 +111,14 @@ impl DriverInbox {
     /// Takes all inputs, those of connections that begin or end first.
     pub(super) fn take(&self, out: &mut Vec<DriverInput>) {
         let mut inputs = self.inputs();
-        let Inputs { queue, facts, heard, acknowledged } = &mut *inputs;
+        let Inputs { queue, facts, heard, acknowledged, written } = &mut *inputs;
         out.extend(queue.drain(..));
         let facts = std::mem::take(facts).into_iter();
         out.extend(facts.map(|(of, facts)| DriverInput::Copy(of, CopyInput::Facts(facts))));
         let heard = std::mem::take(heard).into_iter();
         out.extend(heard.map(|(of, input)| DriverInput::Connection(of, input)));
+        let written = std::mem::take(written).into_iter();
+        out.extend(written.map(|(of, input)| DriverInput::Connection(of, input)));
         let acknowledged = std::mem::take(acknowledged).into_iter();
         out.extend(acknowledged.map(|((of, _), input)| DriverInput::Connection(of, input)));
     }

@@ -57,6 +57,7 @@ impl Published {
             reports_needed: group.reports_needed(),
             group: group.group().to_vec(),
             full: group.full().clone(),
+            is_degraded: group.degraded().is_some(),
             role: role_name(self.roles.get(&partition), lease_ms > 0),
             lease_ms,
             position: match facts.copy {

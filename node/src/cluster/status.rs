@@ -38,6 +38,8 @@ pub struct CopyStatus {
     pub group: Vec<HostId>,
     /// The members whose copies count.
     pub full: BTreeSet<HostId>,
+    /// True while the owner's copy suffices, because the other one of two is missing.
+    pub is_degraded: bool,
     /// The part of this host: a word in lower case.
     pub role: &'static str,
     /// Milliseconds until the lease of this host ends; 0: it has none.

@@ -127,6 +127,7 @@ impl SourceConnection<'_> {
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
             answers: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
         });
         if !shared.list(&served) {
             let reason = RefusalReason::Busy;

@@ -70,6 +70,13 @@ pub enum PartitionInput {
         /// The reason.
         reason: String,
     },
+    /// Owner whose copy suffices: everything up to a position of its log is decided.
+    LogWritten {
+        /// The view in which it was asked for.
+        view: u64,
+        /// The position.
+        position: u64,
+    },
     /// Member: a position message has arrived. It may be answered after
     /// [`Partition::answer`](crate::Partition::answer).
     PositionReceived {
@@ -139,6 +146,8 @@ pub(crate) struct PartitionGroup {
     connections: AtomicU64,
     /// What every full member has applied, as the driver says.
     floor: AtomicU64,
+    /// The own copy suffices, or did since this host serves: the floor may be ahead of followers.
+    is_watched: AtomicBool,
     /// The highest stamp that may be answered, with its view.
     answer: Mutex<(u64, u64)>,
     turn: Mutex<()>,
@@ -179,6 +188,7 @@ impl PartitionGroup {
             answer: Mutex::new((0, 0)),
             connections: AtomicU64::new(0),
             floor: AtomicU64::new(0),
+            is_watched: AtomicBool::new(false),
             turn: Mutex::new(()),
             freezing: AtomicUsize::new(0),
             kept: Mutex::new(KeptLog::default()),
@@ -205,6 +215,14 @@ impl PartitionGroup {
 
     pub(crate) fn floor(&self) -> u64 {
         self.floor.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_watched(&self, is_watched: bool) {
+        self.is_watched.store(is_watched, Ordering::Release);
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Acquire)
     }
 
     /// It never falls, until the log is another one.

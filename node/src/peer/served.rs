@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session};
+use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session, now_ms_coarse};
 use nearstate_wire::{PartitionPlace, RefusalReason};
 
 use super::declared::DeclaredNamespaces;
@@ -59,6 +59,8 @@ pub(crate) struct Served {
     pub(super) answers: AtomicU64,
     /// Its host has connected again: this connection ends.
     pub(super) is_replaced: AtomicBool,
+    /// The log up to here was sent.
+    pub(super) sent: AtomicU64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -166,6 +168,26 @@ impl PeerShared {
         let positions = left.iter().map(|(_, position, _)| *position);
         let least = self.followers().iter().filter_map(full).chain(positions).min();
         least.map_or(own, |least| least.min(own))
+    }
+
+    /// In a cluster: the position up to which the log may be forgotten. Of an owner whose copy
+    /// suffices, or did, that is what the followers that are heard have as well, so that one that
+    /// joins gets what is written meanwhile. One that is silent for two leases is not waited for.
+    pub(crate) fn member_floor(&self) -> u64 {
+        let Some(group) = &self.group else { return 0 };
+        if !group.is_watched() {
+            return group.floor();
+        }
+        let lease_ms = u64::try_from(group.lease.as_millis()).unwrap_or(u64::MAX);
+        let since = now_ms_coarse().saturating_sub(lease_ms.saturating_mul(2));
+        let held = |one: &Arc<Served>| {
+            let is_heard = one.acknowledged_ms.load(Ordering::Relaxed) >= since;
+            let is_joining = one.is_joining.load(Ordering::Relaxed);
+            let position = if is_joining { &one.sent } else { &one.acknowledged };
+            is_heard.then(|| position.load(Ordering::Relaxed))
+        };
+        let least = self.followers().iter().filter_map(held).min();
+        least.map_or(group.floor(), |least| least.min(group.floor()))
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -94,6 +94,7 @@ impl Shipment<'_> {
             let before = self.link.stream.unsent();
             let was_joining = feed.is_joining();
             step = feed.step(pace.looks(), self.link)?;
+            self.served.sent.store(feed.sent_position(), Ordering::Relaxed);
             self.served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
             if was_joining && !feed.is_joining() {
                 // The first position is that of a namespace.
@@ -218,7 +219,7 @@ impl Shipment<'_> {
     /// The position up to which no follower needs the log: in a cluster, what its driver says.
     fn floor(&self, own: u64) -> u64 {
         match self.member {
-            Some(member) => member.group.floor(),
+            Some(_) => self.shared.member_floor(),
             None => self.shared.releasable(own),
         }
     }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nearstate_cluster::{ClusterConfig, Command, HostConfig, HostId, PartitionConfig, PartitionId};
+use nearstate_cluster::{
+    ClusterConfig, Command, CopyMissingPolicy, HostConfig, HostId, PartitionConfig, PartitionId,
+};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
@@ -88,6 +90,8 @@ impl TestEngine {
             | Command::Trust { .. }
             | Command::Exclude { .. }
             | Command::Return { .. }
+            | Command::Degrade { .. }
+            | Command::Renew { .. }
             | Command::AcceptLoss { .. }
             | Command::ForceNew { .. }
             | Command::AddMember { .. }
@@ -164,6 +168,7 @@ fn configuration() -> ClusterConfig {
         copies: 3,
         acknowledgements: 2,
         lease_ms: u32::try_from(LEASE.as_millis()).unwrap(),
+        copy_missing: CopyMissingPolicy::Stop,
     }
 }
 

@@ -158,6 +158,7 @@ impl TestHost {
                 }
                 PartitionInput::FollowFailed { reason, .. } => panic!("{}: {reason}", self.name),
                 PartitionInput::MemberConnected { .. }
+                | PartitionInput::LogWritten { .. }
                 | PartitionInput::MemberBehind { .. }
                 | PartitionInput::MemberLeft { .. }
                 | PartitionInput::Joined { .. }

@@ -235,6 +235,15 @@ impl Session {
         self.member.release_log_to(position)
     }
 
+    /// The log is released up to this entry, which no follower has acknowledged, because none has
+    /// to.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn note_last_entry(&self, last: FollowPosition) -> Result<()> {
+        self.member.set_shipped_position(last)
+    }
+
     /// A consumer of the log, from what was last acknowledged on. One consumer acknowledges; others
     /// may read along. It takes no lock, and no writer waits for it, or is refused for it but by
     /// [`WhenFull::Refuse`].
@@ -279,6 +288,11 @@ impl CommitStream<'_> {
     /// that waits must not hold back the reuse of memory.
     pub fn release(&mut self) {
         self.pin = None;
+    }
+
+    /// Everything up to this position was read: it is decided, or has no entry.
+    pub const fn passed_position(&self) -> u64 {
+        self.reader.next_position() - 1
     }
 
     /// The position of the next entry.

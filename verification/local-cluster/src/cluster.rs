@@ -1,4 +1,4 @@
-//! The cluster: three hosts with one partition.
+//! The cluster: three hosts with one partition, of which the third one may be a witness.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -41,8 +41,17 @@ pub struct ClusterOptions {
     pub region_bytes_max: u64,
     /// Where the hosts are.
     pub network: NetworkKind,
+    /// Two hosts have copies and the third one is a witness: what `cluster.when_copy_missing` says.
+    /// `None`: all three have copies.
+    pub two_copies: Option<&'static str>,
     /// Keep the folder when the cluster is dropped.
     pub keeps_folder: bool,
+}
+
+impl ClusterOptions {
+    fn copies(&self) -> usize {
+        HOSTS - usize::from(self.two_copies.is_some())
+    }
 }
 
 /// A running cluster. Dropping it ends all processes.
@@ -89,10 +98,14 @@ fn ports(kind: NetworkKind) -> Result<[u16; 2 * HOSTS + 1], String> {
 fn file_text(options: &ClusterOptions, ports: &[u16; 2 * HOSTS + 1]) -> String {
     let place = options.folder.display();
     let mut text = format!(
-        "[cluster]\nname = \"local\"\ncopies = 3\nlease = \"{}ms\"\ninsecure = true\n\
+        "[cluster]\nname = \"local\"\ncopies = {}\nlease = \"{}ms\"\ninsecure = true\n\
          regions = \"{place}/{{host}}-{{partition}}\"\ndirectory = \"{place}/{{host}}.d\"\n",
+        options.copies(),
         options.lease_ms
     );
+    if let Some(policy) = options.two_copies {
+        let _ = writeln!(text, "when_copy_missing = \"{policy}\"");
+    }
     for ((host, name), pair) in NAMES.iter().enumerate().zip(ports.chunks(2)) {
         let address = options.network.address(host);
         let [peer, membership] = pair else { continue };
@@ -102,11 +115,15 @@ fn file_text(options: &ClusterOptions, ports: &[u16; 2 * HOSTS + 1]) -> String {
              membership = \"{address}:{membership}\"\nclients = \"{address}\"\n",
             host + 1
         );
+        if host >= options.copies() {
+            text.push_str("witness = true\n");
+        }
     }
     let [.., port] = ports;
+    let group = NAMES.get(..options.copies()).unwrap_or_default();
     let _ = write!(
         text,
-        "[[partition]]\nid = 1\nname = \"amf\"\ngroup = [\"a\", \"b\", \"c\"]\nport = {port}\n\
+        "[[partition]]\nid = 1\nname = \"amf\"\ngroup = {group:?}\nport = {port}\n\
          region_max = \"{}\"\n",
         options.region_bytes_max
     );
@@ -312,7 +329,8 @@ impl LocalCluster {
         let mut found = (0, 0);
         let waited = wait_until("all copies count", READY_MAX, || {
             self.check_running()?;
-            let owner = self.owner().filter(|(_, copy)| copy.full.len() == HOSTS);
+            let copies = self.options.copies();
+            let owner = self.owner().filter(|(_, copy)| copy.full.len() == copies);
             Ok(owner.map(|(host, copy)| found = (host, copy.view)).is_some())
         });
         match waited {

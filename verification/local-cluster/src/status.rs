@@ -33,6 +33,8 @@ pub struct CopyView {
     pub owner: Option<String>,
     /// Hosts whose copies count.
     pub full: Vec<String>,
+    /// True while one copy of two suffices.
+    pub is_degraded: bool,
     /// Milliseconds until the lease ends, on the owner.
     pub lease_ms: u64,
     /// The end of the log, or the last position that is applied.
@@ -104,6 +106,7 @@ pub(crate) fn copy(socket: &Path) -> Result<CopyView, String> {
         view: number(copy.get("view")),
         owner: text(copy.get("owner")),
         full: texts(copy.get("full")),
+        is_degraded: copy.get("degraded").and_then(Value::as_bool) == Some(true),
         lease_ms: number(copy.get("lease_ms")),
         position: number(copy.get("position")),
         replicated: number(copy.get("replicated")),

@@ -60,6 +60,7 @@ impl World {
                 self.ledger.released = (0, 0);
                 self.ledger.losses = 0;
             }
+            Applied::Degraded(_) => self.ledger.degraded += 1,
             Applied::Registered(_)
             | Applied::Suspected(_)
             | Applied::Trusted(_)
@@ -68,6 +69,7 @@ impl World {
             | Applied::Returned(_)
             | Applied::Full(_)
             | Applied::Evicted(_)
+            | Applied::Renewed(_)
             | Applied::MemberAdded(_)
             | Applied::MemberRemoved(_)
             | Applied::Refused(_) => {}
@@ -105,7 +107,8 @@ impl World {
 
     /// A copy is about to be lost, or discarded.
     pub(crate) fn check_gone(&mut self, host: HostId, is_loss: bool) {
-        let needed = self.latest().acknowledgements();
+        let latest = self.latest();
+        let needed = if latest.degraded().is_some() { 1 } else { latest.acknowledgements() };
         let holders = self.holders();
         if holders >= needed {
             self.ledger.losses = 0;

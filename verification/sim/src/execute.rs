@@ -41,6 +41,11 @@ impl World {
                 self.check_release(host, position);
             }
             HostEffect::SetFloor { .. } | HostEffect::Event(_) => {}
+            HostEffect::WatchLog { view, .. } => {
+                if let Some(process) = &mut self.node_mut(host).process {
+                    process.watched = view;
+                }
+            }
             HostEffect::SetLease { until, .. } => {
                 let region = &mut self.node_mut(host).region;
                 region.lease_until = region.lease_until.max(until);
@@ -93,6 +98,7 @@ impl World {
             | HostEffect::SetReplicated { .. }
             | HostEffect::SetFloor { .. }
             | HostEffect::SetLease { .. }
+            | HostEffect::WatchLog { .. }
             | HostEffect::Fence { .. }
             | HostEffect::Unfence { .. }
             | HostEffect::Freeze { .. }
@@ -250,13 +256,13 @@ impl World {
             return;
         }
         let (clock, number, now) = (self.clock(host), self.number(), self.now);
+        let rules = Host::new(host, number, clock).with_policy(self.options.policy());
         let last = self.states.len() - 1;
         let oldest = last.saturating_sub(self.random.usize(0..12));
         let node = self.node_mut(host);
         node.generation += 1;
         let generation = node.generation;
-        let process =
-            Process { host: Host::new(host, number, clock), applied: 0, follow: None, serve: None };
+        let process = Process { host: rules, applied: 0, follow: None, serve: None, watched: None };
         node.process = Some(process);
         self.tell_facts(host);
         let state = self.states[oldest].clone();

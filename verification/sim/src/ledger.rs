@@ -17,5 +17,7 @@ pub(crate) struct Ledger {
     pub(crate) is_disaster: bool,
     /// How often an operator had to accept a loss.
     pub(crate) accepted: u32,
+    /// How often one copy began to suffice.
+    pub(crate) degraded: u32,
     pub(crate) violation: Option<String>,
 }

@@ -54,6 +54,8 @@ pub(crate) struct Process {
     pub(crate) applied: usize,
     pub(crate) follow: Option<Follow>,
     pub(crate) serve: Option<Serve>,
+    /// The view in which it says what is decided.
+    pub(crate) watched: Option<ViewNumber>,
 }
 
 /// A host.

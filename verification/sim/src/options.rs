@@ -1,6 +1,6 @@
 //! What a run simulates. Everything else follows from the seed.
 
-use nearstate_cluster::Switch;
+use nearstate_cluster::{CopyMissingPolicy, Switch};
 
 /// Which faults a run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct SimulationOptions {
     pub copies: Option<u8>,
     /// Acknowledgements (n). `None`: 2 to RF, by the seed.
     pub acknowledgements: Option<u8>,
+    /// Milliseconds without the other copy after which one of two suffices. `None`: never.
+    pub degrade_after_ms: Option<u32>,
     /// Which faults.
     pub faults: Faults,
     /// Milliseconds with faults.
@@ -40,6 +42,7 @@ impl SimulationOptions {
         Self {
             copies: None,
             acknowledgements: None,
+            degrade_after_ms: None,
             faults: Faults::All,
             fault_ms: 12_000,
             off: Vec::new(),
@@ -67,6 +70,19 @@ impl SimulationOptions {
         self.copies = Some(copies);
         self.acknowledgements = Some(acknowledgements);
         self
+    }
+
+    /// Two hosts, of which one suffices after this time. The witness is the consensus.
+    #[must_use]
+    pub fn with_degradation(mut self, after_ms: u32) -> Self {
+        self.degrade_after_ms = Some(after_ms);
+        self.with_group(2, 2)
+    }
+
+    /// What an owner does while a copy is missing.
+    pub(crate) fn policy(&self) -> CopyMissingPolicy {
+        self.degrade_after_ms
+            .map_or(CopyMissingPolicy::Stop, |after_ms| CopyMissingPolicy::Degrade { after_ms })
     }
 
     /// The same, and the report says what happened.

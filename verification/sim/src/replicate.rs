@@ -25,9 +25,19 @@ impl World {
         }
         let next = self.now + self.random.u64(15 * MS..30 * MS);
         self.queue.add(next, SimulatedEvent::Tick(host, generation));
+        self.say_written(host);
         self.step(host, HostInput::Tick);
         self.send_entries(host);
         self.say_hello(host);
+    }
+
+    fn say_written(&mut self, host: HostId) {
+        let node = self.node(host);
+        let Some(view) = node.process.as_ref().and_then(|process| process.watched) else { return };
+        if node.region.copy == Copy::Owner {
+            let (partition, position) = (PARTITION, node.region.position());
+            self.step(host, HostInput::Written { partition, view, position });
+        }
     }
 
     fn send_entries(&mut self, host: HostId) {

@@ -39,6 +39,8 @@ pub struct RunReport {
     pub released: usize,
     /// Losses that an operator had to accept.
     pub accepted: u32,
+    /// How often one copy began to suffice.
+    pub degraded: u32,
     /// What happened, if it was asked for: one line for each command and effect.
     pub log: Vec<String>,
 }
@@ -76,6 +78,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         views: world.latest().view().0,
         released: world.ledger.released.0,
         accepted: world.ledger.accepted,
+        degraded: world.ledger.degraded,
         violation: world.ledger.violation,
         log: world.log,
     }
@@ -97,6 +100,7 @@ impl World {
             copies,
             acknowledgements,
             lease_ms: LEASE_MS,
+            copy_missing: options.policy(),
         };
         let mut state = ClusterState::new(&config).expect("the configuration is valid");
         state.switch_off(&options.off);
@@ -150,7 +154,7 @@ impl World {
         let left = self.nodes.values().filter(|node| !node.is_gone).count();
         let group = self.latest();
         let is_full = group.owner().is_some() && group.full().len() == left;
-        let needed = left >= group.acknowledgements();
+        let needed = left >= group.acknowledgements() || self.options.degrade_after_ms.is_some();
         self.now > self.heal_at() + 3_000 * MS && is_full && self.progress_at + 500 * MS > self.now
             || self.now > self.heal_at() && !needed
     }

@@ -100,6 +100,9 @@ alarms! {
          in use. Free it, then `nearstate cluster drain`.";
     NOT_CREATED = "NS-5011" "cluster-not-created" Minor
         "The host knows no voters. Run `nearstate cluster init` once, or check the addresses.";
+    ONE_COPY = "NS-5012" "one-copy-suffices" Critical
+        "The other copy has been missing for the time of `cluster.when_copy_missing`: commits are \
+         on this host only, and its loss loses them. Start the node of the other host.";
 }
 
 /// A condition that holds.
@@ -178,7 +181,9 @@ fn copy_alarms(
     }
     let (full, group) = (copy.full.len(), copy.group.len());
     let needed = usize::from(file.config.acknowledgements);
-    if full < needed {
+    if copy.is_degraded {
+        raise(ONE_COPY, partition.clone(), format!("1 of {needed} copies"));
+    } else if full < needed {
         let detail = format!("{full} complete copies, {needed} acknowledgements");
         raise(NOT_REPLICATED, partition.clone(), detail);
     }
@@ -288,6 +293,7 @@ mod tests {
             excluded: None,
             reports: Vec::new(),
             reports_needed: 2,
+            is_degraded: false,
             group: [1, 2, 3].map(HostId).to_vec(),
             full: [1, 2, 3].map(HostId).into(),
             role: "owner",

@@ -1,6 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
 mod etcd;
+mod sites;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -50,6 +51,8 @@ struct RawCluster {
     copies: u8,
     #[serde(default = "default_acknowledgements")]
     acknowledgements: u8,
+    #[serde(default = "default_when_copy_missing")]
+    when_copy_missing: String,
     #[serde(default = "default_engine")]
     engine: String,
     election: Option<String>,
@@ -85,6 +88,8 @@ struct RawHost {
     clients: Option<std::net::IpAddr>,
     #[serde(default = "default_votes")]
     votes: bool,
+    #[serde(default)]
+    witness: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,6 +112,9 @@ fn default_lease() -> String {
 }
 fn default_acknowledgements() -> u8 {
     2
+}
+fn default_when_copy_missing() -> String {
+    "stop".to_owned()
 }
 fn default_engine() -> String {
     "raft".to_owned()
@@ -148,6 +156,8 @@ pub(crate) struct FileHost {
     pub(crate) membership: SocketAddr,
     pub(crate) clients: std::net::IpAddr,
     pub(crate) votes: bool,
+    /// It votes and holds no copy.
+    pub(crate) witness: bool,
 }
 
 /// A partition of the file.
@@ -241,6 +251,7 @@ impl ClusterFile {
             copies: cluster.copies,
             acknowledgements: cluster.acknowledgements,
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
+            copy_missing: sites::policy(&cluster.when_copy_missing)?,
         };
         let file = Self {
             name: cluster.name,
@@ -287,9 +298,7 @@ impl ClusterFile {
                 self.election, self.lease
             ));
         }
-        if self.hosts.iter().all(|host| !host.votes) {
-            return Err("no host votes: set votes = true for 3 or 5 hosts".to_owned());
-        }
+        sites::check(self)?;
         for what in ["regions", "directory"] {
             let pattern = if what == "regions" { &self.regions } else { &self.directory };
             if what == "regions" && !pattern.contains("{partition}") && self.partitions.len() > 1 {
@@ -489,8 +498,9 @@ fn partitions(
 impl FileHost {
     fn of(raw: RawHost) -> Self {
         let clients = raw.clients.unwrap_or(raw.peer.ip());
-        let (id, votes) = (HostId(raw.id), raw.votes);
-        Self { id, name: raw.name, peer: raw.peer, membership: raw.membership, clients, votes }
+        let (id, votes, witness) = (HostId(raw.id), raw.votes, raw.witness);
+        let RawHost { name, peer, membership, .. } = raw;
+        Self { id, name, peer, membership, clients, votes, witness }
     }
 
     fn config(&self) -> HostConfig {

@@ -58,6 +58,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "reports_needed": copy.reports_needed,
         "group": names(&mut copy.group.iter().copied()),
         "full": names(&mut copy.full.iter().copied()),
+        "degraded": copy.is_degraded,
         "role": copy.role,
         "lease_ms": copy.lease_ms,
         "position": copy.position,

@@ -83,6 +83,8 @@ events! {
         "`nudsf.token_keys_url` has answered with this number of keys.";
     ALARM_CLEARED = "NS-1025" Info "an alarm is cleared",
         "Its condition does not hold any more.";
+    CLUSTER_ADMITTING = "NS-1026" Info "the other copy of two is counted again",
+        "One copy sufficed. When `NS-5012` is cleared, two are needed again.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -164,4 +166,7 @@ events! {
     ALARM_RAISED = "NS-3017" Warn "an alarm is raised",
         "`alarm` is its id, see the table of alarms in `docs/operate/cluster.md`. `NS-1025` clears \
          it.";
+    CLUSTER_DEGRADING = "NS-3018" Error "one copy of two is to suffice",
+        "The other one has been missing for the time of `cluster.when_copy_missing`. The loss of \
+         this host loses commits from now on. Start the node of the other host.";
 }

@@ -14,6 +14,7 @@ mod bench_run;
 mod cluster;
 mod cluster_check;
 mod cluster_operate;
+mod cluster_sites;
 mod bench_micro;
 mod conformance;
 mod fixture;

@@ -255,6 +255,7 @@ impl Cluster {
             lease_ms: 3000,
             region_bytes_max: REGION_BYTES_MAX,
             network: NetworkKind::Loopback,
+            two_copies: None,
             keeps_folder: false,
         })
         .map_err(failed)?;

@@ -1,8 +1,8 @@
 //! A group of three hosts, for the model.
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, HostConfig, HostId, LogPosition, PartitionConfig,
-    PartitionId, ViewNumber,
+    ClusterConfig, ClusterState, Command, CopyMissingPolicy, HostConfig, HostId, LogPosition,
+    PartitionConfig, PartitionId, ViewNumber,
 };
 
 pub(crate) const PARTITION: PartitionId = PartitionId(1);
@@ -13,9 +13,18 @@ pub(crate) fn log_position(origin: u64, position: u64) -> LogPosition {
     LogPosition { origin, log: [low; 16], incarnation: 1, position, check: position }
 }
 
-/// The state in which all hosts are full.
+/// The state in which all of three hosts are full.
 pub(crate) fn whole() -> ClusterState {
-    let hosts = 1..=3_u16;
+    whole_of(3)
+}
+
+/// The same of two.
+pub(crate) fn two_hosts() -> ClusterState {
+    whole_of(2)
+}
+
+fn whole_of(copies: u8) -> ClusterState {
+    let hosts = 1..=u16::from(copies);
     let config = ClusterConfig {
         hosts: hosts
             .clone()
@@ -26,12 +35,13 @@ pub(crate) fn whole() -> ClusterState {
             name: "p".to_owned(),
             group: hosts.map(HostId).collect(),
         }],
-        copies: 3,
+        copies,
         acknowledgements: 2,
         lease_ms: 300,
+        copy_missing: CopyMissingPolicy::Stop,
     };
     let mut state = ClusterState::new(&config).unwrap();
-    for host in [HostId(2), HostId(3)] {
+    for host in (2..=u16::from(copies)).map(HostId) {
         let revision = state.group(PARTITION).unwrap().revision();
         state.apply(&Command::Full { partition: PARTITION, revision, host });
     }

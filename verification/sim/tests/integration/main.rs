@@ -9,6 +9,7 @@
 
 mod fixture;
 mod model;
+mod two_hosts;
 
 use nearstate_sim::{Faults, RunReport, SimulationOptions, Switch, run};
 
@@ -65,6 +66,34 @@ fn a_group_survives_an_owner_that_does_not_hear() {
     for (copies, acknowledgements) in [(3, 2), (4, 2), (4, 3), (5, 3)] {
         let options = SimulationOptions::all().with_faults(Faults::OwnerDeaf);
         expect_none(&options.with_group(copies, acknowledgements), 4);
+    }
+}
+
+#[test]
+fn one_copy_of_two_suffices_and_nothing_replicated_is_lost() {
+    for faults in [Faults::NoLoss, Faults::All] {
+        let options = SimulationOptions::all().with_faults(faults).with_degradation(700);
+        let reports = expect_none(&options, 120);
+        let degraded = reports.iter().filter(|report| report.degraded > 1).count();
+        assert!(degraded > 30, "{degraded} runs in which a copy was missing for long");
+    }
+}
+
+#[test]
+fn the_copy_that_is_left_serves_after_the_loss_of_the_owner() {
+    let options = SimulationOptions::all().with_faults(Faults::OwnerLost).with_degradation(700);
+    let reports = expect_none(&options, 8);
+    assert!(reports.iter().all(|report| report.views == 2 && report.degraded == 1));
+}
+
+#[test]
+fn each_rule_of_a_degraded_partition_is_needed() {
+    for (switch, first) in [(Switch::DegradeByMembership, 0), (Switch::AdmitJointly, 0)] {
+        let options = SimulationOptions::all().with_faults(Faults::NoLoss).with_degradation(700);
+        let Some((seed, violation)) = find(&options.without(switch), first) else {
+            panic!("{switch:?} is not needed");
+        };
+        println!("{switch:?}: seed {seed}: {violation}");
     }
 }
 

@@ -107,6 +107,7 @@ pub fn run(
         lease_ms: options.lease_ms,
         region_bytes_max: REGION_BYTES_MAX,
         network: options.network,
+        two_copies: None,
         keeps_folder: false,
     })?;
     let mut demo = Demo {

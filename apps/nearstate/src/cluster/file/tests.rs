@@ -98,3 +98,47 @@ fn each_mistake_has_its_own_error() {
         assert!(refused.contains(error), "{to}: {refused:?} does not say {error:?}");
     }
 }
+
+/// Two hosts with copies, a third one that votes, and a policy.
+fn site(policy: &str) -> String {
+    let cluster = format!("copies = 2\nwhen_copy_missing = \"{policy}\"");
+    let text = GOOD.replacen("copies = 3", &cluster, 1).replacen(", \"c\"]", "]", 1);
+    text.replacen("clients = \"127.0.0.3\"", "clients = \"127.0.0.3\"\nwitness = true", 1)
+}
+
+#[test]
+fn a_witness_votes_and_one_copy_of_two_suffices_after_a_time() {
+    use nearstate_cluster::CopyMissingPolicy;
+    let file = ClusterFile::parse(&site("degrade after 10s")).unwrap();
+    assert_eq!(file.voters(), BTreeSet::from([1, 2, 3]));
+    assert!(file.host("c").unwrap().witness && !file.host("b").unwrap().witness);
+    assert_eq!(file.config.copy_missing, CopyMissingPolicy::Degrade { after_ms: 10_000 });
+    let stop = ClusterFile::parse(&site("stop")).unwrap();
+    assert_eq!(stop.config.copy_missing, CopyMissingPolicy::Stop);
+    assert_eq!(ClusterFile::parse(GOOD).unwrap().config.copy_missing, CopyMissingPolicy::Stop);
+}
+
+#[test]
+fn each_mistake_of_a_site_has_its_own_error() {
+    let good = site("degrade after 10s");
+    for (from, to, error) in [
+        ("degrade after 10s", "wait", "\"wait\": expected \"stop\", or \"degrade after TIME\""),
+        ("degrade after 10s", "degrade after soon", "cluster.when_copy_missing: "),
+        ("degrade after 10s", "degrade after 500ms", "expected 600 (two leases) to"),
+        ("\"b\"]", "\"c\"]", "is a witness, and belongs to the group of partition \"amf\""),
+        ("witness = true", "witness = true\nvotes = false", "is a witness and does not vote"),
+        ("witness = true", "votes = false", "two hosts vote: the loss of one stops"),
+    ] {
+        assert!(good.contains(from), "{from}");
+        let refused = ClusterFile::parse(&good.replacen(from, to, 1)).unwrap_err();
+        assert!(refused.contains(error), "{to}: {refused:?} does not say {error:?}");
+    }
+    let three =
+        GOOD.replacen("copies = 3", "copies = 3\nwhen_copy_missing = \"degrade after 1s\"", 1);
+    let refused = ClusterFile::parse(&three).unwrap_err();
+    assert!(refused.contains("one copy of two can suffice, not one of 3"), "{refused}");
+    let etcd = good.replacen("copies = 2", "copies = 2\nengine = \"etcd\"", 1)
+        + "[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n";
+    let refused = ClusterFile::parse(&etcd).unwrap_err();
+    assert!(refused.contains("and etcd orders the decisions"), "{refused}");
+}

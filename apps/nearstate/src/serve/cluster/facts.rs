@@ -144,6 +144,8 @@ pub(super) fn notices(
                 | ClusterEventKind::CopyFrozen(_)
                 | ClusterEventKind::CopyDiscarded
                 | ClusterEventKind::Evicting(..)
+                | ClusterEventKind::Degrading(_)
+                | ClusterEventKind::Admitting(..)
                 | ClusterEventKind::Fork(_) => {}
             }
         }
@@ -190,6 +192,8 @@ fn described(file: &ClusterFile, kind: ClusterEventKind) -> (&'static log::LogEv
         ClusterEventKind::CopyFrozen(position) => (log::CLUSTER_FROZEN, held(position)),
         ClusterEventKind::CopyDiscarded => (log::CLUSTER_DISCARDED, "joins".to_owned()),
         ClusterEventKind::Evicting(member, _) => (log::CLUSTER_EVICTING, host(member)),
+        ClusterEventKind::Degrading(_) => (log::CLUSTER_DEGRADING, "asked for".to_owned()),
+        ClusterEventKind::Admitting(member, _) => (log::CLUSTER_ADMITTING, host(member)),
         ClusterEventKind::Fork(member) => (log::CLUSTER_FORK, host(member)),
     }
 }

@@ -53,7 +53,7 @@ impl MetricsReport for ClusterPage {
 type CopyValue = fn(&CopyStatus) -> u64;
 
 /// The gauges of each copy.
-const OF_COPY: [(&str, &str, CopyValue); 8] = [
+const OF_COPY: [(&str, &str, CopyValue); 9] = [
     ("view", "The view of the partition: it rises with each seal.", |copy| copy.view),
     ("owned", "1 if this host owns the partition and has a lease.", |copy| {
         u64::from(copy.role == "owner")
@@ -66,6 +66,7 @@ const OF_COPY: [(&str, &str, CopyValue); 8] = [
         copy.sealed.unwrap_or(0)
     }),
     ("members_counted", "Hosts whose copies count.", |copy| copy.full.len() as u64),
+    ("degraded", "1 while one copy of two suffices.", |copy| u64::from(copy.is_degraded)),
     ("copy_bytes_free", "Free bytes of this copy's heap.", |copy| copy.bytes_free),
     ("copy_bytes_max", "Bytes that this copy's heap can have.", |copy| copy.bytes_max),
 ];
