@@ -465,8 +465,11 @@ impl LogFeed<'_> {
             self.progress.session.member.set_shipped_position(place)?;
         }
         let entry = last.or(self.acknowledged.map(|known| known.entry));
-        self.acknowledged =
-            entry.filter(|_| self.is_exact).map(|entry| AcknowledgedPlace { entry, position });
+        self.acknowledged = entry.filter(|_| self.is_exact).map(|entry| {
+            // An answer to a message of a walk acknowledges nothing.
+            let position = position.max(entry.position);
+            AcknowledgedPlace { entry, position }
+        });
         Ok(())
     }
 }

@@ -12,6 +12,7 @@
 //! follower has applied behind its position is applied again without an effect.
 
 mod promotion;
+mod joining;
 mod change;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +25,7 @@ use nearstate_memory::{
 use nearstate_model::{Error, Result, invariant};
 
 use crate::feed::{FollowedNamespace, FollowedRecord};
-use crate::follow::change::{ChangedRecord, Decoded, not_a_copy};
+use crate::follow::change::{ChangedRecord, not_a_copy};
 use crate::index::schema::TagSchema;
 use crate::log::entry::StreamedChange;
 use crate::session::{Namespace, Schema, Session};
@@ -396,11 +397,27 @@ impl Follower<'_> {
         }
         let tags = followed.tags.clone();
         if self.state == FollowState::Full && !tags.is_empty() {
-            self.indexing.retain(|pending| pending.namespace() != namespace);
-            self.indexing.extend(session.announce_tags(namespace, &tags)?);
+            // The records of a namespace that is empty arrive with their tags.
+            if session.count(namespace)? == 0 {
+                session.add_tags(namespace, &tags)?;
+            } else {
+                self.announce(namespace, &tags)?;
+            }
         }
         self.namespaces.insert(followed.number, Followed { namespace, tags });
         Ok(())
+    }
+
+    /// Adds tags whose records [`Follower::index_some`] indexes.
+    fn announce(&mut self, namespace: Namespace, tags: &[TagSchema]) -> Result<()> {
+        self.indexing.retain(|pending| pending.namespace() != namespace);
+        self.indexing.extend(self.session.announce_tags(namespace, tags)?);
+        Ok(())
+    }
+
+    /// Whether [`Follower::index_some`] has something to do.
+    pub fn is_indexing(&self) -> bool {
+        !self.indexing.is_empty()
     }
 
     /// Indexes some records of a namespace to which tags were added, so that the follower answers
@@ -428,46 +445,6 @@ impl Follower<'_> {
         self.indexing.retain(|pending| pending.namespace() != followed.namespace);
         self.discard(followed.namespace)?;
         self.session.remove_namespace(followed.namespace).map(drop)
-    }
-
-    /// Applies a record while the copy is joining, or joins anew because of a namespace that was
-    /// not followed before. Another record that has one of its unique values is discarded: it is
-    /// older, and its change follows.
-    ///
-    /// # Errors
-    /// As [`Follower::apply`].
-    pub fn apply_joining(&mut self, record: &FollowedRecord<'_>) -> Result<()> {
-        self.end_announcement()?;
-        if self.state == FollowState::Full {
-            self.session.member.set_follow_state(Some(FollowState::Extending))?;
-            self.state = FollowState::Extending;
-        }
-        loop {
-            match self.apply_all(std::slice::from_ref(record)) {
-                Err(Error::TagTaken { tag, .. }) => self.discard_holders(record, &tag)?,
-                other => return other,
-            }
-        }
-    }
-
-    /// Deletes the records that have a unique value of this record.
-    fn discard_holders(&self, record: &FollowedRecord<'_>, tag: &str) -> Result<()> {
-        let Some(followed) = self.namespaces.get(&record.namespace) else { return Ok(()) };
-        let meta = match &record.change {
-            StreamedChange::Put { meta, .. } => meta,
-            StreamedChange::Patched { meta, .. } | StreamedChange::Elements { meta, .. } => {
-                meta.unwrap_or_default()
-            }
-            StreamedChange::Deleted { .. } => &[][..],
-        };
-        let (session, namespace) = (self.session, followed.namespace);
-        for (_, value) in Decoded::of(meta)?.tags.iter().filter(|(name, _)| *name == tag) {
-            let holder = session.find(namespace, tag, value)?.map(|view| view.key().to_vec());
-            if let Some(holder) = holder.filter(|holder| holder != record.key) {
-                session.transact(|txn| txn.delete(namespace, &holder).map(drop))?;
-            }
-        }
-        Ok(())
     }
 
     /// Applies the changes of one transaction of the source, in one transaction.
@@ -560,16 +537,24 @@ impl Follower<'_> {
         self.session.member.set_follow_reached(position)
     }
 
-    /// The copy has everything up to this position: its tags are declared, and it is full.
+    /// The copy has everything up to this position: its tags are declared, and it is full. A copy
+    /// that was full before answers its source meanwhile: it indexes in [`Follower::index_some`].
     ///
-    /// Complexity: linear in the records of namespaces with tags.
+    /// Complexity: linear in the records of namespaces with tags, for a copy that joins.
     ///
     /// # Errors
     /// As [`Session::add_tags`].
     pub fn complete(&mut self, applied: FollowPosition) -> Result<()> {
         self.end_announcement()?;
-        for followed in self.namespaces.values().filter(|followed| !followed.tags.is_empty()) {
-            self.session.add_tags(followed.namespace, &followed.tags)?;
+        let with_tags = self.namespaces.values().filter(|followed| !followed.tags.is_empty());
+        let with_tags: Vec<_> =
+            with_tags.map(|followed| (followed.namespace, followed.tags.clone())).collect();
+        for (namespace, tags) in with_tags {
+            if self.state == FollowState::Extending {
+                self.announce(namespace, &tags)?;
+            } else {
+                self.session.add_tags(namespace, &tags)?;
+            }
         }
         self.set_position(applied)?;
         self.session.member.set_follow_state(Some(FollowState::Full))?;

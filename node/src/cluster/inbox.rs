@@ -125,20 +125,26 @@ impl DriverInbox {
 }
 
 impl Inputs {
-    /// Of two acknowledgements on one connection the later one counts, with the higher stamp.
+    /// Of two acknowledgements on one connection the later one counts, with the higher stamp. One
+    /// of an earlier connection than the last one does not count.
     fn acknowledge(&mut self, key: (PartitionId, String), mut input: PartitionInput) {
         let earlier = self.acknowledged.remove(&key);
         if let (
             PartitionInput::MemberAcknowledged { connection, stamp, .. },
             Some(PartitionInput::MemberAcknowledged {
-                connection: earlier,
+                connection: known,
                 stamp: earlier_stamp,
                 ..
             }),
-        ) = (&mut input, earlier)
-            && *connection == earlier
+        ) = (&mut input, &earlier)
         {
-            *stamp = (*stamp).max(earlier_stamp);
+            if *connection < *known {
+                self.acknowledged.extend(earlier.map(|earlier| (key, earlier)));
+                return;
+            }
+            if *connection == *known {
+                *stamp = (*stamp).max(*earlier_stamp);
+            }
         }
         self.acknowledged.insert(key, input);
     }

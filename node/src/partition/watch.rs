@@ -63,7 +63,7 @@ fn watch(shared: &PeerShared, session: &Session, view: u64, is_over: &AtomicBool
             }
             failed = Some(reason);
         }
-        std::thread::sleep(SLEEP_MAX);
+        std::thread::park_timeout(SLEEP_MAX);
     }
 }
 
@@ -89,13 +89,13 @@ fn read(shared: &PeerShared, session: &Session, view: u64, is_over: &AtomicBool)
         if let Some(last) = last {
             session.note_last_entry(last)?;
         }
-        if told != Some(position) {
+        if told == Some(position) {
+            std::thread::park_timeout(sleep);
+            sleep = (sleep * 2).min(SLEEP_MAX);
+        } else {
             told = Some(position);
             group.tell(PartitionInput::LogWritten { view, position });
             sleep = SLEEP_MIN;
-        } else {
-            std::thread::sleep(sleep);
-            sleep = (sleep * 2).min(SLEEP_MAX);
         }
         session.release_to(shared.member_floor())?;
     }

@@ -395,7 +395,15 @@ impl FollowerConnection<'_> {
             if self.link.exchange(&mut self.received)? {
                 self.heard = Stopwatch::start();
                 self.apply_received(config, follower)?;
-                follower.index_some()?;
+                if follower.is_indexing() {
+                    // The acknowledgement is not kept waiting by what is indexed.
+                    let has_more = self.link.exchange(&mut self.received)?;
+                    follower.index_some()?;
+                    if has_more {
+                        self.heard = Stopwatch::start();
+                        self.apply_received(config, follower)?;
+                    }
+                }
             } else {
                 if self.heard.elapsed() > self.pace.silence_max {
                     let reason = format!("the source is silent for {:?}", self.pace.silence_max);

@@ -15,7 +15,8 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// this long: as long as a follower needs to discard or to index ten million records.
 pub(crate) const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
 
-/// The most connections whose hello was not admitted yet. Further ones are closed at once.
+/// The most connections whose hello was not admitted yet, beside one for each member that may
+/// follow: all members return at once after a cut. Further ones are closed at once.
 pub(crate) const UNGREETED_MAX: usize = 16;
 
 /// How long the log keeps the entries for a follower that has left, if it keeps entries: as long as

@@ -11,7 +11,7 @@ use nearstate_wire::{PartitionPlace, RefusalReason};
 use super::declared::DeclaredNamespaces;
 use super::events::{FollowerStats, PeerEvent, SourceConfig};
 use super::group::{PartitionGroup, PartitionInput};
-use super::limits::LEFT_MAX;
+use super::limits::{LEFT_MAX, UNGREETED_MAX};
 use super::stopwatch::Stopwatch;
 use crate::tls::Tls;
 
@@ -244,6 +244,12 @@ impl PeerRouter {
 
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
+    }
+
+    /// The most connections whose hello was not admitted yet.
+    pub(super) fn ungreeted_max(&self) -> usize {
+        let served = self.served();
+        UNGREETED_MAX + served.iter().map(|one| one.config.followers_max).sum::<usize>()
     }
 
     /// The region that a hello is for.

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::admission::serve;
 use super::events::{FollowerStats, PeerConfig, PeerEvent, SourceConfig};
-use super::limits::{LOOK_INTERVAL, UNGREETED_MAX};
+use super::limits::LOOK_INTERVAL;
 use super::served::{PeerRouter, PeerShared};
 use crate::tls::Tls;
 
@@ -167,7 +167,7 @@ fn accept_until_over(router: &Arc<PeerRouter>, listeners: &[TcpListener]) {
     while !router.is_over() {
         for listener in listeners {
             while let Ok((socket, address)) = listener.accept() {
-                if router.ungreeted.load(Ordering::Acquire) >= UNGREETED_MAX {
+                if router.ungreeted.load(Ordering::Acquire) >= router.ungreeted_max() {
                     let reason = "too many connections have not said hello";
                     (router.on_event)(&PeerEvent::Refused { address, reason });
                     continue;

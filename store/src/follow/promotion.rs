@@ -81,8 +81,13 @@ impl Session {
             let tags = self.tags(namespace)?.into_iter();
             let building: Vec<TagSchema> =
                 tags.filter(|tag| tag.state == TagState::Building).map(TagSchema::from).collect();
-            if !building.is_empty() {
-                self.add_tags(namespace, &building)?;
+            if building.is_empty() {
+                continue;
+            }
+            match self.add_tags(namespace, &building) {
+                // The owner can serve without, and delete. The next declaration completes them.
+                Ok(()) | Err(Error::Full { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -82,6 +82,27 @@ impl Session {
         Err(Error::Conflict { detail: format!("the record with this value of {tag:?}") })
     }
 
+    /// The key of the record that an entry of the index names for this value of a unique tag, also
+    /// if the record has expired, and while the index is being built.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub(crate) fn holder_in_index(
+        &self,
+        namespace: Namespace,
+        tag: &str,
+        value: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let id = self.with_tag_set(namespace.index, |tags| tags.tag(tag).map(|known| known.id))?;
+        let Some(id) = id.filter(|_| value.len() <= TAG_VALUE_BYTES_MAX) else { return Ok(None) };
+        let mut key = self.internal.posting_key.borrow_mut();
+        posting_key(namespace.index, id, value, &mut key);
+        let internal = self.member.table(self.internal_table()?)?;
+        let _held = self.member.pin()?;
+        let posting = self.member.lookup_small(internal, self.hash(&key), &key)?;
+        Ok(posting.record.map(|(_, record)| record.to_vec()))
+    }
+
     /// True if the record of a key has this value and has expired.
     fn has_expired(
         &self,

@@ -1,6 +1,6 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
-use nearstate_store::{FeedItem, FeedStep, WhenFull};
+use nearstate_store::{FeedItem, FeedStep, Metadata, WhenFull, now_ms};
 
 use crate::follow::{Host, change, contents, deliver, mixed, run, start};
 
@@ -64,4 +64,45 @@ fn a_follower_whose_acknowledgement_comes_late_gets_every_entry_that_another_one
     run(&source, &mut feed, &mut follower);
     let mirrored = second.namespace("ue", &mixed()).unwrap();
     assert_eq!(contents(&second, mirrored), contents(&source, ns));
+}
+
+/// The holder of a unique value has expired when a walk brings the record that has the value now.
+#[test]
+fn a_record_that_joins_takes_its_unique_value_from_an_expired_record() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let put = |key: &[u8], expires_ms| {
+        let metadata = Metadata { tags: &[("guti", b"1")], expires_ms };
+        source.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap()
+    };
+    let expires_ms = now_ms() + 300;
+    put(b"old", expires_ms);
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    while now_ms() <= expires_ms {
+        std::thread::yield_now();
+    }
+    put(b"new", 0);
+    // The walk of another follower.
+    let (mut walk, _) = source.log_feed(Default::default(), Default::default()).unwrap();
+    let mut has_arrived = false;
+    let mut bring = |item: FeedItem<'_>| match item {
+        FeedItem::Record(record) if record.key == b"new" => {
+            has_arrived = true;
+            follower.apply_joining(&record)
+        }
+        _ => Ok(()),
+    };
+    while walk.step(true, &mut bring).unwrap() == FeedStep::More {}
+    assert!(has_arrived);
+    drop((walk, feed, follower));
+    let mirrored = copy.namespace("ue", &mixed()).unwrap();
+    let found: Vec<Vec<u8>> = contents(&copy, mirrored).into_keys().collect();
+    assert_eq!(found, [b"new".to_vec()]);
+    drop((source, copy));
+    host.check();
+    backup.check();
 }

@@ -387,6 +387,28 @@ fn a_promotion_completes_what_the_follower_has_not_indexed() {
     three.check();
 }
 
+/// A namespace with records is logged while the follower indexes a tag of another one.
+#[test]
+fn a_copy_that_is_extended_still_answers_while_it_indexes() {
+    let three = Three::new();
+    let (source, copy) = late_tag(&three);
+    let other = source.namespace("other", &Schema::default()).unwrap();
+    source.put(other, b"k", b"v").unwrap();
+    source.stream(other, WhenFull::Refuse).unwrap();
+    follow(&source, &copy);
+    assert_eq!(copy.following().unwrap().unwrap().state, FollowState::Full);
+    assert_eq!(cell_state(&copy), Some(TagState::Building), "it has indexed before it answered");
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    while follower.index_some().unwrap() {}
+    drop((feed, follower));
+    assert_eq!(copy.count_tagged(ue(&copy), "cell", b"5").unwrap(), 5_000);
+    assert_equal(&source, &copy);
+    drop((source, copy));
+    three.check();
+}
+
 #[test]
 fn a_follower_that_indexes_keeps_what_expires_meanwhile() {
     let three = Three::new();

@@ -1,0 +1,59 @@
+//! Records that a source sends in no order, while a copy joins.
+
+use nearstate_memory::{FollowState, without_expiry};
+use nearstate_model::{Error, Result};
+
+use super::Follower;
+use super::change::Decoded;
+use crate::feed::FollowedRecord;
+use crate::log::entry::StreamedChange;
+
+impl Follower<'_> {
+    /// Applies a record while the copy is joining, or joins anew because of a namespace that was
+    /// not followed before. Another record that has one of its unique values is discarded: it is
+    /// older, and its change follows.
+    ///
+    /// # Errors
+    /// As [`Follower::apply`].
+    pub fn apply_joining(&mut self, record: &FollowedRecord<'_>) -> Result<()> {
+        self.end_announcement()?;
+        if self.state == FollowState::Full {
+            self.session.member.set_follow_state(Some(FollowState::Extending))?;
+            self.state = FollowState::Extending;
+        }
+        loop {
+            match self.apply_all(std::slice::from_ref(record)) {
+                // Each round discards a record, so that the loop ends.
+                Err(Error::TagTaken { tag, value, holder }) => {
+                    if !self.discard_holders(record, &tag)? {
+                        return Err(Error::TagTaken { tag, value, holder });
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Deletes the records that have a unique value of this record, also expired ones. False if
+    /// there is none.
+    fn discard_holders(&self, record: &FollowedRecord<'_>, tag: &str) -> Result<bool> {
+        let Some(followed) = self.namespaces.get(&record.namespace) else { return Ok(false) };
+        let meta = match &record.change {
+            StreamedChange::Put { meta, .. } => meta,
+            StreamedChange::Patched { meta, .. } | StreamedChange::Elements { meta, .. } => {
+                meta.unwrap_or_default()
+            }
+            StreamedChange::Deleted { .. } => &[][..],
+        };
+        let (session, namespace) = (self.session, followed.namespace);
+        let mut has_discarded = false;
+        for (_, value) in Decoded::of(meta)?.tags.iter().filter(|(name, _)| *name == tag) {
+            let holder = session.holder_in_index(namespace, tag, value)?;
+            if let Some(holder) = holder.filter(|holder| holder != record.key) {
+                let delete = || session.transact(|txn| txn.delete(namespace, &holder));
+                has_discarded |= without_expiry(delete)?;
+            }
+        }
+        Ok(has_discarded)
+    }
+}
