@@ -245,7 +245,7 @@ fn a_region_is_on_the_nodes_of_its_policy_and_the_policy_is_read_back() {
     let create = |name: &str, policy: &str| {
         let mut command = Command::new(NEARSTATE);
         command.args(["region", "create"]).arg(folder.path(name));
-        command.args(["--max", "16MiB", "--json", "--numa", policy]).output().unwrap()
+        command.args(["--max", "64MiB", "--json", "--numa", policy]).output().unwrap()
     };
     let here: Value = serde_json::from_str(&done(&["show", "--json"])).unwrap();
     let has_memory = |node: &&Value| node["is_allowed"] == true && node["memory_bytes"] != 0;

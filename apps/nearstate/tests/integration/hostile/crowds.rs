@@ -246,7 +246,8 @@ fn stalled_subscribers_leave_no_memory_behind() {
     for number in 0..3000 * SUBSCRIBERS {
         assert_eq!(sender.ask(&["PUBLISH", &(number % SUBSCRIBERS).to_string(), &message]), ":1");
     }
-    assert!(target.memory_more() > 200 << 20, "{} bytes", target.memory_more());
+    // 240 MB were sent. What the sockets hold is the kernel's.
+    assert!(target.memory_more() > 150 << 20, "{} bytes", target.memory_more());
     drop((stalled, sender));
     target.is_as_before(LEFT_OVER);
 }
