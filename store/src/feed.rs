@@ -278,8 +278,10 @@ impl Session {
         if self.member.log_tail()? < applied.position {
             return fork();
         }
-        let shipped = self.member.shipped_position()?;
+        // The floor first: what the log forgets afterwards is noticed as lost, while an entry that
+        // was acknowledged in between could be passed over.
         let floor = self.member.log_floor_position()?;
+        let shipped = self.member.shipped_position()?;
         if let Some(known) = known
             && known.entry == applied
             && floor <= known.position + 1

@@ -190,6 +190,7 @@ impl<D> SharedDriver<D> {
         input: PartitionInput,
         take_inputs: impl FnMut(&mut D),
     ) {
+        // Not what the thread says that reads the own log: a step may wait for the end of that one.
         let may_be_waited_for = matches!(
             input,
             PartitionInput::MemberAcknowledged { .. } | PartitionInput::PositionReceived { .. }

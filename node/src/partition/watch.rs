@@ -87,6 +87,7 @@ fn read(shared: &PeerShared, session: &Session, view: u64, is_over: &AtomicBool)
         stream.release();
         let position = stream.passed_position();
         if let Some(last) = last {
+            let _storing = shared.storing_shipped();
             session.note_last_entry(last)?;
         }
         if told == Some(position) {

@@ -28,6 +28,8 @@ pub(crate) struct PeerShared {
     left: Mutex<Vec<(String, u64, Stopwatch)>>,
     /// What each member has acknowledged of which log when its last connection ended.
     places: Mutex<BTreeMap<String, (LogIdentity, AcknowledgedPlace)>>,
+    /// Held by the thread that stores the last acknowledged entry, which never falls.
+    shipped: Mutex<()>,
     /// The namespaces that are logged, and the session that adds others.
     pub(crate) declared: Mutex<(Session, DeclaredNamespaces)>,
 }
@@ -82,12 +84,18 @@ impl PeerShared {
             followers: Mutex::new(Vec::new()),
             left: Mutex::new(Vec::new()),
             places: Mutex::new(BTreeMap::new()),
+            shipped: Mutex::new(()),
             declared: Mutex::new((session, DeclaredNamespaces::default())),
         }
     }
 
     pub(crate) fn followers(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
         locked(&self.followers)
+    }
+
+    /// For the time in which an acknowledged entry is stored in the region.
+    pub(crate) fn storing_shipped(&self) -> MutexGuard<'_, ()> {
+        locked(&self.shipped)
     }
 
     fn left(&self) -> MutexGuard<'_, Vec<(String, u64, Stopwatch)>> {

@@ -1,6 +1,8 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
-use nearstate_store::{FeedItem, FeedStep, Metadata, WhenFull, now_ms};
+use nearstate_store::{
+    FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, WhenFull, now_ms,
+};
 
 use crate::follow::{Host, change, contents, deliver, mixed, run, start};
 
@@ -75,7 +77,7 @@ fn a_record_that_joins_takes_its_unique_value_from_an_expired_record() {
     source.stream(ns, WhenFull::Refuse).unwrap();
     let put = |key: &[u8], expires_ms| {
         let metadata = Metadata { tags: &[("guti", b"1")], expires_ms };
-        source.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap()
+        source.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
     };
     let expires_ms = now_ms() + 300;
     put(b"old", expires_ms);
@@ -87,14 +89,18 @@ fn a_record_that_joins_takes_its_unique_value_from_an_expired_record() {
     }
     put(b"new", 0);
     // The walk of another follower.
-    let (mut walk, _) = source.log_feed(Default::default(), Default::default()).unwrap();
+    let (mut walk, _) = source.log_feed(LogIdentity::default(), FollowPosition::default()).unwrap();
     let mut has_arrived = false;
     let mut bring = |item: FeedItem<'_>| match item {
         FeedItem::Record(record) if record.key == b"new" => {
             has_arrived = true;
             follower.apply_joining(&record)
         }
-        _ => Ok(()),
+        FeedItem::Namespace(_)
+        | FeedItem::Removed { .. }
+        | FeedItem::Record(_)
+        | FeedItem::Joined(_)
+        | FeedItem::Entry { .. } => Ok(()),
     };
     while walk.step(true, &mut bring).unwrap() == FeedStep::More {}
     assert!(has_arrived);
