@@ -117,6 +117,14 @@ impl Best {
         self.first.is_some() && (!is_explained || self.second.is_some())
     }
 
+    /// Whether no pair of the class is nearer to the slice's other cores and to memory.
+    fn is_nearest(&self, is_explained: bool, least_own_distance: u32) -> bool {
+        let worst = if is_explained { self.second } else { self.first };
+        worst.is_some_and(|pair| {
+            pair.key.own_distance == least_own_distance && pair.key.memory_distance == 0
+        })
+    }
+
     fn offer(&mut self, candidate: Candidate) {
         let is_same =
             |known: Option<Candidate>| known.is_some_and(|known| known.cpus == candidate.cpus);
@@ -146,8 +154,13 @@ pub(super) fn best_pair(machine: &MachineState, need: &UnitNeed<'_>, is_explaine
         same_core(machine, need, &mut best);
     }
     if !best.is_found(is_explained) && need.class(Proximity::Node).is_some() {
+        let least = least_own_distance(machine, need);
         for level in &machine.groups {
             in_groups(machine, need, level, &mut best);
+            // Farther caches only.
+            if !need.is_power_saving && best.is_nearest(is_explained, least) {
+                return best;
+            }
         }
     }
     if !best.is_found(is_explained) && !threads_first && need.class(Proximity::Core).is_some() {
@@ -165,9 +178,7 @@ fn same_core(machine: &MachineState, need: &UnitNeed<'_>, best: &mut Best) {
         if let [first, second, ..] = core.free.as_slice()
             && need.looks_at(core.node)
         {
-            let group = Group { cores: Vec::new(), node: core.node };
-            let cpus = (*first, *second);
-            best.offer(candidate(machine, need, (index, index), cpus, &group));
+            best.offer(candidate(machine, need, (index, index), (*first, *second), 0));
         }
     }
 }
@@ -176,9 +187,10 @@ fn same_core(machine: &MachineState, need: &UnitNeed<'_>, best: &mut Best) {
 fn in_groups(machine: &MachineState, need: &UnitNeed<'_>, groups: &[Group], best: &mut Best) {
     for group in groups.iter().filter(|group| need.looks_at(group.node)) {
         let chosen = first_alike(machine, need, &group.cores);
+        let free_cores = group.free_cores(machine);
         for (at, a) in chosen.iter().enumerate() {
             for b in chosen.iter().skip(at + 1) {
-                offer_two_cores(machine, need, (*a, *b), group, best);
+                offer_two_cores(machine, need, (*a, *b), free_cores, best);
             }
         }
     }
@@ -190,8 +202,7 @@ fn on_two_nodes(machine: &MachineState, need: &UnitNeed<'_>, best: &mut Best) {
     for (at, near) in per_node.iter().enumerate() {
         for far in per_node.iter().skip(at + 1) {
             for (a, b) in near.iter().flat_map(|a| far.iter().map(move |b| (*a, *b))) {
-                let group = Group { cores: Vec::new(), node: machine.core(a).node };
-                offer_two_cores(machine, need, (a, b), &group, best);
+                offer_two_cores(machine, need, (a, b), 0, best);
             }
         }
     }
@@ -226,13 +237,13 @@ fn offer_two_cores(
     machine: &MachineState,
     need: &UnitNeed<'_>,
     (a, b): (usize, usize),
-    group: &Group,
+    free_cores: usize,
     best: &mut Best,
 ) {
     let (a, b) = (a.min(b), a.max(b));
     let first = |index| machine.core(index).free.first().copied();
     if let (Some(first), Some(second)) = (first(a), first(b)) {
-        best.offer(candidate(machine, need, (a, b), (first, second), group));
+        best.offer(candidate(machine, need, (a, b), (first, second), free_cores));
     }
 }
 
@@ -241,7 +252,7 @@ fn candidate(
     need: &UnitNeed<'_>,
     (a, b): (usize, usize),
     cpus: (u32, u32),
-    group: &Group,
+    free_cores: usize,
 ) -> Candidate {
     let proximity = machine.proximity(a, b);
     let (one, other) = (machine.core(a), machine.core(b));
@@ -268,7 +279,7 @@ fn candidate(
         rank: one.rank.max(other.rank),
         shared_cores,
         free_cpus: near.free_cpus.max(far.free_cpus),
-        free_cores: group.cores.iter().filter(|core| machine.core(**core).is_whole()).count(),
+        free_cores,
         cores: (a, b),
     };
     Candidate { key, cpus, proximity: Some(proximity) }
@@ -342,9 +353,18 @@ fn spare(need: &UnitNeed<'_>, core: &CoreState) -> u8 {
 
 /// The distance to the farthest node of the slice's own cores.
 fn own_distance(machine: &MachineState, need: &UnitNeed<'_>, index: usize) -> u32 {
-    let node = machine.core(index).node;
+    distance_to_own(machine, need, machine.core(index).node)
+}
+
+fn distance_to_own(machine: &MachineState, need: &UnitNeed<'_>, node: usize) -> u32 {
     let to = |own: &usize| machine.distance(node, machine.core(*own).node);
     need.own.iter().map(to).max().unwrap_or(0)
+}
+
+/// That of the nearest node, whether it has free processors or not.
+fn least_own_distance(machine: &MachineState, need: &UnitNeed<'_>) -> u32 {
+    let of = |node| distance_to_own(machine, need, node);
+    (0..machine.nodes.len()).map(of).min().unwrap_or(0)
 }
 
 /// Whether no core of the slice shares the third-level cache, and the second-level cache.
@@ -494,21 +514,21 @@ mod tests {
         for a in 0..machine.cores.len() {
             for b in a..machine.cores.len() {
                 let near = machine.proximity(a, b);
-                let alone = Group { cores: Vec::new(), node: machine.core(a).node };
                 let level = usize::from(cache_class(near));
-                let group = match near {
-                    Proximity::Core | Proximity::Remote(_) => &alone,
+                let free_cores = match near {
+                    Proximity::Core | Proximity::Remote(_) => 0,
                     Proximity::L2 | Proximity::L3 | Proximity::Node => machine.groups[level]
                         .iter()
                         .find(|group| group.cores.contains(&a) && group.cores.contains(&b))
-                        .unwrap(),
+                        .unwrap()
+                        .free_cores(machine),
                 };
                 let (one, other) = (&machine.core(a).free, &machine.core(b).free);
                 let other = other.get(usize::from(a == b));
                 if let (Some(one), Some(other)) = (one.first(), other)
                     && need.class(near).is_some()
                 {
-                    all.push(candidate(machine, need, (a, b), (*one, *other), group));
+                    all.push(candidate(machine, need, (a, b), (*one, *other), free_cores));
                 }
             }
         }

@@ -46,6 +46,13 @@ pub(super) struct Group {
     pub(super) node: usize,
 }
 
+impl Group {
+    /// Cores of which no other program uses a part.
+    pub(super) fn free_cores(&self, machine: &MachineState) -> usize {
+        self.cores.iter().filter(|core| machine.core(**core).is_whole()).count()
+    }
+}
+
 /// A node of a machine.
 #[derive(Clone, Debug)]
 pub(super) struct NodeState {

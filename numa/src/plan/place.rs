@@ -72,48 +72,48 @@ impl Demand<'_> {
 /// Places a slice on a machine and takes its processors. `None`, and nothing is taken, if it does
 /// not fit.
 ///
-/// A slice of several units is tried on each node alone, and unit by unit on all of them: the first
-/// pair that is best alone may be on a node whose other pairs are worse than those of another one.
+/// A slice of several units is first placed unit by unit. The first pair is the best one of the
+/// machine, but it may be on a node whose other pairs are worse than those of another one. If they
+/// are, the slice is tried on each node alone, too.
 ///
-/// Complexity: twice that of [`extend`].
+/// Complexity: that of [`extend`], at most three times.
 pub(super) fn place(machine: &mut MachineState, demand: &Demand<'_>) -> Option<Vec<SliceUnit>> {
-    let mut best = None;
-    if demand.cores > 2 {
-        for node in 0..machine.nodes.len() {
-            if machine.node(node).free_cpus < demand.cores {
-                continue;
-            }
-            let mut units = Vec::new();
-            if !extend_on(machine, demand, &mut units, Some(node)) {
-                continue;
-            }
-            let order = order_of_node(machine, demand, &units, node);
-            release(machine, &units);
-            if best.as_ref().is_none_or(|(known, _)| order < *known) {
-                best = Some((order, units));
-            }
+    let mut units = Vec::new();
+    let is_placed = extend(machine, demand, &mut units);
+    if is_placed && (demand.cores <= 2 || has_equal_pairs(machine, demand, &units)) {
+        return Some(units);
+    }
+    let mut best = is_placed.then(|| {
+        let score = score(machine, &units, demand);
+        release(machine, &units);
+        // Nodes come first among equals.
+        ((score, u32::MAX, 0, 0, 0, 0), units)
+    });
+    for node in 0..machine.nodes.len() {
+        let mut units = Vec::new();
+        let has_room = machine.node(node).free_cpus >= demand.cores;
+        if !has_room || !extend_on(machine, demand, &mut units, Some(node)) {
+            continue;
+        }
+        let order = order_of_node(machine, demand, &units, node);
+        release(machine, &units);
+        if best.as_ref().is_none_or(|(known, _)| order < *known) {
+            best = Some((order, units));
         }
     }
-    if let Some((order, units)) = &best
-        && order.0.is_ideal()
-    {
-        let is_taken = take(machine, units);
-        invariant!(is_taken, "the processors were just released");
-        return best.map(|(_, units)| units);
-    }
-    let mut units = Vec::new();
-    if !extend(machine, demand, &mut units) {
-        return None;
-    }
-    if let Some((order, on_node)) = best
-        && order.0 <= score(machine, &units, demand)
-    {
-        release(machine, &units);
-        let is_taken = take(machine, &on_node);
-        invariant!(is_taken, "the processors were just released");
-        return Some(on_node);
-    }
+    let (_, units) = best?;
+    let is_taken = take(machine, &units);
+    invariant!(is_taken, "the processors were just released");
     Some(units)
+}
+
+/// Whether all pairs are as wanted, on one node, and as near as the first one, which is the best.
+fn has_equal_pairs(machine: &MachineState, demand: &Demand<'_>, units: &[SliceUnit]) -> bool {
+    let mut caches = units.iter().filter_map(|unit| unit.proximity.map(cache_class));
+    let first = caches.next();
+    !demand.options.is_power_saving
+        && caches.all(|class| Some(class) == first)
+        && score(machine, units, demand).is_ideal()
 }
 
 /// The order of nodes that hold a slice: the quality of its pairs, the network interface, what the
