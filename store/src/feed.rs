@@ -469,8 +469,7 @@ impl LogFeed<'_> {
         let entry = last.or(self.acknowledged.map(|known| known.entry));
         self.acknowledged = entry.filter(|_| self.is_exact).map(|entry| {
             // An answer to a message of a walk acknowledges nothing.
-            let position = position.max(entry.position);
-            AcknowledgedPlace { entry, position }
+            AcknowledgedPlace { entry, position: position.max(entry.position) }
         });
         Ok(())
     }
