@@ -107,6 +107,11 @@ impl SourceConnection<'_> {
             }
             (hello, shared)
         };
+        if shared.group.is_none() {
+            // Namespaces that were created since the last look are in the log before the follower
+            // joins. A failure is one of the region, which the session below reports.
+            let _ = shared.declare();
+        }
         let session = match shared.region.session() {
             Ok(session) => session,
             Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),

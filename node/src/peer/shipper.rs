@@ -245,12 +245,11 @@ impl Shipment<'_> {
             }
         }
         let Some(position) = position else { return Ok(()) };
-        match self.member {
-            None => feed.acknowledged(position)?,
-            Some(_) => {
-                let _storing = self.shared.storing_shipped();
-                feed.note_acknowledged(position)?;
-            }
+        if self.member.is_some() {
+            let _storing = self.shared.storing_shipped();
+            feed.note_acknowledged(position)?;
+        } else {
+            feed.acknowledged(position)?;
         }
         self.served.answers.fetch_add(1, Ordering::Relaxed);
         self.served.acknowledged.fetch_max(position, Ordering::Relaxed);

@@ -110,7 +110,10 @@ fn a_read_makes_no_system_call() {
     };
     let once = count("system calls of a process with 2000 reads");
     assert!(once.is_some(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(once, count("with 4000 reads"), "{text}");
+    // A call for each read would be 2,000 more; one for a hundred reads, 20. Starting a process
+    // takes one more or less.
+    let twice = count("with 4000 reads");
+    assert!(once.zip(twice).is_some_and(|(once, twice)| once.abs_diff(twice) < 10), "{text}");
     assert!(count("view: instructions") > Some(0), "{text}");
 }
 
