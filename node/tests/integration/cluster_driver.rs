@@ -1,5 +1,6 @@
 //! The drivers of three hosts in this process, over loopback. Their engine is one list of commands.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
@@ -254,9 +255,13 @@ impl DrivenCluster {
 
     /// The host that owns the partition, with these copies.
     fn owner_with(&self, full: &[u16]) -> u16 {
-        let owner = || self.running.iter().find(|(_, host)| is_owner_with(host, full));
-        until(&format!("{full:?} are full"), || owner().is_some());
-        *owner().unwrap().0
+        let found = Cell::new(None);
+        until(&format!("{full:?} are full"), || {
+            let owner = self.running.iter().find(|(_, host)| is_owner_with(host, full));
+            found.set(owner.map(|(id, _)| *id));
+            found.get().is_some()
+        });
+        found.get().unwrap()
     }
 
     /// Commits that are replicated, whatever happens to members meanwhile.
