@@ -9,15 +9,17 @@ pub(crate) fn print() {
 The tasks of this workspace. New here? Run `cargo xtask demo`, then `cargo xtask test`.
 
   cargo xtask demo [--ues N]       runs the signalling of 100,000 UEs on a region, on a node that is
-                                   killed during the run, and on Redis; writes report/demo.html;
+                                   killed during the run, and on Redis; then a cluster whose owner
+                                   is lost; writes report/demo.html and report/cluster.html;
                                    takes two minutes after the build
   cargo xtask test [SUITE ..]      installs missing packages, runs all suites or the named ones;
                                    ends with `N passed, N failed`
-  cargo xtask soak [SCALE]         runs the same proofs for longer: about three hours at scale 1
+  cargo xtask soak [SCALE]         runs the same proofs for longer: 3.5 hours at scale 1
   cargo xtask soak clients         uses a node with ten clients at pinned versions, and kills it
                                    during each run; `--only NAME` runs one client
   cargo xtask soak tcl             runs units of Redis' own tests (from Debian's source package)
                                    against a node; `--only UNIT` runs one unit
+  cargo xtask soak sim [SEEDS]     simulates clusters under faults: 100,000 seeds by default
   cargo xtask soak numa            applies plans and memory policies in an emulated guest with two
                                    NUMA nodes, and compares what its kernel reports
   cargo xtask soak nudsf           uses a node with curl, h2load, free5GC's client and generated

@@ -1,10 +1,10 @@
 //! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills and stops, more
 //! single steps, more histories, more random commands and more random input.
 //!
-//! At scale 1 it takes about three hours and steps after every 20th instruction. At scale 20, it
-//! kills after every single instruction. `soak clients`, `soak tcl`, `soak nudsf` and `soak numa`
-//! are runs of their own, of some minutes: they need registries, source packages, or an emulator.
-//! `soak sim` simulates clusters only.
+//! At scale 1 it takes about three and a half hours and steps after every 20th instruction. At
+//! scale 20, it kills after every single instruction. `soak clients`, `soak tcl`, `soak nudsf` and
+//! `soak numa` are runs of their own, of some minutes: they need registries, source packages, or an
+//! emulator. `soak sim` simulates clusters only.
 
 use crate::{guest, packages, run};
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ enum LastArg {
     Distance(u64),
 }
 
-/// All parts, in about three hours.
+/// All parts, in about three and a half hours.
 const PARTS: &[Part] = &[
     Part {
         what: "random kills of writers and readers, of sessions with tags, and histories",

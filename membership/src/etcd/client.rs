@@ -111,9 +111,10 @@ impl EtcdClient {
         Ok(next > head)
     }
 
-    /// Creates the cluster. False: it exists.
-    pub(super) async fn create(&mut self, hosts: &BTreeSet<u64>) -> io::Result<bool> {
-        let created = has_succeeded(&self.transact(&self.keys.create(hosts)).await?);
+    /// Creates the cluster. False: it exists, and another call created it.
+    pub(super) async fn create(&mut self, hosts: &BTreeSet<u64>, call: u64) -> io::Result<bool> {
+        let reply = self.transact(&self.keys.create(hosts, call)).await?;
+        let created = EtcdKeys::has_created(&reply, call);
         self.catch_up().await?;
         Ok(created)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -235,13 +236,12 @@ impl ConsensusEngine for EtcdEngine {
     }
 
     fn initialize(&self, voters: &BTreeSet<u64>) -> Result<()> {
-        // An attempt without an answer may have created it: then the next one finds it.
+        // An attempt without an answer may have created it: the next one recognizes the number.
+        let call = RandomState::new().hash_one(self.shared.config.host);
         let created = self.wait(PROPOSAL_MAX, async {
-            let mut is_unanswered = false;
             loop {
-                match self.shared.client.lock().await.create(voters).await {
-                    Ok(created) => return Ok(created || is_unanswered),
-                    Err(_) => is_unanswered = true,
+                if let Ok(created) = self.shared.client.lock().await.create(voters, call).await {
+                    return Ok(created);
                 }
                 sleep(self.shared.config.heartbeat()).await;
             }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! nearstate/CLUSTER/created      the hosts that take part, as JSON; written once
+//! nearstate/CLUSTER/creation     the call that created the cluster, by a random number
 //! nearstate/CLUSTER/head         the index of the last command
 //! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so keys are in order
 //! nearstate/CLUSTER/snapshot     8 bytes of index, and the state after that command
@@ -60,6 +61,10 @@ impl EtcdKeys {
         format!("{}created", self.prefix)
     }
 
+    fn creation(&self) -> String {
+        format!("{}creation", self.prefix)
+    }
+
     fn head(&self) -> String {
         format!("{}head", self.prefix)
     }
@@ -89,14 +94,25 @@ impl EtcdKeys {
     }
 
     /// Creates the cluster, unless it exists.
-    pub(super) fn create(&self, hosts: &BTreeSet<u64>) -> Value {
+    /// If it exists, the reply says which call created it.
+    pub(super) fn create(&self, hosts: &BTreeSet<u64>, call: u64) -> Value {
         let absent = json!({
             "target": "VERSION", "result": "EQUAL", "key": text(self.created().as_bytes()),
             "version": "0",
         });
         let hosts = serde_json::to_vec(hosts).unwrap_or_default();
+        let creation = put(&self.creation(), &call.to_le_bytes());
         json!({ "compare": [absent],
-                "success": [put(&self.created(), &hosts), put(&self.head(), b"0")] })
+                "success": [put(&self.created(), &hosts), put(&self.head(), b"0"), creation],
+                "failure": [get(&self.creation())] })
+    }
+
+    /// Whether the reply to [`EtcdKeys::create`] says that this call created the cluster: now, or
+    /// by an earlier attempt whose reply did not arrive.
+    pub(super) fn has_created(reply: &Value, call: u64) -> bool {
+        let creation = reply.pointer("/responses/0/response_range/kvs/0");
+        let is_same = |kv| bytes(kv, "value").is_ok_and(|value| value == call.to_le_bytes());
+        has_succeeded(reply) || creation.is_some_and(is_same)
     }
 
     /// Appends a command with this index, if the one before it is the last one.
@@ -229,6 +245,19 @@ mod tests {
             reply["responses"][at] = range(&[bad]);
             assert!(EtcdKeys::stored(&reply).is_err(), "{reply}");
         }
+    }
+
+    #[test]
+    fn a_call_knows_what_an_attempt_without_an_answer_created() {
+        let exists = |creation: u64| {
+            json!({ "responses": [
+                range(&[kv("nearstate/east/creation", &creation.to_le_bytes())]),
+            ] })
+        };
+        assert!(EtcdKeys::has_created(&json!({ "succeeded": true }), 7));
+        assert!(EtcdKeys::has_created(&exists(7), 7));
+        assert!(!EtcdKeys::has_created(&exists(8), 7));
+        assert!(!EtcdKeys::has_created(&json!({ "responses": [range(&[])] }), 7));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Clusters of engines whose state machine is the list of their commands.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -121,9 +122,13 @@ pub(crate) struct Cluster {
     pub(crate) hosts: BTreeMap<u64, Host>,
 }
 
-/// A loopback address that is free now.
+/// A loopback address that is free now. Only this call has the IP address, so no connection of
+/// another test takes the port meanwhile.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, high, low, CALLS.fetch_add(1, Ordering::Relaxed));
+    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
 impl Cluster {

@@ -261,7 +261,8 @@ pub(crate) fn start_thread<F: Future<Output = ()>>(
 }
 
 fn system(what: &str, error: &io::Error) -> Error {
-    Error::BadArgument { detail: format!("cannot {what}: {error}") }
+    let detail = format!("cannot {what}");
+    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
 }
 
 /// A flag that ends a thread, which waits for it.

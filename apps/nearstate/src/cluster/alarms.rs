@@ -97,7 +97,7 @@ alarms! {
         "The copy on this host could not be used in the last five seconds. The detail says why.";
     NOT_SERVED = "NS-5010" "clients-not-served" Critical
         "This host owns the partition and cannot serve its clients, mostly because an address is \
-         in use. Free it, then `nearstate cluster drain`.";
+         in use. Free it: the node tries again every second.";
     NOT_CREATED = "NS-5011" "cluster-not-created" Minor
         "The host knows no voters. Run `nearstate cluster init` once, or check the addresses.";
     ONE_COPY = "NS-5012" "one-copy-suffices" Critical

@@ -159,8 +159,8 @@ events! {
         "A region was restored from an older copy, or repaired. The copy that does not belong to \
          the owner's history joins anew.";
     CLUSTER_CLIENTS_FAILED = "NS-3015" Error "the clients of an owned partition are not served",
-        "`reason` says what failed, mostly an address in use. Free it, then \
-         `nearstate cluster drain` or restart the node.";
+        "`reason` says what failed, mostly an address in use. Free it: the node tries again every \
+         second.";
     NRF_FAILED = "NS-3016" Warn "a request to the NRF failed",
         "It is repeated, after at most a minute. `reason` says why.";
     ALARM_RAISED = "NS-3017" Warn "an alarm is raised",
