@@ -397,6 +397,10 @@ impl Member {
         if stamp > VERSION_MAX {
             return Err(Corruption("a stamp that no bucket has").into());
         }
+        // The floor only rises. So a process that was stopped with the lock stops no connection.
+        if stamp_floor(self.map())? >= stamp {
+            return Ok(());
+        }
         self.operation(|| {
             let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
             let done = raise_stamp_floor(self.map(), stamp);

@@ -15,17 +15,18 @@
 //! J3, so at J4 the follower has the records of exactly that position.
 
 mod items;
+mod announce;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{FollowPosition, LogIdentity, LoggedRecord, ReplicationPolicy};
 use nearstate_model::{Error, Result, invariant};
 
-use crate::feed::items::{announce_one, of_entry, send_record};
+use crate::feed::announce::{Announced, Delay};
+use crate::feed::items::{of_entry, send_record};
 use crate::index::schema::TagSchema;
-use crate::log::consumer::{CommitStream, StreamEntry, StreamItem};
-use crate::log::entry::{Absence, StreamedChange, StreamedRecord, streamed};
+use crate::log::consumer::{CommitStream, StreamItem};
+use crate::log::entry::{Absence, StreamedChange, streamed};
 use crate::record::Kind;
 use crate::scan::Buckets;
 use crate::session::{Namespace, Session};
@@ -87,7 +88,7 @@ pub enum FeedStart {
 pub enum FeedItem<'a> {
     /// A namespace whose records follow.
     Namespace(FollowedNamespace<'a>),
-    /// A namespace was removed. Its records were deleted before.
+    /// A namespace was removed. Everything that the log has of it was sent before.
     Removed {
         /// Its number.
         number: u32,
@@ -132,16 +133,6 @@ pub struct LogFeed<'s> {
     /// True while `sent` has each entry that was not acknowledged.
     is_exact: bool,
     acknowledged: Option<AcknowledgedPlace>,
-}
-
-/// A namespace that the follower knows.
-#[derive(Clone, Copy, Debug)]
-struct Announced {
-    /// The part of the flags that changes with the tags, as the follower knows them.
-    schema: u64,
-    /// The part that it does not know yet, and the end of the log when it was seen: the entries up
-    /// to there may contradict the new tags.
-    pending: Option<(u64, u64)>,
 }
 
 /// How far a follower is.
@@ -200,6 +191,11 @@ struct Progress<'s> {
     changes: Option<u64>,
     declarations: Option<u64>,
     is_first_look: bool,
+    /// The end of the log at the first look of a feed that continues: up to there it has entries of
+    /// namespaces that the follower knows from an earlier connection, and that were removed since.
+    older_until: u64,
+    /// What is announced when the entries before it were sent.
+    delay: Delay,
 }
 
 impl Session {
@@ -250,6 +246,8 @@ impl Session {
             changes: None,
             declarations: None,
             is_first_look: true,
+            older_until: 0,
+            delay: Delay::default(),
         };
         let stream = self.commit_stream_behind(from)?;
         let acknowledged = (start == FeedStart::Continues)
@@ -331,17 +329,19 @@ impl LogFeed<'_> {
     pub fn step(&mut self, looks: bool, sink: &mut dyn FeedSink) -> Result<FeedStep> {
         if looks || self.progress.declarations.is_none() {
             let sent = self.sent_position();
-            self.progress.announce(sent, sink)?;
+            self.progress.announce(sent, &[], sink)?;
         }
         // Entries first: the log forgets them, and the records of the walk stay.
         let mut step = FeedStep::More;
         for _ in 0..ENTRIES_AT_ONCE {
+            self.progress.announce_due(self.sent_position(), sink)?;
             self.end_joining(sink)?;
             step = self.send_entry(sink)?;
             if step != FeedStep::More || sink.is_full() {
                 break;
             }
         }
+        self.progress.announce_due(self.sent_position(), sink)?;
         match step {
             FeedStep::Lost => return Ok(step),
             // The stream has passed positions without entries.
@@ -391,13 +391,13 @@ impl LogFeed<'_> {
         let place = FollowPosition { position: entry.number, check: entry.check_value()? };
         if progress.declarations != Some(progress.session.member.log_declarations()?) {
             // It is sent after the look.
-            progress.announce(position - 1, sink)?;
+            progress.announce(position - 1, &[], sink)?;
         }
         let time_ms = entry.time_ms()?;
-        let (mut records, has_unknown) = progress.records_of(&entry, time_ms)?;
-        if has_unknown {
-            // It was not live yet at the last look.
-            progress.announce(position - 1, sink)?;
+        let (mut records, unknown) = progress.records_of(&entry, time_ms)?;
+        if !unknown.is_empty() {
+            // They were not live yet at the last look, or waited for the entries before this one.
+            progress.announce(position - 1, &unknown, sink)?;
             (records, _) = progress.records_of(&entry, time_ms)?;
         }
         let is_full = progress.phase == FeedPhase::Full;
@@ -476,93 +476,6 @@ impl LogFeed<'_> {
 }
 
 impl Progress<'_> {
-    /// The records of an entry whose namespaces the follower knows, as it needs them; and whether
-    /// there are others in namespaces that exist. Those of the remaining ones were removed
-    /// meanwhile.
-    fn records_of<'e>(
-        &self,
-        entry: &StreamEntry<'e>,
-        time_ms: u64,
-    ) -> Result<(Vec<StreamedRecord<'e>>, bool)> {
-        let is_full = self.phase == FeedPhase::Full;
-        let absence = if is_full { Absence::At(time_ms) } else { Absence::All };
-        let (mut records, mut has_unknown) = (Vec::new(), false);
-        for record in entry.records_with(Ok(absence)) {
-            let record = record?;
-            if self.known.contains_key(&record.namespace) {
-                records.push(record);
-            } else {
-                has_unknown |= self.session.has_namespace_number(record.namespace);
-            }
-        }
-        Ok((records, has_unknown))
-    }
-
-    /// Sends the namespaces that are logged now and were not before, those whose tags have changed,
-    /// and those that were removed. Everything up to `sent` was sent.
-    fn announce(&mut self, sent: u64, sink: &mut dyn FeedSink) -> Result<()> {
-        let session = self.session;
-        // Before the look: R2.
-        let declarations = session.member.log_declarations()?;
-        let all = session.namespaces()?;
-        let changes = session.namespace_changes()?;
-        if changes.is_none() || changes != self.changes {
-            let live: BTreeSet<u32> = all.iter().map(|(_, one)| one.number()).collect();
-            let removed: Vec<u32> =
-                self.known.keys().filter(|number| !live.contains(number)).copied().collect();
-            for number in removed {
-                self.known.remove(&number);
-                self.walk.retain(|(namespace, _)| namespace.number() != number);
-                sink.send(FeedItem::Removed { number })?;
-            }
-            self.changes = changes;
-        }
-        // At the first look of a feed that continues, the follower has all that was declared before
-        // its position.
-        let skips_known = self.is_first_look && self.phase == FeedPhase::Full;
-        let mut is_settled = true;
-        for (name, namespace) in all {
-            let number = namespace.number();
-            let flags = session.member.namespace_flags(number)?;
-            if flags & namespace_flags::LOGGED == 0 {
-                continue;
-            }
-            let Some(since) = session.member.logged_since(number)? else {
-                // N3 follows, here or in a process that declares it again.
-                is_settled = false;
-                continue;
-            };
-            let schema = schema_of(flags);
-            match self.known.get_mut(&number) {
-                None => {
-                    announce_one(session, &name, namespace, sink)?;
-                    self.known.insert(number, Announced { schema, pending: None });
-                    let is_in_log =
-                        self.phase == FeedPhase::Full && session.member.is_born_logged(number)?;
-                    if !is_in_log && (!skips_known || since > self.last.position) {
-                        // Its records from before the declaration are not in the log.
-                        self.phase = FeedPhase::Walking;
-                        self.walk.push_back((namespace, session.buckets(namespace)?));
-                    }
-                }
-                Some(known) if known.schema == schema => {}
-                Some(known) => match known.pending {
-                    Some((seen, tail)) if seen == schema && sent >= tail => {
-                        (known.schema, known.pending) = (schema, None);
-                        announce_one(session, &name, namespace, sink)?;
-                    }
-                    Some((seen, _)) if seen == schema => {}
-                    Some(_) | None => {
-                        known.pending = Some((schema, session.member.log_tail()?));
-                    }
-                },
-            }
-        }
-        self.declarations = is_settled.then_some(declarations);
-        self.is_first_look = false;
-        Ok(())
-    }
-
     /// Walks a part of the first namespace that is left. False if none is.
     fn walk_some(&mut self, sink: &mut dyn FeedSink) -> Result<bool> {
         let session = self.session;
@@ -592,9 +505,4 @@ impl Progress<'_> {
         }
         Ok(has_more || !self.walk.is_empty())
     }
-}
-
-/// What of a namespace's flags changes with its tags and its policy.
-const fn schema_of(flags: u64) -> u64 {
-    flags & !(namespace_flags::GENERATION - 1) | flags & namespace_flags::REPLICATED
 }

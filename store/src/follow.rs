@@ -48,11 +48,25 @@ pub struct Follower<'s> {
     /// The namespaces by their number at the source.
     namespaces: BTreeMap<u32, Followed>,
     state: FollowState,
-    /// True once the source has told all of its namespaces on this connection.
-    is_announced: bool,
+    /// Followed namespaces that the source has not told of on this connection, by their number
+    /// there: those that were removed while the follower was away, whose last entries follow.
+    remembered: BTreeMap<u32, Namespace>,
+    announcement: Announcement,
     /// Tags that were added to namespaces, whose records are indexed between messages.
     indexing: VecDeque<PendingTagDeclaration>,
     _lock: AdvisoryLock,
+}
+
+/// How much of a source's namespaces a follower was told of on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announcement {
+    /// No end of the log is known.
+    Begun,
+    /// All of them, when everything up to this position has arrived: the end of the log at a moment
+    /// after the source has looked at its namespaces.
+    Until(u64),
+    /// All of them.
+    Complete,
 }
 
 #[derive(Debug)]
@@ -184,9 +198,17 @@ impl Session {
         };
         invariant!(!self.is_follower.get(), "two followers of one session hold the lock");
         self.is_follower.set(true);
-        let (namespaces, is_announced) = (BTreeMap::new(), false);
-        let indexing = VecDeque::new();
-        Ok(Follower { session: self, namespaces, state, is_announced, indexing, _lock: lock })
+        let mut follower = Follower {
+            session: self,
+            namespaces: BTreeMap::new(),
+            state,
+            remembered: BTreeMap::new(),
+            announcement: Announcement::Begun,
+            indexing: VecDeque::new(),
+            _lock: lock,
+        };
+        follower.begin_connection()?;
+        Ok(follower)
     }
 
     /// Makes a region that follows another one a region of its own: its namespaces may be written,
@@ -266,6 +288,7 @@ impl Follower<'_> {
         session.member.begin_following(source)?;
         self.state = FollowState::Joining;
         self.namespaces.clear();
+        self.remembered.clear();
         self.indexing.clear();
         for (_, namespace) in session.followed_namespaces()? {
             self.discard(namespace)?;
@@ -328,21 +351,51 @@ impl Follower<'_> {
         }
         session.member.begin_switch(to, place)?;
         session.finish_switch()?;
-        self.begin_connection();
-        Ok(())
+        self.begin_connection()
     }
 
     /// A connection begins: the source tells its namespaces again.
-    pub fn begin_connection(&mut self) {
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn begin_connection(&mut self) -> Result<()> {
         self.namespaces.clear();
         self.indexing.clear();
-        self.is_announced = false;
+        self.remembered.clear();
+        for (_, namespace) in self.session.followed_namespaces()? {
+            if let Some(number) = self.session.member.source_number(namespace.index)? {
+                self.remembered.insert(number, namespace);
+            }
+        }
+        self.announcement = Announcement::Begun;
+        Ok(())
     }
 
-    /// After the source has told its namespaces: discards and removes those that are not among
-    /// them. They were removed while the follower was away.
+    /// Everything up to `position` was applied, and `tail` was the end of the source's log after it
+    /// has looked at its namespaces for this connection.
+    ///
+    /// # Errors
+    /// `Stalled`, `Full`, `Damaged`.
+    pub fn note_tail(&mut self, position: u64, tail: u64) -> Result<()> {
+        if self.announcement == Announcement::Begun {
+            self.announcement = Announcement::Until(tail);
+        }
+        self.note_arrived(position)
+    }
+
+    /// Ends the announcement if everything up to its end has arrived.
+    fn note_arrived(&mut self, position: u64) -> Result<()> {
+        match self.announcement {
+            Announcement::Until(tail) if position >= tail => self.end_announcement(),
+            Announcement::Until(_) | Announcement::Begun | Announcement::Complete => Ok(()),
+        }
+    }
+
+    /// After the source has told its namespaces, and has sent the last entries of removed ones:
+    /// discards and removes those that are not among them. They were removed while the follower was
+    /// away.
     fn end_announcement(&mut self) -> Result<()> {
-        if self.is_announced {
+        if self.announcement == Announcement::Complete {
             return Ok(());
         }
         for (_, namespace) in self.session.followed_namespaces()? {
@@ -352,8 +405,24 @@ impl Follower<'_> {
                 self.session.remove_namespace(namespace)?;
             }
         }
-        self.is_announced = true;
+        self.remembered.clear();
+        self.announcement = Announcement::Complete;
         Ok(())
+    }
+
+    /// The namespace with this number at the source. `None`: it was created and removed while the
+    /// follower was away, and its changes are of no use.
+    fn namespace_at_source(&self, number: u32) -> Result<Option<Namespace>> {
+        const UNKNOWN: Corruption = Corruption("a change of a namespace that was not announced");
+        let known = self.namespaces.get(&number).map(|followed| followed.namespace);
+        match known.or_else(|| self.remembered.get(&number).copied()) {
+            None if self.announcement == Announcement::Complete
+                || self.state == FollowState::Joining =>
+            {
+                Err(UNKNOWN.into())
+            }
+            known => Ok(known),
+        }
     }
 
     /// Opens a namespace of the source, and refuses all other writers of it from now on. Its tags
@@ -390,6 +459,7 @@ impl Follower<'_> {
             // Those of a namespace of this name that the source has removed.
             self.discard(namespace)?;
             session.member.set_source_number(namespace.index, followed.number)?;
+            self.remembered.retain(|_, known| *known != namespace);
         }
         session.member.note_stamp(followed.stamp)?;
         if session.replication_policy(namespace)? != followed.policy {
@@ -441,10 +511,12 @@ impl Follower<'_> {
     /// # Errors
     /// `Stalled`, `Full`, `Damaged`.
     pub fn remove_namespace(&mut self, number: u32) -> Result<()> {
-        let Some(followed) = self.namespaces.remove(&number) else { return Ok(()) };
-        self.indexing.retain(|pending| pending.namespace() != followed.namespace);
-        self.discard(followed.namespace)?;
-        self.session.remove_namespace(followed.namespace).map(drop)
+        let known = self.namespaces.remove(&number).map(|followed| followed.namespace);
+        let remembered = self.remembered.remove(&number);
+        let Some(namespace) = known.or(remembered) else { return Ok(()) };
+        self.indexing.retain(|pending| pending.namespace() != namespace);
+        self.discard(namespace)?;
+        self.session.remove_namespace(namespace).map(drop)
     }
 
     /// Applies the changes of one transaction of the source, in one transaction.
@@ -454,7 +526,6 @@ impl Follower<'_> {
     /// `Deadline`, and those of the operations.
     pub fn apply(&mut self, records: &[FollowedRecord<'_>]) -> Result<()> {
         const EARLY: Corruption = Corruption("an entry for a follower that has not all records");
-        self.end_announcement()?;
         if self.state != FollowState::Full {
             return Err(EARLY.into());
         }
@@ -475,9 +546,8 @@ impl Follower<'_> {
     }
 
     fn apply_one(&self, txn: &Txn<'_>, record: &FollowedRecord<'_>) -> Result<()> {
-        const UNKNOWN: Corruption = Corruption("a change of a namespace that was not announced");
-        let followed = self.namespaces.get(&record.namespace).ok_or(UNKNOWN)?;
-        let (namespace, key) = (followed.namespace, record.key);
+        let Some(namespace) = self.namespace_at_source(record.namespace)? else { return Ok(()) };
+        let key = record.key;
         let (index, present) = {
             let mut set = txn.set.borrow_mut();
             let hash = set.session.hash(key);
@@ -525,8 +595,9 @@ impl Follower<'_> {
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn set_position(&self, applied: FollowPosition) -> Result<()> {
-        self.session.member.set_follow_position(applied)
+    pub fn set_position(&mut self, applied: FollowPosition) -> Result<()> {
+        self.session.member.set_follow_position(applied)?;
+        self.note_arrived(applied.position)
     }
 
     /// Behind the last applied entry there is none up to this position.

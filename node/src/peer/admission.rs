@@ -21,7 +21,7 @@ use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{HELLO_MAX, LOOK_INTERVAL, MEMBER_LOOK_INTERVAL};
-use super::served::{Listed, PeerRouter, PeerShared, Served, Ungreeted};
+use super::served::{Listed, PeerRouter, PeerShared, Served, Ungreeted, lease_ns};
 use super::shipper::{FollowerOutput, ServedMember, Shipment};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
@@ -130,6 +130,7 @@ impl SourceConnection<'_> {
             }),
             tail: AtomicU64::new(0),
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
+            acknowledged_ns: AtomicU64::new(lease_ns()),
             answers: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),
             sent: AtomicU64::new(0),

@@ -1,7 +1,7 @@
 //! What a follower does with the messages of its source: each is applied before it is acknowledged.
 
 use nearstate_model::Result;
-use nearstate_store::{FollowPosition, Follower, Session};
+use nearstate_store::{FollowPosition, FollowState, Follower, Session};
 use nearstate_wire::{Message, PositionMessage, Refusal};
 
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
@@ -44,6 +44,9 @@ pub(super) enum AppliedMessage<'m> {
     Refused(Refusal<'m>),
     /// Only a follower sends such a message.
     Unexpected,
+    /// The copy was getting the records of a namespace when an earlier connection ended, and the
+    /// source has removed that namespace since: what the copy has is of no position.
+    Scattered,
 }
 
 /// Applies messages.
@@ -96,6 +99,7 @@ impl Applier<'_, '_, '_> {
                 self.join(FollowPosition { position, check })?;
                 return Ok(AppliedMessage::Joined(position));
             }
+            Message::Entry(_) if self.is_scattered() => return Ok(AppliedMessage::Scattered),
             Message::Entry(message) => {
                 let place = FollowPosition { position: message.position, check: message.check };
                 self.follower.apply(&records_of(message))?;
@@ -140,7 +144,15 @@ impl Applier<'_, '_, '_> {
         Ok(())
     }
 
+    /// A source that has records for a copy that is extended sends them before anything else.
+    fn is_scattered(&self) -> bool {
+        self.follower.state() == FollowState::Extending && !self.progress.is_joining
+    }
+
     fn take_position<'m>(&mut self, message: PositionMessage) -> Result<AppliedMessage<'m>> {
+        if message.position != 0 && self.is_scattered() {
+            return Ok(AppliedMessage::Scattered);
+        }
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
         if self.membership.is_some()
@@ -150,6 +162,7 @@ impl Applier<'_, '_, '_> {
             // What is acknowledged is reported, also after a kill.
             self.follower.set_reached(message.position)?;
         }
+        self.follower.note_tail(message.position, message.tail)?;
         self.connection.told = Some(message);
         self.connection.first_stamp.get_or_insert(message.stamp);
         if let Some(member) = self.membership {
@@ -161,5 +174,68 @@ impl Applier<'_, '_, '_> {
             }
         }
         Ok(AppliedMessage::UpTo(message.position))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearstate_store::{CreateOptions, Region};
+    use nearstate_wire::{AbsentMessage, NamespaceKind, NamespaceMessage};
+
+    use super::*;
+
+    /// A copy that was being extended when its connection ended takes no entry on the next one, and
+    /// acknowledges nothing, unless it is extended again.
+    #[test]
+    fn a_copy_whose_extension_was_given_up_has_to_join_again() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let create = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&folder.path().join("copy"), &create).unwrap();
+        let (session, mut progress) = (region.session().unwrap(), FollowProgress::default());
+        let mut follower = session.follow().unwrap();
+        follower.begin(identity_of([7; 16], (1, 0))).unwrap();
+        let mut connection = ConnectionProgress::default();
+        let mut applier = Applier {
+            session: &session,
+            follower: &mut follower,
+            progress: &mut progress,
+            connection: &mut connection,
+            membership: None,
+        };
+        let namespace = Message::Namespace(NamespaceMessage {
+            number: 1,
+            kind: NamespaceKind::Value,
+            stamp: 0,
+            name: "late",
+            commits_wait: false,
+            tags: Vec::new(),
+        });
+        let absent = || Message::Absent(AbsentMessage { namespace: 1, version: 1, key: b"key" });
+        let told = PositionMessage {
+            position: 9,
+            check: 0,
+            tail: 9,
+            stamp: 1,
+            replicated: 0,
+            floor: 0,
+            answered: 0,
+            is_leased: false,
+        };
+        applier.apply(namespace).unwrap();
+        applier.apply(Message::Joined { position: 5, check: 5 }).unwrap();
+        let up_to = applier.apply(Message::Position(told)).unwrap();
+        assert!(matches!(up_to, AppliedMessage::UpTo(9)), "a full copy");
+        applier.apply(absent()).unwrap();
+        assert_eq!(applier.follower.state(), FollowState::Extending);
+        assert!(matches!(applier.apply(Message::Position(told)).unwrap(), AppliedMessage::UpTo(9)));
+        // Another connection.
+        *applier.progress = FollowProgress::default();
+        let scattered = applier.apply(Message::Position(told)).unwrap();
+        assert!(matches!(scattered, AppliedMessage::Scattered));
+        let walking = PositionMessage { position: 0, ..told };
+        let applied = applier.apply(Message::Position(walking)).unwrap();
+        assert!(matches!(applied, AppliedMessage::UpTo(0)));
+        applier.apply(absent()).unwrap();
+        assert!(matches!(applier.apply(Message::Position(told)).unwrap(), AppliedMessage::UpTo(9)));
     }
 }

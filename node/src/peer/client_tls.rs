@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use nearstate_model::{Error, Result};
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -14,9 +14,10 @@ use crate::tls::{certificates, refused};
 
 /// The TLS configuration of a follower: the authority of the source's certificate, and its own
 /// certificate if the source requires one.
+/// Clones share it, so [`ClientTls::renew`] is for all of them.
 #[derive(Clone)]
 pub struct ClientTls {
-    config: Arc<ClientConfig>,
+    config: Arc<RwLock<Arc<ClientConfig>>>,
 }
 
 impl fmt::Debug for ClientTls {
@@ -50,20 +51,32 @@ impl ClientTls {
                     .map_err(|e| refused(certificate, &e.to_string()))?
             }
         };
-        Ok(Self { config: Arc::new(config) })
+        Ok(Self::of(config))
+    }
+
+    fn of(config: ClientConfig) -> Self {
+        Self { config: Arc::new(RwLock::new(Arc::new(config))) }
     }
 
     /// The same configuration for connections that offer protocols (ALPN), most preferred first.
+    /// It is not renewed with this one.
     #[must_use]
     pub fn with_alpn(&self, protocols: &[&[u8]]) -> Self {
-        let mut config = ClientConfig::clone(&self.config);
+        let mut config = ClientConfig::clone(&self.config());
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-        Self { config: Arc::new(config) }
+        Self::of(config)
     }
 
-    /// The configuration, for clients that do not connect through the node.
+    /// The current configuration, for clients that do not connect through the node.
     pub fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.config)
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces authorities and certificate by those of `other`, also for all clones. Existing
+    /// connections are not affected.
+    pub fn renew(&self, other: &Self) {
+        let config = other.config();
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// A connection to the host with this name.
@@ -72,7 +85,7 @@ impl ClientTls {
             detail: format!("{host}: is no name that a certificate can have ({e})"),
         };
         let name = ServerName::try_from(host.to_owned()).map_err(|e| bad(&e))?;
-        ClientConnection::new(Arc::clone(&self.config), name).map_err(|e| bad(&e))
+        ClientConnection::new(self.config(), name).map_err(|e| bad(&e))
     }
 
     /// The configuration for a connection on which one of these protocols is spoken (ALPN), and
@@ -82,7 +95,7 @@ impl ClientTls {
         host: &str,
         protocols: &[&[u8]],
     ) -> Result<(Arc<ClientConfig>, ServerName<'static>)> {
-        let mut config = ClientConfig::clone(&self.config);
+        let mut config = ClientConfig::clone(&self.config());
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         // An IPv6 address has brackets in a URI.
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();

@@ -358,7 +358,7 @@ impl FollowerConnection<'_> {
             return Err(Ended::Retry(reason.to_owned()));
         }
         (config.on_event)(&FollowEvent::Connected { source: name, joins });
-        follower.begin_connection();
+        follower.begin_connection()?;
         if let Some(member) = self.membership {
             match start {
                 Start::Join => member.group.kept().clear(),
@@ -474,6 +474,11 @@ impl FollowerConnection<'_> {
                     (config.on_event)(&FollowEvent::Joined { position });
                 }
                 AppliedMessage::Refused(refusal) => return Err(refused(&refusal)),
+                AppliedMessage::Scattered => {
+                    config.discards = true;
+                    let text = "a namespace that the copy was getting was removed: it joins anew";
+                    return Err(Ended::Retry(text.to_owned()));
+                }
                 AppliedMessage::Unexpected => {
                     let text = "the source sent a message that only a follower sends";
                     return Err(Ended::Retry(text.to_owned()));

@@ -43,6 +43,8 @@ pub(crate) struct KeptLog {
     begin: Option<FollowPosition>,
     /// The namespaces that were announced before the first item.
     namespaces: BTreeMap<u32, KeptMessage>,
+    /// The number of the last namespace of each name.
+    numbers: BTreeMap<String, u32>,
     items: VecDeque<KeptItem>,
     bytes: usize,
 }
@@ -88,14 +90,18 @@ impl KeptLog {
     /// Keeps a message that was applied.
     pub(crate) fn push(&mut self, message: &Message<'_>) -> Result<()> {
         let item = match message {
-            Message::Namespace(namespace) => KeptItem::Namespace {
-                number: namespace.number,
-                message: KeptMessage::of(message).map_err(|error| refused(&error))?,
-            },
-            Message::Removed { number } => KeptItem::Namespace {
-                number: *number,
-                message: KeptMessage::of(message).map_err(|error| refused(&error))?,
-            },
+            Message::Namespace(namespace) => {
+                // A connection does not tell of a removal that was before it.
+                let older = self.numbers.insert(namespace.name.to_owned(), namespace.number);
+                if let Some(number) = older.filter(|older| *older != namespace.number) {
+                    self.push_namespace(number, &Message::Removed { number })?;
+                }
+                return self.push_namespace(namespace.number, message);
+            }
+            Message::Removed { number } => {
+                self.numbers.retain(|_, known| known != number);
+                return self.push_namespace(*number, message);
+            }
             Message::Entry(entry) if self.begin.is_some() => KeptItem::Entry {
                 place: FollowPosition { position: entry.position, check: entry.check },
                 message: KeptMessage::of(message).map_err(|error| refused(&error))?,
@@ -115,12 +121,22 @@ impl KeptLog {
             | Message::Acknowledge(_)
             | Message::Switch(_) => return Ok(()),
         };
+        self.push_item(item);
+        Ok(())
+    }
+
+    fn push_namespace(&mut self, number: u32, message: &Message<'_>) -> Result<()> {
+        let message = KeptMessage::of(message).map_err(|error| refused(&error))?;
+        self.push_item(KeptItem::Namespace { number, message });
+        Ok(())
+    }
+
+    fn push_item(&mut self, item: KeptItem) {
         self.bytes += item.bytes();
         self.items.push_back(item);
         while self.bytes > KEPT_BYTES_MAX {
             self.drop_first();
         }
-        Ok(())
     }
 
     /// Every full member has applied the log up to this position.
@@ -245,5 +261,23 @@ mod tests {
         assert_eq!(told(&kept, 10)[..6], all);
         kept.trim(12);
         assert_eq!(told(&kept, 12), ["namespace 7", "entry 13", "entry 14"]);
+    }
+
+    #[test]
+    fn a_removal_while_the_member_was_away_is_told_when_the_name_is_used_again() {
+        let mut kept = KeptLog::default();
+        kept.push(&namespace(5)).unwrap();
+        kept.begin_at(FollowPosition { position: 10, check: 10 });
+        kept.push(&entry(11)).unwrap();
+        // Another connection.
+        kept.continue_at(FollowPosition { position: 11, check: 11 });
+        kept.push(&namespace(7)).unwrap();
+        kept.push(&namespace(7)).unwrap();
+        kept.push(&entry(12)).unwrap();
+        kept.push(&entry(13)).unwrap();
+        let all =
+            ["namespace 5", "entry 11", "removed 5", "namespace 7", "namespace 7", "entry 12"];
+        assert_eq!(told(&kept, 10)[..6], all);
+        assert_eq!(told(&kept, 12), ["namespace 7", "entry 13"]);
     }
 }

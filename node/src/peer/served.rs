@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session, now_ms_coarse};
+use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session, lease_clock};
 use nearstate_wire::{PartitionPlace, RefusalReason};
 
 use super::declared::DeclaredNamespaces;
@@ -57,12 +58,23 @@ pub(crate) struct Served {
     pub(super) acknowledged: AtomicU64,
     pub(super) tail: AtomicU64,
     pub(super) acknowledged_ms: AtomicU64,
+    /// The same moment by the clock of leases.
+    pub(super) acknowledged_ns: AtomicU64,
     /// The number of its acknowledgements.
     pub(super) answers: AtomicU64,
     /// Its host has connected again: this connection ends.
     pub(super) is_replaced: AtomicBool,
     /// The log up to here was sent.
     pub(super) sent: AtomicU64,
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The clock of leases, in nanoseconds.
+pub(super) fn lease_ns() -> u64 {
+    nanos(lease_clock())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -186,10 +198,10 @@ impl PeerShared {
         if !group.is_watched() {
             return group.floor();
         }
-        let lease_ms = u64::try_from(group.lease.as_millis()).unwrap_or(u64::MAX);
-        let since = now_ms_coarse().saturating_sub(lease_ms.saturating_mul(2));
+        // A clock that no operator sets.
+        let since = lease_ns().saturating_sub(nanos(group.lease).saturating_mul(2));
         let held = |one: &Arc<Served>| {
-            let is_heard = one.acknowledged_ms.load(Ordering::Relaxed) >= since;
+            let is_heard = one.acknowledged_ns.load(Ordering::Relaxed) >= since;
             let is_joining = one.is_joining.load(Ordering::Relaxed);
             let position = if is_joining { &one.sent } else { &one.acknowledged };
             is_heard.then(|| position.load(Ordering::Relaxed))

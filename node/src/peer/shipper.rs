@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{
-    FeedItem, FeedSink, FeedStep, LogFeed, OwnerLease, Session, lease_clock, now_ms_coarse,
-};
+use nearstate_store::{FeedItem, FeedSink, FeedStep, LogFeed, OwnerLease, Session, now_ms_coarse};
 use nearstate_wire::{
     FrameReader, FrameWriter, Message, PositionMessage, Refusal, RefusalReason, SwitchMessage,
 };
@@ -20,7 +18,7 @@ use super::limits::{
     BEAT_INTERVAL, FLIGHT_SLEEP_MIN, HELLO_MAX, LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX,
     LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
 };
-use super::served::{PeerShared, Served};
+use super::served::{PeerShared, Served, lease_ns};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
 
@@ -201,7 +199,7 @@ impl Shipment<'_> {
         pace.beat = Stopwatch::start();
         pace.stamp = match self.member {
             None => pace.stamp + 1,
-            Some(_) => nanos(lease_clock()).max(pace.stamp + 1),
+            Some(_) => lease_ns().max(pace.stamp + 1),
         };
         let (tail, replicated) = (session.log_tail_position()?, session.replicated_position()?);
         self.link.send(&Message::Position(PositionMessage {
@@ -255,6 +253,7 @@ impl Shipment<'_> {
         self.served.acknowledged.fetch_max(position, Ordering::Relaxed);
         self.served.tail.store(session.log_tail_position()?, Ordering::Relaxed);
         self.served.acknowledged_ms.store(now_ms_coarse(), Ordering::Relaxed);
+        self.served.acknowledged_ns.store(lease_ns(), Ordering::Relaxed);
         // Neither the answer to a message that was not sent extends a lease, nor one to another
         // connection.
         if stamp > pace.stamp {
@@ -275,10 +274,6 @@ impl Shipment<'_> {
         }
         Ok(())
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// When a source looks, sends and sleeps.

@@ -16,7 +16,6 @@ impl Follower<'_> {
     /// # Errors
     /// As [`Follower::apply`].
     pub fn apply_joining(&mut self, record: &FollowedRecord<'_>) -> Result<()> {
-        self.end_announcement()?;
         if self.state == FollowState::Full {
             self.session.member.set_follow_state(Some(FollowState::Extending))?;
             self.state = FollowState::Extending;
@@ -37,7 +36,7 @@ impl Follower<'_> {
     /// Deletes the records that have a unique value of this record, also expired ones. False if
     /// there is none.
     fn discard_holders(&self, record: &FollowedRecord<'_>, tag: &str) -> Result<bool> {
-        let Some(followed) = self.namespaces.get(&record.namespace) else { return Ok(false) };
+        let Some(namespace) = self.namespace_at_source(record.namespace)? else { return Ok(false) };
         let meta = match &record.change {
             StreamedChange::Put { meta, .. } => meta,
             StreamedChange::Patched { meta, .. } | StreamedChange::Elements { meta, .. } => {
@@ -45,7 +44,7 @@ impl Follower<'_> {
             }
             StreamedChange::Deleted { .. } => &[][..],
         };
-        let (session, namespace) = (self.session, followed.namespace);
+        let session = self.session;
         let mut has_discarded = false;
         for (_, value) in Decoded::of(meta)?.tags.iter().filter(|(name, _)| *name == tag) {
             let holder = session.holder_in_index(namespace, tag, value)?;

@@ -10,8 +10,10 @@
 //! record, or if one began after the other had ended.
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{Corruption, FollowPosition, LogEntry, LogRead, LogReader, Pin};
-use nearstate_model::{Result, invariant};
+use nearstate_memory::{
+    Corruption, FollowPosition, FollowState, LogEntry, LogRead, LogReader, Pin,
+};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::log::entry::{Absence, StreamedRecord, StreamedVersions, streamed, versions};
 use crate::log::receipt::Receipt;
@@ -132,13 +134,19 @@ impl Session {
     /// logged.
     ///
     /// # Errors
-    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    /// `BadArgument`: the region follows another one, so its own log goes nowhere; `Full`,
+    /// `Stalled`, `Damaged`, `Forked`.
     pub fn stream(&self, namespace: Namespace, when_full: WhenFull) -> Result<()> {
         if namespace.kind() == Kind::Counters {
             return Err(wrong_kind(namespace.kind(), "stream", ""));
         }
-        self.member.open_log()?;
         let is_new = !self.is_logged(namespace)?;
+        if is_new && self.is_copy()? {
+            let detail = "this region follows another one, and its own log goes nowhere: a \
+                          namespace of its own is local until the region is promoted";
+            return Err(Error::BadArgument { detail: detail.to_owned() });
+        }
+        self.member.open_log()?;
         let is_lossless = when_full == WhenFull::Refuse;
         self.member.update_namespace_flags(namespace.index, |word| {
             let word = word | namespace_flags::LOGGED;
@@ -154,6 +162,14 @@ impl Session {
             self.member.end_log_declaration(namespace.index)?;
         }
         if is_lossless { self.member.keep_log() } else { self.relax_streams() }
+    }
+
+    /// True while the region is a copy that a follower keeps.
+    fn is_copy(&self) -> Result<bool> {
+        Ok(self.following()?.is_some_and(|following| match following.state {
+            FollowState::Joining | FollowState::Extending | FollowState::Full => true,
+            FollowState::Promoting | FollowState::Demoting => false,
+        }))
     }
 
     /// The log refuses no commits any more, unless a namespace wants it.

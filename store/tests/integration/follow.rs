@@ -74,6 +74,7 @@ pub(crate) fn run(source: &Session, feed: &mut LogFeed<'_>, follower: &mut Follo
         match step {
             FeedStep::More => feed.acknowledged(applied).unwrap(),
             FeedStep::Idle { position } => {
+                follower.note_tail(position, source.log_tail_position().unwrap()).unwrap();
                 feed.acknowledged(position).unwrap();
                 return source.release_to(position).unwrap();
             }
@@ -95,7 +96,7 @@ pub(crate) fn start<'s>(
         _ => (LogIdentity::default(), FollowPosition::default()),
     };
     let (feed, start) = source.log_feed(of, applied).unwrap();
-    follower.begin_connection();
+    follower.begin_connection().unwrap();
     if start == FeedStart::Joins {
         follower.begin(source.log_identity().unwrap()).unwrap();
     }

@@ -47,6 +47,7 @@ mod objects;
 mod policies;
 mod readme;
 mod records;
+mod removed_namespaces;
 mod scans;
 #[cfg(feature = "crash-points")]
 mod stopped_writers;

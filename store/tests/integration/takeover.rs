@@ -118,7 +118,7 @@ fn members_continue_with_the_log_of_the_new_owner_and_the_old_one_joins() {
     // A member at the seal gets nothing of the old log.
     let (mut feed, _) = old.log_feed(takeover.old, applied(&late)).unwrap();
     let mut follower = late.follow().unwrap();
-    follower.begin_connection();
+    follower.begin_connection().unwrap();
     let missing = 20;
     send_some(&mut feed, &mut follower, missing);
     drop((feed, follower));

@@ -1,0 +1,203 @@
+//! Which namespaces a follower is told of, and when.
+//!
+//! A removal draws no position, so a look at the catalog may see it long before the entries of the
+//! namespace are sent. They come first: a follower that discarded the records earlier would lack
+//! what these entries move to other namespaces, and might become the owner like that.
+
+use std::collections::BTreeSet;
+
+use nearstate_memory::layout::namespace_flags;
+use nearstate_model::Result;
+
+use super::items::announce_one;
+use super::{FeedItem, FeedPhase, FeedSink, Progress};
+use crate::log::consumer::StreamEntry;
+use crate::log::entry::{Absence, StreamedRecord};
+use crate::session::Namespace;
+
+/// A namespace that the follower knows.
+#[derive(Clone, Debug)]
+pub(super) struct Announced {
+    name: String,
+    /// The part of the flags that changes with the tags, as the follower knows them.
+    schema: u64,
+    /// The part that it does not know yet, and the end of the log when it was seen: the entries up
+    /// to there may contradict the new tags.
+    pending: Option<(u64, u64)>,
+    /// It was removed, and the entries up to here may be its own.
+    removed_at: Option<u64>,
+}
+
+/// The lowest position at which something is to be announced that waits for the entries before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Delay(Option<u64>);
+
+impl Delay {
+    fn add(&mut self, position: u64) {
+        self.0 = Some(self.0.map_or(position, |known| known.min(position)));
+    }
+}
+
+impl Progress<'_> {
+    /// The records of an entry that the follower needs, as it needs them, and the namespaces that
+    /// exist and that it does not know. Not among the records are those of namespaces that were
+    /// created and removed between two looks.
+    pub(super) fn records_of<'e>(
+        &self,
+        entry: &StreamEntry<'e>,
+        time_ms: u64,
+    ) -> Result<(Vec<StreamedRecord<'e>>, Vec<u32>)> {
+        let is_full = self.phase == FeedPhase::Full;
+        let absence = if is_full { Absence::At(time_ms) } else { Absence::All };
+        let (mut records, mut unknown) = (Vec::new(), Vec::new());
+        for record in entry.records_with(Ok(absence)) {
+            let record = record?;
+            if self.known.contains_key(&record.namespace) {
+                records.push(record);
+            } else if self.session.has_namespace_number(record.namespace) {
+                unknown.push(record.namespace);
+            } else if entry.number <= self.older_until {
+                // The follower knows whether it has it.
+                records.push(record);
+            }
+        }
+        Ok((records, unknown))
+    }
+
+    /// Sends what waited for the entries up to `sent`.
+    pub(super) fn announce_due(&mut self, sent: u64, sink: &mut dyn FeedSink) -> Result<()> {
+        if self.delay.0.is_some_and(|position| position <= sent) {
+            self.announce(sent, &[], sink)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the namespaces that are logged now and were not before, those whose tags have changed,
+    /// and those that were removed. Everything up to `sent` was sent. The next entry has records of
+    /// the namespaces `needed`, so that all entries of removed ones with their names were sent.
+    pub(super) fn announce(
+        &mut self,
+        sent: u64,
+        needed: &[u32],
+        sink: &mut dyn FeedSink,
+    ) -> Result<()> {
+        let session = self.session;
+        // Before the look: R2.
+        let declarations = session.member.log_declarations()?;
+        let all = session.namespaces()?;
+        self.delay = Delay::default();
+        self.announce_removed(&all, (sent, needed), sink)?;
+        // At the first look of a feed that continues, the follower has all that was declared before
+        // its position.
+        let skips_known = self.is_first_look && self.phase == FeedPhase::Full;
+        if skips_known {
+            self.older_until = session.member.log_tail()?;
+        }
+        let mut is_settled = true;
+        for (name, namespace) in all {
+            let number = namespace.number();
+            let flags = session.member.namespace_flags(number)?;
+            if flags & namespace_flags::LOGGED == 0 {
+                continue;
+            }
+            let Some(since) = session.member.logged_since(number)? else {
+                // N3 follows, here or in a process that declares it again.
+                is_settled = false;
+                continue;
+            };
+            let schema = schema_of(flags);
+            match self.known.get_mut(&number) {
+                None => {
+                    let is_born_logged = session.member.is_born_logged(number)?;
+                    if !needed.contains(&number)
+                        && let Some(position) = self.waits_for(&name, is_born_logged, since)
+                        && position > sent
+                    {
+                        self.delay.add(position);
+                        continue;
+                    }
+                    announce_one(session, &name, namespace, sink)?;
+                    let known = Announced { name, schema, pending: None, removed_at: None };
+                    self.known.insert(number, known);
+                    let is_in_log = self.phase == FeedPhase::Full && is_born_logged;
+                    if !is_in_log && (!skips_known || since > self.last.position) {
+                        // Its records from before the declaration are not in the log.
+                        self.phase = FeedPhase::Walking;
+                        self.walk.push_back((namespace, session.buckets(namespace)?));
+                    }
+                }
+                Some(known) if known.schema == schema => {}
+                Some(known) => match known.pending {
+                    Some((seen, tail)) if seen == schema && sent >= tail => {
+                        (known.schema, known.pending) = (schema, None);
+                        announce_one(session, &name, namespace, sink)?;
+                    }
+                    Some((seen, _)) if seen == schema => {}
+                    Some(_) | None => {
+                        known.pending = Some((schema, session.member.log_tail()?));
+                    }
+                },
+            }
+        }
+        self.declarations = is_settled.then_some(declarations);
+        self.is_first_look = false;
+        Ok(())
+    }
+
+    /// Sends the removals of namespaces whose entries were all sent.
+    fn announce_removed(
+        &mut self,
+        all: &[(String, Namespace)],
+        (sent, needed): (u64, &[u32]),
+        sink: &mut dyn FeedSink,
+    ) -> Result<()> {
+        let session = self.session;
+        let changes = session.namespace_changes()?;
+        if changes.is_none() || changes != self.changes {
+            let live: BTreeSet<u32> = all.iter().map(|(_, one)| one.number()).collect();
+            // The removal was before the look, and waited for all writers of the namespace.
+            let tail = session.member.log_tail()?;
+            for (_, known) in self.known.iter_mut().filter(|(number, _)| !live.contains(number)) {
+                known.removed_at.get_or_insert(tail);
+            }
+            self.walk.retain(|(namespace, _)| live.contains(&namespace.number()));
+            self.changes = changes;
+        }
+        // Of one name, one namespace exists after the other.
+        let successors: Vec<&str> = all
+            .iter()
+            .filter(|(_, one)| needed.contains(&one.number()))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let mut due = Vec::new();
+        for (number, known) in &self.known {
+            let Some(position) = known.removed_at else { continue };
+            if position <= sent || successors.contains(&known.name.as_str()) {
+                due.push(*number);
+            } else {
+                self.delay.add(position);
+            }
+        }
+        for number in due {
+            self.known.remove(&number);
+            sink.send(FeedItem::Removed { number })?;
+        }
+        Ok(())
+    }
+
+    /// The position up to which there may be entries of an older namespace of this name, which the
+    /// follower knows from this connection or from an earlier one. One whose records are walked
+    /// waits for an older one of this connection only: a copy that was extended by it when the
+    /// connection broke takes nothing else.
+    fn waits_for(&self, name: &str, is_born_logged: bool, since: u64) -> Option<u64> {
+        let mut known = self.known.values();
+        let older = known.find(|known| known.removed_at.is_some() && known.name == name);
+        let is_new = is_born_logged && since > self.last.position;
+        older.and_then(|known| known.removed_at).or(is_new.then_some(self.older_until))
+    }
+}
+
+/// What of a namespace's flags changes with its tags and its policy.
+const fn schema_of(flags: u64) -> u64 {
+    flags & !(namespace_flags::GENERATION - 1) | flags & namespace_flags::REPLICATED
+}
