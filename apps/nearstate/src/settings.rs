@@ -13,7 +13,7 @@ mod table;
 mod closest;
 mod values;
 
-pub(crate) use layers::{SettingLayers, read as read_text};
+pub(crate) use layers::{SettingLayers, SettingOrigin, read as read_text};
 pub(crate) use print::print;
 pub(crate) use table::{SETTINGS, Settings};
 pub(crate) use values::{

@@ -23,6 +23,13 @@ pub struct MemberTls {
 }
 
 impl MemberTls {
+    /// Replaces the certificates by those of `other`, also for all clones. Existing connections are
+    /// not affected.
+    pub fn renew(&self, other: &Self) {
+        self.server.renew(&other.server);
+        self.client.renew(&other.client);
+    }
+
     /// Connects to the member with this name.
     pub(crate) async fn connect(
         tls: Option<&Self>,

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nearstate_cluster::PartitionId;
-use nearstate_membership::{EtcdEngine, RaftConfig, RaftEngine};
+use nearstate_membership::{EtcdEngine, MemberTls, RaftConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ConsensusEngine, CopyConfig, DriverConfig, Node, NodeConfig, PeerListener,
@@ -34,7 +34,7 @@ use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
 use crate::cluster::machine::KernelFiles;
 use crate::cluster::row::RowOutcome;
 use crate::log;
-use crate::settings::{RegionPath, SettingLayers, Settings, UnixPaths};
+use crate::settings::{RegionPath, SettingLayers, SettingOrigin, Settings, UnixPaths};
 
 use super::metrics::ServerMetrics;
 use super::place::NodePlace;
@@ -52,6 +52,24 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The bytes of the region of a host without a copy. Only the node of its pages uses it.
 const WITNESS_BYTES: u64 = 64 << 20;
+
+/// Settings that a host of a cluster does not take, and what says it instead.
+const REPLACED: [(&str, &str); 14] = [
+    ("listen", "partition.port of the cluster file"),
+    ("unix", "nothing: a host of a cluster has no Unix socket for clients"),
+    ("region.path", "cluster.regions of the cluster file"),
+    ("region.max", "partition.region_max of the cluster file"),
+    ("region.several_nodes", "nothing: a host of a cluster has one node"),
+    ("region.namespace_limits", "nothing: a cluster has no limits of namespaces"),
+    ("tls.listen", "partition.tls_port of the cluster file"),
+    ("peer.listen", "host.peer of the cluster file"),
+    ("peer.namespaces", "cluster.namespaces of the cluster file"),
+    ("peer.keep", "nothing: a cluster keeps what its members need"),
+    ("peer.followers_max", "the groups of the cluster file"),
+    ("nudsf.listen", "partition.nudsf_port of the cluster file"),
+    ("nudsf.tls_listen", "partition.nudsf_tls_port of the cluster file"),
+    ("resp.sentinel_masters", "the partitions of the cluster file"),
+];
 
 /// The options of a host of a cluster.
 #[derive(Debug, clap::Args)]
@@ -100,6 +118,8 @@ struct RunningHost {
     driver: Arc<ClusterDriver>,
     engine: Arc<dyn ConsensusEngine>,
     tls: Option<ServerTls>,
+    /// For the other hosts.
+    member_tls: Option<MemberTls>,
     copies: Vec<OpenCopy>,
     _listener: PeerListener,
 }
@@ -111,6 +131,7 @@ impl ClusterHost<'_> {
         let host = file.host(name)?.clone();
         let rows = check::of_start(&file, &host, &KernelFiles::default());
         check::refuse_failed(&rows)?;
+        self.refuse_replaced()?;
         let tls = self.check_settings(&file, &host)?;
         for row in rows.iter().filter(|row| row.outcome == RowOutcome::Warning) {
             let fields: &log::LogFields<'_> = &[("check", &row.check), ("detail", &row.detail)];
@@ -138,6 +159,21 @@ impl ClusterHost<'_> {
             stop(node);
         }
         handle.close();
+        Ok(())
+    }
+
+    /// Refuses settings that would have no effect.
+    fn refuse_replaced(&self) -> Result<()> {
+        for (name, instead) in REPLACED {
+            let origin = self.layers.origin(name);
+            if !matches!(origin, SettingOrigin::Default) {
+                let detail = format!(
+                    "{origin}: {name} has no effect on a host of a cluster. Remove it; instead \
+                     there is {instead}"
+                );
+                return Err(Error::BadArgument { detail });
+            }
+        }
         Ok(())
     }
 
@@ -252,16 +288,30 @@ impl ClusterHost<'_> {
         started.ok()
     }
 
+    /// Reads all certificates again, those for clients and those for the other hosts. If one of
+    /// them is of no use, all stay as they are.
     fn reload(&self, running: &RunningHost) {
-        let Some(tls) = &running.tls else { return };
-        match self.check_settings(&running.report.file, &running.report.host) {
-            Ok(Some(read)) => {
-                tls.resp.renew(&read.resp);
-                tls.nudsf.renew(&read.nudsf);
-                log::emit(log::CERTIFICATES_RELOADED, &[]);
+        let (file, host) = (&running.report.file, &running.report.host);
+        let read = self.check_settings(file, host).and_then(|tls| Ok((tls, file.tls(host)?)));
+        let (clients, members) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                return log::emit(log::CERTIFICATES_NOT_RELOADED, &[("reason", &error)]);
             }
-            Ok(None) => {}
-            Err(error) => log::emit(log::CERTIFICATES_NOT_RELOADED, &[("reason", &error)]),
+        };
+        let (clients, members) = (
+            running.tls.as_ref().zip(clients.as_ref()),
+            running.member_tls.as_ref().zip(members.as_ref()),
+        );
+        if let Some((tls, read)) = clients {
+            tls.resp.renew(&read.resp);
+            tls.nudsf.renew(&read.nudsf);
+        }
+        if let Some((tls, read)) = members {
+            tls.renew(read);
+        }
+        if clients.is_some() || members.is_some() {
+            log::emit(log::CERTIFICATES_RELOADED, &[]);
         }
     }
 
@@ -435,7 +485,7 @@ fn start(
         cluster_id: file.cluster_id(),
         hosts: file.addresses(),
         copies: copies.iter().map(copy).collect(),
-        tls: tls.map(|tls| tls.client),
+        tls: tls.clone().map(|tls| tls.client),
         namespaces: file.namespaces.clone(),
         on_peer_event: peers::on_event,
         on_notice: facts::notices(file, messages.clone(), facts),
@@ -456,5 +506,13 @@ fn start(
     let Some(engine) = engine else {
         return Err(Error::BadArgument { detail: "the driver has no engine".to_owned() });
     };
-    Ok(RunningHost { report, driver, engine, tls: client_tls, copies, _listener: listener })
+    Ok(RunningHost {
+        report,
+        driver,
+        engine,
+        tls: client_tls,
+        member_tls: tls,
+        copies,
+        _listener: listener,
+    })
 }

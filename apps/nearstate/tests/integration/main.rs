@@ -12,6 +12,7 @@
 mod bench_presets;
 mod bench_run;
 mod cluster;
+mod cluster_certificates;
 mod cluster_check;
 mod cluster_operate;
 mod cluster_sites;

@@ -1,0 +1,79 @@
+//! A cluster over TLS: its certificates are replaced while it runs, and settings that a cluster
+//! file replaces are refused.
+
+use std::process::{Command, Stdio};
+
+use crate::cluster::{Hosts, NAMES, cluster_file, free_ports};
+use crate::fixture::{Folder, NEARSTATE, rejected, until};
+use crate::serve::tls::Authority;
+
+/// Writes certificates of all hosts by this authority. Only it is accepted.
+fn certify(folder: &Folder, authority: &Authority) {
+    std::fs::write(folder.path("ca.pem"), authority.pem()).unwrap();
+    for name in NAMES {
+        let signed = authority.sign(name);
+        std::fs::write(folder.path(&format!("{name}.pem")), &signed.pem).unwrap();
+        std::fs::write(folder.path(&format!("{name}.key")), signed.key.serialize_pem()).unwrap();
+    }
+}
+
+impl Hosts {
+    fn hang_up(&self, number: usize) {
+        let id = self.process_id(number).to_string();
+        assert!(Command::new("kill").args(["-HUP", &id]).status().unwrap().success());
+    }
+
+    fn reloads(&self, number: usize, event: &str) -> usize {
+        self.log(number).matches(event).count()
+    }
+}
+
+#[test]
+fn the_certificates_of_hosts_are_replaced_while_they_run() {
+    let folder = Folder::new();
+    certify(&folder, &Authority::new());
+    let lines = format!(
+        "[tls]\ncertificate = \"{0}{{host}}.pem\"\nkey = \"{0}{{host}}.key\"\nca = \"{0}ca.pem\"\n",
+        folder.path("").display()
+    );
+    let mut hosts = Hosts::start_with(folder, "1s", &lines, &[]);
+    // A file that is of no use changes nothing.
+    let ca = std::fs::read(hosts.folder.path("ca.pem")).unwrap();
+    std::fs::write(hosts.folder.path("ca.pem"), "no certificate").unwrap();
+    hosts.hang_up(0);
+    until("the reason is logged", || hosts.reloads(0, "NS-2006") == 1);
+    std::fs::write(hosts.folder.path("ca.pem"), ca).unwrap();
+    hosts.kill(2);
+    hosts.run(2);
+    hosts.until_all_count();
+    // Another authority, which hosts that were not told refuse. Connections that exist go on.
+    certify(&hosts.folder, &Authority::new());
+    for number in [0, 1] {
+        hosts.hang_up(number);
+        until("the certificates are read", || hosts.reloads(number, "NS-1008") == 1);
+    }
+    hosts.kill(2);
+    hosts.run(2);
+    hosts.until_all_count();
+    let mut client = hosts.clients(hosts.owner().unwrap());
+    assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
+    assert_eq!(client.ask(&["WAIT", "2", "60000"]), ":2");
+}
+
+#[test]
+fn settings_that_the_cluster_file_replaces_are_refused() {
+    let folder = Folder::new();
+    let file = folder.path("cluster.toml");
+    std::fs::write(&file, cluster_file(&folder, "1s", &free_ports(7))).unwrap();
+    for (flag, value, what) in [
+        ("--listen", "127.0.0.1:0", "partition.port"),
+        ("--max", "64MiB", "partition.region_max"),
+        ("--peer", "127.0.0.1:0", "host.peer"),
+        ("--nudsf", "127.0.0.1:0", "partition.nudsf_port"),
+    ] {
+        let mut command = Command::new(NEARSTATE);
+        command.args(["serve", "--host", "a", flag, value, "--cluster"]).arg(&file);
+        let error = rejected(command.stdin(Stdio::null()));
+        assert!(error.contains(flag) && error.contains(what), "{error}");
+    }
+}
