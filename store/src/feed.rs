@@ -14,8 +14,8 @@
 //! version, by which the follower recognizes older entries. All that J1 has read was drawn before
 //! J3, so at J4 the follower has the records of exactly that position.
 
-mod items;
 mod announce;
+mod items;
 
 use std::collections::{BTreeMap, VecDeque};
 

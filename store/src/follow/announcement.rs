@@ -1,0 +1,92 @@
+//! What a connection tells a follower about the namespaces of its source.
+
+use nearstate_memory::{Corruption, FollowState};
+use nearstate_model::Result;
+
+use super::Follower;
+use crate::session::Namespace;
+
+/// How much of a source's namespaces a follower was told of on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Announcement {
+    /// No end of the log is known.
+    Begun,
+    /// All of them, when everything up to this position has arrived: the end of the log at a moment
+    /// after the source has looked at its namespaces.
+    Until(u64),
+    /// All of them.
+    Complete,
+}
+
+impl Follower<'_> {
+    /// A connection begins: the source tells its namespaces again.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn begin_connection(&mut self) -> Result<()> {
+        self.namespaces.clear();
+        self.indexing.clear();
+        self.remembered.clear();
+        for (_, namespace) in self.session.followed_namespaces()? {
+            if let Some(number) = self.session.member.source_number(namespace.index)? {
+                self.remembered.insert(number, namespace);
+            }
+        }
+        self.announcement = Announcement::Begun;
+        Ok(())
+    }
+
+    /// Everything up to `position` was applied, and `tail` was the end of the source's log after it
+    /// has looked at its namespaces for this connection.
+    ///
+    /// # Errors
+    /// `Stalled`, `Full`, `Damaged`.
+    pub fn note_tail(&mut self, position: u64, tail: u64) -> Result<()> {
+        if self.announcement == Announcement::Begun {
+            self.announcement = Announcement::Until(tail);
+        }
+        self.note_arrived(position)
+    }
+
+    /// Ends the announcement if everything up to its end has arrived.
+    pub(super) fn note_arrived(&mut self, position: u64) -> Result<()> {
+        match self.announcement {
+            Announcement::Until(tail) if position >= tail => self.end_announcement(),
+            Announcement::Until(_) | Announcement::Begun | Announcement::Complete => Ok(()),
+        }
+    }
+
+    /// After the source has told its namespaces, and has sent the last entries of removed ones:
+    /// discards and removes those that are not among them. They were removed while the follower was
+    /// away.
+    pub(super) fn end_announcement(&mut self) -> Result<()> {
+        if self.announcement == Announcement::Complete {
+            return Ok(());
+        }
+        for (_, namespace) in self.session.followed_namespaces()? {
+            let is_known = self.namespaces.values().any(|followed| followed.namespace == namespace);
+            if !is_known {
+                self.discard(namespace)?;
+                self.session.remove_namespace(namespace)?;
+            }
+        }
+        self.remembered.clear();
+        self.announcement = Announcement::Complete;
+        Ok(())
+    }
+
+    /// The namespace with this number at the source. `None`: it was created and removed while the
+    /// follower was away, and its changes are of no use.
+    pub(super) fn namespace_at_source(&self, number: u32) -> Result<Option<Namespace>> {
+        const UNKNOWN: Corruption = Corruption("a change of a namespace that was not announced");
+        let known = self.namespaces.get(&number).map(|followed| followed.namespace);
+        match known.or_else(|| self.remembered.get(&number).copied()) {
+            None if self.announcement == Announcement::Complete
+                || self.state == FollowState::Joining =>
+            {
+                Err(UNKNOWN.into())
+            }
+            known => Ok(known),
+        }
+    }
+}
