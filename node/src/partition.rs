@@ -91,6 +91,8 @@ pub enum Freeze {
 pub struct FollowTarget<'t> {
     /// The view of the connection.
     pub view: u64,
+    /// The name of the owner, which its certificate has.
+    pub name: &'t str,
     /// `host:port` of the owner's listener.
     pub address: &'t str,
     /// Where clients reach the owner.
@@ -228,7 +230,7 @@ impl Partition {
     /// `BadArgument`: a higher view was seen, or the region is an owner's, or has records of no
     /// cluster; those of [`Partition::demote`].
     pub fn follow(&self, target: &FollowTarget<'_>) -> Result<()> {
-        let FollowTarget { view, address, clients, discards } = *target;
+        let FollowTarget { view, name, address, clients, discards } = *target;
         self.stop_serving();
         let session = self.session();
         see(&session, view)?;
@@ -246,7 +248,8 @@ impl Partition {
         session.check_disposable(self.group.cluster_id)?;
         session.set_owner_address(clients)?;
         self.group.clear_floor();
-        self.member.set(Some(OwnerTarget { view, address: address.to_owned(), discards }));
+        let (name, address) = (name.to_owned(), address.to_owned());
+        self.member.set(Some(OwnerTarget { view, name, address, discards }));
         Ok(())
     }
 

@@ -36,7 +36,7 @@ pub(super) enum CopyTask {
     Freeze(ViewNumber),
     Promote { origin: ViewNumber, seal: Option<LogPosition> },
     Demote { view: ViewNumber, seal: Option<LogPosition> },
-    Follow { view: ViewNumber, address: String, clients: String, discards: bool },
+    Follow { view: ViewNumber, name: String, address: String, clients: String, discards: bool },
     StopFollowing,
 }
 
@@ -209,10 +209,10 @@ impl CopyShared {
                 self.copy.promote(origin.0, seal).map(drop)
             }
             CopyTask::Demote { view, seal } => self.demote(*view, *seal),
-            CopyTask::Follow { view, address, clients, discards } => {
+            CopyTask::Follow { view, name, address, clients, discards } => {
                 let clients = Some(clients.as_str());
                 let (view, discards) = (view.0, *discards);
-                self.copy.follow(&FollowTarget { view, address, clients, discards })
+                self.copy.follow(&FollowTarget { view, name, address, clients, discards })
             }
         }
     }

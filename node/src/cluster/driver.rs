@@ -555,6 +555,7 @@ impl Driver {
         let Some((copy, port)) = self.copies.get(&partition) else { return };
         copy.add(CopyTask::Follow {
             view,
+            name: address.name.clone(),
             address: address.peer.clone(),
             clients: format!("{}:{port}", address.clients),
             discards: start == FollowStart::Discard,

@@ -24,6 +24,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnerTarget {
     pub(super) view: u64,
+    /// The name of the owner, which its certificate has.
+    pub(super) name: String,
     pub(super) address: String,
     /// The copy is discarded first.
     pub(super) discards: bool,
@@ -176,6 +178,7 @@ fn follow_target(
     let mut config = FollowConfig {
         source: &target.address,
         tls: member.tls.as_ref(),
+        certificate_name: Some(&target.name),
         name: &member.host,
         discards: target.discards,
         on_event: &mut on_event,

@@ -30,6 +30,8 @@ pub struct FollowConfig<'c> {
     pub source: &'c str,
     /// TLS, which the source must have if this is set.
     pub tls: Option<&'c ClientTls>,
+    /// The name that the source's certificate must have. `None`: the host in its address.
+    pub certificate_name: Option<&'c str>,
     /// The name of this host in messages.
     pub name: &'c str,
     /// Discard what the region has followed before, and get all records again.
@@ -216,7 +218,8 @@ fn connect(config: &FollowConfig<'_>, pace: FollowPace) -> std::result::Result<P
         match TcpStream::connect_timeout(&address, pace.connect_max) {
             Ok(socket) => {
                 let host = host.trim_start_matches('[').trim_end_matches(']');
-                let tls = config.tls.map(|tls| tls.connection(host)).transpose()?;
+                let name = config.certificate_name.unwrap_or(host);
+                let tls = config.tls.map(|tls| tls.connection(name)).transpose()?;
                 return Ok(PeerStream::new(socket, tls.map(Connection::Client))?);
             }
             Err(error) => last = format!("{address}: {error}"),

@@ -136,7 +136,9 @@ impl TestHost {
     pub(crate) fn follow(&self, view: u64, owner: &Self, discards: bool) {
         let address = &owner.address();
         let clients = Some("clients:6379");
-        self.partition.follow(&FollowTarget { view, address, clients, discards }).unwrap();
+        self.partition
+            .follow(&FollowTarget { view, name: "owner", address, clients, discards })
+            .unwrap();
     }
 
     /// The rules of the driver: a stamp is answered at once, and the highest position that a member
@@ -319,6 +321,7 @@ fn an_owner_that_was_restarted_serves_those_at_the_seal_and_the_others_join() {
         late.partition
             .follow(&FollowTarget {
                 view: 1,
+                name: "old",
                 address: &old.address(),
                 clients: None,
                 discards: false,
@@ -374,7 +377,7 @@ fn a_member_that_connects_before_the_owner_serves_its_regions_connects_again() {
     let early =
         PeerListener::start(&[SocketAddr::from(([127, 0, 0, 1], 0))], None, on_event).unwrap();
     let address = &early.addresses()[0].to_string();
-    let target = FollowTarget { view: 1, address, clients: None, discards: false };
+    let target = FollowTarget { view: 1, name: "owner", address, clients: None, discards: false };
     member.partition.follow(&target).unwrap();
     let end = lease_clock() + WAIT_MAX;
     loop {
@@ -404,7 +407,7 @@ fn a_region_with_records_of_its_own_is_not_discarded_when_its_host_becomes_a_mem
     let mine = session.namespace("mine", &Schema::default()).unwrap();
     session.put(mine, b"k", b"only here").unwrap();
     let address = &owner.address();
-    let target = FollowTarget { view: 1, address, clients: None, discards: true };
+    let target = FollowTarget { view: 1, name: "owner", address, clients: None, discards: true };
     let refused = member.partition.follow(&target).unwrap_err();
     let Error::BadArgument { detail } = &refused else { panic!("{refused}") };
     assert!(
@@ -488,7 +491,7 @@ fn a_copy_that_could_not_follow_tries_again() {
     member.session().bind(CLUSTER).unwrap();
     put(&member.session(), 0..1);
     let address = &owner.address();
-    let target = FollowTarget { view: 1, address, clients: None, discards: false };
+    let target = FollowTarget { view: 1, name: "owner", address, clients: None, discards: false };
     member.partition.follow(&target).unwrap();
     let failed = |input: &PartitionInput| matches!(input, PartitionInput::FollowFailed { .. });
     let end = lease_clock() + WAIT_MAX;

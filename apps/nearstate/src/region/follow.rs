@@ -112,6 +112,7 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
     let mut report = FollowReport::new(args, out, Arc::clone(&is_over));
     let mut on_event = |event: &FollowEvent<'_>| report.take(event);
     let mut config = FollowConfig {
+        certificate_name: None,
         source: &args.from,
         tls: tls.as_ref(),
         name: &name,
