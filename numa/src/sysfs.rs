@@ -13,7 +13,9 @@ use nearstate_model::{Error, Result};
 use crate::cgroup::{self, Limits};
 use crate::cpu_set::{CPUS_MAX, CpuSet};
 use crate::text_file;
-use crate::topology::{Cache, CacheKind, Cpu, NODES_MAX, Nic, NumaNode, TopologyParts, unusable};
+use crate::topology::{
+    Cache, CacheKind, Cpu, MEMBERS_MAX, NODES_MAX, Nic, NumaNode, TopologyParts, unusable,
+};
 
 /// More than any of the files has. A mask of 65,536 processors has 18 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -31,9 +33,20 @@ pub(crate) struct SysTree {
     root: Option<PathBuf>,
     sys: PathBuf,
     origin: String,
+    /// The kernel's own files, no copy.
+    is_live: bool,
 }
 
 impl SysTree {
+    /// The tree of this machine.
+    ///
+    /// # Errors
+    /// `BadArgument` if `/sys` is not mounted.
+    pub(crate) fn live() -> Result<Self> {
+        let tree = Self::open(Path::new("/"), "this machine".to_owned())?;
+        Ok(Self { is_live: true, ..tree })
+    }
+
     /// The tree at a folder: a root folder, or a copy of `/sys`.
     ///
     /// # Errors
@@ -41,10 +54,10 @@ impl SysTree {
     pub(crate) fn open(folder: &Path, origin: String) -> Result<Self> {
         let sys = folder.join("sys");
         if sys.join("devices/system/cpu").is_dir() {
-            return Ok(Self { root: Some(folder.to_owned()), sys, origin });
+            return Ok(Self { root: Some(folder.to_owned()), sys, origin, is_live: false });
         }
         if folder.join("devices/system/cpu").is_dir() {
-            return Ok(Self { root: None, sys: folder.to_owned(), origin });
+            return Ok(Self { root: None, sys: folder.to_owned(), origin, is_live: false });
         }
         Err(Error::BadArgument {
             detail: format!(
@@ -122,7 +135,12 @@ impl SysTree {
     }
 
     fn text(&self, path: &str) -> Result<Option<String>> {
-        text_file::read(&self.sys.join(path), FILE_BYTES_MAX)
+        let path = self.sys.join(path);
+        if self.is_live {
+            text_file::read_attribute(&path, FILE_BYTES_MAX)
+        } else {
+            text_file::read(&path, FILE_BYTES_MAX)
+        }
     }
 
     /// A list of numbers, or `None` if the file does not exist.
@@ -238,7 +256,7 @@ impl SysTree {
     /// first ones.
     fn caches(&self, cpus: &[Cpu], warnings: &mut Vec<String>) -> Result<Vec<Cache>> {
         let mut caches: Vec<Cache> = Vec::new();
-        let known = Cell::new(0);
+        let (known, mut members) = (Cell::new(0), 0);
         let (mut cores_with, mut cores_without) = (CpuSet::new(), CpuSet::new());
         for index in 0..CACHES_MAX {
             let mut seen = CpuSet::new();
@@ -260,10 +278,20 @@ impl SysTree {
                     continue;
                 }
                 seen.extend(cache.cpus.iter());
+                members += cache.cpus.len();
+                self.check_members("caches", members)?;
                 caches.push(cache);
             }
         }
         Ok(caches)
+    }
+
+    fn check_members(&self, of: &str, members: usize) -> Result<()> {
+        if members <= MEMBERS_MAX {
+            return Ok(());
+        }
+        let what = format!("its {of} list more than {MEMBERS_MAX} processors");
+        Err(unusable(&self.origin, &what))
     }
 
     fn cache(&self, folder: &str, known: &Cell<usize>) -> Result<Option<Cache>> {
@@ -282,7 +310,7 @@ impl SysTree {
     /// The nodes, each with the processors that it lists.
     fn nodes(&self) -> Result<Vec<(NumaNode, CpuSet)>> {
         let mut nodes = Vec::new();
-        let known = Cell::new(0);
+        let (known, mut members) = (Cell::new(0), 0);
         for number in self.numbered("devices/system/node", "node") {
             let folder = format!("devices/system/node/node{number}");
             if number >= NODES_MAX {
@@ -290,6 +318,8 @@ impl SysTree {
                 return Err(unusable(&self.origin, &what));
             }
             let cpus = self.set_of(&folder, &["cpulist", "cpumap"], &known)?;
+            members += cpus.as_ref().map_or(0, CpuSet::len);
+            self.check_members("nodes", members)?;
             let distances = self.text(&format!("{folder}/distance"))?.unwrap_or_default();
             let distances = distances.split_whitespace().map(|word| word.parse().unwrap_or(0));
             let memory = self.text(&format!("{folder}/meminfo"))?;
