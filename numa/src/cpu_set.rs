@@ -125,7 +125,7 @@ impl FromStr for CpuSet {
 
     /// Reads a list: numbers and ranges with commas between them. An empty text is the empty set.
     fn from_str(text: &str) -> Result<Self> {
-        let mut set = Self::new();
+        let (mut set, mut listed) = (Self::new(), 0);
         if text.trim().is_empty() {
             return Ok(set);
         }
@@ -144,6 +144,11 @@ impl FromStr for CpuSet {
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
                 return Err(bad(text, &format!("the range {item:?} ends before it starts")));
+            }
+            // A short text with many ranges would take minutes.
+            listed += last - first + 1;
+            if listed > CPUS_MAX {
+                return Err(bad(text, &format!("it lists more than {CPUS_MAX} numbers")));
             }
             set.0.extend(first..=last);
         }
@@ -196,6 +201,7 @@ mod tests {
             ("99999999999", "is no number"),
             ("+1", "is no number"),
             ("all", "is no number"),
+            (&*"0-65535,".repeat(1000), "more than 65536 numbers"),
         ] {
             let refused = text.parse::<CpuSet>().unwrap_err().to_string();
             assert!(refused.contains(reason) && refused.contains("such as"), "{refused}");

@@ -18,7 +18,7 @@ const XML_BYTES_MAX: u64 = 64 << 20;
 /// `BadArgument` if the file or folder describes no machine, `System` if it cannot be read.
 pub fn discover(from: Option<&Path>) -> Result<Topology> {
     let Some(path) = from else {
-        let mut parts = SysTree::open(Path::new("/"), "this machine".to_owned())?.read()?;
+        let mut parts = SysTree::live()?.read()?;
         parts.architecture = Some(std::env::consts::ARCH.to_owned());
         return Topology::new(parts);
     };

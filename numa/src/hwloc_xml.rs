@@ -1,13 +1,19 @@
 //! Reads a topology from an XML file of hwloc (`lstopo machine.xml`), versions 1 to 3.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use nearstate_model::{Error, Result};
 use roxmltree::{Document, ParsingOptions};
 
 use crate::cpu_set::CpuSet;
-use crate::topology::{Cache, CacheKind, Cpu, Nic, NumaNode, TopologyParts, unusable};
+use crate::topology::{
+    Cache, CacheKind, Cpu, MEMBERS_MAX, NODES_MAX, Nic, NumaNode, TopologyParts, unusable,
+};
+use crate::xml_limits;
 
-/// The most elements and attributes of a document: a machine of 65,536 processors has fewer.
-const NODES_LIMIT: u32 = 4_000_000;
+/// The most elements and texts of a document: a machine of 65,536 processors has fewer.
+const NODES_LIMIT: u32 = 1_000_000;
 
 /// hwloc's number of a network device (`HWLOC_OBJ_OSDEV_NETWORK`) in versions 1 and 2.
 const OSDEV_NETWORK: u64 = 2;
@@ -20,6 +26,9 @@ const OSDEV_NETWORK_BIT: u64 = 1 << 4;
 /// # Errors
 /// `BadArgument`: no XML, no topology, or contents that make no sense.
 pub(crate) fn parse(text: &str, origin: &str) -> Result<TopologyParts> {
+    xml_limits::check(text).map_err(|why| {
+        bad(format!("{origin} is no file of hwloc: {why}; write one with `lstopo machine.xml`"))
+    })?;
     let options = ParsingOptions { allow_dtd: true, nodes_limit: NODES_LIMIT };
     let document = Document::parse_with_options(text, options).map_err(|e| {
         bad(format!("{origin} is no XML file: {e}; write one with `lstopo machine.xml`"))
@@ -67,16 +76,19 @@ struct Reader<'a> {
     /// Interfaces, each with the processors next to it.
     nics: Vec<(String, CpuSet)>,
     warnings: Vec<String>,
+    /// The processors that caches, nodes and interfaces list together.
+    members: usize,
 }
 
-/// The objects around an object.
+/// The objects around an object. The sets are shared by all objects that are inside.
 #[derive(Clone, Debug, Default)]
 struct Around {
     package: u32,
     core_id: Option<u32>,
-    /// The processors of the core, and of the nearest object with processors.
-    core: Option<CpuSet>,
-    cpus: CpuSet,
+    /// The lowest processor of the core.
+    core: Option<u32>,
+    /// The processors of the nearest object with processors.
+    cpus: Rc<CpuSet>,
 }
 
 impl Reader<'_> {
@@ -94,7 +106,7 @@ impl Reader<'_> {
 
     /// Reads an object, and returns what is around its children.
     fn object(&mut self, object: XmlElement<'_>, mut around: Around) -> Result<Around> {
-        let own = self.set(object, "cpuset")?;
+        let own = self.set(object, "cpuset")?.map(Rc::new);
         let cpus = own.clone().unwrap_or_else(|| around.cpus.clone());
         match object.attribute("type").unwrap_or_default() {
             "Machine" | "System" => {
@@ -109,15 +121,16 @@ impl Reader<'_> {
             "Package" | "Socket" => around.package = self.index(object)?.unwrap_or(0),
             "Core" => {
                 around.core_id = self.index(object)?;
-                around.core = own;
+                around.core = own.and_then(|cpus| cpus.first());
             }
             "PU" => self.processor(object, &around)?,
-            "NUMANode" => self.node(object, &around.cpus, own)?,
+            "NUMANode" => self.node(object, own.as_ref().unwrap_or(&around.cpus))?,
             "OSDev" if self.is_network(object) => {
                 let name = object.attribute("name").unwrap_or("unnamed").to_owned();
-                self.nics.push((name, around.cpus.clone()));
+                let around = self.counted(&around.cpus)?;
+                self.nics.push((name, around));
             }
-            kind => self.cache(object, kind, &cpus),
+            kind => self.cache(object, kind, &cpus)?,
         }
         around.cpus = cpus;
         Ok(around)
@@ -146,15 +159,18 @@ impl Reader<'_> {
             is_isolated: false,
         });
         // The numbers of the core are known when the offline ones have been taken out.
-        if let (Some(cpu), Some(core)) = (self.cpus.last_mut(), &around.core) {
-            cpu.core = core.first().unwrap_or(number);
+        if let (Some(cpu), Some(core)) = (self.cpus.last_mut(), around.core) {
+            cpu.core = core;
         }
         Ok(())
     }
 
-    fn node(&mut self, object: XmlElement<'_>, around: &CpuSet, own: Option<CpuSet>) -> Result<()> {
+    fn node(&mut self, object: XmlElement<'_>, cpus: &CpuSet) -> Result<()> {
         let number = self.index(object)?;
         let number = number.ok_or_else(|| unusable(self.origin, "a NUMANode has no os_index"))?;
+        if self.nodes.len() >= NODES_MAX as usize {
+            return Err(unusable(self.origin, &format!("it has more than {NODES_MAX} nodes")));
+        }
         let node = NumaNode {
             number,
             cpus: CpuSet::new(),
@@ -162,12 +178,23 @@ impl Reader<'_> {
             is_allowed: true,
             distances: Vec::new(),
         };
-        self.nodes.push((node, own.unwrap_or_else(|| around.clone())));
+        let cpus = self.counted(cpus)?;
+        self.nodes.push((node, cpus));
         Ok(())
     }
 
+    /// A copy of a set that is kept.
+    fn counted(&mut self, cpus: &CpuSet) -> Result<CpuSet> {
+        self.members += cpus.len();
+        if self.members > MEMBERS_MAX {
+            let what = format!("its objects list more than {MEMBERS_MAX} processors");
+            return Err(unusable(self.origin, &what));
+        }
+        Ok(cpus.clone())
+    }
+
     /// `L2Cache` of version 2; `Cache` with a depth of version 1.
-    fn cache(&mut self, object: XmlElement<'_>, kind: &str, cpus: &CpuSet) {
+    fn cache(&mut self, object: XmlElement<'_>, kind: &str, cpus: &CpuSet) -> Result<()> {
         let digits = kind
             .strip_prefix('L')
             .and_then(|rest| rest.strip_suffix("iCache").or_else(|| rest.strip_suffix("Cache")));
@@ -175,7 +202,7 @@ impl Reader<'_> {
             "Cache" => object.attribute("depth"),
             _ => digits,
         };
-        let Some(level) = level.and_then(|digits| digits.parse().ok()) else { return };
+        let Some(level) = level.and_then(|digits| digits.parse().ok()) else { return Ok(()) };
         let kind = match object.attribute("cache_type") {
             _ if kind.ends_with("iCache") => CacheKind::Instruction,
             Some("1") => CacheKind::Data,
@@ -184,7 +211,9 @@ impl Reader<'_> {
         };
         let size = object.attribute("cache_size").and_then(|text| text.parse().ok());
         let bytes = size.filter(|bytes| *bytes > 0);
-        self.caches.push(Cache { level, kind, cpus: cpus.clone(), bytes });
+        let cpus = self.counted(cpus)?;
+        self.caches.push(Cache { level, kind, cpus, bytes });
+        Ok(())
     }
 
     fn set(&self, object: XmlElement<'_>, name: &str) -> Result<Option<CpuSet>> {
@@ -224,7 +253,9 @@ impl Reader<'_> {
             let what = format!("{} distances between {} nodes", values.len(), indexes.len());
             return Err(unusable(self.origin, &what));
         }
-        let order = |number: u32| indexes.iter().position(|index| *index == u64::from(number));
+        let places: BTreeMap<u64, usize> =
+            indexes.iter().enumerate().rev().map(|(at, index)| (*index, at)).collect();
+        let order = |number: u32| places.get(&u64::from(number)).copied();
         let mut known: Vec<u32> = self.nodes.iter().map(|(node, _)| node.number).collect();
         known.sort_unstable();
         for (node, _) in &mut self.nodes {
@@ -266,12 +297,17 @@ impl Reader<'_> {
     fn finish(self) -> TopologyParts {
         let Self { mut cpus, mut warnings, .. } = self;
         let online: CpuSet = cpus.iter().map(|cpu| cpu.number).collect();
-        let local = |cpu: u32| {
-            let around = self.nodes.iter().filter(|(_, cpus)| cpus.contains(cpu));
-            // Memory of a larger part of the machine is farther away. Of two nodes at the same
-            // processors, the first one has the usual memory.
-            around.min_by_key(|(node, cpus)| (cpus.len(), node.number)).map(|(node, _)| node.number)
-        };
+        // Memory of a larger part of the machine is farther away. Of two nodes at the same
+        // processors, the first one has the usual memory.
+        let mut nearest: BTreeMap<u32, (usize, u32)> = BTreeMap::new();
+        for (node, cpus) in &self.nodes {
+            for cpu in cpus.iter() {
+                let found = (cpus.len(), node.number);
+                let known = nearest.entry(cpu).or_insert(found);
+                *known = found.min(*known);
+            }
+        }
+        let local = |cpu: u32| nearest.get(&cpu).map(|(_, node)| *node);
         let nics = self.nics.iter().map(|(name, around)| {
             let is_local = !online.is_subset(around) || self.nodes.len() == 1;
             let node = around.first().filter(|_| is_local).and_then(local);

@@ -21,6 +21,7 @@ mod discover;
 mod sysfs;
 mod cgroup;
 mod hwloc_xml;
+mod xml_limits;
 mod activity;
 mod topology;
 mod text_file;

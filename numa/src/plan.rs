@@ -2,6 +2,7 @@
 //! machines.
 
 mod baseline;
+mod kubernetes;
 mod pack;
 mod replan;
 mod place;
@@ -9,7 +10,8 @@ mod candidate;
 mod machine;
 mod request;
 
-pub use baseline::{Baseline, KubernetesPolicy, baseline};
+pub use baseline::{Baseline, baseline};
+pub use kubernetes::KubernetesPolicy;
 pub use pack::plan;
 pub use request::{
     PlanOptions, Scheme, SliceLoad, SlicePin, SliceRequest, Thresholds, TrafficLevel,

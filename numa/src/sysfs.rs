@@ -4,7 +4,7 @@
 //! processors, numbers may have gaps, and a machine without NUMA has no nodes at all.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,9 @@ use nearstate_model::{Error, Result};
 use crate::cgroup::{self, Limits};
 use crate::cpu_set::{CPUS_MAX, CpuSet};
 use crate::text_file;
-use crate::topology::{Cache, CacheKind, Cpu, NODES_MAX, Nic, NumaNode, TopologyParts, unusable};
+use crate::topology::{
+    Cache, CacheKind, Cpu, MEMBERS_MAX, NODES_MAX, Nic, NumaNode, TopologyParts, unusable,
+};
 
 /// More than any of the files has. A mask of 65,536 processors has 18 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -31,9 +33,20 @@ pub(crate) struct SysTree {
     root: Option<PathBuf>,
     sys: PathBuf,
     origin: String,
+    /// The kernel's own files, no copy.
+    is_live: bool,
 }
 
 impl SysTree {
+    /// The tree of this machine.
+    ///
+    /// # Errors
+    /// `BadArgument` if `/sys` is not mounted.
+    pub(crate) fn live() -> Result<Self> {
+        let tree = Self::open(Path::new("/"), "this machine".to_owned())?;
+        Ok(Self { is_live: true, ..tree })
+    }
+
     /// The tree at a folder: a root folder, or a copy of `/sys`.
     ///
     /// # Errors
@@ -41,10 +54,10 @@ impl SysTree {
     pub(crate) fn open(folder: &Path, origin: String) -> Result<Self> {
         let sys = folder.join("sys");
         if sys.join("devices/system/cpu").is_dir() {
-            return Ok(Self { root: Some(folder.to_owned()), sys, origin });
+            return Ok(Self { root: Some(folder.to_owned()), sys, origin, is_live: false });
         }
         if folder.join("devices/system/cpu").is_dir() {
-            return Ok(Self { root: None, sys: folder.to_owned(), origin });
+            return Ok(Self { root: None, sys: folder.to_owned(), origin, is_live: false });
         }
         Err(Error::BadArgument {
             detail: format!(
@@ -97,12 +110,14 @@ impl SysTree {
         let first_node = nodes.first().map_or(0, |(node, _)| node.number);
         let isolated = self.list("devices/system/cpu/isolated")?.unwrap_or_default();
         let known = Cell::new(0);
+        let mut packages = Packages::default();
         let mut cpus: BTreeMap<u32, Cpu> = BTreeMap::new();
         for number in online.iter() {
             if cpus.contains_key(&number) {
                 continue;
             }
-            let (first, siblings) = self.core(number, online, &known)?;
+            let (mut first, siblings) = self.core(number, online, &known)?;
+            first.package = self.package(number, &mut packages)?;
             for sibling in siblings.iter() {
                 cpus.entry(sibling).or_insert_with(|| Cpu {
                     number: sibling,
@@ -122,7 +137,12 @@ impl SysTree {
     }
 
     fn text(&self, path: &str) -> Result<Option<String>> {
-        text_file::read(&self.sys.join(path), FILE_BYTES_MAX)
+        let path = self.sys.join(path);
+        if self.is_live {
+            text_file::read_attribute(&path, FILE_BYTES_MAX)
+        } else {
+            text_file::read(&path, FILE_BYTES_MAX)
+        }
     }
 
     /// A list of numbers, or `None` if the file does not exist.
@@ -188,16 +208,11 @@ impl SysTree {
             .map(|set| set.intersection(online))
             .filter(|set| set.contains(number))
             .unwrap_or_else(|| std::iter::once(number).collect());
-        let id = |name: &str| -> Result<Option<u32>> {
-            let id = self.number(&format!("{folder}/{name}"))?;
-            // Some machines report -1.
-            Ok(id.and_then(|id| u32::try_from(id).ok()))
-        };
         let cpu = Cpu {
             number,
             core: siblings.first().unwrap_or(number),
-            core_id: id("core_id")?.unwrap_or(number),
-            package: id("physical_package_id")?.unwrap_or(0),
+            core_id: self.id(&format!("{folder}/core_id"))?.unwrap_or(number),
+            package: 0,
             node: 0,
             l2: number,
             l3: number,
@@ -205,6 +220,33 @@ impl SysTree {
             is_isolated: false,
         };
         Ok((cpu, siblings))
+    }
+
+    /// A number, or `None` if the file does not exist or has -1, as that of some machines.
+    fn id(&self, path: &str) -> Result<Option<u32>> {
+        Ok(self.number(path)?.and_then(|id| u32::try_from(id).ok()))
+    }
+
+    /// The socket of a processor. The file of one names the processors of its socket, whose files
+    /// are not read.
+    fn package(&self, number: u32, packages: &mut Packages) -> Result<u32> {
+        const NAMES: [&str; 4] =
+            ["package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings"];
+        if let Some(package) = packages.of.get(&number) {
+            return Ok(*package);
+        }
+        let folder = format!("devices/system/cpu/cpu{number}/topology");
+        let package = self.id(&format!("{folder}/physical_package_id"))?.unwrap_or(0);
+        packages.of.insert(number, package);
+        if packages.is_unlisted {
+            return Ok(package);
+        }
+        let others = self.set_of(&folder, &NAMES, &packages.known)?;
+        packages.is_unlisted = others.is_none();
+        if let Some(others) = others.filter(|others| others.contains(number)) {
+            packages.of.extend(others.iter().map(|other| (other, package)));
+        }
+        Ok(package)
     }
 
     /// The first of these files that exists, lists (`..list`) before masks. The others are not
@@ -233,56 +275,77 @@ impl SysTree {
         Ok(set.unwrap_or_default())
     }
 
-    /// Each cache once. A processor that a cache of the same index contains is not read again, and
-    /// a core not after its last index: the kernel numbers them without gaps. A copy may lack the
-    /// first ones.
+    /// Each cache once. A processor that a cache of the same index contains is not read again. A
+    /// core is not read after its last index, which is that of the cores with caches of the same
+    /// sizes: the kernel numbers them without gaps. A copy may lack the first ones.
     fn caches(&self, cpus: &[Cpu], warnings: &mut Vec<String>) -> Result<Vec<Cache>> {
         let mut caches: Vec<Cache> = Vec::new();
-        let known = Cell::new(0);
-        let (mut cores_with, mut cores_without) = (CpuSet::new(), CpuSet::new());
+        let mut read = CachesRead::default();
+        let mut members = 0;
         for index in 0..CACHES_MAX {
             let mut seen = CpuSet::new();
             for cpu in cpus {
                 let number = cpu.number;
-                if seen.contains(number) || cores_without.contains(cpu.core) {
+                if seen.contains(number) || read.is_complete(cpu.core, index) {
                     continue;
                 }
                 let folder = format!("devices/system/cpu/cpu{number}/cache/index{index}");
-                let Some(cache) = self.cache(&folder, &known)? else {
-                    if index >= CACHES_USUAL || cores_with.contains(cpu.core) {
-                        cores_without.insert(cpu.core);
-                    }
+                let Some(cache) = self.cache(&folder, index, &mut read)? else {
+                    read.ends(cpu.core, index);
                     continue;
                 };
-                cores_with.insert(cpu.core);
                 if !cache.cpus.contains(number) {
                     warnings.push(format!("{folder} does not list its own processor; ignored"));
                     continue;
                 }
+                for sharing in cache.cpus.iter() {
+                    read.sizes.entry(sharing).or_default().push(cache.bytes);
+                }
                 seen.extend(cache.cpus.iter());
+                members += cache.cpus.len();
+                self.check_members("caches", members)?;
                 caches.push(cache);
             }
         }
         Ok(caches)
     }
 
-    fn cache(&self, folder: &str, known: &Cell<usize>) -> Result<Option<Cache>> {
-        let Some(level) = self.number(&format!("{folder}/level"))? else { return Ok(None) };
-        let cpus = self.set_of(folder, &["shared_cpu_list", "shared_cpu_map"], known)?;
-        let kind = match self.text(&format!("{folder}/type"))?.as_deref().map(str::trim) {
-            Some("Instruction") => CacheKind::Instruction,
-            Some("Data") => CacheKind::Data,
-            _ => CacheKind::Unified,
-        };
+    fn check_members(&self, of: &str, members: usize) -> Result<()> {
+        if members <= MEMBERS_MAX {
+            return Ok(());
+        }
+        let what = format!("its {of} list more than {MEMBERS_MAX} processors");
+        Err(unusable(&self.origin, &what))
+    }
+
+    /// A cache of this index. Caches of one index and size are of one level and kind, which are
+    /// read once.
+    fn cache(&self, folder: &str, index: u32, read: &mut CachesRead) -> Result<Option<Cache>> {
+        let cpus = self.set_of(folder, &["shared_cpu_list", "shared_cpu_map"], &read.known)?;
+        let Some(cpus) = cpus else { return Ok(None) };
         let bytes = self.text(&format!("{folder}/size"))?.and_then(|text| cache_bytes(&text));
-        let level = u32::try_from(level).ok();
-        Ok(level.zip(cpus).map(|(level, cpus)| Cache { level, kind, cpus, bytes }))
+        let alike = bytes.and_then(|bytes| read.kinds.get(&(index, bytes)).copied());
+        let (level, kind) = if let Some(alike) = alike {
+            alike
+        } else {
+            let Some(level) = self.id(&format!("{folder}/level"))? else { return Ok(None) };
+            let kind = match self.text(&format!("{folder}/type"))?.as_deref().map(str::trim) {
+                Some("Instruction") => CacheKind::Instruction,
+                Some("Data") => CacheKind::Data,
+                _ => CacheKind::Unified,
+            };
+            if let Some(bytes) = bytes {
+                read.kinds.insert((index, bytes), (level, kind));
+            }
+            (level, kind)
+        };
+        Ok(Some(Cache { level, kind, cpus, bytes }))
     }
 
     /// The nodes, each with the processors that it lists.
     fn nodes(&self) -> Result<Vec<(NumaNode, CpuSet)>> {
         let mut nodes = Vec::new();
-        let known = Cell::new(0);
+        let (known, mut members) = (Cell::new(0), 0);
         for number in self.numbered("devices/system/node", "node") {
             let folder = format!("devices/system/node/node{number}");
             if number >= NODES_MAX {
@@ -290,6 +353,8 @@ impl SysTree {
                 return Err(unusable(&self.origin, &what));
             }
             let cpus = self.set_of(&folder, &["cpulist", "cpumap"], &known)?;
+            members += cpus.as_ref().map_or(0, CpuSet::len);
+            self.check_members("nodes", members)?;
             let distances = self.text(&format!("{folder}/distance"))?.unwrap_or_default();
             let distances = distances.split_whitespace().map(|word| word.parse().unwrap_or(0));
             let memory = self.text(&format!("{folder}/meminfo"))?;
@@ -316,6 +381,53 @@ impl SysTree {
             Some(Nic { name, node: node.and_then(|node| u32::try_from(node).ok()) })
         };
         entries.filter_map(nic).collect()
+    }
+}
+
+/// The sockets that have been read.
+#[derive(Debug, Default)]
+struct Packages {
+    /// By processor.
+    of: BTreeMap<u32, u32>,
+    /// The name of the file with the processors of a socket.
+    known: Cell<usize>,
+    /// A processor lacked such a file: the others are not asked.
+    is_unlisted: bool,
+}
+
+/// What has been read of caches.
+#[derive(Debug, Default)]
+struct CachesRead {
+    /// The name of the file with the processors of a cache.
+    known: Cell<usize>,
+    /// Level and kind by index and size.
+    kinds: BTreeMap<(u32, u64), (u32, CacheKind)>,
+    /// The sizes of a processor's caches, in the order of their indexes.
+    sizes: BTreeMap<u32, Vec<Option<u64>>>,
+    /// Cores without a further cache.
+    complete: CpuSet,
+    /// The sizes of these cores, with the index that they lack.
+    ended: BTreeSet<(u32, Vec<Option<u64>>)>,
+}
+
+impl CachesRead {
+    /// Whether a core has no cache of this index: it lacked a lower one, or a core with caches of
+    /// the same sizes lacks this one.
+    fn is_complete(&self, core: u32, index: u32) -> bool {
+        let sizes = self.sizes.get(&core);
+        let is_alike = || sizes.is_some_and(|own| self.ended.contains(&(index, own.clone())));
+        self.complete.contains(core) || is_alike()
+    }
+
+    /// A core lacks the cache of this index.
+    fn ends(&mut self, core: u32, index: u32) {
+        let sizes = self.sizes.get(&core);
+        if index >= CACHES_USUAL || sizes.is_some() {
+            self.complete.insert(core);
+        }
+        if let Some(sizes) = sizes.filter(|sizes| !sizes.contains(&None)) {
+            self.ended.insert((index, sizes.clone()));
+        }
     }
 }
 

@@ -12,6 +12,10 @@ use crate::cpu_set::{CPUS_MAX, CpuSet};
 /// NUMA nodes are numbered below this: the limit of Linux.
 pub(crate) const NODES_MAX: u32 = 1024;
 
+/// The processors that all caches, or all nodes, list together: a processor is in a few caches and
+/// on one node. It bounds the memory that a hostile file can request.
+pub(crate) const MEMBERS_MAX: usize = 32 * CPUS_MAX as usize;
+
 /// The distance of a node to itself, by definition of the ACPI table.
 const DISTANCE_LOCAL: u32 = 10;
 

@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use nearstate_numa::discover;
+use nearstate_numa::{PlanOptions, discover, plan};
 use proptest::prelude::*;
 
 use crate::machines::{gold_5118, guest, put};
+use crate::plans::slices;
 
 fn refused(path: &Path, reasons: &[&str]) {
     let error = discover(Some(path)).unwrap_err().to_string();
@@ -85,7 +86,110 @@ fn entities_do_not_multiply() {
         }
     }
     fs::write(&path, text + "]><topology>&a19;</topology>").unwrap();
-    refused(&path, &["is no XML file"]);
+    refused(&path, &["is no file of hwloc", "declares entities", "line 1"]);
+}
+
+/// A file of this name in a folder that is removed with it.
+fn file(name: &str, contents: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, contents).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn a_file_of_a_gigabyte_is_refused_by_its_size() {
+    let (_folder, path) = file("large.xml", b"");
+    fs::File::options().write(true).open(&path).unwrap().set_len(1 << 30).unwrap();
+    refused(&path, &["is larger than 67108864 bytes"]);
+    let tree = guest().write();
+    for name in ["online", "cpu0/topology/core_id", "cpu0/cache/index2/shared_cpu_list"] {
+        let path = tree.cpu().join(name);
+        let before = fs::read(&path).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 30).unwrap();
+        refused(tree.path(), &[name, "is larger than 1048576 bytes"]);
+        fs::write(&path, before).unwrap();
+    }
+    assert!(tree.read().is_ok());
+}
+
+#[test]
+fn objects_that_are_nested_deeply_do_not_exhaust_the_stack() {
+    let deep = "<object type=\"Group\">".repeat(1_000_000);
+    let (_folder, path) = file("deep.xml", format!("<topology>{deep}").as_bytes());
+    refused(&path, &["nested more than 128 deep"]);
+}
+
+#[test]
+fn a_small_file_does_not_request_much_memory() {
+    // Each object shares the set of all processors of the object around it.
+    let all = vec!["0xffffffff"; 2048].join(",");
+    for (object, reason) in [
+        ("<object type=\"L2Cache\"/>", "list more than 2097152 processors"),
+        ("<object type=\"OSDev\" osdev_type=\"2\"/>", "list more than 2097152 processors"),
+        ("<object type=\"NUMANode\" os_index=\"0\"/>", "list more than 2097152 processors"),
+        ("<object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\"/>", "more than 1024 nodes"),
+    ] {
+        let text = format!(
+            "<topology version=\"2.0\"><object type=\"Machine\" cpuset=\"{all}\">{}</object>\
+             </topology>",
+            object.repeat(2000)
+        );
+        let (_folder, path) = file("wide.xml", text.as_bytes());
+        refused(&path, &[reason]);
+    }
+    let plain = "<object/>".repeat(300_000);
+    let text =
+        format!("<topology><object type=\"Machine\" cpuset=\"{all}\">{plain}</object></topology>");
+    let (_folder, path) = file("plain.xml", text.as_bytes());
+    refused(&path, &["no online processor"]);
+    let tree = guest().write();
+    for node in 0..40 {
+        put(&tree.node().join(format!("node{node}/cpulist")), "0-65535\n");
+    }
+    refused(tree.path(), &["its nodes list more than 2097152 processors"]);
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_gives_a_machine_or_an_error() {
+    let text = xml(TWO_CORES);
+    for length in 0..text.len() - 1 {
+        let (_folder, path) = file("cut.xml", &text.as_bytes()[..length]);
+        refused(&path, &[if length == 0 { "is no XML file" } else { "lstopo" }]);
+    }
+    let tree = guest().write();
+    for name in ["online", "cpu0/topology/core_id", "cpu0/cache/index2/level"] {
+        let before = fs::read(tree.cpu().join(name)).unwrap();
+        for length in 0..before.len() {
+            put(&tree.cpu().join(name), std::str::from_utf8(&before[..length]).unwrap());
+            if let Err(error) = tree.read() {
+                assert!(error.to_string().contains(&tree.path().display().to_string()), "{error}");
+            }
+        }
+        fs::write(tree.cpu().join(name), before).unwrap();
+    }
+}
+
+#[test]
+fn a_machine_on_which_no_processor_is_allowed_gets_no_slice() {
+    let limited =
+        xml(TWO_CORES).replace("type=\"Machine\"", "type=\"Machine\" allowed_cpuset=\"0x0\"");
+    let (_folder, path) = file("limited.xml", limited.as_bytes());
+    let from_file = discover(Some(&path)).unwrap();
+    // An empty `cpuset.cpus` means that of the group above; an affinity is never empty.
+    let tree = guest().write();
+    put(&tree.path().join("proc/self/cgroup"), "2:cpuset:/amf\n");
+    put(&tree.path().join("sys/fs/cgroup/cpuset/amf/cpuset.cpus"), "\n");
+    assert_eq!(tree.read().unwrap().allowed().to_string(), "0-1");
+    put(&tree.path().join("sys/fs/cgroup/cpuset/amf/cpuset.cpus"), "7\n");
+    let by_group = tree.read().unwrap();
+    for machine in [from_file, by_group] {
+        assert!(machine.allowed().is_empty() && machine.limited_by().is_some());
+        let made =
+            plan(&[machine], &slices(&["a:1:low"]), &[], &[], &PlanOptions::default()).unwrap();
+        let reason = &made.refused[0].reason;
+        assert!(reason.contains("has the most free ones, 0"), "{reason}");
+    }
 }
 
 #[test]

@@ -4,7 +4,42 @@ use std::collections::BTreeMap;
 
 use nearstate_numa::{CpuMarks, svg_marked, text};
 
-use crate::machines::{odd, put};
+use crate::machines::{gold_5118, odd, put};
+
+#[test]
+fn the_paper_s_server_is_drawn_as_in_figure_9() {
+    let drawn = text(&gold_5118().write().read().unwrap(), &CpuMarks::default());
+    let nodes: Vec<&str> = drawn.split("NUMA node P#").skip(1).collect();
+    assert_eq!(nodes.len(), 2, "{drawn}");
+    for (number, node) in nodes.into_iter().enumerate() {
+        let lines: Vec<&str> = node.lines().map(str::trim).collect();
+        // From the outer cache to the processors. The processor of node 1 is one higher each.
+        let numbers = |from: usize| {
+            (0..12).map(|at| (from + number + 2 * at).to_string()).collect::<Vec<_>>().join(" ")
+        };
+        let rows = [
+            ("L3 (16.5 MiB)", String::new()),
+            ("L2 (1 MiB)", String::new()),
+            ("L1i (32 KiB)", String::new()),
+            ("L1d (32 KiB)", String::new()),
+            ("Core P#", "0 5 1 4 2 3 8 13 9 12 10 11".to_owned()),
+            ("HT P#", numbers(0)),
+            ("HT P#", numbers(24)),
+        ];
+        assert!(lines[0].starts_with(&number.to_string()), "{node}");
+        for ((label, cells), line) in rows.into_iter().zip(&lines[1..]) {
+            let rest = line.strip_prefix(label).unwrap_or_else(|| panic!("{line:?}, not {label}"));
+            if cells.is_empty() {
+                // One cache of the node, or one of each core.
+                let caches = rest.matches('[').count();
+                assert_eq!(caches, if label.starts_with("L3") { 1 } else { 12 }, "{line}");
+            } else {
+                let found: Vec<&str> = rest.split_whitespace().collect();
+                assert_eq!(found.join(" "), cells);
+            }
+        }
+    }
+}
 
 #[test]
 fn both_drawings_mark_busy_isolated_reserved_and_offline_processors() {

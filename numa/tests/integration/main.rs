@@ -12,6 +12,7 @@ mod bad_input;
 mod oracle;
 mod plans;
 mod baselines;
+mod kubernetes;
 mod drawing;
 mod tools;
 mod packing;

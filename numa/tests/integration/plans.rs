@@ -41,6 +41,57 @@ fn a_pair_of_each_kind_of_figure_10() {
 }
 
 #[test]
+fn table_1_holds_on_every_machine() {
+    for (name, model) in all() {
+        let machine = topology(&model);
+        for (scheme, is_same_core, is_same_node) in [
+            (Scheme::HyperThread, true, true),
+            (Scheme::Collocated, false, true),
+            (Scheme::NonCollocated, false, false),
+        ] {
+            let options = PlanOptions { scheme, ..PlanOptions::default() };
+            let plan = planned(&machine, &["a:2:low"], &options);
+            let Some(one) = plan.assignments.first() else {
+                // A machine without such a pair.
+                assert!(plan.refused[0].reason.contains("choose another scheme"), "{name}");
+                continue;
+            };
+            let cpus: Vec<_> =
+                one.cpus_in_order().iter().map(|n| machine.cpu(*n).unwrap()).collect();
+            assert_eq!(cpus[0].core == cpus[1].core, is_same_core, "{name}, {scheme:?}");
+            assert_eq!(cpus[0].node == cpus[1].node, is_same_node, "{name}, {scheme:?}");
+        }
+    }
+    // The distances short, medium and long of the table are an order.
+    let near = [Proximity::Core, Proximity::L2, Proximity::L3, Proximity::Node];
+    assert!(near.windows(2).all(|two| two[0] < two[1]) && near[3] < Proximity::Remote(10));
+}
+
+#[test]
+fn figure_11_s_levels_of_traffic() {
+    let machine = topology(&gold_5118());
+    // Hyper-threads lead at 100 and are within 0.2 ms at 200; they fall behind at 400.
+    for (rate, level, pair) in [
+        (0, "low", "0,24"),
+        (100, "low", "0,24"),
+        (200, "low", "0,24"),
+        (201, "medium", "0,2"),
+        (300, "medium", "0,2"),
+        (399, "medium", "0,2"),
+        (400, "high", "0,2"),
+        (500, "high", "0,2"),
+    ] {
+        let plan = planned(&machine, &[&format!("a:2:{rate}")], &PlanOptions::default());
+        let one = &plan.assignments[0];
+        assert_eq!(
+            (one.traffic.to_string().as_str(), units(one).as_str()),
+            (level, pair),
+            "{rate}"
+        );
+    }
+}
+
+#[test]
 fn figure_6_in_words() {
     let machine = topology(&gold_5118());
     let options = PlanOptions::default();

@@ -46,6 +46,36 @@ fn the_paper_s_server_is_read_with_its_numbers() {
     assert!(read.warnings().is_empty(), "{:?}", read.warnings());
 }
 
+/// The files of a large machine are thousands: a fact that others imply is read once.
+#[test]
+fn facts_that_others_imply_are_not_read() {
+    let tree = gold_5118().write();
+    let whole = tree.read().unwrap();
+    for cpu in 2..48 {
+        fs::remove_file(tree.cpu().join(format!("cpu{cpu}/topology/physical_package_id"))).unwrap();
+        for cache in ["index0", "index1", "index2", "index3"] {
+            for name in ["level", "type"] {
+                let path = tree.cpu().join(format!("cpu{cpu}/cache/{cache}/{name}"));
+                fs::remove_file(path).unwrap();
+            }
+        }
+    }
+    // The first core says that there is no fifth cache.
+    let none = tree.cpu().join("cpu2/cache/index4");
+    put(&none.join("shared_cpu_list"), "no list\n");
+    assert_eq!(tree.read().unwrap(), whole);
+    // A cache of another size is another one.
+    put(&tree.cpu().join("cpu2/cache/index2/size"), "2048K\n");
+    put(&tree.cpu().join("cpu2/cache/index2/level"), "2\n");
+    put(&tree.cpu().join("cpu26/cache/index2/size"), "2048K\n");
+    assert!(tree.read().unwrap_err().to_string().contains("index4/shared_cpu_list"));
+    fs::remove_dir_all(none).unwrap();
+    let larger = tree.read().unwrap();
+    assert_eq!(larger.proximity(2, 26), Some(Proximity::Core));
+    let sizes = |cpu| larger.caches().iter().find(|c| c.level == 2 && c.cpus.contains(cpu));
+    assert_eq!((sizes(2).unwrap().bytes, sizes(4).unwrap().bytes), (Some(2 << 20), Some(1 << 20)));
+}
+
 #[test]
 fn the_numbers_of_pairs_are_those_of_the_machines() {
     // Hyper-thread pairs, pairs of two cores of a node, pairs of two nodes.

@@ -124,6 +124,14 @@ enum BaselineArg {
     KubernetesFullCores,
     /// The same with distribute-cpus-across-cores
     KubernetesAcrossCores,
+    /// The same with distribute-cpus-across-numa
+    KubernetesAcrossNodes,
+    /// The same with distribute-cpus-across-numa and full-pcpus-only
+    KubernetesAcrossNodesFullCores,
+    /// The same with prefer-align-cpus-by-uncorecache
+    KubernetesAlignedCaches,
+    /// The same with prefer-align-cpus-by-uncorecache and full-pcpus-only
+    KubernetesAlignedCachesFullCores,
     /// Random processors
     Random,
 }
@@ -279,13 +287,19 @@ fn current(args: &PlanArgs, machines: &[Topology]) -> Result<Vec<Assignment>> {
 }
 
 const fn method_of(method: BaselineArg, seed: u64) -> Baseline {
-    match method {
-        BaselineArg::None => Baseline::NoPinning,
-        BaselineArg::Kubernetes => Baseline::Kubernetes(KubernetesPolicy::Packed),
-        BaselineArg::KubernetesFullCores => Baseline::Kubernetes(KubernetesPolicy::FullCores),
-        BaselineArg::KubernetesAcrossCores => Baseline::Kubernetes(KubernetesPolicy::AcrossCores),
-        BaselineArg::Random => Baseline::Random(seed),
-    }
+    use KubernetesPolicy as Policy;
+    let policy = match method {
+        BaselineArg::None => return Baseline::NoPinning,
+        BaselineArg::Random => return Baseline::Random(seed),
+        BaselineArg::Kubernetes => Policy::Packed,
+        BaselineArg::KubernetesFullCores => Policy::FullCores,
+        BaselineArg::KubernetesAcrossCores => Policy::AcrossCores,
+        BaselineArg::KubernetesAcrossNodes => Policy::AcrossNodes,
+        BaselineArg::KubernetesAcrossNodesFullCores => Policy::AcrossNodesFullCores,
+        BaselineArg::KubernetesAlignedCaches => Policy::AlignedCaches,
+        BaselineArg::KubernetesAlignedCachesFullCores => Policy::AlignedCachesFullCores,
+    };
+    Baseline::Kubernetes(policy)
 }
 
 /// The slices of the first machine by processor.

@@ -1,18 +1,22 @@
 //! A plan as JSON, and back. A file may be from anywhere: everything in it is checked.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use nearstate_model::{Error, Result};
 use nearstate_numa::{
     Assignment, CpuSet, NumaNode, SlicePlan, SliceUnit, Topology, architecture_name,
 };
+use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
 /// The version of the file's format.
 const FORMAT: u64 = 1;
 
-/// The largest file: 100,000 slices with explanations have 60 MB.
-const FILE_BYTES_MAX: u64 = 256 << 20;
+/// The largest file: 100,000 slices with explanations have 60 MB. A value of JSON takes up to
+/// 16 times the memory of its text.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Processors by node, which a machine must have so that a plan for it can be applied.
 pub(super) fn nodes_of(topology: &Topology) -> Value {
@@ -96,11 +100,19 @@ pub(super) fn regular_text(
         detail: format!("cannot read {}", path.display()),
         errno: e.raw_os_error().unwrap_or(0),
     };
-    let found = std::fs::metadata(path).map_err(failed)?;
-    if !found.is_file() || found.len() > bytes_max {
-        return Ok(Err("it is not a regular file, or too large"));
+    // A pipe without a writer does not wait. A file of the kernel has no length, but contents.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+    let file = File::from(file);
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Ok(Err("it is not a regular file"));
     }
-    Ok(Ok(std::fs::read_to_string(path).map_err(failed)?))
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > bytes_max {
+        return Ok(Err("it is too large"));
+    }
+    Ok(String::from_utf8(bytes).map_err(|_| "it is not a text"))
 }
 
 /// Reads a plan.
@@ -152,12 +164,19 @@ fn assignment(one: &Value) -> Option<Assignment> {
     let number = one.get("memory_node")?;
     let memory_node =
         if number.is_null() { None } else { Some(u32::try_from(number.as_u64()?).ok()?) };
+    let units: Vec<SliceUnit> =
+        one.get("units")?.as_array()?.iter().map(unit).collect::<Option<_>>()?;
+    let nodes: CpuSet = text("nodes")?.parse().ok()?;
+    // Each node has a processor of the slice. A short text cannot claim many nodes.
+    if nodes.len() > units.iter().map(|unit| unit.cpus.len()).sum() {
+        return None;
+    }
     Some(Assignment {
         slice: text("slice")?.to_owned(),
         machine: usize::try_from(one.get("machine")?.as_u64()?).ok()?,
         traffic: text("traffic")?.parse().ok()?,
-        units: one.get("units")?.as_array()?.iter().map(unit).collect::<Option<_>>()?,
-        nodes: text("nodes")?.parse().ok()?,
+        units,
+        nodes,
         memory_node,
         reason: String::new(),
     })

@@ -317,6 +317,14 @@ fn files_that_are_no_plans_are_refused() {
             "{\"format\": 1, \"machines\": [], \"slices\": [{\"slice\": 1}]}",
             "slice 0 is incomplete",
         ),
+        (
+            "{\"format\": 1, \"machines\": [], \"slices\": [{\"slice\": \"a\", \"machine\": 0, \
+             \"traffic\": \"low\", \"units\": [{\"cpus\": [1]}], \"nodes\": \"0-1023\", \
+             \"memory_node\": 0}]}",
+            "slice 0 is incomplete",
+        ),
+        ("{\"format\": 1, \"machines\": [{\"origin\": \"x\"", "EOF while parsing"),
+        (&"[".repeat(1_000_000), "recursion limit"),
     ] {
         fs::write(&path, text).unwrap();
         refused(&["apply", path.to_str().unwrap(), "--print", "taskset"], reason);
@@ -327,8 +335,12 @@ fn files_that_are_no_plans_are_refused() {
     refused(&["plan", "--slices", "/dev/zero"], "/dev/zero lists no slices: it is not a regular");
     refused(&["plan", "--slices", "/none"], "cannot read /none");
     let large = folder.path().join("slices.txt");
-    fs::File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
-    refused(&["plan", "--slices", large.to_str().unwrap()], "or too large");
+    fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();
+    refused(&["plan", "--slices", large.to_str().unwrap()], "too large");
+    refused(&["apply", large.to_str().unwrap(), "--print", "taskset"], "too large");
+    refused(&["plan", "--from", large.to_str().unwrap(), "--slice", "a:1:low"], "is larger than");
+    // A file of the kernel without a length.
+    refused(&["apply", "/proc/self/status", "--print", "taskset"], "is no plan: expected value");
 }
 
 /// The allowed processors of the threads of a node's cores, by the number of the core.
