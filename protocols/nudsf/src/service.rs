@@ -12,7 +12,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use nearstate_node::executor::{Sleep, sleep, timeout};
 use nearstate_node::{ConnectionLimits, Core};
-use nearstate_store::now_ms;
+use nearstate_store::{Receipt, now_ms};
 
 use crate::call::Call;
 use crate::limits::{BODY_BYTES_MAX, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES};
@@ -46,20 +46,37 @@ impl HttpConnectionState {
     }
 }
 
+/// Bytes of a response that count for its connection until this is dropped.
+struct CountedBytes {
+    bytes: usize,
+    state: Rc<HttpConnectionState>,
+}
+
+impl CountedBytes {
+    fn new(bytes: usize, state: &Rc<HttpConnectionState>) -> Self {
+        state.reply_bytes.set(state.reply_bytes.get() + bytes);
+        Self { bytes, state: Rc::clone(state) }
+    }
+}
+
+impl Drop for CountedBytes {
+    fn drop(&mut self) {
+        let left = self.state.reply_bytes.get().saturating_sub(self.bytes);
+        self.state.reply_bytes.set(left);
+    }
+}
+
 /// The body of a response, which counts for its connection until it is sent or dropped. A client
 /// that does not read has only so many.
 pub(crate) struct CountedBody {
     bytes: Option<Bytes>,
-    counted: usize,
-    state: Rc<HttpConnectionState>,
+    _counted: CountedBytes,
 }
 
 impl CountedBody {
     fn new(bytes: Bytes, state: &Rc<HttpConnectionState>) -> Self {
-        let counted = bytes.len();
-        state.reply_bytes.set(state.reply_bytes.get() + counted);
-        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self { bytes, counted, state: Rc::clone(state) }
+        let counted = CountedBytes::new(bytes.len(), state);
+        Self { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), _counted: counted }
     }
 
     /// The reply to send: 503 instead of a body with which the connection has too many.
@@ -96,13 +113,6 @@ impl Body for CountedBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, Bytes::len) as u64)
-    }
-}
-
-impl Drop for CountedBody {
-    fn drop(&mut self) {
-        let left = self.state.reply_bytes.get().saturating_sub(self.counted);
-        self.state.reply_bytes.set(left);
     }
 }
 
@@ -225,11 +235,38 @@ async fn execute_request(
     let body = if has_body { collect(body, guard, limits).await? } else { Bytes::new() };
     let call = Call::new(&context.repository, target, (&head.headers, origin), body)?;
     let reply = execute(&call).await;
+    let reply = when_replicated(context, &call, reply).await;
     // The `OpenAPI` file calls a schema `multipart/mixed` by mistake, and so do generated clients.
     if target.spec.operation == NudsfOperation::GetMetaSchema {
         return Ok(reply);
     }
     Ok(reply.checked_for(&head.headers))
+}
+
+/// Waits until the commits of a request are replicated, if those of its storage must be
+/// (`docs/decisions/029-policies.md`). The core, and other requests of the connection, go on.
+async fn when_replicated(context: &RequestContext, call: &Call<'_>, reply: Reply) -> Reply {
+    let receipt = match call.owed(&reply) {
+        Ok(Receipt::NONE) => return reply,
+        Ok(receipt) => receipt,
+        Err(error) => return Reply::problem(&Problem::from(error)),
+    };
+    // Responses with what was there before may be large.
+    let reply = CountedBody::admitted(reply, &context.state);
+    let _counted = CountedBytes::new(reply.body_bytes(), &context.state);
+    let limit = context.repository.settings.replication_wait;
+    let replicated = match context.core.wait_replicated(receipt) {
+        Ok(wait) => {
+            let waited = timeout(limit, wait).await;
+            waited.unwrap_or_else(|| context.core.session().receipt_state(receipt))
+        }
+        // Without the thread that wakes, the look of this moment.
+        Err(_) => context.core.session().receipt_state(receipt),
+    };
+    match replicated.and_then(|state| state.require(receipt, limit)) {
+        Ok(()) => reply,
+        Err(error) => Reply::problem(&Problem::from(error)),
+    }
 }
 
 /// Reads a body into memory, within the limits of size and of time.

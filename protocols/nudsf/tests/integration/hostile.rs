@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a client reads and writes at the same time")]
+#![expect(clippy::print_stdout, reason = "a test prints what it measured")]
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -17,6 +18,15 @@ use crate::kill::start;
 
 /// What buffers, streams and tasks of one hostile connection may take beside bodies.
 const GROWTH_MAX: u64 = 48 << 20;
+
+/// Streams of one connection, each with a response of 1 KB that its client does not read.
+const STREAMS: u32 = 100;
+
+/// What such a stream may take, with its share of the connection.
+const STREAM_BYTES_MAX: u64 = 8 << 10;
+
+/// The number of such connections, if it is not 150.
+const CONNECTIONS: &str = "NEARSTATE_NUDSF_CONNECTIONS";
 
 /// The name of a flood, and its frames by their number.
 type Flood = (&'static str, fn(u32) -> Vec<u8>);
@@ -164,7 +174,7 @@ fn req_hostile_a_body_of_a_gigabyte_of_unknown_length_is_refused_when_it_is_too_
 
 #[test]
 fn req_hostile_ten_thousand_open_streams_are_refused_beyond_the_limit() {
-    const STREAMS: u32 = 10_000;
+    const OPENED: u32 = 10_000;
     let node = node_process();
     let before = node.memory_bytes();
     let mut client = node.connect();
@@ -174,10 +184,10 @@ fn req_hostile_ten_thousand_open_streams_are_refused_beyond_the_limit() {
         scope.spawn(move || {
             // The head of a PUT whose body never comes. The connection may end before the last.
             let head = head("PUT", &format!("{STORAGE}/records/r2"));
-            (0..STREAMS).all(|index| writer.write_all(&frame(1, 4, index * 2 + 1, &head)).is_ok())
+            (0..OPENED).all(|index| writer.write_all(&frame(1, 4, index * 2 + 1, &head)).is_ok())
         });
         let mut answers = Answers::default();
-        let refused = STREAMS - nearstate_nudsf::limits::STREAMS_MAX;
+        let refused = OPENED - nearstate_nudsf::limits::STREAMS_MAX;
         client.read_until(&mut answers, |answers| answers.resets.len() >= refused as usize);
         answers
     });
@@ -215,6 +225,44 @@ fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them()
     node.serves_others();
 }
 
+/// The head of a request and the reset of its stream.
+fn reset(index: u32, flags: u8, method: &str) -> Vec<u8> {
+    let stream = index * 2 + 1;
+    let head = frame(1, flags, stream, &head(method, &format!("{STORAGE}/records/r1")));
+    [head, frame(3, 0, stream, &8_u32.to_be_bytes())].concat()
+}
+
+#[test]
+fn req_hostile_many_connections_of_a_hundred_unread_responses_take_some_kilobytes_each() {
+    let connections = std::env::var(CONNECTIONS).map_or(150, |text| text.parse().unwrap());
+    let node = node_process();
+    // A node in this process raises its limit of open files.
+    let _this = crate::fixture::node();
+    let record = "x".repeat(1000);
+    TestClient::connect(node.address).put_record("kilobyte", "{}", &[("b", &record)]).is(201, "");
+    let before = node.memory_bytes();
+    let head = head("GET", &format!("{STORAGE}/records/kilobyte"));
+    let clients: Vec<RawHttp2> = (0..connections)
+        .map(|_| {
+            let mut client = node.connect();
+            client.settings(0);
+            let heads = (0..STREAMS).flat_map(|index| frame(1, 5, index * 2 + 1, &head));
+            client.stream.write_all(&heads.collect::<Vec<u8>>()).unwrap();
+            let mut answers = Answers::default();
+            // Each has the head of its response. The window of 0 holds the body back.
+            client.read_until(&mut answers, |answers| answers.count() >= STREAMS as usize);
+            assert_eq!((answers.headers.len(), answers.is_closed), (STREAMS as usize, false));
+            client
+        })
+        .collect();
+    let grown = node.memory_bytes().saturating_sub(before);
+    let bound = connections * u64::from(STREAMS) * STREAM_BYTES_MAX;
+    assert!(grown < bound, "{} MiB, the limit is {} MiB", grown >> 20, bound >> 20);
+    println!("{connections} connections of {STREAMS} streams: {} MiB", grown >> 20);
+    node.serves_others();
+    drop(clients);
+}
+
 #[test]
 fn req_hostile_header_bombs_and_floods_take_no_memory() {
     let node = node_process();
@@ -239,11 +287,13 @@ fn req_hostile_header_bombs_and_floods_take_no_memory() {
     let grown = node.memory_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "bombs: {} KiB", grown >> 10);
     // CONTINUATION without end, and PING, SETTINGS and WINDOW_UPDATE that want answers.
-    let floods: [Flood; 4] = [
+    let floods: [Flood; 6] = [
         ("CONTINUATION", |index| match index {
             0 => frame(1, 0, 1, &[0x82, 0x84, 0x86, 0x41, 1, b'a']),
             _ => frame(9, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(200)),
         }),
+        ("rapid reset of reads", |index| reset(index, 5, "GET")),
+        ("rapid reset of writes", |index| reset(index, 4, "PUT")),
         ("PING", |_| frame(6, 0, 0, &[0; 8])),
         ("SETTINGS", |_| frame(4, 0, 0, &[])),
         ("empty DATA", |index| match index {
