@@ -8,6 +8,10 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 /// record. A longer body is answered with 413.
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 
+/// Bytes for which a body gets room at once, if it is not announced to be shorter. Then its room
+/// doubles, up to what was announced.
+pub const BODY_STEP_BYTES: usize = 1 << 20;
+
 /// The longest JSON text (meta, patch, filter, subscription, schema), in bytes. A record has at
 /// most 64 tag values of 1 KiB. A longer text is answered with 413.
 pub const JSON_BYTES_MAX: usize = 1 << 20;

@@ -15,7 +15,9 @@ use nearstate_node::{ConnectionLimits, Core};
 use nearstate_store::{Receipt, now_ms};
 
 use crate::call::Call;
-use crate::limits::{BODY_BYTES_MAX, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES};
+use crate::limits::{
+    BODY_BYTES_MAX, BODY_STEP_BYTES, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES,
+};
 use crate::load::CoreLoad;
 use crate::operations::execute;
 use crate::problem::Problem;
@@ -226,8 +228,8 @@ async fn execute_request(
     guard: &mut RequestGuard,
 ) -> Result<Reply, Problem> {
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
-    let host = head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
-    let authority = authority.or(host).unwrap_or("localhost");
+    let host = || head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
+    let authority = authority.or_else(host).unwrap_or("localhost");
     let origin = (context.scheme, authority);
     // A body of another request is read and ignored by HTTP itself.
     let has_body = head.method == Method::PUT || head.method == Method::PATCH;
@@ -304,12 +306,27 @@ async fn collect(
         match (first.take(), whole.is_empty()) {
             (None, true) => first = Some(bytes),
             (before, _) => {
-                whole.extend_from_slice(&before.unwrap_or_default());
-                whole.extend_from_slice(&bytes);
+                for part in before.iter().chain([&bytes]) {
+                    make_room(&mut whole, part.len(), announced);
+                    whole.extend_from_slice(part);
+                }
             }
         }
     }
     Ok(first.unwrap_or_else(|| Bytes::from(whole)))
+}
+
+/// Room for the next bytes of a body: what was announced, but at most [`BODY_STEP_BYTES`], or as
+/// much again as has arrived. A client cannot reserve memory by words alone, and a body of a
+/// megabyte is not moved while it grows.
+fn make_room(whole: &mut Vec<u8>, next: usize, announced: u64) {
+    if whole.capacity() - whole.len() >= next {
+        return;
+    }
+    let announced = usize::try_from(announced).unwrap_or(usize::MAX);
+    let left = announced.checked_sub(whole.len()).filter(|left| *left > 0);
+    let step = whole.len().max(BODY_STEP_BYTES);
+    whole.reserve_exact(left.map_or(step, |left| left.min(step)).max(next));
 }
 
 fn too_large() -> Problem {
@@ -352,5 +369,36 @@ impl BodyProgress {
             self.timer = None;
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_has_room_for_what_was_announced_but_not_for_words_alone() {
+        const FRAME: usize = 16 << 10;
+        let arrive = |frames: usize, announced: u64| {
+            let (mut whole, mut moves) = (Vec::new(), 0);
+            for _ in 0..frames {
+                let before = whole.capacity();
+                make_room(&mut whole, FRAME, announced);
+                whole.resize(whole.len() + FRAME, 1);
+                moves += usize::from(whole.capacity() != before);
+            }
+            (whole.capacity(), moves)
+        };
+        // A megabyte is placed once; what was announced is the end of a larger one.
+        assert_eq!(arrive(64, 1 << 20), (1 << 20, 1));
+        assert_eq!(arrive(640, 10 << 20), (10 << 20, 5));
+        // Two frames of a large body, and of one of unknown length.
+        for announced in [100 << 20, 0] {
+            assert_eq!(arrive(2, announced), (BODY_STEP_BYTES, 1));
+            let (capacity, moves) = arrive(640, announced);
+            assert!(capacity <= 20 << 20 && moves <= 5, "{capacity} {moves}");
+        }
+        // More than was announced, which HTTP refuses before.
+        assert!(arrive(640, 100).0 <= 20 << 20);
     }
 }
