@@ -169,7 +169,7 @@ impl ConnectionHandler for NudsfConnection {
     }
 
     fn is_idle(&self) -> bool {
-        self.state.in_progress.get() == 0 && self.state.reply_bytes.get() == 0
+        self.state.open.get() == 0
     }
 
     fn buffered_bytes(&self) -> usize {

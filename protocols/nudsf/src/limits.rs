@@ -48,6 +48,11 @@ pub const INPUT_HIGH_WATER_BYTES: usize = 256 << 10;
 /// `Retry-After`; a response is sent if the connection has no other.
 pub const CONNECTION_BODY_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
+/// What a stream takes beside its bodies, measured with 100,000 of them: tasks, heads, and what
+/// HTTP keeps of it. It counts towards `limits.core_bytes_max`, so that many clients that read nothing
+/// are bounded although each keeps its own limits.
+pub const STREAM_BYTES: usize = 4608;
+
 /// Bytes of a response that HTTP takes at once. What it has not taken yet is counted, and HTTP/2
 /// holds at most 400 KiB of a stream behind it.
 pub const REPLY_FRAME_BYTES: usize = 64 << 10;

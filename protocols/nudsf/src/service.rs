@@ -16,7 +16,7 @@ use nearstate_store::{Receipt, now_ms};
 
 use crate::call::Call;
 use crate::limits::{
-    BODY_BYTES_MAX, BODY_STEP_BYTES, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES,
+    BODY_BYTES_MAX, BODY_STEP_BYTES, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES, STREAM_BYTES,
 };
 use crate::load::CoreLoad;
 use crate::operations::execute;
@@ -39,12 +39,30 @@ pub(crate) struct HttpConnectionState {
     pub(crate) body_bytes: Cell<usize>,
     /// Bytes of responses that are not sent completely.
     pub(crate) reply_bytes: Cell<usize>,
+    /// Requests in progress, and responses that are not sent completely.
+    pub(crate) open: Cell<usize>,
 }
 
 impl HttpConnectionState {
-    /// The memory of the bodies of requests and responses.
+    /// The memory of requests and responses, with that of their streams.
     pub(crate) fn bytes(&self) -> usize {
-        self.body_bytes.get() + self.reply_bytes.get()
+        self.body_bytes.get() + self.reply_bytes.get() + self.open.get() * STREAM_BYTES
+    }
+}
+
+/// Counts a stream of a connection until it is dropped.
+struct OpenStream(Rc<HttpConnectionState>);
+
+impl OpenStream {
+    fn new(state: &Rc<HttpConnectionState>) -> Self {
+        state.open.set(state.open.get() + 1);
+        Self(Rc::clone(state))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
     }
 }
 
@@ -73,12 +91,14 @@ impl Drop for CountedBytes {
 pub(crate) struct CountedBody {
     bytes: Option<Bytes>,
     _counted: CountedBytes,
+    _open: OpenStream,
 }
 
 impl CountedBody {
     fn new(bytes: Bytes, state: &Rc<HttpConnectionState>) -> Self {
         let counted = CountedBytes::new(bytes.len(), state);
-        Self { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()), _counted: counted }
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Self { bytes, _counted: counted, _open: OpenStream::new(state) }
     }
 
     /// The reply to send: 503 instead of a body with which the connection has too many.
@@ -152,13 +172,14 @@ impl RequestContext {
 struct RequestGuard {
     state: Rc<HttpConnectionState>,
     bytes: usize,
+    _open: OpenStream,
 }
 
 impl RequestGuard {
     fn new(state: &Rc<HttpConnectionState>) -> Self {
         state.started.set(state.started.get() + 1);
         state.in_progress.set(state.in_progress.get() + 1);
-        Self { state: Rc::clone(state), bytes: 0 }
+        Self { state: Rc::clone(state), bytes: 0, _open: OpenStream::new(state) }
     }
 
     /// Adds bytes of the body. False: the connection has too many.

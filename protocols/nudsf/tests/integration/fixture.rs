@@ -113,6 +113,11 @@ impl TestNode {
         TestClient::connect(self.address)
     }
 
+    /// Connections that were closed because the core had too much in memory.
+    pub(crate) fn closed_for_memory(&self) -> u64 {
+        self.node.as_ref().unwrap().stats().total().0.out_of_memory
+    }
+
     /// Asks the node to end.
     pub(crate) fn begin_shutdown(&self) {
         self.node.as_ref().unwrap().shutdown();

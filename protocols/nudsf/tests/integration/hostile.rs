@@ -12,7 +12,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Child;
 use std::time::Duration;
 
-use crate::fixture::{STORAGE, TestClient};
+use nearstate_node::ConnectionLimits;
+
+use crate::fixture::{STORAGE, TestClient, node_with};
 use crate::http::frame;
 use crate::kill::start;
 
@@ -66,11 +68,7 @@ impl NodeProcess {
     }
 
     fn connect(&self) -> RawHttp2 {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-        RawHttp2 { stream }
+        RawHttp2::connect(self.address)
     }
 }
 
@@ -99,6 +97,26 @@ fn number(bytes: &[u8]) -> u32 {
 }
 
 impl RawHttp2 {
+    fn connect(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        Self { stream }
+    }
+
+    /// Sends requests for a path whose responses are not read, and waits for their heads.
+    fn leave_unread(&mut self, path: &str) -> Answers {
+        self.settings(0);
+        let head = head("GET", &format!("{STORAGE}{path}"));
+        let heads = (0..STREAMS).flat_map(|index| frame(1, 5, index * 2 + 1, &head));
+        self.stream.write_all(&heads.collect::<Vec<u8>>()).unwrap();
+        let mut answers = Answers::default();
+        // The window of 0 holds the bodies back.
+        self.read_until(&mut answers, |answers| answers.count() >= STREAMS as usize);
+        answers
+    }
+
     /// Sends SETTINGS with this initial window, and the largest window of the connection.
     fn settings(&mut self, window: u32) {
         let window = [&4_u16.to_be_bytes()[..], &window.to_be_bytes()].concat();
@@ -225,6 +243,24 @@ fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them()
     node.serves_others();
 }
 
+#[test]
+fn req_hostile_streams_of_small_unread_responses_count_for_the_limit_of_the_core() {
+    let unread_of = |core_bytes_max: usize| {
+        let limits = ConnectionLimits { core_bytes_max, ..ConnectionLimits::default() };
+        let node = node_with(limits);
+        let mut clients: Vec<RawHttp2> = (0..10).map(|_| RawHttp2::connect(node.address)).collect();
+        let unread = |client: &mut RawHttp2| client.leave_unread("/records/none").is_closed;
+        let closed = clients.iter_mut().map(unread).filter(|is_closed| *is_closed).count();
+        node.client().get("/records/none").is(404, "RECORD_NOT_FOUND");
+        (closed, node.closed_for_memory())
+    };
+    // A thousand responses of 200 bytes are not the memory of a thousand streams.
+    assert_eq!(unread_of(64 << 20), (0, 0));
+    let (closed, counted) = unread_of(2 << 20);
+    // Four fit. A client may have all heads before its connection is closed.
+    assert!((5..10).contains(&counted) && closed > 0, "{closed} {counted}");
+}
+
 /// The head of a request and the reset of its stream.
 fn reset(index: u32, flags: u8, method: &str) -> Vec<u8> {
     let stream = index * 2 + 1;
@@ -241,16 +277,10 @@ fn req_hostile_many_connections_of_a_hundred_unread_responses_take_some_kilobyte
     let record = "x".repeat(1000);
     TestClient::connect(node.address).put_record("kilobyte", "{}", &[("b", &record)]).is(201, "");
     let before = node.memory_bytes();
-    let head = head("GET", &format!("{STORAGE}/records/kilobyte"));
     let clients: Vec<RawHttp2> = (0..connections)
         .map(|_| {
             let mut client = node.connect();
-            client.settings(0);
-            let heads = (0..STREAMS).flat_map(|index| frame(1, 5, index * 2 + 1, &head));
-            client.stream.write_all(&heads.collect::<Vec<u8>>()).unwrap();
-            let mut answers = Answers::default();
-            // Each has the head of its response. The window of 0 holds the body back.
-            client.read_until(&mut answers, |answers| answers.count() >= STREAMS as usize);
+            let answers = client.leave_unread("/records/kilobyte");
             assert_eq!((answers.headers.len(), answers.is_closed), (STREAMS as usize, false));
             client
         })
