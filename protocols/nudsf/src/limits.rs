@@ -49,8 +49,8 @@ pub const INPUT_HIGH_WATER_BYTES: usize = 256 << 10;
 pub const CONNECTION_BODY_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
 /// What a stream takes beside its bodies, measured with 100,000 of them: tasks, heads, and what
-/// HTTP keeps of it. It counts towards `limits.core_bytes_max`, so that many clients that read nothing
-/// are bounded although each keeps its own limits.
+/// HTTP keeps of it. It counts towards `limits.core_bytes_max`, so that many clients that read
+/// nothing are bounded although each keeps its own limits.
 pub const STREAM_BYTES: usize = 4608;
 
 /// Bytes of a response that HTTP takes at once. What it has not taken yet is counted, and HTTP/2

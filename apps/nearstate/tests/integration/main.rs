@@ -13,6 +13,7 @@ mod bench_presets;
 mod bench_run;
 mod cluster;
 mod cluster_check;
+mod cluster_nudsf;
 mod cluster_operate;
 mod cluster_sites;
 mod bench_micro;
