@@ -515,7 +515,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     fn wait_for_request(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         if self.input.is_empty() {
             self.input.request_timer = None;
-            if self.endpoint.is_draining() {
+            if self.endpoint.is_draining() && self.handler.is_idle() {
                 return Poll::Ready(Some(ConnectionEnd::Closed));
             }
             return Poll::Pending;

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nearstate_model::Result;
-use nearstate_store::{CommitWait, REPLICATION_WAIT_MAX, Region, Session};
+use nearstate_store::{CommitWait, REPLICATION_WAIT_MAX, Receipt, ReceiptWait, Region, Session};
 
 use crate::clock::Clock;
 use crate::limits::ConnectionLimits;
 use crate::metrics::{CoreCounter, CoreGauge, Distribution, Histogram};
+use crate::receipt_thread::ReceiptQueue;
 
 /// The resources of a core for its protocols. Cheap to clone. It stays on its thread.
 /// [`crate::executor::spawn`] starts tasks on the core.
@@ -26,6 +27,7 @@ struct Inner {
     limits: Arc<ConnectionLimits>,
     metrics: Arc<CoreMetrics>,
     clock: Clock,
+    receipts: Arc<ReceiptQueue>,
 }
 
 /// The arguments of [`Core::new`].
@@ -43,13 +45,15 @@ pub struct CoreParts {
     pub metrics: Arc<CoreMetrics>,
     /// The clock of the core.
     pub clock: Clock,
+    /// The receipts that the cores of the node wait for.
+    pub receipts: Arc<ReceiptQueue>,
 }
 
 impl CoreParts {
     /// The only core of a node with the default limits: for a protocol without a node's threads.
     pub fn single(region: Region, clock: Clock) -> Self {
-        let (limits, metrics) = (Arc::default(), Arc::default());
-        Self { index: 0, count: 1, region, limits, metrics, clock }
+        let (limits, metrics, receipts) = (Arc::default(), Arc::default(), Arc::default());
+        Self { index: 0, count: 1, region, limits, metrics, clock, receipts }
     }
 }
 
@@ -69,8 +73,9 @@ impl Core {
         let session = Rc::new(parts.region.session()?);
         // A connection waits for its replies, and never its thread.
         session.set_commit_wait(CommitWait::Never, REPLICATION_WAIT_MAX);
-        let CoreParts { index, count, region, limits, metrics, clock } = parts;
-        Ok(Self { inner: Rc::new(Inner { index, count, region, session, limits, metrics, clock }) })
+        let CoreParts { index, count, region, limits, metrics, clock, receipts } = parts;
+        let inner = Inner { index, count, region, session, limits, metrics, clock, receipts };
+        Ok(Self { inner: Rc::new(inner) })
     }
 
     /// The index of the core, from 0.
@@ -91,6 +96,16 @@ impl Core {
     /// The core's session of the region, which all protocols of the core share.
     pub fn session(&self) -> &Rc<Session> {
         &self.inner.session
+    }
+
+    /// A future that completes when a commit of the core's session is replicated or lost
+    /// ([`Session::take_owed_receipt`]). It has no time limit. The first call starts a thread of
+    /// the node, which wakes all of them.
+    ///
+    /// # Errors
+    /// `System`: the process may not start another thread.
+    pub fn wait_replicated(&self, receipt: Receipt) -> Result<ReceiptWait> {
+        self.inner.receipts.wait(&self.inner.session, receipt)
     }
 
     /// Limits of connections.

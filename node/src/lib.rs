@@ -54,7 +54,7 @@ pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,
     OUTPUT_HIGH_WATER_BYTES, PeerAddress, PeerIdentity, Protocol,
 };
-pub use receipt_thread::ReceiptThread;
+pub use receipt_thread::ReceiptQueue;
 pub use sampler::StuckTask;
 pub use tls::{Tls, certificate_names, check_certificate};
 pub use watch_selector::WatchSelector;

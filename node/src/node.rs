@@ -166,7 +166,7 @@ impl Node {
         let (migrate, migrated) =
             (0..count).map(|_| inbox(MIGRATED_MAX)).unzip::<_, _, Vec<_>, Vec<_>>();
         let (stop_all, stops) = (0..count).map(|_| inbox(1)).unzip::<_, _, Vec<_>, Vec<_>>();
-        let stats = Arc::<ConnectionStats>::default();
+        let (stats, receipts) = (Arc::<ConnectionStats>::default(), Arc::default());
         let limits = Arc::new(config.limits.clone().within_files(open_files_max, count));
         let mut workers = Vec::new();
         for (index, (migrated, stop)) in migrated.into_iter().zip(stops).enumerate() {
@@ -180,6 +180,7 @@ impl Node {
                 limits: Arc::clone(&limits),
                 metrics: Arc::default(),
                 stats: Arc::clone(&stats),
+                receipts: Arc::clone(&receipts),
                 protocols: sockets.protocols.clone(),
                 tls: config.endpoints.iter().map(|endpoint| endpoint.tls.clone()).collect(),
                 bound: sockets.take(index),

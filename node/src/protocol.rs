@@ -127,6 +127,13 @@ pub trait ConnectionHandler {
         false
     }
 
+    /// False while requests are in progress although the handler has returned
+    /// [`NextAction::Read`]. A node that ends waits for their replies, for
+    /// [`crate::ConnectionLimits::shutdown_timeout`] at most. It polls the handler before it asks.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
     /// Bytes that the handler buffers for its client between calls. They count towards
     /// [`crate::ConnectionLimits::core_bytes_max`], as incomplete requests do.
     fn buffered_bytes(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The thread that wakes what waits for receipts in a node.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nearstate_model::{Error, Result};
@@ -8,17 +8,14 @@ use nearstate_store::{Receipt, ReceiptWait, ReceiptWaits, Session, with_signals_
 
 /// Waits for receipts, any number of them with one thread. Dropping it ends the thread.
 #[derive(Debug)]
-pub struct ReceiptThread {
+struct ReceiptThread {
     waits: Arc<ReceiptWaits>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ReceiptThread {
     /// Starts the thread, for the region of a session.
-    ///
-    /// # Errors
-    /// `System`: the process may not start another thread.
-    pub fn start(session: &Session) -> Result<Self> {
+    fn start(session: &Session) -> Result<Self> {
         let waits = ReceiptWaits::new(session);
         let running = Arc::clone(&waits);
         let builder = std::thread::Builder::new().name("ns-receipts".to_owned());
@@ -29,11 +26,6 @@ impl ReceiptThread {
         })?;
         Ok(Self { waits, thread: Some(thread) })
     }
-
-    /// A future that completes when a receipt is replicated or lost.
-    pub fn wait(&self, receipt: Receipt) -> ReceiptWait {
-        self.waits.wait(receipt)
-    }
 }
 
 impl Drop for ReceiptThread {
@@ -42,5 +34,21 @@ impl Drop for ReceiptThread {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// The receipts that the cores of a node wait for, with the thread that wakes them: it starts with
+/// the first one.
+#[derive(Debug, Default)]
+pub struct ReceiptQueue(Mutex<Option<ReceiptThread>>);
+
+impl ReceiptQueue {
+    /// A future that completes when a receipt of the session's region is replicated or lost.
+    pub(crate) fn wait(&self, session: &Session, receipt: Receipt) -> Result<ReceiptWait> {
+        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = &*thread {
+            return Ok(thread.waits.wait(receipt));
+        }
+        Ok(thread.insert(ReceiptThread::start(session)?).waits.wait(receipt))
     }
 }

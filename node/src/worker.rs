@@ -19,6 +19,7 @@ use crate::listener::{
 };
 use crate::placement;
 use crate::protocol::{CoreService, ForcedClose, Protocol};
+use crate::receipt_thread::ReceiptQueue;
 use crate::tls::Tls;
 
 /// Everything that a core's thread is started with.
@@ -32,6 +33,7 @@ pub(crate) struct Worker {
     pub(crate) limits: Arc<ConnectionLimits>,
     pub(crate) metrics: Arc<CoreMetrics>,
     pub(crate) stats: Arc<ConnectionStats>,
+    pub(crate) receipts: Arc<ReceiptQueue>,
     /// The protocol of each endpoint.
     pub(crate) protocols: Vec<Arc<dyn Protocol>>,
     /// The TLS configuration of each endpoint, in the order of `protocols`.
@@ -123,6 +125,7 @@ impl Worker {
             limits: self.limits,
             metrics: self.metrics,
             clock: self.executor.clock,
+            receipts: self.receipts,
         })?;
         let connections = Rc::<ConnectionTable>::default();
         let mut listeners = Vec::new();

@@ -1,9 +1,12 @@
 //! A request that was routed, with what its operation needs.
 
+use std::cell::Cell;
+
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
-use hyper::{HeaderMap, StatusCode};
-use nearstate_store::now_ms;
+use hyper::{HeaderMap, Method, StatusCode};
+use nearstate_model::Error;
+use nearstate_store::{Namespace, Receipt, ReplicationPolicy, Txn, now_ms};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
@@ -12,6 +15,7 @@ use crate::multipart::is_media_type;
 use crate::problem::Problem;
 use crate::reply::Reply;
 use crate::repository::{CallRefusal, Repository, StorageNamespaces, precondition_failed};
+use crate::table::Resource;
 use crate::target::{NudsfTarget, encode_segment};
 
 /// A request.
@@ -29,6 +33,8 @@ pub(crate) struct Call<'r> {
     pub(crate) gets_previous: bool,
     /// The time of the request in milliseconds.
     pub(crate) now_ms: u64,
+    /// The last commit of the request that must be replicated before it is answered.
+    owed: Cell<Receipt>,
 }
 
 impl<'r> Call<'r> {
@@ -54,7 +60,57 @@ impl<'r> Call<'r> {
             body,
             gets_previous: target.query.flag("get-previous")?,
             now_ms: now_ms(),
+            owed: Cell::default(),
         })
+    }
+
+    /// As [`Repository::transact`].
+    ///
+    /// # Errors
+    /// The response to send instead.
+    pub(crate) async fn transact<T>(
+        &self,
+        key: &[u8],
+        body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+    ) -> Result<(T, Option<u64>), Reply> {
+        self.repository.transact((key, &self.owed), body).await
+    }
+
+    /// What must be replicated before the request is answered: its commits in namespaces whose
+    /// commits wait. A change that was made before, perhaps by the same request, is not made again:
+    /// its success stands for all commits so far.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub(crate) fn owed(&self, reply: &Reply) -> Result<Receipt, Error> {
+        let owed = self.owed.get();
+        let spec = self.target.spec;
+        let is_collection = self.target.id.is_empty();
+        let may_be_unchanged =
+            spec.method == Method::PATCH || (spec.method == Method::DELETE && is_collection);
+        if owed != Receipt::NONE || !may_be_unchanged || !reply.status.is_success() {
+            return Ok(owed);
+        }
+        let session = &self.repository.session;
+        match session.replication_policy(self.namespace())? {
+            ReplicationPolicy::Replicated => session.receipt_of_all(),
+            ReplicationPolicy::Local | ReplicationPolicy::Async => Ok(Receipt::NONE),
+        }
+    }
+
+    /// The namespace of the resource.
+    fn namespace(&self) -> Namespace {
+        let StorageNamespaces { records, subscriptions, schemas, timers } = self.storage;
+        match self.target.spec.resource {
+            Resource::Records
+            | Resource::Record
+            | Resource::Meta
+            | Resource::Blocks
+            | Resource::Block => records,
+            Resource::Subscriptions | Resource::Subscription => subscriptions,
+            Resource::Schema => schemas,
+            Resource::Timers | Resource::Timer => timers,
+        }
     }
 
     /// The key of the record, subscription or schema.

@@ -168,6 +168,10 @@ impl ConnectionHandler for NudsfConnection {
         Poll::Pending
     }
 
+    fn is_idle(&self) -> bool {
+        self.state.open.get() == 0
+    }
+
     fn buffered_bytes(&self) -> usize {
         self.buffers.borrow().memory_bytes() + self.state.bytes()
     }

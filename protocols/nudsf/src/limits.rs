@@ -8,6 +8,10 @@ use nearstate_model::limits::VALUE_BYTES_MAX;
 /// record. A longer body is answered with 413.
 pub const BODY_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 
+/// Bytes for which a body gets room at once, if it is not announced to be shorter. Then its room
+/// doubles, up to what was announced.
+pub const BODY_STEP_BYTES: usize = 1 << 20;
+
 /// The longest JSON text (meta, patch, filter, subscription, schema), in bytes. A record has at
 /// most 64 tag values of 1 KiB. A longer text is answered with 413.
 pub const JSON_BYTES_MAX: usize = 1 << 20;
@@ -43,6 +47,11 @@ pub const INPUT_HIGH_WATER_BYTES: usize = 256 << 10;
 /// bodies that it has not read. A request that exceeds one of them is answered with 503 and
 /// `Retry-After`; a response is sent if the connection has no other.
 pub const CONNECTION_BODY_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+
+/// What a stream takes beside its bodies, measured with 100,000 of them: tasks, heads, and what
+/// HTTP keeps of it. It counts towards `limits.core_bytes_max`, so that many clients that read
+/// nothing are bounded although each keeps its own limits.
+pub const STREAM_BYTES: usize = 4608;
 
 /// Bytes of a response that HTTP takes at once. What it has not taken yet is counted, and HTTP/2
 /// holds at most 400 KiB of a stream behind it.

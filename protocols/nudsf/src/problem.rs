@@ -93,6 +93,25 @@ impl Problem {
     }
 }
 
+/// 504 without `Retry-After`: the write stands on this host, and must not be taken for refused.
+fn not_replicated(position: u64, waited_ms: u64) -> Problem {
+    let detail = format!(
+        "the write is made on this host and stands there, at position {position} of its log, but \
+         it was not replicated within {waited_ms} ms: read the resource before you repeat it"
+    );
+    Problem::new(StatusCode::GATEWAY_TIMEOUT, "NOT_REPLICATED", detail)
+}
+
+/// 503: the write is gone, and the client repeats it where the storage is served then.
+fn lost(position: u64) -> Problem {
+    let detail = format!(
+        "the write at position {position} of the log is lost: another host owns the storage \
+         without it, or the log gave it up. Read the resource there, then repeat the request"
+    );
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    Problem::new(status, "WRITE_LOST", detail).with_header(RETRY_AFTER, "1")
+}
+
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let detail = error.to_string();
@@ -115,9 +134,11 @@ impl From<Error> for Problem {
             | Error::Behind { .. }
             | Error::NotOwner { .. }
             | Error::Fenced { .. }
-            | Error::NotReplicated { .. }
-            | Error::Lost { .. }
             | Error::Stalled { .. } => return Self::busy(detail),
+            Error::NotReplicated { position, waited_ms } => {
+                return not_replicated(position, waited_ms);
+            }
+            Error::Lost { position } => return lost(position),
             Error::NoObject { .. }
             | Error::NotARegion { .. }
             | Error::Damaged { .. }

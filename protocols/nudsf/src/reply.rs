@@ -79,7 +79,7 @@ impl Reply {
 
     /// 406 if the client accepts no such body. Errors are sent whatever the client accepts.
     pub(crate) fn checked_for(self, headers: &HeaderMap) -> Self {
-        if !headers.contains_key(ACCEPT) {
+        if !headers.keys().any(|name| *name == ACCEPT) {
             return self;
         }
         let media = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use hyper::header::ETAG;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::yield_now;
-use nearstate_store::{Kind, Namespace, Schema, Session, TagSchema, Txn, View, WhenFull};
+use nearstate_store::{Kind, Namespace, Receipt, Schema, Session, TagSchema, Txn, View, WhenFull};
 
 use crate::limits::TRIES_MAX;
 use crate::meta::SCHEMA_TAG;
@@ -181,19 +181,23 @@ impl Repository {
 
     /// Runs `body` in a transaction and commits it. After a conflict it runs again. Returns the
     /// result and the version of the record with this key after the commit; `None` if it was
-    /// deleted or not written.
+    /// deleted or not written. If the commit must be replicated before it is answered, `owed` has
+    /// its receipt then.
     ///
     /// # Errors
     /// The response to send instead.
     pub(crate) async fn transact<T>(
         &self,
-        key: &[u8],
+        (key, owed): (&[u8], &Cell<Receipt>),
         mut body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
     ) -> Result<(T, Option<u64>), Reply> {
         let mut full_tries = 0;
         for _ in 0..TRIES_MAX {
             match self.attempt(key, &mut body) {
-                Ok(done) => return Ok(done),
+                Ok((done, version, receipt)) => {
+                    owed.set(owed.get().max(receipt));
+                    return Ok((done, version));
+                }
                 Err(CallRefusal::Reply(reply)) => return Err(*reply),
                 Err(CallRefusal::Problem(problem)) => return Err(Reply::problem(&problem)),
                 Err(CallRefusal::Store(Error::Conflict { .. })) => {}
@@ -213,7 +217,9 @@ impl Repository {
         &self,
         key: &[u8],
         body: &mut impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
-    ) -> Result<(T, Option<u64>), CallRefusal> {
+    ) -> Result<(T, Option<u64>, Receipt), CallRefusal> {
+        // What another protocol or the notifier has left.
+        self.session.take_owed_receipt();
         let txn = self.session.begin()?;
         let done = body(&txn)?;
         let mut version = None;
@@ -222,7 +228,7 @@ impl Repository {
                 version = after;
             }
         })?;
-        Ok((done, version))
+        Ok((done, version, self.session.take_owed_receipt()))
     }
 }
 

@@ -38,6 +38,10 @@ pub(crate) struct SbiHeaders {
 impl SbiHeaders {
     /// Reads the headers of a request that arrived `waited` ago. `now_ms` is the time of day.
     pub(crate) fn parse(headers: &HeaderMap, waited: Duration, now_ms: u64) -> Self {
+        // Most requests have none, and few headers: no search hashes a name.
+        if !headers.keys().any(|name| name.as_str().starts_with("3gpp-sbi-")) {
+            return Self { priority: PRIORITY_DEFAULT, remaining: None };
+        }
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let number =
             |name: &HeaderName| text(name).and_then(|text| text.trim().parse::<u32>().ok());

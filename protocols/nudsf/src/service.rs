@@ -12,10 +12,12 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use nearstate_node::executor::{Sleep, sleep, timeout};
 use nearstate_node::{ConnectionLimits, Core};
-use nearstate_store::now_ms;
+use nearstate_store::{Receipt, now_ms};
 
 use crate::call::Call;
-use crate::limits::{BODY_BYTES_MAX, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES};
+use crate::limits::{
+    BODY_BYTES_MAX, BODY_STEP_BYTES, CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES, STREAM_BYTES,
+};
 use crate::load::CoreLoad;
 use crate::operations::execute;
 use crate::problem::Problem;
@@ -37,12 +39,50 @@ pub(crate) struct HttpConnectionState {
     pub(crate) body_bytes: Cell<usize>,
     /// Bytes of responses that are not sent completely.
     pub(crate) reply_bytes: Cell<usize>,
+    /// Requests in progress, and responses that are not sent completely.
+    pub(crate) open: Cell<usize>,
 }
 
 impl HttpConnectionState {
-    /// The memory of the bodies of requests and responses.
+    /// The memory of requests and responses, with that of their streams.
     pub(crate) fn bytes(&self) -> usize {
-        self.body_bytes.get() + self.reply_bytes.get()
+        self.body_bytes.get() + self.reply_bytes.get() + self.open.get() * STREAM_BYTES
+    }
+}
+
+/// Counts a stream of a connection until it is dropped.
+struct OpenStream(Rc<HttpConnectionState>);
+
+impl OpenStream {
+    fn new(state: &Rc<HttpConnectionState>) -> Self {
+        state.open.set(state.open.get() + 1);
+        Self(Rc::clone(state))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
+    }
+}
+
+/// Bytes of a response that count for its connection until this is dropped.
+struct CountedBytes {
+    bytes: usize,
+    state: Rc<HttpConnectionState>,
+}
+
+impl CountedBytes {
+    fn new(bytes: usize, state: &Rc<HttpConnectionState>) -> Self {
+        state.reply_bytes.set(state.reply_bytes.get() + bytes);
+        Self { bytes, state: Rc::clone(state) }
+    }
+}
+
+impl Drop for CountedBytes {
+    fn drop(&mut self) {
+        let left = self.state.reply_bytes.get().saturating_sub(self.bytes);
+        self.state.reply_bytes.set(left);
     }
 }
 
@@ -50,16 +90,15 @@ impl HttpConnectionState {
 /// that does not read has only so many.
 pub(crate) struct CountedBody {
     bytes: Option<Bytes>,
-    counted: usize,
-    state: Rc<HttpConnectionState>,
+    _counted: CountedBytes,
+    _open: OpenStream,
 }
 
 impl CountedBody {
     fn new(bytes: Bytes, state: &Rc<HttpConnectionState>) -> Self {
-        let counted = bytes.len();
-        state.reply_bytes.set(state.reply_bytes.get() + counted);
+        let counted = CountedBytes::new(bytes.len(), state);
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self { bytes, counted, state: Rc::clone(state) }
+        Self { bytes, _counted: counted, _open: OpenStream::new(state) }
     }
 
     /// The reply to send: 503 instead of a body with which the connection has too many.
@@ -99,13 +138,6 @@ impl Body for CountedBody {
     }
 }
 
-impl Drop for CountedBody {
-    fn drop(&mut self) {
-        let left = self.state.reply_bytes.get().saturating_sub(self.counted);
-        self.state.reply_bytes.set(left);
-    }
-}
-
 /// What a connection needs to serve requests.
 pub(crate) struct RequestContext {
     pub(crate) repository: Rc<Repository>,
@@ -140,13 +172,14 @@ impl RequestContext {
 struct RequestGuard {
     state: Rc<HttpConnectionState>,
     bytes: usize,
+    _open: OpenStream,
 }
 
 impl RequestGuard {
     fn new(state: &Rc<HttpConnectionState>) -> Self {
         state.started.set(state.started.get() + 1);
         state.in_progress.set(state.in_progress.get() + 1);
-        Self { state: Rc::clone(state), bytes: 0 }
+        Self { state: Rc::clone(state), bytes: 0, _open: OpenStream::new(state) }
     }
 
     /// Adds bytes of the body. False: the connection has too many.
@@ -216,8 +249,8 @@ async fn execute_request(
     guard: &mut RequestGuard,
 ) -> Result<Reply, Problem> {
     let authority = head.uri.authority().map(hyper::http::uri::Authority::as_str);
-    let host = head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
-    let authority = authority.or(host).unwrap_or("localhost");
+    let host = || head.headers.get(hyper::header::HOST).and_then(|value| value.to_str().ok());
+    let authority = authority.or_else(host).unwrap_or("localhost");
     let origin = (context.scheme, authority);
     // A body of another request is read and ignored by HTTP itself.
     let has_body = head.method == Method::PUT || head.method == Method::PATCH;
@@ -225,11 +258,38 @@ async fn execute_request(
     let body = if has_body { collect(body, guard, limits).await? } else { Bytes::new() };
     let call = Call::new(&context.repository, target, (&head.headers, origin), body)?;
     let reply = execute(&call).await;
+    let reply = when_replicated(context, &call, reply).await;
     // The `OpenAPI` file calls a schema `multipart/mixed` by mistake, and so do generated clients.
     if target.spec.operation == NudsfOperation::GetMetaSchema {
         return Ok(reply);
     }
     Ok(reply.checked_for(&head.headers))
+}
+
+/// Waits until the commits of a request are replicated, if those of its storage must be
+/// (`docs/decisions/029-policies.md`). The core, and other requests of the connection, go on.
+async fn when_replicated(context: &RequestContext, call: &Call<'_>, reply: Reply) -> Reply {
+    let receipt = match call.owed(&reply) {
+        Ok(Receipt::NONE) => return reply,
+        Ok(receipt) => receipt,
+        Err(error) => return Reply::problem(&Problem::from(error)),
+    };
+    // Responses with what was there before may be large.
+    let reply = CountedBody::admitted(reply, &context.state);
+    let _counted = CountedBytes::new(reply.body_bytes(), &context.state);
+    let limit = context.repository.settings.replication_wait;
+    let replicated = match context.core.wait_replicated(receipt) {
+        Ok(wait) => {
+            let waited = timeout(limit, wait).await;
+            waited.unwrap_or_else(|| context.core.session().receipt_state(receipt))
+        }
+        // Without the thread that wakes, the look of this moment.
+        Err(_) => context.core.session().receipt_state(receipt),
+    };
+    match replicated.and_then(|state| state.require(receipt, limit)) {
+        Ok(()) => reply,
+        Err(error) => Reply::problem(&Problem::from(error)),
+    }
 }
 
 /// Reads a body into memory, within the limits of size and of time.
@@ -267,12 +327,27 @@ async fn collect(
         match (first.take(), whole.is_empty()) {
             (None, true) => first = Some(bytes),
             (before, _) => {
-                whole.extend_from_slice(&before.unwrap_or_default());
-                whole.extend_from_slice(&bytes);
+                for part in before.iter().chain([&bytes]) {
+                    make_room(&mut whole, part.len(), announced);
+                    whole.extend_from_slice(part);
+                }
             }
         }
     }
     Ok(first.unwrap_or_else(|| Bytes::from(whole)))
+}
+
+/// Room for the next bytes of a body: what was announced, but at most [`BODY_STEP_BYTES`], or as
+/// much again as has arrived. A client cannot reserve memory by words alone, and a body of a
+/// megabyte is not moved while it grows.
+fn make_room(whole: &mut Vec<u8>, next: usize, announced: u64) {
+    if whole.capacity() - whole.len() >= next {
+        return;
+    }
+    let announced = usize::try_from(announced).unwrap_or(usize::MAX);
+    let left = announced.checked_sub(whole.len()).filter(|left| *left > 0);
+    let step = whole.len().max(BODY_STEP_BYTES);
+    whole.reserve_exact(left.map_or(step, |left| left.min(step)).max(next));
 }
 
 fn too_large() -> Problem {
@@ -315,5 +390,36 @@ impl BodyProgress {
             self.timer = None;
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_has_room_for_what_was_announced_but_not_for_words_alone() {
+        const FRAME: usize = 16 << 10;
+        let arrive = |frames: usize, announced: u64| {
+            let (mut whole, mut moves) = (Vec::new(), 0);
+            for _ in 0..frames {
+                let before = whole.capacity();
+                make_room(&mut whole, FRAME, announced);
+                whole.resize(whole.len() + FRAME, 1);
+                moves += usize::from(whole.capacity() != before);
+            }
+            (whole.capacity(), moves)
+        };
+        // A megabyte is placed once; what was announced is the end of a larger one.
+        assert_eq!(arrive(64, 1 << 20), (1 << 20, 1));
+        assert_eq!(arrive(640, 10 << 20), (10 << 20, 5));
+        // Two frames of a large body, and of one of unknown length.
+        for announced in [100 << 20, 0] {
+            assert_eq!(arrive(2, announced), (BODY_STEP_BYTES, 1));
+            let (capacity, moves) = arrive(640, announced);
+            assert!(capacity <= 20 << 20 && moves <= 5, "{capacity} {moves}");
+        }
+        // More than was announced, which HTTP refuses before.
+        assert!(arrive(640, 100).0 <= 20 << 20);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nearstate_model::limits::NAMESPACE_NAME_BYTES_MAX;
 use nearstate_model::{Error, Result};
 use nearstate_node::ClientTls;
+use nearstate_store::REPLICATION_WAIT_MAX;
 
 use crate::table::{OPERATION_COUNT, OPERATIONS};
 use crate::token::TokenKeys;
@@ -67,7 +68,7 @@ pub struct NotifySettings {
 }
 
 /// The settings of the protocol.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct NudsfSettings {
     /// The storages. No request creates one.
     pub storages: Vec<StorageSpec>,
@@ -81,6 +82,22 @@ pub struct NudsfSettings {
     /// How long requests may wait in the queue of a core before those of low priority are refused.
     /// Zero: none is refused.
     pub overload_delay: Duration,
+    /// How long a write waits until it is replicated, if its storage asks for that. Then it is
+    /// answered with 504.
+    pub replication_wait: Duration,
+}
+
+impl Default for NudsfSettings {
+    fn default() -> Self {
+        Self {
+            storages: Vec::new(),
+            api_root: None,
+            tokens: None,
+            notify: NotifySettings::default(),
+            overload_delay: Duration::ZERO,
+            replication_wait: REPLICATION_WAIT_MAX,
+        }
+    }
 }
 
 impl NudsfSettings {

@@ -65,19 +65,15 @@ pub(crate) fn encode_segment(segment: &str) -> String {
 /// 400 (another API, invalid encoding), 404 (no such resource), 405.
 pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<NudsfTarget<'u>, Problem> {
     let path = uri.path();
-    // Most paths begin with the service: a root with a path of its own is searched for.
-    let below = |api: &str| {
-        let below = match path.strip_prefix(api) {
-            Some(below) => Some(below),
-            None => path.find(api).and_then(|at| path.get(at + api.len()..)),
-        };
-        below.filter(|below| below.starts_with('/'))
+    // Most paths begin with the service: only a root with a path of its own is searched for.
+    let is_whole = |below: &&str| below.starts_with('/');
+    let begins = |api: &str| path.strip_prefix(api).filter(is_whole);
+    let contains = |api: &str| path.get(path.find(api)? + api.len()..).filter(is_whole);
+    let below = |find: &dyn Fn(&str) -> Option<&'u str>| {
+        let timer = || find(TIMER_API).map(|below| (below, true));
+        find(API).map(|below| (below, false)).or_else(timer)
     };
-    let (below, is_timer) = match below(API) {
-        None => (below(TIMER_API), true),
-        below => (below, false),
-    };
-    let Some(below) = below else {
+    let Some((below, is_timer)) = below(&begins).or_else(|| below(&contains)) else {
         let detail = format!(
             "the path must begin with {API}/{{realmId}}/{{storageId}} or \
              {TIMER_API}/{{realmId}}/{{storageId}}"

@@ -2,12 +2,10 @@
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use nearstate_model::Result;
-use nearstate_node::ReceiptThread;
-use nearstate_store::{FollowState, Receipt, ReceiptWait, Session};
+use nearstate_store::FollowState;
 
 /// The first and the longest pause of a client that waits for a follower. The first one is as long
 /// as a round trip on one host.
@@ -87,25 +85,6 @@ impl Masters {
     /// The masters at this moment; `None`: the server is the only one.
     pub fn list(&self) -> Option<Vec<Master>> {
         self.0.get().map(|source| source.masters())
-    }
-}
-
-/// The receipts that replies wait for, with the thread that wakes them: it starts with the first
-/// one.
-#[derive(Debug, Default)]
-pub struct ReceiptQueue(Mutex<Option<ReceiptThread>>);
-
-impl ReceiptQueue {
-    /// A future that completes when a receipt of the session's region is replicated or lost.
-    ///
-    /// # Errors
-    /// `System`: the process may not start another thread.
-    pub fn wait(&self, session: &Session, receipt: Receipt) -> Result<ReceiptWait> {
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = &*thread {
-            return Ok(thread.wait(receipt));
-        }
-        Ok(thread.insert(ReceiptThread::start(session)?).wait(receipt))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::monitors::Monitors;
 use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
-use crate::replication::{Masters, ReceiptQueue, Replicas};
+use crate::replication::{Masters, Replicas};
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
 use nearstate_node::metrics::Distribution;
@@ -162,8 +162,6 @@ pub struct RespServer {
     pub replicas: Replicas,
     /// `SENTINEL`.
     pub masters: Masters,
-    /// Replies that wait for their receipts.
-    pub receipts: ReceiptQueue,
     /// `CLIENT TRACKING`.
     pub tracking: Tracking,
     /// `LATENCY`.
@@ -250,7 +248,6 @@ impl RespServer {
             monitors: Monitors::default(),
             replicas: Replicas::default(),
             masters: Masters::default(),
-            receipts: ReceiptQueue::default(),
             tracking: Tracking::default(),
             latency: LatencyMonitor::default(),
             clients: Mutex::default(),

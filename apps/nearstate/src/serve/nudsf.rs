@@ -111,6 +111,7 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
         tokens,
         notify: NotifySettings { lock: Some(lock.into()), tls },
         overload_delay: settings.nudsf_overload_delay.0,
+        ..NudsfSettings::default()
     };
     let protocol = NudsfProtocol::new(Arc::new(nudsf), Arc::clone(metrics))?;
     let over_tls = protocol.over_tls();

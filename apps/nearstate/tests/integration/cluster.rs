@@ -62,13 +62,18 @@ impl Hosts {
         Self::start_with(Folder::new(), lease, "", &[])
     }
 
-    /// With further lines of the partition, in which `{tls}` is a free port, and with flags.
+    /// With further lines, in which `{tls}` is a free port, and with flags. The lines belong to the
+    /// partition, or first to the cluster and then to it if they have the headings of both.
     pub(crate) fn start_with(folder: Folder, lease: &str, lines: &str, flags: &[String]) -> Self {
         let ports = free_ports(10);
         let others = [ports[7], ports[8], ports[9]];
         let file = folder.path("cluster.toml");
         let lines = lines.replace("{tls}", &others[2].to_string());
-        let mut text = cluster_file(&folder, lease, &ports) + &lines;
+        let headings = lines.strip_prefix("[cluster]\n");
+        let both = headings.and_then(|lines| lines.split_once("[[partition]]\n"));
+        let (of_cluster, of_partition) = both.unwrap_or(("", &lines));
+        let mut text = cluster_file(&folder, lease, &ports) + of_partition;
+        text = text.replacen("[cluster]\n", &format!("[cluster]\n{of_cluster}"), 1);
         if lines.contains("[etcd]") {
             text = text.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
         }
@@ -111,6 +116,11 @@ impl Hosts {
         let mut host = self.running[number].take().unwrap();
         host.kill().unwrap();
         host.wait().unwrap();
+    }
+
+    /// The id of a host's process.
+    pub(crate) fn process_id(&self, number: usize) -> u32 {
+        self.running[number].as_ref().unwrap().id()
     }
 
     /// What `nearstate cluster` prints. `None`: it fails.

@@ -105,7 +105,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write_one_block(txn, place(call), &record, (id, Some(&draft)))?;
         Ok(old.is_some().then_some(previous))
     };
-    let (previous, _) = call.repository.transact(call.key(), body).await?;
+    let (previous, _) = call.transact(call.key(), body).await?;
     let validators = Validators { etag: draft.etag(), modified_ms: Some(call.now_ms) };
     let reply = match previous {
         Some(Some(previous)) => previous,
@@ -141,5 +141,5 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         write_one_block(txn, place(call), &record, (id, None))?;
         Ok(reply.validated(&validators))
     };
-    Ok(call.repository.transact(call.key(), body).await?.0)
+    Ok(call.transact(call.key(), body).await?.0)
 }

@@ -147,7 +147,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write_record(txn, place(call), &draft, old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
-    let (previous, version) = call.repository.transact(call.key(), body).await?;
+    let (previous, version) = call.transact(call.key(), body).await?;
     let validators = written(call, version);
     let reply = match previous {
         Some(Some(previous)) => previous,
@@ -178,7 +178,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         Ok(reply.validated(&validators))
     };
-    Ok(call.repository.transact(call.key(), body).await?.0)
+    Ok(call.transact(call.key(), body).await?.0)
 }
 
 /// `GetMeta`.
@@ -224,7 +224,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         let etag = old.meta_validators(&text).etag;
         Ok((Validators { etag, modified_ms: Some(call.now_ms) }, failed))
     };
-    let ((validators, failed), _) = call.repository.transact(call.key(), body).await?;
+    let ((validators, failed), _) = call.transact(call.key(), body).await?;
     Ok(patched(&failed).validated(&validators))
 }
 
@@ -280,7 +280,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         write_record(txn, place(call), &draft, Some(&old))?;
         Ok(())
     };
-    let ((), version) = call.repository.transact(call.key(), body).await?;
+    let ((), version) = call.transact(call.key(), body).await?;
     Ok(Reply::empty(StatusCode::NO_CONTENT).validated(&written(call, version)))
 }
 

@@ -218,7 +218,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write_document(txn, (call.storage.schemas, call.key()), &value, (call.now_ms, 0))?;
         Ok(old.is_some().then_some(previous))
     };
-    let (previous, version) = call.repository.transact(call.key(), body).await?;
+    let (previous, version) = call.transact(call.key(), body).await?;
     let etag = version_etag(version.unwrap_or_default());
     let reply = match previous {
         Some(Some(previous)) => previous,
@@ -268,5 +268,5 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         Ok(reply.validated(&validators))
     };
-    Ok(call.repository.transact(call.key(), body).await?.0)
+    Ok(call.transact(call.key(), body).await?.0)
 }

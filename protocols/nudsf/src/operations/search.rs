@@ -257,7 +257,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
         let id = Value::from(String::from_utf8_lossy(&key).into_owned());
-        let done = call.repository.transact(&key, |txn| {
+        let done = call.transact(&key, |txn| {
             let Some(view) = txn.get(call.storage.records, &key)? else { return Ok(false) };
             let tags: Vec<(&str, &[u8])> = view.tags().collect();
             if !filter.matches(&key, &tags) || StoredRecord::of(&view).is_none() {

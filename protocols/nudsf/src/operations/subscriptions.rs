@@ -237,7 +237,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };
-    let (existed, version) = call.repository.transact(call.key(), body).await?;
+    let (existed, version) = call.transact(call.key(), body).await?;
     let reply = if existed {
         Reply::json(StatusCode::OK, &value)
     } else {
@@ -271,7 +271,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             write(txn, call, &value, &check(call, &value)?)?;
             Ok((failed, None))
         };
-    let ((failed, unchanged), version) = call.repository.transact(call.key(), body).await?;
+    let ((failed, unchanged), version) = call.transact(call.key(), body).await?;
     let validators = unchanged.unwrap_or_else(|| written(call, version));
     Ok(patched(&failed).validated(&validators))
 }
@@ -301,5 +301,5 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
             Reply::empty(StatusCode::NO_CONTENT)
         })
     };
-    Ok(call.repository.transact(call.key(), body).await?.0)
+    Ok(call.transact(call.key(), body).await?.0)
 }

@@ -87,7 +87,7 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
     let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
-        let done = call.repository.transact(&key, |txn| {
+        let done = call.transact(&key, |txn| {
             let Some(view) = txn.get(call.storage.timers, &key)? else { return Ok(false) };
             let tags: Vec<(&str, &[u8])> = view.tags().collect();
             if filter.as_ref().is_some_and(|filter| !filter.matches(&key, &tags)) {
@@ -123,7 +123,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
         Ok(existed)
     };
-    let (existed, _) = call.repository.transact(call.key(), body).await?;
+    let (existed, _) = call.transact(call.key(), body).await?;
     Ok(Reply::empty(if existed { StatusCode::NO_CONTENT } else { StatusCode::CREATED }))
 }
 
@@ -152,7 +152,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         }
         Ok(failed)
     };
-    let (failed, _) = call.repository.transact(call.key(), body).await?;
+    let (failed, _) = call.transact(call.key(), body).await?;
     Ok(patched(&failed))
 }
 
@@ -164,7 +164,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         }
         Err(no_timer(&call.target.id).into())
     };
-    call.repository.transact(call.key(), body).await?;
+    call.transact(call.key(), body).await?;
     Ok(Reply::empty(StatusCode::NO_CONTENT))
 }
 

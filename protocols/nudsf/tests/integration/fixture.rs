@@ -42,6 +42,7 @@ pub(crate) fn node_with(limits: ConnectionLimits) -> TestNode {
 #[derive(Default)]
 pub(crate) struct TestNodeOptions {
     pub(crate) overload_delay: Duration,
+    pub(crate) replication_wait: Option<Duration>,
     pub(crate) limits: ConnectionLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) tokens: Option<Arc<TokenKeys>>,
@@ -57,14 +58,15 @@ pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
 
 /// A node that serves the region at a path, which it creates if there is none.
 pub(crate) fn node_at(path: &Path, options: TestNodeOptions) -> TestNode {
-    let TestNodeOptions { limits, tls, tokens, notify, overload_delay } = options;
+    let TestNodeOptions { limits, tls, tokens, notify, overload_delay, replication_wait } = options;
     let region = Region::attach_or_create(path, &CreateOptions::default()).unwrap();
     let storages = vec![
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
         StorageSpec::parse("Realm01/Other").unwrap(),
     ];
-    let settings =
-        Arc::new(NudsfSettings { storages, api_root: None, tokens, notify, overload_delay });
+    let default = NudsfSettings { storages, tokens, notify, ..NudsfSettings::default() };
+    let replication_wait = replication_wait.unwrap_or(default.replication_wait);
+    let settings = Arc::new(NudsfSettings { overload_delay, replication_wait, ..default });
     let metrics = Arc::<NudsfMetrics>::default();
     let protocol = NudsfProtocol::new(settings, Arc::clone(&metrics)).unwrap();
     let protocol = if tls.is_some() { protocol.over_tls() } else { protocol };
@@ -109,6 +111,16 @@ impl TestNode {
 
     pub(crate) fn client(&self) -> TestClient {
         TestClient::connect(self.address)
+    }
+
+    /// Connections that were closed because the core had too much in memory.
+    pub(crate) fn closed_for_memory(&self) -> u64 {
+        self.node.as_ref().unwrap().stats().total().0.out_of_memory
+    }
+
+    /// Asks the node to end.
+    pub(crate) fn begin_shutdown(&self) {
+        self.node.as_ref().unwrap().shutdown();
     }
 
     /// A session of the region, as an attached process has it.
@@ -241,13 +253,13 @@ impl TestClient {
         self.try_send((method, path), headers, body.as_ref()).unwrap()
     }
 
-    /// The same; an error if the node has ended.
-    pub(crate) fn try_send(
+    /// Sends a request whose response is not read yet. Returns its whole path.
+    pub(crate) fn write(
         &mut self,
         (method, path): (&str, &str),
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> std::io::Result<TestReply> {
+    ) -> std::io::Result<String> {
         let root = if path.starts_with("/nudsf-") || path == "/" { "" } else { STORAGE };
         let mut head = format!("{method} {root}{path} HTTP/1.1\r\nHost: udsf.example\r\n");
         for (name, value) in headers {
@@ -259,10 +271,21 @@ impl TestClient {
         head += "\r\n";
         std::io::Write::write_all(self.stream.get_mut(), head.as_bytes())?;
         std::io::Write::write_all(self.stream.get_mut(), body)?;
+        Ok(format!("{root}{path}"))
+    }
+
+    /// As [`TestClient::send`]; an error if the node has ended.
+    pub(crate) fn try_send(
+        &mut self,
+        (method, path): (&str, &str),
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> std::io::Result<TestReply> {
+        let whole = self.write((method, path), headers, body)?;
         let reply = self.try_read(method)?;
         let mut types = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(MIXED.0));
         let media = types.next().map(|(_, value)| *value);
-        check_exchange((method, &format!("{root}{path}")), (media, body), &reply);
+        check_exchange((method, &whole), (media, body), &reply);
         Ok(reply)
     }
 

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a client reads and writes at the same time")]
+#![expect(clippy::print_stdout, reason = "a test prints what it measured")]
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -11,12 +12,23 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Child;
 use std::time::Duration;
 
-use crate::fixture::{STORAGE, TestClient};
+use nearstate_node::ConnectionLimits;
+
+use crate::fixture::{STORAGE, TestClient, node_with};
 use crate::http::frame;
 use crate::kill::start;
 
 /// What buffers, streams and tasks of one hostile connection may take beside bodies.
 const GROWTH_MAX: u64 = 48 << 20;
+
+/// Streams of one connection, each with a response of 1 KB that its client does not read.
+const STREAMS: u32 = 100;
+
+/// What such a stream may take, with its share of the connection.
+const STREAM_BYTES_MAX: u64 = 8 << 10;
+
+/// The number of such connections, if it is not 150.
+const CONNECTIONS: &str = "NEARSTATE_NUDSF_CONNECTIONS";
 
 /// The name of a flood, and its frames by their number.
 type Flood = (&'static str, fn(u32) -> Vec<u8>);
@@ -56,11 +68,7 @@ impl NodeProcess {
     }
 
     fn connect(&self) -> RawHttp2 {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-        RawHttp2 { stream }
+        RawHttp2::connect(self.address)
     }
 }
 
@@ -89,6 +97,26 @@ fn number(bytes: &[u8]) -> u32 {
 }
 
 impl RawHttp2 {
+    fn connect(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        Self { stream }
+    }
+
+    /// Sends requests for a path whose responses are not read, and waits for their heads.
+    fn leave_unread(&mut self, path: &str) -> Answers {
+        self.settings(0);
+        let head = head("GET", &format!("{STORAGE}{path}"));
+        let heads = (0..STREAMS).flat_map(|index| frame(1, 5, index * 2 + 1, &head));
+        self.stream.write_all(&heads.collect::<Vec<u8>>()).unwrap();
+        let mut answers = Answers::default();
+        // The window of 0 holds the bodies back.
+        self.read_until(&mut answers, |answers| answers.count() >= STREAMS as usize);
+        answers
+    }
+
     /// Sends SETTINGS with this initial window, and the largest window of the connection.
     fn settings(&mut self, window: u32) {
         let window = [&4_u16.to_be_bytes()[..], &window.to_be_bytes()].concat();
@@ -164,7 +192,7 @@ fn req_hostile_a_body_of_a_gigabyte_of_unknown_length_is_refused_when_it_is_too_
 
 #[test]
 fn req_hostile_ten_thousand_open_streams_are_refused_beyond_the_limit() {
-    const STREAMS: u32 = 10_000;
+    const OPENED: u32 = 10_000;
     let node = node_process();
     let before = node.memory_bytes();
     let mut client = node.connect();
@@ -174,10 +202,10 @@ fn req_hostile_ten_thousand_open_streams_are_refused_beyond_the_limit() {
         scope.spawn(move || {
             // The head of a PUT whose body never comes. The connection may end before the last.
             let head = head("PUT", &format!("{STORAGE}/records/r2"));
-            (0..STREAMS).all(|index| writer.write_all(&frame(1, 4, index * 2 + 1, &head)).is_ok())
+            (0..OPENED).all(|index| writer.write_all(&frame(1, 4, index * 2 + 1, &head)).is_ok())
         });
         let mut answers = Answers::default();
-        let refused = STREAMS - nearstate_nudsf::limits::STREAMS_MAX;
+        let refused = OPENED - nearstate_nudsf::limits::STREAMS_MAX;
         client.read_until(&mut answers, |answers| answers.resets.len() >= refused as usize);
         answers
     });
@@ -216,6 +244,56 @@ fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them()
 }
 
 #[test]
+fn req_hostile_streams_of_small_unread_responses_count_for_the_limit_of_the_core() {
+    let unread_of = |core_bytes_max: usize| {
+        let limits = ConnectionLimits { core_bytes_max, ..ConnectionLimits::default() };
+        let node = node_with(limits);
+        let mut clients: Vec<RawHttp2> = (0..10).map(|_| RawHttp2::connect(node.address)).collect();
+        let unread = |client: &mut RawHttp2| client.leave_unread("/records/none").is_closed;
+        let closed = clients.iter_mut().map(unread).filter(|is_closed| *is_closed).count();
+        node.client().get("/records/none").is(404, "RECORD_NOT_FOUND");
+        (closed, node.closed_for_memory())
+    };
+    // A thousand responses of 200 bytes are not the memory of a thousand streams.
+    assert_eq!(unread_of(64 << 20), (0, 0));
+    let (closed, counted) = unread_of(2 << 20);
+    // Four fit. A client may have all heads before its connection is closed.
+    assert!((5..10).contains(&counted) && closed > 0, "{closed} {counted}");
+}
+
+/// The head of a request and the reset of its stream.
+fn reset(index: u32, flags: u8, method: &str) -> Vec<u8> {
+    let stream = index * 2 + 1;
+    let head = frame(1, flags, stream, &head(method, &format!("{STORAGE}/records/r1")));
+    [head, frame(3, 0, stream, &8_u32.to_be_bytes())].concat()
+}
+
+#[test]
+fn req_hostile_many_connections_of_a_hundred_unread_responses_take_some_kilobytes_each() {
+    let connections = std::env::var(CONNECTIONS).map_or(150, |text| text.parse().unwrap());
+    let node = node_process();
+    // A node in this process raises its limit of open files.
+    let _this = crate::fixture::node();
+    let record = "x".repeat(1000);
+    TestClient::connect(node.address).put_record("kilobyte", "{}", &[("b", &record)]).is(201, "");
+    let before = node.memory_bytes();
+    let clients: Vec<RawHttp2> = (0..connections)
+        .map(|_| {
+            let mut client = node.connect();
+            let answers = client.leave_unread("/records/kilobyte");
+            assert_eq!((answers.headers.len(), answers.is_closed), (STREAMS as usize, false));
+            client
+        })
+        .collect();
+    let grown = node.memory_bytes().saturating_sub(before);
+    let bound = connections * u64::from(STREAMS) * STREAM_BYTES_MAX;
+    assert!(grown < bound, "{} MiB, the limit is {} MiB", grown >> 20, bound >> 20);
+    println!("{connections} connections of {STREAMS} streams: {} MiB", grown >> 20);
+    node.serves_others();
+    drop(clients);
+}
+
+#[test]
 fn req_hostile_header_bombs_and_floods_take_no_memory() {
     let node = node_process();
     let before = node.memory_bytes();
@@ -239,11 +317,13 @@ fn req_hostile_header_bombs_and_floods_take_no_memory() {
     let grown = node.memory_bytes().saturating_sub(before);
     assert!(grown < GROWTH_MAX, "bombs: {} KiB", grown >> 10);
     // CONTINUATION without end, and PING, SETTINGS and WINDOW_UPDATE that want answers.
-    let floods: [Flood; 4] = [
+    let floods: [Flood; 6] = [
         ("CONTINUATION", |index| match index {
             0 => frame(1, 0, 1, &[0x82, 0x84, 0x86, 0x41, 1, b'a']),
             _ => frame(9, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(200)),
         }),
+        ("rapid reset of reads", |index| reset(index, 5, "GET")),
+        ("rapid reset of writes", |index| reset(index, 4, "PUT")),
         ("PING", |_| frame(6, 0, 0, &[0; 8])),
         ("SETTINGS", |_| frame(4, 0, 0, &[])),
         ("empty DATA", |index| match index {

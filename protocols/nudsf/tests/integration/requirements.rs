@@ -41,6 +41,11 @@ const REQUIREMENTS: &[Requirement] = &[
         "hostile peers are bounded",
         &["req_large_", "req_slow_", "req_http_2_floods", "req_hostile_"],
     ),
+    (
+        "replicated",
+        "a write to a storage whose commits wait is answered when it is replicated",
+        &["req_replicated_"],
+    ),
     ("one record", "one record, three interfaces", &["req_a_record_of_", "req_what_nudsf_"]),
 ];
 

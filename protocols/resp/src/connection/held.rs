@@ -110,7 +110,7 @@ impl RespConnection {
     #[cold]
     pub(super) fn hold(&mut self, output: &mut Vec<u8>, owed: Vec<OwedReply>, next: NextAction) {
         let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
-        match self.core.server.receipts.wait(self.core.core.session(), last) {
+        match self.core.core.wait_replicated(last) {
             Ok(wait) => self.held = Some(HeldReplies::take(output, owed, wait, next)),
             Err(error) => {
                 // Without a thread nothing can be said about the commits.
