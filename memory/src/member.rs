@@ -142,6 +142,11 @@ pub struct Member {
     pub(crate) tried_chunks: RefCell<Vec<u64>>,
     /// Moving records would make room, and waits until this member has no pin.
     pub(crate) is_evacuation_due: Private<bool>,
+    /// The least class of small cells for which no chunk had room, and the refills for which that
+    /// is taken as known.
+    pub(crate) vain_search: Private<(u8, u32)>,
+    /// True while an allocation that finds no room is followed by another attempt.
+    pub(crate) tries_again: Private<bool>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
     /// Its bump ranges as it stored them last.

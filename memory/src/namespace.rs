@@ -15,7 +15,7 @@ use crate::layout::{
 use crate::member::Member;
 use crate::member::arena::LockSlot;
 use crate::namespace::rules::{ReplicationPolicy, policy_of};
-use crate::region::catalog::{self, EntryState, entries_used, entry_state};
+use crate::region::catalog::{self, EntryState, entries_used, entry_state, flags_of};
 use crate::region::catalog_use::{self, namespace_removed};
 use crate::region::file::TABLE_PAGE;
 use crate::region::index_table::{IndexTable, NamespaceIdentity, number_in};
@@ -69,8 +69,7 @@ pub(crate) fn list(map: &Map) -> Result<Vec<NamespaceEntry>, Corruption> {
         let buckets = map.word(catalog_at(index) + CATALOG_BUCKETS)?.load(Ordering::Acquire);
         let buckets = unseal(buckets, "a namespace's bucket count has a flipped bit")?;
         let usage = usage::usage(map, number)?;
-        let flags = map.word(catalog_at(index) + CATALOG_FLAGS)?.load(Ordering::Acquire);
-        let policy = policy_of(unseal(flags, "the flags of a namespace have a flipped bit")?);
+        let policy = policy_of(flags_of(map, index)?);
         all.push(NamespaceEntry { index: number, name, kind, buckets, usage, policy });
     }
     Ok(all)
@@ -173,10 +172,11 @@ impl Member {
     /// handle.
     ///
     /// # Errors
-    /// `Damaged`.
+    /// `Damaged`: a flipped bit of them. No write of the namespace could succeed, because its
+    /// flags are never those that the writer handles.
     #[inline]
     pub fn namespace_flags(&self, table: u32) -> Result<u64> {
-        Ok(self.map().word(catalog_at(table) + CATALOG_FLAGS)?.load(Ordering::Acquire) >> 16)
+        Ok(flags_of(self.map(), table)?)
     }
 
     /// Waits for every writer that locked a bucket of the namespace before this call. Later writers

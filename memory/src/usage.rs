@@ -37,10 +37,11 @@ use crate::heap::cell::Cell;
 use crate::index::bucket::{at_of, is_intent};
 use crate::index::lookup::walk_chain;
 use crate::layout::{
-    CATALOG_COUNTED, CATALOG_FLAGS, CATALOG_HARD_LIMIT, CATALOG_SOFT_LIMIT, CATALOG_USAGE,
-    Corruption, LINE, USAGE_STRIPES, catalog_at, namespace_flags, unseal,
+    CATALOG_COUNTED, CATALOG_HARD_LIMIT, CATALOG_SOFT_LIMIT, CATALOG_USAGE, Corruption, LINE,
+    USAGE_STRIPES, catalog_at, namespace_flags, unseal,
 };
 use crate::member::lock::{self, PAYLOAD};
+use crate::region::catalog::flags_of;
 use crate::region::index_table::IndexTable;
 use crate::region::map::Map;
 
@@ -176,7 +177,7 @@ pub(crate) fn reserve(word: &AtomicU64, me: u64, before: u64, delta: i64) -> boo
 
 /// What a namespace takes, and its limits. `None`: it has none.
 pub(crate) fn usage(map: &Map, number: u32) -> Result<Option<NamespaceUsage>, Corruption> {
-    let flags = map.word(catalog_at(number) + CATALOG_FLAGS)?.load(Ordering::Acquire) >> 16;
+    let flags = flags_of(map, number)?;
     if flags & namespace_flags::LIMITED == 0 {
         return Ok(None);
     }

@@ -17,6 +17,7 @@ const TABLE: &str = "verification/instructions/instructions.txt";
 
 /// The programs, and the arguments with which cargo builds each.
 const REGION: (&str, &[&str]) = ("instructions-region", &["--no-default-features"]);
+const FILL: (&str, &[&str]) = ("instructions-fill", &["--no-default-features"]);
 const FOLLOWER: (&str, &[&str]) = ("instructions-follower", &["--no-default-features"]);
 const NUMA: (&str, &[&str]) = ("instructions-numa", &["--no-default-features"]);
 const RESP: (&str, &[&str]) = ("instructions-resp", &["--no-default-features", "--features=resp"]);
@@ -25,6 +26,12 @@ const NUDSF: (&str, &[&str]) =
 
 /// An operation may take this share more than in the table: functions move between inlined and not.
 const GROWTH_MAX: f64 = 0.02;
+
+/// Writes in a heap that is 95 % full, and the same in one that is half full.
+const FILLED: [(&str, &str); 2] = [("churn-95", "churn-50"), ("mixed-churn-95", "mixed-churn-50")];
+
+/// How many times the instructions of the latter the former may take.
+const FILLED_TIMES_MAX: f64 = 1.3;
 
 /// The same for a compiler other than that of the table.
 const GROWTH_MAX_OTHER_COMPILER: f64 = 0.10;
@@ -56,6 +63,7 @@ pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
             println!("instructions: {} findings in {seen}", findings.len());
             Ok(findings.is_empty())
         }
+        [word] if word == "fill" => fill(root),
         [word] if word == "--write" => {
             let counted = Budgets { compiler: compiler()?, operations: count(root, &programs)? };
             let path = root.join(TABLE);
@@ -64,8 +72,27 @@ pub(crate) fn all(root: &Path, words: &[String]) -> Result<bool, String> {
             println!("written: {TABLE}");
             Ok(true)
         }
-        _ => Err("the only option is `--write`".to_owned()),
+        _ => Err("the only options are `fill` and `--write`".to_owned()),
     }
+}
+
+/// Counts the writes of heaps that are half and nearly full, and prints how many times the
+/// instructions of the former the latter take. True if that is within the goal.
+fn fill(root: &Path) -> Result<bool, String> {
+    let counted = count(root, &[FILL])?;
+    let total_of = |name: &str| {
+        let found = counted.iter().find(|operation| operation.name == name);
+        found.map(|found| found.total).ok_or_else(|| format!("no operation {name} was counted"))
+    };
+    let mut is_within = true;
+    for (nearly_full, half_full) in FILLED {
+        let (more, less) = (total_of(nearly_full)?, total_of(half_full)?);
+        let times = more / less;
+        println!("  {nearly_full:<15} {more:>9.1}  {half_full:<15} {less:>9.1}  {times:.2} times");
+        is_within &= times <= FILLED_TIMES_MAX;
+    }
+    println!("instructions: at most {FILLED_TIMES_MAX} times is the goal");
+    Ok(is_within)
 }
 
 /// Counts, prints a line for each operation, and returns what grew.

@@ -155,11 +155,17 @@ impl Member {
                 return Ok(head);
             }
         }
-        match self.allocate_fresh(class) {
-            Err(full @ Error::Full { .. }) if !self.is_brief.get() => {
+        let is_brief = self.is_brief.get();
+        self.tries_again.set(!is_brief);
+        let cell = self.allocate_fresh(class);
+        match cell {
+            Err(full @ Error::Full { .. }) if !is_brief => {
                 self.allocate_last_resort(arena, class, full)
             }
-            other => other,
+            other => {
+                self.tries_again.set(false);
+                other
+            }
         }
     }
 
@@ -430,6 +436,13 @@ impl Member {
         if let Some(head) = self.reusable_head(arena, queue, class)? {
             arena.pop(queue, head)?;
             return Ok(head);
+        }
+        // Larger cells that this member has retired can be split now.
+        let cell = self.allocate_fresh(class);
+        self.tries_again.set(false);
+        match cell {
+            Err(Error::Full { .. }) => {}
+            other => return other,
         }
         self.reclaim()?;
         match self.retry_with_idle(|| self.allocate_fresh(class)) {

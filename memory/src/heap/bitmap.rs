@@ -118,6 +118,31 @@ pub(crate) fn is_allocated(words: &[AtomicU64; BITMAP_WORDS], run: UnitRun) -> b
     })
 }
 
+/// The units of the run of free units that a free run is a part of.
+pub(crate) fn joined_units(words: &[AtomicU64; BITMAP_WORDS], run: UnitRun) -> u64 {
+    invariant!(u64::from(run.end()) <= CHUNK_UNITS, "{run:?} lies outside its chunk");
+    let load = |index: u32| words.get(index as usize).map(|word| word.load(Ordering::Relaxed));
+    let mut start = run.start;
+    while let Some(before) = start.checked_sub(1) {
+        // The bits up to the one before, at the top.
+        let seen = load(before / 64).unwrap_or(u64::MAX) << (63 - before % 64);
+        start -= seen.leading_zeros().min(before % 64 + 1);
+        if seen != 0 {
+            break;
+        }
+    }
+    let mut end = run.end();
+    while let Some(word) = load(end / 64) {
+        let seen = word >> (end % 64);
+        end += seen.trailing_zeros().min(64 - end % 64);
+        if seen != 0 {
+            break;
+        }
+    }
+    debug_assert!(start <= run.start && run.end() <= end, "a run is a part of what it has joined");
+    u64::from(end - start)
+}
+
 /// The words of a run, and the bits that it has in each.
 fn masks(run: UnitRun) -> impl Iterator<Item = (usize, u64)> {
     let mut unit = run.start;
@@ -178,6 +203,10 @@ mod tests {
             assert_eq!(map.is_set(start), is_allocated);
             let run = UnitRun { start, units };
             assert_eq!(super::is_allocated(&words, run), is_allocated);
+            if !is_allocated {
+                let joined = map.free_runs().find(|free| free.end() > start).unwrap();
+                assert_eq!(joined_units(&words, run), u64::from(joined.units), "round {round}");
+            }
             let first = bits.iter().take_while(|bit| !**bit).count() as u64;
             let last = bits.iter().rev().take_while(|bit| !**bit).count() as u64;
             assert_eq!((map.first_units(), map.last_units()), (first, last));

@@ -7,9 +7,10 @@ use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
-use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, mark};
+use crate::heap::bitmap::{Bitmap, UnitRun, is_allocated, joined_units, mark};
 use crate::heap::cell::{self, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, ChunkState, is_held_by};
+use crate::heap::class;
 use crate::layout::{Corruption, LINE, QUEUES, chunk_words_at};
 use crate::member::arena::{Arena, Bump, LockSlot, SET_ASIDE, undo};
 use crate::member::{LOCK_WAIT_SHORT, Member, lock};
@@ -272,11 +273,17 @@ impl Member {
     }
 
     fn free_recorded_part(&self, chunk: ChunkIndex, state: &mut ChunkState) -> Result<()> {
-        let freed = u64::from(clear_recorded(&self.arena(), chunk)?.units);
-        state.used = state.used.saturating_sub(freed);
+        let run = clear_recorded(&self.arena(), chunk)?;
+        state.used = state.used.saturating_sub(u64::from(run.units));
         state.is_closing &= state.used != 0;
-        // An upper bound: the run may have joined its neighbours.
-        state.longest = state.free();
+        // No other run has become longer. A bound that is higher than that leads a search here in
+        // vain.
+        let joined = joined_units(chunk.bitmap(self.map())?, run);
+        state.longest = state.longest.max(joined).min(state.free());
+        let (vain_class, left) = self.vain_search.get();
+        if left != 0 && joined * LINE >= class::bytes_of(vain_class) {
+            self.vain_search.set((vain_class, 0));
+        }
         Ok(())
     }
 

@@ -25,6 +25,20 @@ const BUMP_CELLS_MIN: u64 = 8;
 /// table follows only when there is no fresh memory.
 const SEARCH_WINDOW: u64 = 512;
 
+/// Refills for which a search of all chunks that was in vain is not repeated: it costs as much as
+/// some writes. Others may have freed memory meanwhile.
+const VAIN_REFILLS: u32 = 64;
+
+/// The largest class of small cells.
+const CLASS_SMALL_MAX: u8 = match class::class_within(BUMP_SMALL_CELL_MAX) {
+    Some(class) => class,
+    None => 0,
+};
+
+/// The share of the cells of a larger class that one refill splits, and how many at most.
+const SPLIT_SHARE: u64 = 8;
+const SPLIT_MAX: u64 = 4;
+
 /// Cells of another class that one refill frees at most.
 const STALE_CELLS: u64 = 256;
 
@@ -47,8 +61,14 @@ enum Wanted {
 struct ChunkSearch {
     /// How long the search waits for the lock of a chunk. `None`: not at all.
     wait_max: Option<Duration>,
+    /// No chunk had room lately: a long run is not cut for small cells if there are short ones.
+    is_scarce: bool,
     /// A chunk is closing.
     has_closing: bool,
+    /// A process has locked a chunk that may have room.
+    has_met_lock: bool,
+    /// The chunks that were looked at in vain.
+    seen: u64,
     /// The file system has no pages for a chunk. Chunks with pages may still have room.
     no_pages: Option<Error>,
 }
@@ -63,48 +83,123 @@ impl Member {
         self.revisit_set_aside(set_aside::BATCH)?;
         self.keep_reserve(bytes / LINE)?;
         let mut search = ChunkSearch::default();
+        let is_done = self.take_near(class, &mut search)?
+            || self.take_fresh(class, &mut search)?
+            || self.split_larger(class, &mut search)?
+            || !self.is_first_try(class) && self.search_all(class, &mut search)?
+            || self.take_lent(class, &mut search)?;
+        if is_done { Ok(()) } else { Err(search.no_pages.unwrap_or_else(no_room)) }
+    }
+
+    /// Takes memory of the chunk used last, or of one of those behind it.
+    fn take_near(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
+        let (vain_class, left) = self.vain_search.get();
+        search.is_scarce = left != 0;
         let hint = ChunkIndex(self.chunk.get());
-        if hint.0 < chunks_used(self.map())?
+        let used = chunks_used(self.map())?;
+        if hint.0 < used
             && suits(state_of(self.map(), hint)?, Wanted::Partial, class, false)
-            && self.take_from_chunk(hint, class, &mut search)?
+            && self.take_from_chunk(hint, class, search)?
         {
-            return Ok(());
+            return Ok(true);
+        }
+        if left != 0 && class >= vain_class {
+            self.vain_search.set((vain_class, left - 1));
+            return Ok(false);
         }
         for wanted in [Wanted::Partial, Wanted::Empty] {
-            if self.search(SEARCH_WINDOW, wanted, class, &mut search)? {
-                return Ok(());
+            if self.search(SEARCH_WINDOW, wanted, class, search)? {
+                return Ok(true);
             }
         }
+        search.seen = used.min(SEARCH_WINDOW);
+        Ok(false)
+    }
+
+    /// Takes memory of a chunk that was never used.
+    fn take_fresh(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         while search.no_pages.is_none() {
             match self.add_chunk() {
-                Ok(Some(chunk)) if self.take_from_chunk(chunk, class, &mut search)? => {
-                    return Ok(());
-                }
+                Ok(Some(chunk)) if self.take_from_chunk(chunk, class, search)? => return Ok(true),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error @ Error::Full { .. }) => search.no_pages = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        search.wait_max = Some(LOCK_WAIT_SHORT);
-        for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Closing] {
-            if wanted == Wanted::Closing && !search.has_closing {
-                continue;
-            }
-            if self.search(u64::MAX, wanted, class, &mut search)? {
-                return Ok(());
+        Ok(false)
+    }
+
+    /// Memory is scarce: splits cells of a larger class that this member keeps, of the class with
+    /// the most of them. What is left of them remains free. So the cells of each size stay what
+    /// most of the next writes need, and are not scattered by those of other sizes.
+    fn split_larger(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
+        let (arena, vain) = (self.arena(), self.vain_search.get());
+        let (mut most, mut larger) = (0, class);
+        for other in class + 1..=CLASS_SMALL_MAX {
+            let queue = arena.queue(other)?;
+            let head = queue.head.load(Ordering::Relaxed);
+            if head != 0 && self.is_head_reusable(queue, other, head)? {
+                // The count is a hint.
+                let count = queue.count.load(Ordering::Relaxed).max(1);
+                (most, larger) = if count > most { (count, other) } else { (most, larger) };
             }
         }
+        let least = if vain.1 == 0 { class } else { class.min(vain.0) };
+        search.is_scarce = true;
+        let mut is_done = false;
+        if larger != class {
+            let queue = arena.queue(larger)?;
+            for _ in 0..(most / SPLIT_SHARE).clamp(1, SPLIT_MAX) {
+                let head = queue.head.load(Ordering::Relaxed);
+                if head == 0 || !self.is_head_reusable(queue, larger, head)? {
+                    break;
+                }
+                self.free_queue(larger, 1)?;
+                is_done |=
+                    self.take_from_chunk(ChunkIndex::of(self.map(), head)?, class, search)?;
+            }
+        }
+        // What was freed for this does not end the scarcity.
+        self.vain_search.set((least, VAIN_REFILLS));
+        Ok(is_done)
+    }
+
+    /// True if a search of all chunks was in vain lately, and the caller tries again after it has
+    /// freed what is retired.
+    fn is_first_try(&self, class: u8) -> bool {
+        let (vain_class, left) = self.vain_search.get();
+        left != 0 && class >= vain_class && self.tries_again.get()
+    }
+
+    /// Searches every chunk, and waits for those that are locked.
+    fn search_all(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
+        search.wait_max = Some(LOCK_WAIT_SHORT);
+        let has_seen_all = search.seen >= chunks_used(self.map())? && !search.has_met_lock;
+        for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Closing] {
+            let is_vain = match wanted {
+                Wanted::Partial | Wanted::Empty => has_seen_all,
+                Wanted::Closing => !search.has_closing,
+            };
+            if !is_vain && self.search(u64::MAX, wanted, class, search)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes memory of the reserve, if the operation may use it.
+    fn take_lent(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         if self.may_use_reserve.get() {
             for chunk in reserve(self.map()) {
-                if state_of(self.map(), chunk)?.longest >= bytes / LINE
-                    && self.take_from_chunk(chunk, class, &mut search)?
+                if state_of(self.map(), chunk)?.longest >= class::bytes_of(class) / LINE
+                    && self.take_from_chunk(chunk, class, search)?
                 {
-                    return Ok(());
+                    return Ok(true);
                 }
             }
         }
-        Err(search.no_pages.unwrap_or_else(no_room))
+        Ok(false)
     }
 
     /// Frees cells of a class that this member keeps and has not used for some refills: what it
@@ -158,13 +253,14 @@ impl Member {
         search: &mut ChunkSearch,
     ) -> Result<bool> {
         let used = chunks_used(self.map())?;
-        let first = if self.chunk.get() + 1 < used { self.chunk.get() + 1 } else { 0 };
-        for chunk in (first..used).chain(0..first).take(most.min(used) as usize).map(ChunkIndex) {
-            let state = state_of(self.map(), chunk)?;
+        let mut chunk = self.chunk.get();
+        for _ in 0..most.min(used) {
+            chunk = if chunk + 1 < used { chunk + 1 } else { 0 };
+            let state = state_of(self.map(), ChunkIndex(chunk))?;
             search.has_closing |= state.is_closing;
             let needs_pages = search.no_pages.is_some();
             if suits(state, wanted, class, needs_pages)
-                && self.take_from_chunk(chunk, class, search)?
+                && self.take_from_chunk(ChunkIndex(chunk), class, search)?
             {
                 return Ok(true);
             }
@@ -203,18 +299,21 @@ impl Member {
             if let Some(longest) = longest {
                 taken = if chunk.0 >= ordinary_chunks(self.map().chunks()) {
                     // Exactly one cell: the reserve lends no more than is needed.
-                    units * self.harvest(chunk, class, &bitmap, 1)?
-                } else if u64::from(longest.units) >= BUMP_CELLS_MIN * units {
+                    units * self.harvest(chunk, class, bitmap.free_runs(), 1)?
+                } else if !search.is_scarce && u64::from(longest.units) >= BUMP_CELLS_MIN * units {
                     let most = longest.units.min(self.shared().claim_units() as u32);
                     self.claim(chunk, UnitRun { units: most, ..longest })?;
                     u64::from(most)
+                } else if search.is_scarce {
+                    units * self.harvest_fitting(chunk, class, &bitmap)?
                 } else {
-                    units * self.harvest(chunk, class, &bitmap, HARVEST_CELLS)?
+                    units * self.harvest(chunk, class, bitmap.free_runs(), HARVEST_CELLS)?
                 };
             }
             *state = state.after_taking(&Bitmap::load(words), used + taken);
             Ok(longest.is_some())
         })?;
+        search.has_met_lock |= taken.is_none();
         let is_taken = taken == Some(true);
         if is_taken && chunk.0 < ordinary_chunks(self.map().chunks()) {
             self.chunk.set(chunk.0);
@@ -245,15 +344,34 @@ impl Member {
         Ok(())
     }
 
-    /// Takes cells of a class from the free runs of a locked chunk into the queue of the class.
-    /// Returns their number.
-    fn harvest(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap, most: u64) -> Result<u64> {
+    /// As [`Member::harvest`], from the runs that the cells fill; without one, from the shortest
+    /// that is long enough.
+    fn harvest_fitting(&self, chunk: ChunkIndex, class: u8, bitmap: &Bitmap) -> Result<u64> {
+        let units = (class::bytes_of(class) / LINE) as u32;
+        let runs = || bitmap.free_runs().filter(|run| run.units >= units);
+        let shortest = runs().min_by_key(|run| run.units);
+        let Some(shortest) = shortest else { invariant!("a harvest of a chunk without room") };
+        if shortest.units == units {
+            self.harvest(chunk, class, runs().filter(|run| run.units == units), HARVEST_CELLS)
+        } else {
+            self.harvest(chunk, class, std::iter::once(shortest), HARVEST_CELLS)
+        }
+    }
+
+    /// Takes cells of a class from free runs of a locked chunk into the queue of the class. Returns
+    /// their number.
+    fn harvest(
+        &self,
+        chunk: ChunkIndex,
+        class: u8,
+        runs: impl Iterator<Item = UnitRun>,
+        most: u64,
+    ) -> Result<u64> {
         let map = self.map();
         let bytes = class::bytes_of(class);
         let units = (bytes / LINE) as u32;
-        let starts = bitmap
-            .free_runs()
-            .flat_map(|run| (0..run.units / units).map(move |cell| run.start + cell * units));
+        let starts =
+            runs.flat_map(|run| (0..run.units / units).map(move |cell| run.start + cell * units));
         let (mut first, mut last, mut count) = (0, 0, 0);
         for start in starts.take(most as usize) {
             let at = chunk.start() + LINE * u64::from(start);

@@ -233,6 +233,8 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         may_use_reserve: Private::new(false),
         is_brief: Private::new(false),
         growth_pause: Private::new(0),
+        vain_search: Private::new((0, 0)),
+        tries_again: Private::new(false),
         wanted_units: Private::new(0),
         vain_units: Private::new(0),
         settled_heap: Private::new((0, 0)),

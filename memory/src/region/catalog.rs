@@ -21,8 +21,9 @@ use nearstate_model::{Error, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::layout::{
-    CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE, NAMESPACE_NUMBER_BITS,
-    SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_STAMP_FLOOR, catalog_at, seal, unseal,
+    CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_STATE, Corruption, NAMESPACE_LIVE,
+    NAMESPACE_NUMBER_BITS, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES, SUPER_STAMP_FLOOR, catalog_at,
+    seal, unseal,
 };
 use crate::region::catalog_use::{EntryUse, is_current, namespace_removed, parse_use};
 use crate::region::index_table::{NamespaceIdentity, number_in};
@@ -35,6 +36,16 @@ pub(crate) fn entries_used(map: &Map) -> Result<u32, Corruption> {
     match u32::try_from(used) {
         Ok(used) if used as usize <= NAMESPACES_MAX => Ok(used),
         _ => Err(Corruption("more namespaces than a region can have")),
+    }
+}
+
+/// The flags of a namespace. Most have none: their word is compared, and not computed.
+#[inline]
+pub(crate) fn flags_of(map: &Map, number: u32) -> Result<u64, Corruption> {
+    const NONE: u64 = seal(0);
+    match map.word(catalog_at(number) + CATALOG_FLAGS)?.load(Ordering::Acquire) {
+        NONE => Ok(0),
+        word => unseal(word, "the flags of a namespace have a flipped bit"),
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nearstate_memory::{RingRead, RingStart};
 use nearstate_store::{
-    BlockChange, CheckReport, Condition, Error, Filter, Kind, Namespace, Pattern, Region, Result,
-    Schema, Session,
+    BlockChange, CheckReport, Condition, Error, Filter, Kind, Metadata, Namespace, Pattern, Region,
+    Result, Schema, Session, TagSchema,
 };
 
 use crate::fixture::{TestFolder, checked, clean, open, small};
@@ -235,6 +235,61 @@ fn any_flipped_bit_of_a_record_header_crashes_no_writer() {
         copy.flip(bit);
         live_with(&folder.path);
     }
+}
+
+/// The flags of a namespace that no writer handles would be a conflict of each transaction, without
+/// an end: what a write says is that they are damaged.
+#[test]
+fn a_flipped_bit_of_the_flags_of_a_namespace_is_refused_as_damage_by_attached_sessions() {
+    let folder = TestFolder::new();
+    let region = Region::create(&folder.path, &small()).unwrap();
+    let session = region.session().unwrap();
+    let tag = TagSchema { name: "cell".to_owned(), is_unique: true, ..TagSchema::default() };
+    let tagged = Schema { tags: vec![tag], ..Schema::default() };
+    let tagged = session.namespace("tagged", &tagged).unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let counters = Schema { kind: Kind::Counters, ..Schema::default() };
+    let counters = session.namespace("counters", &counters).unwrap();
+    let write = |number: u32| {
+        let key = number.to_le_bytes();
+        let tags: &[(&str, &[u8])] = &[("cell", &key)];
+        let metadata = Metadata { tags, ..Metadata::default() };
+        [
+            session.put(plain, &key, b"v").map(drop),
+            session.transact(|txn| txn.put(plain, &key, b"w")),
+            session.transact(|txn| txn.put_with_metadata(tagged, &key, b"v", metadata)),
+            session.add(counters, &key, 1).map(drop),
+        ]
+    };
+    assert!(write(0).iter().all(Result::is_ok));
+    let file = Copy::of(&folder.path);
+    let (mut names, mut number) = (Vec::new(), 0);
+    for entry in 0..8 {
+        let at = CATALOG + 1024 * entry;
+        let mut name = [0; 16];
+        file.file.read_exact_at(&mut name, at + 200).unwrap();
+        let answers_of: &[usize] = match &name {
+            _ if name.starts_with(b"\x01index") => &[2],
+            _ if name.starts_with(b"tagged") => &[2],
+            _ if name.starts_with(b"plain") => &[0, 1],
+            _ if name.starts_with(b"counters") => &[3],
+            _ => continue,
+        };
+        names.push(name);
+        for bit in (at + 16) * 8..(at + 24) * 8 {
+            number += 1;
+            file.flip(bit);
+            for (which, answer) in write(number).iter().enumerate() {
+                let is_damaged = matches!(answer, Err(Error::Damaged { .. }));
+                assert_eq!(is_damaged, answers_of.contains(&which), "{bit:#x}: {which} {answer:?}");
+            }
+            file.flip(bit);
+        }
+    }
+    assert_eq!(names.len(), 4);
+    assert!(write(0).iter().all(Result::is_ok), "nothing is left of the damage");
+    drop((session, region));
+    clean(&folder.path);
 }
 
 /// A xorshift generator: the same flips in every run.
