@@ -514,7 +514,10 @@ impl Driver {
                 });
             }
             HostEffect::WatchLog { partition, view } => {
-                self.at_once(partition, |copy| copy.watch_log(view.map(|view| view.0)));
+                self.at_once(partition, |copy| {
+                    copy.watch_log(view.map(|view| view.0));
+                    Ok(())
+                });
             }
             HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
             HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),
