@@ -52,12 +52,12 @@ pub const RENEWALS_PER_LEASE: u64 = 4;
 /// ordered long after its reason has passed costs a fail-over.
 pub const PROPOSALS_PER_LEASE: u64 = 2;
 
-/// Leases without an owner before an operator's task begins a partition anew: within one each member
-/// with a complete copy may report, and within another one its report is ordered.
+/// Leases without an owner before an operator's task begins a partition anew: within one each
+/// member with a complete copy may report, and within another one its report is ordered.
 pub const FORCE_LEASES: u64 = 2;
 
-/// Leases without a renewal after which an owner whose copy alone suffices counts as silent: then it
-/// has had no lease for one of them.
+/// Leases without a renewal after which an owner whose copy alone suffices counts as silent: then
+/// it has had no lease for one of them.
 pub const SILENT_RENEWAL_LEASES: u64 = 2;
 
 /// The entries that a copy may lack when a degraded owner begins to count it. Writers that wait for

@@ -84,8 +84,8 @@ pub(crate) enum ClusterCommand {
     },
     /// Let another member own the partitions that the host owns
     Drain(NodeChoice),
-    /// Give a partition whose members are lost to a host with a complete copy. An owner that shows no
-    /// life for a lease is excluded first
+    /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
+    /// no life for a lease is excluded first
     AcceptLoss {
         #[command(flatten)]
         node: NodeChoice,

@@ -59,7 +59,7 @@ fn degraded() -> ClusterState {
 fn a_report_waits_a_lease_from_when_the_exclusion_was_learned_of() {
     let mut state = degraded();
     let mut member = Proposer::start(2, 1_000, CopyState::Follower(held(1, 7)));
-    // The process has run for long when it hears of the exclusion, which may just have been ordered.
+    // The process has run for long when it hears of the exclusion, which may be a moment old.
     state.apply(&Command::Exclude { partition: PARTITION, view: ViewNumber(1) });
     let (learned, view) = (5_000, ViewNumber(2));
     member.step(learned, HostInput::State(&state));

@@ -146,9 +146,9 @@ pub(crate) struct PartitionGroup {
     connections: AtomicU64,
     /// What every full member has applied, as the driver says.
     floor: AtomicU64,
-    /// The highest view in which the own copy suffices, or did: while it is served, the floor may be
-    /// ahead of followers. It never falls, so an order of an earlier view that is carried out late
-    /// takes nothing back.
+    /// The highest view in which the own copy suffices, or did: while it is served, the floor may
+    /// be ahead of followers. It never falls, so an order of an earlier view that is carried out
+    /// late takes nothing back.
     watched_view: AtomicU64,
     /// The highest stamp that may be answered, with its view.
     answer: Mutex<(u64, u64)>,

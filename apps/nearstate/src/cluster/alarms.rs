@@ -105,8 +105,8 @@ alarms! {
          on this host only, and its loss loses them. Start the node of the other host.";
     DEGRADED_OWNER = "NS-5013" "degraded-owner-silent" Critical
         "The host whose copy alone suffices shows no life, and no host takes over by itself. Start \
-         its node. If it is lost, `nearstate cluster accept-loss` gives the partition to this host: \
-         what was committed while one copy sufficed is lost.";
+         its node. If it is lost, `nearstate cluster accept-loss` gives the partition to this \
+         host: what was committed while one copy sufficed is lost.";
 }
 
 /// A condition that holds.
