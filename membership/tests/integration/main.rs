@@ -12,3 +12,4 @@ mod etcd;
 mod failures;
 mod hostile;
 mod raft;
+mod slow;
