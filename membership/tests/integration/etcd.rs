@@ -38,7 +38,7 @@ impl Etcd {
             names.push("host");
             certificates(folder.path(), &names);
         }
-        let mut etcd = Self { folder, running, members, is_tls };
+        let mut etcd = Self { folder, members, running, is_tls };
         for number in 0..count {
             etcd.run(number);
         }

@@ -47,7 +47,9 @@ impl Proxy {
     /// Stalls the connections that there are, and returns them.
     fn stall(&self) -> Vec<Arc<Way>> {
         let ways = self.0.lock().unwrap().clone();
-        ways.iter().for_each(|way| way.is_stalled.store(true, Ordering::Release));
+        for way in &ways {
+            way.is_stalled.store(true, Ordering::Release);
+        }
         ways
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use nearstate_node::{FollowerStats, PartitionInput};
+use nearstate_node::FollowerStats;
 use nearstate_store::{FollowPosition, LogIdentity, Schema};
 use nearstate_wire::{
     Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, PositionMessage,

@@ -38,8 +38,8 @@ impl World {
     /// has released output, its host fails, and an operator comes to the other one.
     fn lose_degraded_owner(&mut self) {
         let Some(owner) = self.latest().owner() else { return self.look_again() };
-        let others = self.nodes.keys().copied().filter(|host| *host != owner);
-        let Some(other) = others.last() else { return };
+        let mut others = self.nodes.keys().copied().filter(|host| *host != owner);
+        let Some(other) = others.next_back() else { return };
         let has_released = self.progress_at + 100 * MS > self.now;
         if self.latest().degraded().is_none() || !has_released {
             self.node_mut(other).paused_until = self.now + 60 * MS;
