@@ -4,6 +4,7 @@ use crate::id::{HostId, PartitionId};
 use crate::limits::{
     COPIES_MAX, DEGRADE_LEASES_MIN, DEGRADE_MS_MAX, HOSTS_MAX, LEASE_MARGIN_DIVISOR,
     LEASE_MARGIN_NS, LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX, PARTITIONS_MAX,
+    PROPOSALS_PER_LEASE,
 };
 use std::fmt;
 
@@ -165,6 +166,12 @@ impl Lease {
     /// For how long a member promises, in nanoseconds of its clock.
     pub fn promise_ns(self) -> u64 {
         u64::from(self.ms) * 1_000_000
+    }
+
+    /// How long a proposal is tried, in nanoseconds. Then the rules decide anew whether they want
+    /// it, so at most one of a kind is under way.
+    pub fn proposal_ns(self) -> u64 {
+        self.promise_ns() / PROPOSALS_PER_LEASE
     }
 
     /// For how long the owner holds its lease, in nanoseconds of its clock.

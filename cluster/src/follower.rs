@@ -65,6 +65,11 @@ impl Promise {
         }
     }
 
+    /// Has the owner of the present view been heard within a lease?
+    pub(crate) fn hears_owner(&self, now: Monotonic) -> bool {
+        self.heard_at.is_some_and(|at| now <= at.plus(self.lease.promise_ns()))
+    }
+
     /// Has the owner been silent for too long?
     pub(crate) fn is_owner_silent(&self, now: Monotonic) -> bool {
         let limit = self.lease.promise_ns();

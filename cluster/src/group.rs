@@ -261,6 +261,12 @@ impl GroupState {
         (self.full.len() + 1).saturating_sub(self.acknowledgements()).max(1)
     }
 
+    /// Could the members find another owner, if all of them that are full live?
+    pub fn can_replace_owner(&self) -> bool {
+        let others = self.full.iter().filter(|host| **host != self.owner).count();
+        others >= self.reports_needed()
+    }
+
     /// Applies one command.
     pub fn apply(&mut self, command: &Command) -> Applied {
         self.try_apply(command).unwrap_or_else(Applied::Refused)

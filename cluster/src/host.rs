@@ -66,6 +66,17 @@ impl Host {
         self.members.get(&partition).is_some_and(|member| member.is_leased(now))
     }
 
+    /// Does this host hear the owner of the partition, or is it the owner?
+    pub fn hears_owner(&self, partition: PartitionId, now: Monotonic) -> bool {
+        self.members.get(&partition).is_some_and(|member| member.hears_owner(now))
+    }
+
+    /// Has an owner whose copy alone suffices shown no life for two leases? No host takes over from
+    /// it without an operator.
+    pub fn misses_degraded_owner(&self, partition: PartitionId, now: Monotonic) -> bool {
+        self.members.get(&partition).is_some_and(|member| member.misses_degraded_owner(now))
+    }
+
     /// Takes one input and appends what is to be done. `now` never goes back.
     pub fn step(&mut self, now: Monotonic, input: HostInput<'_>, effects: &mut Effects) {
         match input {
@@ -129,7 +140,8 @@ impl Host {
     fn state(&mut self, now: Monotonic, state: &ClusterState, effects: &mut Effects) {
         for group in state.groups() {
             let partition = group.partition();
-            let (id, started, early) = ((self.id, self.process), self.started, &mut self.early);
+            let (id, started, early) =
+                ((self.id, self.process), (self.started, now), &mut self.early);
             let degrade_after = self.degrade_after;
             let member = self.members.entry(partition).or_insert_with(|| {
                 // Promises of an earlier process of this host end one lease after the start.

@@ -28,6 +28,7 @@ pub use group::{AcceptedLoss, Applied, CommandRefusal, Degraded, GroupPhase, Gro
 pub use host::Host;
 pub use id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 pub use input::{ConnectionNumber, FollowerAcknowledgement, HostInput, OwnerMessage};
+pub use operator::{OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask, OperatorWait};
 pub use position::LogPosition;
 pub use region::{CopyState, MemberRecord, RegionFacts};
 pub use role::MemberRole;
@@ -37,6 +38,7 @@ pub use switches::{Switch, Switches};
 
 mod host;
 mod member;
+mod operator;
 mod owner;
 mod follower;
 mod role;

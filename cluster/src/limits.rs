@@ -44,8 +44,21 @@ pub const RETURN_LEASES: u64 = 4;
 /// the new owner is lost before the others have caught up.
 pub const KEEP_COPY_LEASES: u64 = 20;
 
-/// Renewals of a degraded owner in each promise: two may be late.
+/// Renewals of a degraded owner in each promise. The next one is proposed when the one before it is
+/// applied, or has reached the end of its life: of those that are slow, one may be lost.
 pub const RENEWALS_PER_LEASE: u64 = 4;
+
+/// A proposal that was not ordered within this part of a lease is given up. A suspicion that is
+/// ordered long after its reason has passed costs a fail-over.
+pub const PROPOSALS_PER_LEASE: u64 = 2;
+
+/// Leases without an owner before an operator's task begins a partition anew: within one each
+/// member with a complete copy may report, and within another one its report is ordered.
+pub const FORCE_LEASES: u64 = 2;
+
+/// Leases without a renewal after which an owner whose copy alone suffices counts as silent: then
+/// it has had no lease for one of them.
+pub const SILENT_RENEWAL_LEASES: u64 = 2;
 
 /// The entries that a copy may lack when a degraded owner begins to count it. Writers that wait for
 /// replication wait until it has them.

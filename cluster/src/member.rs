@@ -8,7 +8,7 @@ use crate::follower::Promise;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
 use crate::input::{ConnectionNumber, FollowerAcknowledgement, OwnerMessage};
-use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES};
+use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES};
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionFacts};
@@ -38,6 +38,8 @@ pub(crate) struct PartitionMember {
     facts: Option<RegionFacts>,
     /// When this process learned of the present view and phase.
     phase_began: Monotonic,
+    /// The last renewal of a degraded owner's lease that was applied, and when this host saw it.
+    renewal: Option<(Monotonic, Monotonic)>,
     activity: MemberActivity,
     promise: Promise,
     is_fenced: bool,
@@ -50,11 +52,13 @@ pub(crate) struct PartitionMember {
 }
 
 impl PartitionMember {
+    /// `started`: when the process started. Its phase begins `now`: what was ordered between may
+    /// have been the last renewal of a lease.
     pub(crate) fn new(
         (me, process): (HostId, u64),
         group: &GroupState,
         lease: Lease,
-        now: Monotonic,
+        (started, now): (Monotonic, Monotonic),
     ) -> Self {
         let switches = group.switches;
         Self {
@@ -66,8 +70,9 @@ impl PartitionMember {
             group: group.clone(),
             facts: None,
             phase_began: now,
+            renewal: None,
             activity: MemberActivity::Idle,
-            promise: Promise::at_start(lease, switches, now),
+            promise: Promise::at_start(lease, switches, started),
             is_fenced: true,
             is_suspecting: false,
             frozen: None,
@@ -80,6 +85,10 @@ impl PartitionMember {
         let phase = |group: &GroupState| (group.view(), group.owner());
         let has_phase_changed = phase(&self.group) != phase(group);
         self.group.clone_from(group);
+        let renewed = group.degraded().map(|degraded| degraded.renewed);
+        if renewed != self.renewal.map(|(stamp, _)| stamp) {
+            self.renewal = renewed.map(|stamp| (stamp, now));
+        }
         if has_phase_changed {
             self.phase_began = now;
             self.promise.begin(now);
@@ -248,6 +257,23 @@ impl PartitionMember {
         matches!(self.activity, MemberActivity::Serving(..)) && now < until
     }
 
+    /// Does this host hear the owner, or is it the owner?
+    pub(crate) fn hears_owner(&self, now: Monotonic) -> bool {
+        match &self.activity {
+            MemberActivity::Serving(..) => true,
+            MemberActivity::Following(..) => self.promise.hears_owner(now),
+            MemberActivity::Idle => false,
+        }
+    }
+
+    /// Has an owner whose copy alone suffices shown no life for some leases, neither by renewals of
+    /// its lease nor by messages to this host?
+    pub(crate) fn misses_degraded_owner(&self, now: Monotonic) -> bool {
+        let limit = SILENT_RENEWAL_LEASES * self.lease.promise_ns();
+        let is_old = self.renewal.is_some_and(|(_, seen)| now > seen.plus(limit));
+        is_old && self.group.owner().is_some() && !self.hears_owner(now)
+    }
+
     fn partition(&self) -> PartitionId {
         self.group.partition()
     }
@@ -370,13 +396,13 @@ impl PartitionMember {
     /// While the own copy suffices: watches the own log, and renews the lease.
     fn keep_alone(&mut self, now: Monotonic, is_alone: bool, effects: &mut Effects) {
         let (partition, host) = (self.partition(), self.me);
-        let (revision, is_degraded) = (self.group.revision(), self.group.degraded().is_some());
+        let (revision, degraded) = (self.group.revision(), self.group.degraded());
         let MemberActivity::Serving(view, owner) = &mut self.activity else { return };
         let view = is_alone.then_some(*view);
         if owner.begins_to_watch(view) {
             effects.push(HostEffect::WatchLog { partition, view });
         }
-        if is_alone && is_degraded && owner.renews(now) {
+        if is_alone && degraded.is_some_and(|degraded| owner.renews(now, revision, degraded)) {
             let renewal = Command::Renew { partition, revision, host, stamp: now };
             effects.push(HostEffect::Propose(renewal));
         }
@@ -541,7 +567,7 @@ impl PartitionMember {
         }
     }
 
-    /// Proposes unless the same was proposed within half a lease.
+    /// Proposes unless the same was proposed within the life of a proposal.
     fn propose(&mut self, now: Monotonic, command: Command, effects: &mut Effects) -> bool {
         self.repeat(now, HostEffect::Propose(command), effects)
     }
@@ -549,7 +575,7 @@ impl PartitionMember {
     fn repeat(&mut self, now: Monotonic, effect: HostEffect, effects: &mut Effects) -> bool {
         if let Some((last, at)) = self.repeated
             && last == effect
-            && now < at.plus(self.lease.promise_ns() / 2)
+            && now < at.plus(self.lease.proposal_ns())
         {
             return false;
         }

@@ -1,8 +1,8 @@
 //! The part of the owner: what is replicated, how long it may serve, and whom it counts.
 
 use crate::config::Lease;
-use crate::group::GroupState;
-use crate::id::{HostId, Monotonic, ViewNumber};
+use crate::group::{Degraded, GroupState};
+use crate::id::{HostId, Monotonic, Revision, ViewNumber};
 use crate::input::{ConnectionNumber, FollowerAcknowledgement};
 use crate::limits::{ADMIT_ENTRIES_MAX, EVICT_LEASES, RENEWALS_PER_LEASE};
 use crate::region::MemberRecord;
@@ -37,8 +37,8 @@ pub(crate) struct Owner {
     written: u64,
     /// The order to watch it.
     watched: Option<ViewNumber>,
-    /// When the lease of a degraded owner was renewed last.
-    renewed_at: Option<Monotonic>,
+    /// When the last renewal of a degraded owner's lease was proposed, and at which revision.
+    renewing: Option<(Revision, Monotonic)>,
 }
 
 /// A change of the membership that the owner wants.
@@ -74,7 +74,7 @@ impl Owner {
             degrade_after,
             written: 0,
             watched: None,
-            renewed_at: None,
+            renewing: None,
         }
     }
 
@@ -87,12 +87,19 @@ impl Owner {
         std::mem::replace(&mut self.watched, view) != view
     }
 
-    /// Is a renewal due?
-    pub(crate) fn renews(&mut self, now: Monotonic) -> bool {
+    /// Is a renewal due? Not while one is under way: over a slow membership they would queue up.
+    pub(crate) fn renews(&mut self, now: Monotonic, revision: Revision, known: Degraded) -> bool {
         let interval = self.lease.promise_ns() / RENEWALS_PER_LEASE;
-        let is_due = self.renewed_at.is_none_or(|at| now >= at.plus(interval));
+        let is_due = match self.renewing {
+            Some((of, at)) if of == revision => {
+                let is_applied = known.renewed >= at;
+                let wait = if is_applied { interval } else { self.lease.proposal_ns() };
+                now >= at.plus(wait)
+            }
+            Some(_) | None => true,
+        };
         if is_due {
-            self.renewed_at = Some(now);
+            self.renewing = Some((revision, now));
         }
         is_due
     }

@@ -15,15 +15,21 @@ pub(crate) const HELLO_MAX: Duration = Duration::from_secs(2);
 /// A connection without a request for this long is closed. A member that needs it connects again.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The most connections from other members: four for each of 16 hosts. Further ones are closed.
-pub(crate) const CONNECTIONS_MAX: usize = 64;
+/// The most connections from other members: six for each of 16 hosts, for the engine, a report and
+/// [`LEADER_CALLS_MAX`]. Further ones are closed.
+pub(crate) const CONNECTIONS_MAX: usize = 96;
+
+/// The commands of this host that are at the leader at the same time, each on a connection of its
+/// own, so that one whose reply is slow does not delay the others. Further ones wait.
+pub(crate) const LEADER_CALLS_MAX: usize = 4;
 
 /// The most commands of this host that wait for the leader. Further ones are dropped, and their
 /// callers propose them again.
 pub(crate) const PROPOSALS_MAX: usize = 256;
 
-/// A command that was not applied within this time is dropped.
-pub(crate) const PROPOSAL_MAX: Duration = Duration::from_secs(2);
+/// A cluster that was not created within this time is not, and an etcd that does not answer for so
+/// long has failed.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Commands after which a snapshot is written: some hundred kilobytes of log.
 pub(crate) const SNAPSHOT_INTERVAL: u64 = 500;

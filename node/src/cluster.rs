@@ -13,6 +13,7 @@
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 
+mod operator;
 mod driver;
 mod published;
 mod copy_thread;
@@ -23,4 +24,5 @@ mod status;
 
 pub use driver::{ClusterDriver, CopyConfig, DriverConfig, HostAddress};
 pub use notice::ClusterNotice;
+pub use operator::OperatorOutcome;
 pub use status::{ClusterStatus, CopyStatus, MemberStatus};

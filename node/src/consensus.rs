@@ -89,8 +89,9 @@ pub trait ConsensusEngine: Send + Sync + fmt::Debug {
     fn initialize(&self, voters: &BTreeSet<u64>) -> Result<()>;
 
     /// Hands a command to the engine, and returns at once. The command may be lost, and it may be
-    /// applied later; a caller that does not see its effect proposes it again.
-    fn propose(&self, command: Vec<u8>);
+    /// applied later; a caller that does not see its effect proposes it again. The engine gives it
+    /// up after `life`, or after the time of one request if that is longer.
+    fn propose(&self, command: Vec<u8>, life: Duration);
 
     /// Hands a command to the engine, and waits until it is applied on a majority of voters.
     /// Returns its index.

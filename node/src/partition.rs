@@ -136,12 +136,12 @@ pub struct Partition {
     words: Mutex<Session>,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
-    watch: Mutex<Option<LogWatch>>,
+    watch: LogWatch,
 }
 
 impl Drop for Partition {
     fn drop(&mut self) {
-        let _ = self.watch_log(None);
+        self.watch_log(None);
         self.stop_serving();
         self.shared.is_over.store(true, Ordering::Release);
         self.member.end();
@@ -170,14 +170,16 @@ impl Partition {
         let shared = PeerShared::new(source, region, region.session()?, Some(Arc::clone(&group)));
         let member = Arc::new(MemberThread::new(host, config.tls));
         let thread = member::start(&member, region, &group)?;
+        let shared = Arc::new(shared);
+        let watch = LogWatch::start(&shared)?;
         Ok(Self {
-            shared: Arc::new(shared),
+            shared,
             group,
             session: Mutex::new(region.session()?),
             words: Mutex::new(region.session()?),
             member,
             thread: Some(thread),
-            watch: Mutex::new(None),
+            watch,
         })
     }
 
@@ -377,7 +379,7 @@ impl Partition {
     /// Serves no member from now on. Connections end.
     pub fn stop_serving(&self) {
         self.group.set_served_view(0);
-        self.group.set_watched(false);
+        self.watch.wait_until_idle();
     }
 
     /// Everything up to a position of the own log is replicated. It never falls.
@@ -389,19 +391,14 @@ impl Partition {
     }
 
     /// Says from now on, as [`PartitionInput::LogWritten`](crate::PartitionInput::LogWritten) with
-    /// this view, which entries of the own log are decided, or says it no more. Waits for some
-    /// milliseconds at most.
-    ///
-    /// # Errors
-    /// `System`: no thread; those of a session.
-    pub fn watch_log(&self, view: Option<u64>) -> Result<()> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(watch.take());
+    /// this view, which entries of the own log are decided, or says it no more. Returns at once. A
+    /// log that cannot be read is told once, as
+    /// [`PartitionInput::FollowFailed`](crate::PartitionInput::FollowFailed), and tried again.
+    pub fn watch_log(&self, view: Option<u64>) {
         if let Some(view) = view {
-            self.group.set_watched(true);
-            *watch = Some(LogWatch::start(&self.shared, view)?);
+            self.group.watch_in(view);
         }
-        Ok(())
+        self.watch.order(view);
     }
 
     /// Every full member has applied the own log up to a position: the log may forget that.

@@ -84,7 +84,8 @@ pub(crate) enum ClusterCommand {
     },
     /// Let another member own the partitions that the host owns
     Drain(NodeChoice),
-    /// Give a partition whose members are lost to a host that has reported
+    /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
+    /// no life for a lease is excluded first
     AcceptLoss {
         #[command(flatten)]
         node: NodeChoice,
@@ -148,8 +149,12 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
             let host = file.host(&to)?.id.0;
-            ask(&node, &AdminRequest::AcceptLoss { partition, host })?;
-            format!("{to} owns the partition\n")
+            let done = ask(&node, &AdminRequest::AcceptLoss { partition, host })?;
+            if done.get("by_decision") == Some(&Value::Bool(true)) {
+                format!("{to} owns the partition\n")
+            } else {
+                format!("{to} owns the partition: the members have reported, and nothing is lost\n")
+            }
         }
         ClusterCommand::ForceNew { node, partition, to, from_region: _ } => {
             let file = ClusterFile::read(&node.cluster)?;
@@ -237,8 +242,9 @@ fn drain(node: &NodeChoice) -> Result<String> {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
         if copy.get("role").and_then(Value::as_str) == Some("owner") {
             let partition = partition_of(&file, name)?.id.0;
-            ask(node, &AdminRequest::Drain { partition })?;
-            text.extend(["another member takes over ", name, "\n"]);
+            let done = ask(node, &AdminRequest::Drain { partition })?;
+            let owner = done.get("owner").and_then(Value::as_str).unwrap_or("another member");
+            text.extend([owner, " owns ", name, "\n"]);
         }
     }
     Ok(if text.is_empty() { "the host owns no partition\n".to_owned() } else { text })

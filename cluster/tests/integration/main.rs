@@ -6,3 +6,5 @@ mod codec;
 mod config;
 mod fixture;
 mod group;
+mod operator;
+mod two_hosts;

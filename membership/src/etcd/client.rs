@@ -26,6 +26,7 @@ pub(super) struct EtcdClient {
     keys: EtcdKeys,
     state: Arc<EngineState>,
     call_max: Duration,
+    compacts: bool,
     /// The last command that was applied here, to see that etcd has still the same.
     last: Option<(u64, Vec<u8>)>,
     snapshot: (u64, u64),
@@ -44,9 +45,10 @@ impl EtcdClient {
         (keys, state): (EtcdKeys, Arc<EngineState>),
         call_max: Duration,
     ) -> Self {
+        let compacts = settings.compacts;
         let gateway = Gateway::new(settings, 0);
         let (last, snapshot, known) = (None, (0, 0), Known::default());
-        Self { gateway, keys, state, call_max, last, snapshot, known }
+        Self { gateway, keys, state, call_max, compacts, last, snapshot, known }
     }
 
     /// What is known since the last read.
@@ -137,13 +139,20 @@ impl EtcdClient {
         Ok(Some(index))
     }
 
-    /// Writes a snapshot if the last one is old. A failure leaves more commands in etcd.
+    /// Writes a snapshot if the last one is old, and lets etcd forget what was before the last one:
+    /// its database would grow with each command for ever. A failure leaves more in etcd, until the
+    /// next time.
     async fn compact(&mut self) {
         let (snapshot, revision) = self.snapshot;
         if self.state.applied().saturating_sub(snapshot) < SNAPSHOT_INTERVAL {
             return;
         }
         let (index, state) = self.state.snapshot();
-        let _ = self.transact(&self.keys.compact(index, &state, revision)).await;
+        let written = self.transact(&self.keys.compact(index, &state, revision)).await;
+        let has_replaced = written.is_ok_and(|reply| has_succeeded(&reply)) && revision != 0;
+        if has_replaced && self.compacts {
+            let body = EtcdKeys::compaction(revision);
+            let _ = self.gateway.call("/v3/kv/compaction", &body, self.call_max).await;
+        }
     }
 }

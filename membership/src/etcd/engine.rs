@@ -19,9 +19,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::limits::{
-    ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSAL_MAX, PROPOSALS_MAX,
-};
+use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
 use crate::raft::{RaftConfig, listen, lock_directory, report_of, serve};
 
 use super::client::{EtcdClient, Known};
@@ -94,7 +92,7 @@ impl EtcdEngine {
         let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
         let handle = runtime.handle().clone();
         let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state));
-        let call_max = (config.election * 2).max(ETCD_CALL_MIN);
+        let call_max = config.request_max().max(ETCD_CALL_MIN);
         let shared = Arc::new(EtcdShared {
             client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call_max)),
             config: Arc::new(config),
@@ -178,7 +176,7 @@ fn note(shared: &EtcdShared, outcome: io::Result<()>, known: Known) {
             let (since, _) = *status.failing.get_or_insert_with(|| (Instant::now(), String::new()));
             let reason = error.to_string();
             status.failing = Some((since, reason.clone()));
-            if since.elapsed() >= PROPOSAL_MAX && !status.is_failed {
+            if since.elapsed() >= ANSWER_MAX && !status.is_failed {
                 status.is_failed = true;
                 drop(status);
                 shared.state.emit(EngineEvent::Failed { reason });
@@ -238,7 +236,7 @@ impl ConsensusEngine for EtcdEngine {
     fn initialize(&self, voters: &BTreeSet<u64>) -> Result<()> {
         // An attempt without an answer may have created it: the next one recognizes the number.
         let call = RandomState::new().hash_one(self.shared.config.host);
-        let created = self.wait(PROPOSAL_MAX, async {
+        let created = self.wait(ANSWER_MAX, async {
             loop {
                 if let Ok(created) = self.shared.client.lock().await.create(voters, call).await {
                     return Ok(created);
@@ -253,7 +251,7 @@ impl ConsensusEngine for EtcdEngine {
         Err(Error::BadArgument { detail: "the cluster exists already in etcd".to_owned() })
     }
 
-    fn propose(&self, command: Vec<u8>) {
+    fn propose(&self, command: Vec<u8>, life: Duration) {
         let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else { return };
         if check_command(&command).is_err() {
             return;
@@ -262,7 +260,9 @@ impl ConsensusEngine for EtcdEngine {
         self.runtime.spawn(async move {
             let _permit = permit;
             // The caller sees the effect, or proposes again.
-            let _ = propose(&shared, &command, PROPOSAL_MAX).await;
+            // A slow etcd is waited for: a call that is given up has to be made again.
+            let life = life.max(ANSWER_MAX);
+            let _ = propose(&shared, &command, life).await;
         });
     }
 

@@ -76,6 +76,9 @@ pub struct EtcdSettings {
     pub endpoints: Vec<EtcdEndpoint>,
     /// Certificates for `https`.
     pub tls: Option<ClientTls>,
+    /// True: after each snapshot, etcd forgets the history of all its keys before the snapshot that
+    /// was replaced.
+    pub compacts: bool,
 }
 
 /// How often the time for a reply is doubled.

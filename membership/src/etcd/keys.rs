@@ -140,6 +140,11 @@ impl EtcdKeys {
         json!({ "compare": [is_same], "success": [put(&self.snapshot(), &value), delete] })
     }
 
+    /// Forgets the history of all keys before a revision.
+    pub(super) fn compaction(revision: u64) -> Value {
+        json!({ "revision": revision.to_string() })
+    }
+
     /// Watches all keys of the cluster.
     pub(super) fn watch(&self) -> Value {
         let mut end = self.prefix.clone();

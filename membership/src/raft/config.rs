@@ -66,6 +66,12 @@ impl RaftConfig {
         (self.election / 8).max(Duration::from_millis(1))
     }
 
+    /// How long a request to another member takes at most: a leader that is lost is replaced within
+    /// an election.
+    pub(crate) fn request_max(&self) -> Duration {
+        self.election * 2
+    }
+
     /// How long this host waits for a leader before it stands for election: one to four thirds of
     /// the election time, another time for each host. Openraft draws a random time once for each
     /// process: two hosts with nearly the same one would stand at the same time, and divide the

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use nearstate_node::{ClientTls, Tls, certificate_names};
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -30,14 +32,16 @@ impl MemberTls {
         self.client.renew(&other.client);
     }
 
-    /// Connects to the member with this name.
+    /// Connects to the member with this name. What the other side does not acknowledge within
+    /// `unacknowledged`, the kernel gives up: a request from before a cut does not arrive when the
+    /// link is back.
     pub(crate) async fn connect(
         tls: Option<&Self>,
-        address: SocketAddr,
-        name: &str,
+        (address, name): (SocketAddr, &str),
+        unacknowledged: Duration,
     ) -> io::Result<Box<dyn MemberStream>> {
         let socket = TcpStream::connect(address).await?;
-        socket.set_nodelay(true)?;
+        tune(&socket, unacknowledged)?;
         let Some(tls) = tls else { return Ok(Box::new(socket)) };
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let connector = TlsConnector::from(tls.client.config());
@@ -56,5 +60,30 @@ impl MemberTls {
         let shown = stream.get_ref().1.peer_certificates();
         let names = shown.and_then(|chain| chain.first()).map(certificate_names);
         Ok((Box::new(stream), Some(names.unwrap_or_default())))
+    }
+}
+
+fn tune(socket: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let ms = u32::try_from(unacknowledged.as_millis()).unwrap_or(u32::MAX);
+    Ok(set_tcp_user_timeout(socket, ms)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::tcp_user_timeout;
+
+    #[test]
+    fn the_kernel_gives_up_what_is_not_acknowledged() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let socket = TcpStream::connect(address).await.unwrap();
+            tune(&socket, Duration::from_millis(300)).unwrap();
+            assert_eq!(tcp_user_timeout(&socket).unwrap(), 300);
+            assert!(socket.nodelay().unwrap());
+        });
     }
 }

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::limits::{PROPOSAL_MAX, PROPOSALS_MAX, RETRY_INTERVAL};
+use crate::limits::{ANSWER_MAX, LEADER_CALLS_MAX, PROPOSALS_MAX, RETRY_INTERVAL};
 
 use super::config::RaftConfig;
 use super::disk::{DirectoryIdentity, MemberFiles};
@@ -38,8 +38,10 @@ struct EngineShared {
     raft: Mutex<Option<Raft>>,
     failure: Mutex<Option<String>>,
     permits: Arc<Semaphore>,
-    /// The connection to the leader for commands of this host.
-    leader: tokio::sync::Mutex<Option<MemberClient>>,
+    /// Connections to the leader for commands of this host that are not in use.
+    leader: Mutex<Vec<MemberClient>>,
+    /// For each command that is at the leader.
+    calls: Semaphore,
     stop: Notify,
 }
 
@@ -86,7 +88,8 @@ impl RaftEngine {
             raft: Mutex::new(None),
             failure: Mutex::new(None),
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
-            leader: tokio::sync::Mutex::new(None),
+            leader: Mutex::default(),
+            calls: Semaphore::new(LEADER_CALLS_MAX),
             stop: Notify::new(),
         });
         let (ready, is_ready) = mpsc::sync_channel(1);
@@ -201,7 +204,7 @@ async fn run(shared: &EngineShared, running: RunningRaft) -> Option<String> {
     running.server.abort();
     let _ = running.server.await;
     let _ = running.raft.shutdown().await;
-    *shared.leader.lock().await = None;
+    lock(&shared.leader).clear();
     failure
 }
 
@@ -213,16 +216,18 @@ async fn propose(shared: &EngineShared, raft: &Raft, command: &[u8]) -> Result<u
         Err(error) => return Err(unavailable(error)),
     };
     let Some(target) = forward else { return Err(unavailable("there is no leader")) };
-    let mut leader = shared.leader.lock().await;
-    let mut client = leader
-        .take()
-        .filter(|client| client.target() == target)
-        .unwrap_or_else(|| MemberClient::new(Arc::clone(&shared.config), target));
-    // A leader that is lost is replaced within an election.
-    let max = shared.config.election * 2;
+    // No lock is held during the call. A call that is given up closes its connection.
+    let _permit = shared.calls.acquire().await.map_err(unavailable)?;
+    let idle = {
+        let mut leader = lock(&shared.leader);
+        leader.retain(|client| client.target() == target);
+        leader.pop()
+    };
+    let mut client = idle.unwrap_or_else(|| MemberClient::new(Arc::clone(&shared.config), target));
+    let max = shared.config.request_max();
     match client.call(&MemberRequest::Propose(command.to_vec()), max).await {
         Ok(MemberReply::Proposed(index)) => {
-            *leader = Some(client);
+            lock(&shared.leader).push(client);
             Ok(index)
         }
         Ok(reply) => Err(unavailable(unexpected(&reply))),
@@ -295,7 +300,7 @@ impl ConsensusEngine for RaftEngine {
             })?;
             nodes.insert(*id, BasicNode::new(member.address));
         }
-        self.wait(PROPOSAL_MAX, async move {
+        self.wait(ANSWER_MAX, async move {
             raft.initialize(nodes).await.map_err(|error| match error {
                 RaftError::APIError(error) => Error::BadArgument {
                     detail: format!("the cluster cannot be initialized: {error}"),
@@ -305,14 +310,14 @@ impl ConsensusEngine for RaftEngine {
         })
     }
 
-    fn propose(&self, command: Vec<u8>) {
+    fn propose(&self, command: Vec<u8>, life: Duration) {
         let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else { return };
         let (Ok(raft), Ok(())) = (self.raft(), check_command(&command)) else { return };
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
             let _permit = permit;
             // The caller sees the effect, or proposes again.
-            let _ = propose_until(&shared, &raft, &command, PROPOSAL_MAX).await;
+            let _ = propose_until(&shared, &raft, &command, life).await;
         });
     }
 

@@ -44,7 +44,8 @@ impl MemberClient {
             return Err(io::Error::other(format!("host {} is not configured", self.target)));
         };
         let tls = config.tls.as_ref();
-        let mut stream = MemberTls::connect(tls, member.address, &member.name).await?;
+        let target = (member.address, member.name.as_str());
+        let mut stream = MemberTls::connect(tls, target, config.request_max()).await?;
         let hello = MemberHello {
             format: FORMAT,
             cluster: config.cluster.clone(),

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use nearstate_membership::{EtcdEndpoint, EtcdSettings};
-use nearstate_node::EngineEvent;
+use nearstate_node::{ClientTls, EngineEvent};
 
+use crate::failures::certificates;
 use crate::fixture::{Cluster, Host, LONG, free_address};
 
 /// Members of etcd.
@@ -18,13 +19,26 @@ struct Etcd {
     folder: tempfile::TempDir,
     members: Vec<(SocketAddr, SocketAddr)>,
     running: Vec<Option<Child>>,
+    /// Clients need certificates of the authority in the folder.
+    is_tls: bool,
 }
 
 impl Etcd {
     fn start(count: usize) -> Self {
+        Self::start_with(count, false)
+    }
+
+    fn start_with(count: usize, is_tls: bool) -> Self {
         let members: Vec<_> = (0..count).map(|_| (free_address(), free_address())).collect();
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let mut etcd = Self { folder, running: members.iter().map(|_| None).collect(), members };
+        let running = members.iter().map(|_| None).collect();
+        if is_tls {
+            let ips: Vec<_> = members.iter().map(|(clients, _)| clients.ip().to_string()).collect();
+            let mut names: Vec<_> = ips.iter().map(String::as_str).collect();
+            names.push("host");
+            certificates(folder.path(), &names);
+        }
+        let mut etcd = Self { folder, members, running, is_tls };
         for number in 0..count {
             etcd.run(number);
         }
@@ -35,11 +49,19 @@ impl Etcd {
         let (clients, peers) = self.members[number];
         let all = self.members.iter().enumerate();
         let all: Vec<_> = all.map(|(n, (_, peers))| format!("m{n}=http://{peers}")).collect();
-        let child = Command::new("etcd")
+        let scheme = self.scheme();
+        let mut command = Command::new("etcd");
+        if self.is_tls {
+            let of = |end: &str| self.folder.path().join(format!("{}.{end}", clients.ip()));
+            command.arg("--client-cert-auth").arg("--cert-file").arg(of("pem"));
+            command.arg("--key-file").arg(of("key"));
+            command.arg("--trusted-ca-file").arg(self.folder.path().join("ca.pem"));
+        }
+        let child = command
             .args(["--name", &format!("m{number}"), "--data-dir"])
             .arg(self.folder.path().join(number.to_string()))
-            .args(["--listen-client-urls", &format!("http://{clients}")])
-            .args(["--advertise-client-urls", &format!("http://{clients}")])
+            .args(["--listen-client-urls", &format!("{scheme}://{clients}")])
+            .args(["--advertise-client-urls", &format!("{scheme}://{clients}")])
             .args(["--listen-peer-urls", &format!("http://{peers}")])
             .args(["--initial-advertise-peer-urls", &format!("http://{peers}")])
             .args(["--initial-cluster", &all.join(",")])
@@ -58,11 +80,12 @@ impl Etcd {
         child.wait().unwrap();
     }
 
-    /// The number of keys with a prefix, from the JSON gateway.
-    fn count(&self, prefix: &str) -> u64 {
-        let code = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-        let (key, end) = (code(prefix), code(&format!("{prefix}~")));
-        let body = format!("{{\"key\":\"{key}\",\"range_end\":\"{end}\",\"count_only\":true}}");
+    const fn scheme(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
+    }
+
+    /// What the JSON gateway replies to a read.
+    fn range(&self, body: &str) -> String {
         let mut stream = TcpStream::connect(self.members[0].0).unwrap();
         write!(
             stream,
@@ -73,16 +96,42 @@ impl Etcd {
         .unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    /// The number of keys with a prefix.
+    fn count(&self, prefix: &str) -> u64 {
+        let (key, end) = (code(prefix), code(&format!("{prefix}~")));
+        let body = format!("{{\"key\":\"{key}\",\"range_end\":\"{end}\",\"count_only\":true}}");
+        let reply = self.range(&body);
         let count = reply.split("\"count\":\"").nth(1).unwrap().split('"').next().unwrap();
         count.parse().unwrap()
     }
 
+    /// Has etcd forgotten what was at a revision?
+    fn has_forgotten(&self, revision: u64) -> bool {
+        let key = code("nearstate/east/head");
+        let reply = self.range(&format!("{{\"key\":\"{key}\",\"revision\":\"{revision}\"}}"));
+        reply.contains("has been compacted")
+    }
+
     fn settings(&self) -> EtcdSettings {
         let endpoint = |(clients, _): &(SocketAddr, SocketAddr)| {
-            EtcdEndpoint::parse(&format!("http://{clients}")).unwrap()
+            EtcdEndpoint::parse(&format!("{}://{clients}", self.scheme())).unwrap()
         };
-        EtcdSettings { endpoints: self.members.iter().map(endpoint).collect(), tls: None }
+        let tls = self.is_tls.then(|| {
+            let (certificate, key) =
+                (self.folder.path().join("host.pem"), self.folder.path().join("host.key"));
+            let authority = self.folder.path().join("ca.pem");
+            ClientTls::read(&authority, Some((&certificate, &key))).unwrap()
+        });
+        let endpoints = self.members.iter().map(endpoint).collect();
+        EtcdSettings { endpoints, tls, compacts: true }
     }
+}
+
+fn code(text: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(text)
 }
 
 impl Drop for Etcd {
@@ -187,6 +236,48 @@ fn etcd_keeps_few_commands_and_a_host_that_was_away_gets_the_snapshot() {
     assert_eq!(host.until_lines(520), text);
     let count = etcd.count("nearstate/east/log/");
     assert!((100..=200).contains(&count), "{count} commands are kept");
+}
+
+#[test]
+fn etcd_forgets_the_history_before_the_last_snapshot_but_one() {
+    let etcd = Etcd::start(1);
+    let cluster = hosts(&etcd);
+    let mut last = 0;
+    while last < 600 {
+        last = cluster.propose(1, &format!("{last}"));
+    }
+    assert!(!etcd.has_forgotten(5), "one snapshot was written");
+    while last < 1_010 {
+        last = cluster.propose(1, &format!("{last}"));
+    }
+    assert!(etcd.has_forgotten(5));
+    // A host that comes late needs none of it.
+    let text = cluster.hosts[&1].until_lines(1_010);
+    assert_eq!(cluster.hosts[&3].until_lines(1_010), text);
+}
+
+#[test]
+fn etcd_takes_commands_over_tls_from_hosts_with_a_certificate() {
+    let etcd = Etcd::start_with(1, true);
+    let mut cluster = hosts(&etcd);
+    cluster.propose(2, "over TLS");
+    cluster.hosts[&3].until(|text, _| text.ends_with("over TLS\n"));
+    // One without a certificate, and one with a certificate of another authority.
+    let other = tempfile::tempdir().unwrap();
+    certificates(other.path(), &["host"]);
+    let (certificate, key) = (other.path().join("host.pem"), other.path().join("host.key"));
+    let authority = etcd.folder.path().join("ca.pem");
+    for own in [None, Some((certificate.as_path(), key.as_path()))] {
+        drop(cluster.hosts.remove(&3));
+        let tls = Some(ClientTls::read(&authority, own).unwrap());
+        let settings = EtcdSettings { tls, ..etcd.settings() };
+        let host = Host::start_etcd(cluster.config(3), settings).unwrap();
+        cluster.hosts.insert(3, host);
+        let host = &cluster.hosts[&3];
+        host.until(|_, events| matches!(events.last(), Some(EngineEvent::Failed { .. })));
+        assert_eq!(host.told().0, "");
+    }
+    cluster.propose(1, "still");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_directory_and_an_address_that_do_not_fit_are_refused_at_the_start() {
 }
 
 /// Writes an authority, and certificates of hosts.
-fn certificates(place: &Path, names: &[&str]) {
+pub(crate) fn certificates(place: &Path, names: &[&str]) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();

@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stderr,
-    reason = "a test fails by panicking, and prints why it was skipped"
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, prints why it was skipped, and its peers are threads"
 )]
 
 mod fixture;
@@ -12,3 +13,4 @@ mod etcd;
 mod failures;
 mod hostile;
 mod raft;
+mod slow;

@@ -27,7 +27,7 @@ fn all_hosts_apply_the_commands_of_all_hosts_in_one_order() {
 #[test]
 fn a_command_that_is_not_waited_for_is_applied() {
     let cluster = Cluster::start(3);
-    cluster.hosts[&3].engine.propose(b"one".to_vec());
+    cluster.hosts[&3].engine.propose(b"one".to_vec(), LONG);
     for host in cluster.hosts.values() {
         host.until(|text, _| text.contains("one\n"));
     }

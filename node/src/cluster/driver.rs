@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, Effects, FollowStart, FollowerAcknowledgement, Host,
-    HostEffect, HostId, HostInput, MemberRecord, MemberRole, Monotonic, OwnerMessage, PartitionId,
-    ViewNumber,
+    ClusterConfig, ClusterState, Command, Effects, FollowStart, FollowerAcknowledgement,
+    GroupState, Host, HostEffect, HostId, HostInput, MemberRecord, MemberRole, Monotonic,
+    OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result, invariant};
 use nearstate_store::{NamespaceRules, Region, ReplicationPolicy, lease_clock};
@@ -210,6 +210,15 @@ impl ClusterDriver {
         groups.map(|group| (group.partition(), group.view(), group.owner())).collect()
     }
 
+    /// The state of a partition of which this host has a copy, and whether it hears the owner.
+    pub(super) fn known(&self, partition: PartitionId) -> Option<(GroupState, bool)> {
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |group: &&GroupState| group.partition() == partition;
+        let group = published.groups.iter().find(is_it)?.clone();
+        let is_owner_heard = published.heard.contains(&partition);
+        self.copies.contains_key(&partition).then_some((group, is_owner_heard))
+    }
+
     /// What this host knows at present.
     pub fn status(&self) -> ClusterStatus {
         // The driver never waits for a region, so the lock is not held while one is read.
@@ -327,12 +336,17 @@ impl Driver {
         self.step(HostInput::Tick);
         self.note_tails();
         let roles = self.copies.keys().filter_map(|of| Some((*of, self.host.role(*of)?)));
+        let now = now();
+        let hears = |of: &&PartitionId| self.host.hears_owner(**of, now);
+        let misses = |of: &&PartitionId| self.host.misses_degraded_owner(**of, now);
         let published = Published {
             engine,
             groups: self.state.groups().cloned().collect(),
             roles: roles.collect(),
             members: self.members.clone(),
             lags_ms: self.lags_ms(),
+            heard: self.copies.keys().filter(hears).copied().collect(),
+            missed: self.copies.keys().filter(misses).copied().collect(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
     }
@@ -492,7 +506,10 @@ impl Driver {
     fn carry_out_one(&mut self, effect: HostEffect) {
         match effect {
             HostEffect::Store { .. } => invariant!("a record is stored before what follows"),
-            HostEffect::Propose(command) => self.engine.propose(command.encode()),
+            HostEffect::Propose(command) => {
+                let life = Duration::from_nanos(self.state.lease().proposal_ns());
+                self.engine.propose(command.encode(), life);
+            }
             HostEffect::Event(event) => self.notice(&ClusterNotice::Event(event)),
             HostEffect::SetReplicated { partition, position } => {
                 self.at_once(partition, |copy| copy.set_replicated(position));
@@ -514,7 +531,10 @@ impl Driver {
                 });
             }
             HostEffect::WatchLog { partition, view } => {
-                self.at_once(partition, |copy| copy.watch_log(view.map(|view| view.0)));
+                self.at_once(partition, |copy| {
+                    copy.watch_log(view.map(|view| view.0));
+                    Ok(())
+                });
             }
             HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
             HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),

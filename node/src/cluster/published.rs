@@ -1,6 +1,6 @@
 //! What the driver publishes for other threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::{
     CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic, PartitionId,
@@ -19,6 +19,10 @@ pub(super) struct Published {
     pub(super) roles: BTreeMap<PartitionId, MemberRole>,
     pub(super) members: MemberPositions,
     pub(super) lags_ms: BTreeMap<(PartitionId, HostId), u64>,
+    /// The partitions whose owner this host hears, or is.
+    pub(super) heard: BTreeSet<PartitionId>,
+    /// Those whose owner shows no life, although its copy alone suffices.
+    pub(super) missed: BTreeSet<PartitionId>,
 }
 
 /// The last position of each member, and when it came.
@@ -58,6 +62,8 @@ impl Published {
             group: group.group().to_vec(),
             full: group.full().clone(),
             is_degraded: group.degraded().is_some(),
+            is_degraded_owner_silent: self.missed.contains(&partition),
+            is_complete: matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }),
             role: role_name(self.roles.get(&partition), lease_ms > 0),
             lease_ms,
             position: match facts.copy {

@@ -40,6 +40,10 @@ pub struct CopyStatus {
     pub full: BTreeSet<HostId>,
     /// True while the owner's copy suffices, because the other one of two is missing.
     pub is_degraded: bool,
+    /// True while one copy suffices and its host, which is another one, shows no life.
+    pub is_degraded_owner_silent: bool,
+    /// True if this copy has all records of a moment.
+    pub is_complete: bool,
     /// The part of this host: a word in lower case.
     pub role: &'static str,
     /// Milliseconds until the lease of this host ends; 0: it has none.

@@ -1,8 +1,8 @@
 //! The thread that reads the own log while one copy suffices (rule 12 of decision 026): no follower
-//! does, and the log has to be read, said to be written, and forgotten all the same.
+//! does, and the log has to be read, said to be written, and forgotten all the same. It opens its
+//! session itself and tries again after a failure, so that an order cannot fail.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,43 +19,115 @@ const ENTRIES_AT_ONCE: usize = 256;
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// The thread. It ends when this is dropped.
+/// The wait after a failure: no session is free, or the log is damaged.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What the thread and those that give it orders share.
+#[derive(Debug, Default)]
+struct WatchOrders {
+    state: Mutex<LogWatchState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LogWatchState {
+    /// The view in which the log is to be read.
+    ordered: Option<u64>,
+    /// The view in which the thread reads it.
+    reading: Option<u64>,
+    is_over: bool,
+}
+
+impl WatchOrders {
+    fn state(&self) -> MutexGuard<'_, LogWatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, LogWatchState>) -> MutexGuard<'s, LogWatchState> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ordered(&self, view: u64) -> bool {
+        self.state().ordered == Some(view)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut LogWatchState)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+
+    /// The next view in which the log is to be read. `None`: it is over.
+    fn next(&self) -> Option<u64> {
+        let mut state = self.state();
+        state.reading = None;
+        self.changed.notify_all();
+        while !state.is_over {
+            if let Some(view) = state.ordered {
+                state.reading = Some(view);
+                return Some(view);
+            }
+            state = self.wait(state);
+        }
+        None
+    }
+}
+
+/// The thread, which sleeps until it gets an order. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct LogWatch {
-    is_over: Arc<AtomicBool>,
+    orders: Arc<WatchOrders>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LogWatch {
-    pub(super) fn start(shared: &Arc<PeerShared>, view: u64) -> Result<Self> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let session = shared.region.session()?;
-        let (shared, ending) = (Arc::clone(shared), Arc::clone(&is_over));
+    pub(super) fn start(shared: &Arc<PeerShared>) -> Result<Self> {
+        let orders = Arc::<WatchOrders>::default();
+        let (shared, running) = (Arc::clone(shared), Arc::clone(&orders));
+        let work = move || {
+            while let Some(view) = running.next() {
+                watch(&shared, view, &running);
+            }
+        };
         let thread = std::thread::Builder::new()
             .name("ns-log-watch".to_owned())
-            .spawn(move || watch(&shared, &session, view, &ending))
+            .spawn(work)
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
             })?;
-        Ok(Self { is_over, thread: Some(thread) })
+        Ok(Self { orders, thread: Some(thread) })
+    }
+
+    /// Reads the log in this view from now on, or reads it no more. Returns at once.
+    pub(super) fn order(&self, view: Option<u64>) {
+        self.orders.change(|state| state.ordered = view);
+    }
+
+    /// Waits until nothing is read of an earlier order than the last one.
+    pub(super) fn wait_until_idle(&self) {
+        let mut state = self.orders.state();
+        while state.reading.is_some() && state.reading != state.ordered {
+            state = self.orders.wait(state);
+        }
     }
 }
 
 impl Drop for LogWatch {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
+        self.orders.change(|state| (state.ordered, state.is_over) = (None, true));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn watch(shared: &PeerShared, session: &Session, view: u64, is_over: &AtomicBool) {
+fn watch(shared: &PeerShared, view: u64, orders: &WatchOrders) {
     let mut failed = None;
-    while !is_over.load(Ordering::Acquire) {
-        // A damaged log says so once; the driver sees a log that does not go on.
-        let Err(error) = read(shared, session, view, is_over) else { continue };
+    while orders.is_ordered(view) {
+        let outcome =
+            shared.region.session().and_then(|session| read(shared, &session, view, orders));
+        // The reason is said once; the driver sees a log that does not go on.
+        let Err(error) = outcome else { continue };
         let reason = error.to_string();
         if failed.as_ref() != Some(&reason) {
             if let Some(group) = &shared.group {
@@ -63,16 +135,16 @@ fn watch(shared: &PeerShared, session: &Session, view: u64, is_over: &AtomicBool
             }
             failed = Some(reason);
         }
-        std::thread::park_timeout(SLEEP_MAX);
+        std::thread::park_timeout(RETRY_INTERVAL);
     }
 }
 
 /// Reads the log behind what is replicated until it is over.
-fn read(shared: &PeerShared, session: &Session, view: u64, is_over: &AtomicBool) -> Result<()> {
+fn read(shared: &PeerShared, session: &Session, view: u64, orders: &WatchOrders) -> Result<()> {
     let Some(group) = &shared.group else { return Ok(()) };
     let mut stream = session.commit_stream_behind(session.replicated_position()?)?;
     let (mut told, mut sleep) = (None, SLEEP_MIN);
-    while !is_over.load(Ordering::Acquire) {
+    while orders.is_ordered(view) {
         let mut last = None;
         for _ in 0..ENTRIES_AT_ONCE {
             match stream.next()? {

@@ -146,8 +146,10 @@ pub(crate) struct PartitionGroup {
     connections: AtomicU64,
     /// What every full member has applied, as the driver says.
     floor: AtomicU64,
-    /// The own copy suffices, or did since this host serves: the floor may be ahead of followers.
-    is_watched: AtomicBool,
+    /// The highest view in which the own copy suffices, or did: while it is served, the floor may
+    /// be ahead of followers. It never falls, so an order of an earlier view that is carried out
+    /// late takes nothing back.
+    watched_view: AtomicU64,
     /// The highest stamp that may be answered, with its view.
     answer: Mutex<(u64, u64)>,
     turn: Mutex<()>,
@@ -188,7 +190,7 @@ impl PartitionGroup {
             answer: Mutex::new((0, 0)),
             connections: AtomicU64::new(0),
             floor: AtomicU64::new(0),
-            is_watched: AtomicBool::new(false),
+            watched_view: AtomicU64::new(0),
             turn: Mutex::new(()),
             freezing: AtomicUsize::new(0),
             kept: Mutex::new(KeptLog::default()),
@@ -217,12 +219,15 @@ impl PartitionGroup {
         self.floor.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_watched(&self, is_watched: bool) {
-        self.is_watched.store(is_watched, Ordering::Release);
+    /// The own copy suffices in a view.
+    pub(crate) fn watch_in(&self, view: u64) {
+        self.watched_view.fetch_max(view, Ordering::AcqRel);
     }
 
+    /// Does the own copy suffice in the view that is served, or did it?
     pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::Acquire)
+        let served = self.served_view();
+        served != 0 && self.watched_view.load(Ordering::Acquire) == served
     }
 
     /// It never falls, until the log is another one.
@@ -297,4 +302,28 @@ impl PartitionGroup {
 /// The numbers of a switch, by the number in the old log.
 pub(crate) fn by_old_number(numbers: &[(u32, u32)]) -> BTreeMap<u32, u32> {
     numbers.iter().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_to_stop_that_comes_late_does_not_end_the_watch_of_the_next_view() {
+        let inputs: PartitionInputs = Arc::new(|_| ());
+        let group = PartitionGroup::new(([1; 16], 1), Duration::from_secs(1), inputs);
+        group.set_served_view(1);
+        group.watch_in(1);
+        assert!(group.is_watched());
+        // The driver orders the watch at once; the copy's thread stops and serves some time later.
+        group.watch_in(2);
+        group.set_served_view(0);
+        assert!(!group.is_watched());
+        group.set_served_view(2);
+        assert!(group.is_watched());
+        // In the next view two copies are needed.
+        group.set_served_view(0);
+        group.set_served_view(3);
+        assert!(!group.is_watched());
+    }
 }

@@ -155,8 +155,8 @@ impl PeerStream {
         }
     }
 
-    /// Waits until bytes have arrived, or until more can be sent if there are some to send. False
-    /// if nothing of this happens in time.
+    /// Waits until bytes have arrived, or until more can be sent if there are some to send. True if
+    /// bytes have arrived, or the connection has ended.
     ///
     /// # Errors
     /// `poll(2)` has failed.
@@ -166,8 +166,12 @@ impl PeerStream {
             flags |= PollFlags::OUT;
         }
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
-            Ok(ready) => Ok(ready > 0),
+        let mut sockets = [PollFd::new(&self.socket, flags)];
+        match poll(&mut sockets, Some(&timeout)) {
+            Ok(_) => {
+                let [socket] = sockets;
+                Ok(!(socket.revents() - PollFlags::OUT).is_empty())
+            }
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -182,5 +186,28 @@ impl PeerStream {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn room_for_output_is_nothing_that_has_arrived() {
+        const LONG: Duration = Duration::from_secs(60);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let mut stream = PeerStream::new(socket, None).unwrap();
+        stream.output().push(1);
+        // It returns at once, and the source looks at its log.
+        assert!(!stream.wait(LONG).unwrap());
+        other.write_all(&[2]).unwrap();
+        while !stream.wait(LONG).unwrap() {}
+        assert!(stream.exchange(&mut FrameReader::of_follower()).unwrap());
+        drop(other);
+        assert!(stream.wait(LONG).unwrap(), "the end of the connection ends a wait");
     }
 }

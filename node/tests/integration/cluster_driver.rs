@@ -114,7 +114,7 @@ impl ConsensusEngine for TestEngine {
         Ok(())
     }
 
-    fn propose(&self, command: Vec<u8>) {
+    fn propose(&self, command: Vec<u8>, _: Duration) {
         let decoded = Command::decode(&command).unwrap();
         if let Err(violation) = self.check(&decoded) {
             locked(&self.log.violations).push(violation);

@@ -10,5 +10,6 @@
 mod cluster_driver;
 mod fixture;
 mod hostile_peers;
+mod log_watch;
 mod partition;
 mod sockets;

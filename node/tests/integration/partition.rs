@@ -78,6 +78,8 @@ pub(crate) struct TestHost {
     pub(crate) inputs: Receiver<PartitionInput>,
     /// The last acknowledgement of each member.
     pub(crate) acknowledged: BTreeMap<String, u64>,
+    /// The members for which the log has lost entries.
+    pub(crate) behind: BTreeSet<String>,
     _folder: Arc<tempfile::TempDir>,
 }
 
@@ -107,8 +109,8 @@ impl TestHost {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = PeerListener::start(&[address], None, on_event).unwrap();
         partition.listen_with(&listener).unwrap();
-        let (name, acknowledged) = (name.to_owned(), BTreeMap::new());
-        Self { name, region, partition, listener, inputs, acknowledged, _folder: folder }
+        let (name, acknowledged, behind) = (name.to_owned(), BTreeMap::new(), BTreeSet::new());
+        Self { name, region, partition, listener, inputs, acknowledged, behind, _folder: folder }
     }
 
     /// The node's process ends, and another one starts.
@@ -159,9 +161,9 @@ impl TestHost {
                     }
                 }
                 PartitionInput::FollowFailed { reason, .. } => panic!("{}: {reason}", self.name),
+                PartitionInput::MemberBehind { host, .. } => drop(self.behind.insert(host)),
                 PartitionInput::MemberConnected { .. }
                 | PartitionInput::LogWritten { .. }
-                | PartitionInput::MemberBehind { .. }
                 | PartitionInput::MemberLeft { .. }
                 | PartitionInput::Joined { .. }
                 | PartitionInput::OwnerLost { .. }

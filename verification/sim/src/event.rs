@@ -55,6 +55,8 @@ pub(crate) enum SimulatedEvent {
     Fault,
     /// An operator looks at the cluster.
     Operate,
+    /// The task of an operator makes a step.
+    OperatorLooks,
 }
 
 /// Events in the order of time. Events of one time are in the order in which they were added.

@@ -2,7 +2,6 @@
 
 use crate::event::SimulatedEvent;
 use crate::node::{Follow, Process, Serve};
-use crate::options::Faults;
 use crate::region::{Copy, Region};
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{
@@ -108,7 +107,7 @@ impl World {
         }
     }
 
-    fn propose(&mut self, host: HostId, command: Command) {
+    pub(crate) fn propose(&mut self, host: HostId, command: Command) {
         let from = self.now.max(self.node(host).uninformed_until);
         let is_faulty = self.is_faulty();
         if is_faulty && self.random.u8(..) < 20 {
@@ -289,39 +288,6 @@ impl World {
             }
             self.tell_facts(host);
         }
-    }
-
-    /// The operator acts when nothing is released for a long time: excludes a silent owner, and
-    /// then accepts the loss of what only lost copies had.
-    pub(crate) fn operate(&mut self) {
-        self.queue.add(self.now + 2_000 * MS, SimulatedEvent::Operate);
-        if self.now.saturating_sub(self.progress_at.max(self.heal_at())) < 12_000 * MS {
-            return;
-        }
-        if self.options.faults != Faults::All {
-            return self.violate("NoStuck: without a lost region an operator is needed");
-        }
-        let group = self.latest();
-        let view = group.view();
-        let command = match group.phase() {
-            nearstate_cluster::GroupPhase::Serving { .. } => {
-                Command::Exclude { partition: PARTITION, view }
-            }
-            nearstate_cluster::GroupPhase::Sealing { reports } => {
-                let best = reports.iter().max_by(|a, b| a.1.compare(b.1));
-                match best {
-                    Some((&host, _)) => Command::AcceptLoss { partition: PARTITION, view, host },
-                    None => {
-                        Command::ForceNew { partition: PARTITION, view, host: group.group()[0] }
-                    }
-                }
-            }
-        };
-        // After a decision the hosts have as much time again.
-        if !matches!(command, Command::Exclude { .. }) {
-            self.progress_at = self.now;
-        }
-        self.append(command);
     }
 
     fn check_lease(&mut self, host: HostId) {

@@ -1,9 +1,10 @@
 //! What fails, and when.
 
 use crate::event::SimulatedEvent;
+use crate::node::Operator;
 use crate::options::Faults;
 use crate::world::{MS, World};
-use nearstate_cluster::HostId;
+use nearstate_cluster::{HostId, OperatorGoal};
 
 impl World {
     pub(crate) fn fault(&mut self) {
@@ -14,6 +15,9 @@ impl World {
             Faults::Quiet => {}
             Faults::OwnerLost => self.lose_owner(),
             Faults::OwnerDeaf => self.deafen_owner(),
+            Faults::DegradedOwnerLost | Faults::DegradedOwnerCut | Faults::DegradedOwnerLives => {
+                self.lose_degraded_owner();
+            }
             Faults::NoLoss | Faults::All => {
                 self.random_fault();
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
@@ -28,6 +32,52 @@ impl World {
         let node = self.node_mut(owner);
         (node.is_gone, node.process) = (true, None);
         node.generation += 1;
+    }
+
+    /// First the other host stops, so that it does not take over. As soon as one copy suffices and
+    /// has released output, its host fails, and an operator comes to the other one.
+    fn lose_degraded_owner(&mut self) {
+        let Some(owner) = self.latest().owner() else { return self.look_again() };
+        let mut others = self.nodes.keys().copied().filter(|host| *host != owner);
+        let Some(other) = others.next_back() else { return };
+        let has_released = self.progress_at + 100 * MS > self.now;
+        if self.latest().degraded().is_none() || !has_released {
+            self.node_mut(other).paused_until = self.now + 60 * MS;
+            return self.look_again();
+        }
+        let until = self.heal_at();
+        self.isolate(owner, until, true);
+        match self.options.faults {
+            Faults::DegradedOwnerLives => {
+                let until = self.now + self.random.u64(400 * MS..2_000 * MS);
+                self.node_mut(other).uninformed_until = until;
+            }
+            Faults::DegradedOwnerLost => {
+                let node = self.node_mut(owner);
+                (node.is_gone, node.process) = (true, None);
+                node.generation += 1;
+                self.lose_region(owner);
+            }
+            Faults::DegradedOwnerCut
+            | Faults::Quiet
+            | Faults::NoLoss
+            | Faults::All
+            | Faults::OwnerLost
+            | Faults::OwnerDeaf => self.node_mut(owner).uninformed_until = until,
+        }
+        let is_lost = self.random.u8(0..3) == 0;
+        if is_lost {
+            self.lose_region(other);
+        }
+        let goal =
+            if is_lost { OperatorGoal::ForceNew(other) } else { OperatorGoal::AcceptLoss(other) };
+        self.operator = Some(Operator { host: other, goal, task: None });
+        let delay = self.random.u64(0..900 * MS);
+        self.queue.add(self.now + delay, SimulatedEvent::OperatorLooks);
+    }
+
+    fn look_again(&mut self) {
+        self.queue.add(self.now + 50 * MS, SimulatedEvent::Fault);
     }
 
     /// The host counts as gone: it cannot hold a full copy again.

@@ -20,6 +20,7 @@ pub use nearstate_cluster::Switch;
 pub use options::{Faults, SimulationOptions};
 pub use world::{RunReport, run};
 
+mod operate;
 mod execute;
 mod replicate;
 mod faults;

@@ -1,7 +1,9 @@
 //! A simulated host: its clock, its region, and its process if that runs.
 
 use crate::region::Region;
-use nearstate_cluster::{ConnectionNumber, FollowStart, Host, HostId, Monotonic, ViewNumber};
+use nearstate_cluster::{
+    ConnectionNumber, FollowStart, Host, HostId, Monotonic, OperatorGoal, OperatorTask, ViewNumber,
+};
 use std::collections::BTreeMap;
 
 /// A clock that runs fast or slow.
@@ -72,4 +74,13 @@ pub(crate) struct SimulatedHost {
     pub(crate) uninformed_until: u64,
     /// It never comes back.
     pub(crate) is_gone: bool,
+}
+
+/// A task of an operator, at one host.
+#[derive(Debug)]
+pub(crate) struct Operator {
+    pub(crate) host: HostId,
+    pub(crate) goal: OperatorGoal,
+    /// `None` before the first step.
+    pub(crate) task: Option<OperatorTask>,
 }

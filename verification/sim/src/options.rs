@@ -15,6 +15,13 @@ pub enum Faults {
     OwnerLost,
     /// Nothing reaches the first owner any more but the commands of consensus.
     OwnerDeaf,
+    /// The two hosts are cut off from each other. When the copy of one suffices, that one is lost
+    /// for ever, and an operator gives the partition to the other.
+    DegradedOwnerLost,
+    /// The same, but the owner is only cut off from everything for a while.
+    DegradedOwnerCut,
+    /// The same, but the owner lives: the other host is cut off, and its operator errs.
+    DegradedOwnerLives,
 }
 
 /// What a run simulates.

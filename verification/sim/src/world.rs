@@ -2,7 +2,7 @@
 
 use crate::event::{EventQueue, Message, SimulatedEvent};
 use crate::ledger::Ledger;
-use crate::node::{SimulatedClock, SimulatedHost};
+use crate::node::{Operator, SimulatedClock, SimulatedHost};
 use crate::options::{Faults, SimulationOptions};
 use crate::region::{Copy, Region, mix};
 use fastrand::Rng;
@@ -66,6 +66,8 @@ pub(crate) struct World {
     pub(crate) steps: u64,
     /// When the last transaction was released.
     pub(crate) progress_at: u64,
+    /// A task of an operator that is not done.
+    pub(crate) operator: Option<Operator>,
 }
 
 /// Runs one seed.
@@ -120,6 +122,7 @@ impl World {
             log: Vec::new(),
             steps: 0,
             progress_at: 0,
+            operator: None,
         };
         for host in hosts {
             world.queue.add(0, SimulatedEvent::Start(host));
@@ -178,6 +181,7 @@ impl World {
             SimulatedEvent::Start(host) => self.start(host),
             SimulatedEvent::Fault => self.fault(),
             SimulatedEvent::Operate => self.operate(),
+            SimulatedEvent::OperatorLooks => self.operator_looks(),
         }
     }
 
@@ -261,7 +265,17 @@ impl World {
 
     pub(crate) fn is_faulty(&self) -> bool {
         let is_time = self.now >= QUIET_MS * MS && self.now < self.heal_at();
-        is_time && matches!(self.options.faults, Faults::NoLoss | Faults::All)
+        is_time
+            && match self.options.faults {
+                Faults::NoLoss
+                | Faults::All
+                | Faults::DegradedOwnerCut
+                | Faults::DegradedOwnerLives => true,
+                Faults::DegradedOwnerLost
+                | Faults::Quiet
+                | Faults::OwnerLost
+                | Faults::OwnerDeaf => false,
+            }
     }
 }
 

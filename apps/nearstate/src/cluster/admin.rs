@@ -14,8 +14,8 @@ use serde_json::Value;
 /// The largest line.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// The longest wait for the other side.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+/// The longest wait for the other side: a task of an operator takes eight leases of at most 10 s.
+const WAIT_MAX: Duration = Duration::from_secs(100);
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

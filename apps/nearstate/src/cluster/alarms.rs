@@ -103,6 +103,10 @@ alarms! {
     ONE_COPY = "NS-5012" "one-copy-suffices" Critical
         "The other copy has been missing for the time of `cluster.when_copy_missing`: commits are \
          on this host only, and its loss loses them. Start the node of the other host.";
+    DEGRADED_OWNER = "NS-5013" "degraded-owner-silent" Critical
+        "The host whose copy alone suffices shows no life, and no host takes over by itself. Start \
+         its node. If it is lost, `nearstate cluster accept-loss` gives the partition to this \
+         host: what was committed while one copy sufficed is lost.";
 }
 
 /// A condition that holds.
@@ -172,6 +176,18 @@ fn copy_alarms(
         raise(NO_OWNER, partition, format!("{reports} of {needed} reports"));
         return;
     };
+    if copy.is_degraded_owner_silent {
+        let (owner, own) = (file.host_name(owner), file.host_name(own));
+        let detail = if copy.is_complete {
+            format!("{owner} owns it; {own} has a complete older copy: accept-loss --to {own}")
+        } else {
+            format!(
+                "{owner} owns it; the copy of {own} has gaps: only force-new --to {own} is left"
+            )
+        };
+        raise(DEGRADED_OWNER, partition, detail);
+        return;
+    }
     // The others know it from the same state: one host raises it.
     if owner != own {
         return;
@@ -294,6 +310,8 @@ mod tests {
             reports: Vec::new(),
             reports_needed: 2,
             is_degraded: false,
+            is_degraded_owner_silent: false,
+            is_complete: true,
             group: [1, 2, 3].map(HostId).to_vec(),
             full: [1, 2, 3].map(HostId).into(),
             role: "owner",
@@ -341,6 +359,12 @@ mod tests {
             status.copies[0].full.pop_last();
         };
         assert_eq!(ids(other), Vec::<&str>::new());
+        // It raises nothing if its copy alone suffices and it is lost: this host does.
+        let lost = |status: &mut ClusterStatus| {
+            status.copies[0].owner = Some(HostId(2));
+            status.copies[0].is_degraded_owner_silent = true;
+        };
+        assert_eq!(ids(lost), ["NS-5013"]);
     }
 
     #[test]

@@ -108,10 +108,6 @@ impl Hosts {
         self.running[number] = Some(command.spawn().unwrap());
     }
 
-    pub(crate) fn process_id(&self, number: usize) -> u32 {
-        self.running[number].as_ref().unwrap().id()
-    }
-
     pub(crate) fn kill(&mut self, number: usize) {
         let mut host = self.running[number].take().unwrap();
         host.kill().unwrap();

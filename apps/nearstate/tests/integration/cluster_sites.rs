@@ -3,12 +3,15 @@
 
 use nearstate_local_cluster::{ClusterOptions, CopyView, LocalCluster, NetworkKind};
 
+use std::process::Command;
+
 use crate::fixture::{Client, NEARSTATE, until};
 
 /// The hosts: the owner, the other copy, the witness.
 const A: usize = 0;
 const B: usize = 1;
 const W: usize = 2;
+const HOST_NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Starts two hosts and a witness, and waits until both copies count.
 fn site(name: &str, network: NetworkKind, policy: &'static str) -> LocalCluster {
@@ -57,6 +60,78 @@ fn until_refused(site: &LocalCluster, host: usize) {
 
 fn value(site: &LocalCluster, host: usize, key: &str) -> String {
     client(site, host).ask(&["GET", key])
+}
+
+/// A command of an operator at a host: whether it succeeded, and what it said.
+fn operate(site: &LocalCluster, host: usize, words: &[&str]) -> (bool, String) {
+    let mut command = Command::new(NEARSTATE);
+    command.arg("cluster").args(words).arg("--cluster").arg(site.file());
+    let output = command.args(["--host", site.name(host)]).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn has_alarm(site: &LocalCluster, host: usize, id: &str) -> bool {
+    let (_, text) = operate(site, host, &["alarms"]);
+    text.lines().any(|line| line.contains(id) && line.contains("raised"))
+}
+
+#[test]
+fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
+    let mut site = site("accept", NetworkKind::Loopback, "degrade after 1500ms");
+    put(&site, A, "both");
+    site.kill_node(B);
+    until("one copy suffices", || is_alone(&site, A));
+    put(&site, A, "alone");
+    // The only complete copy cannot be drained.
+    let (is_done, text) = operate(&site, A, &["drain"]);
+    assert!(!is_done && text.contains("start the nodes of the other hosts"), "{text}");
+    assert!(is_alone(&site, A));
+
+    site.kill_node(A);
+    site.start_node(B).unwrap();
+    until("the other host says which command helps", || has_alarm(&site, B, "NS-5013"));
+    let (_, text) = operate(&site, B, &["alarms"]);
+    let to = format!("accept-loss --to {}", site.name(B));
+    assert!(text.contains(&to), "{text}");
+    let accept = |host: usize| ["accept-loss", "--partition", "amf", "--to", HOST_NAMES[host]];
+    let (is_done, text) = operate(&site, B, &accept(W));
+    assert!(!is_done && text.contains("has no copy"), "{text}");
+    let (is_done, text) = operate(&site, B, &accept(B));
+    assert!(is_done && text.contains("owns the partition"), "{text}");
+    // It says so only when the state does.
+    assert_eq!(copy(&site, B).full, [site.name(B)]);
+    until("it is alone", || is_alone(&site, B));
+    assert_eq!(value(&site, B, "both"), "both");
+    put(&site, B, "afterwards");
+    until("the alarm is cleared", || !has_alarm(&site, B, "NS-5013"));
+    // The lost owner comes back, and discards what only it had.
+    site.start_node(A).unwrap();
+    assert_eq!(site.wait_all_full().unwrap().0, B);
+    assert_eq!(value(&site, B, "afterwards"), "afterwards");
+    assert_eq!(value(&site, B, "alone"), "$-1");
+}
+
+#[test]
+fn an_owner_that_lives_is_not_given_away() {
+    let mut site = site("lives", NetworkKind::Loopback, "degrade after 1500ms");
+    put(&site, A, "both");
+    let (is_done, text) = operate(&site, B, &["accept-loss", "--partition", "amf", "--to", "b"]);
+    assert!(!is_done && text.contains("lives"), "{text}");
+    site.kill_node(B);
+    until("one copy suffices", || is_alone(&site, A));
+    put(&site, A, "alone");
+    let words = ["force-new", "--partition", "amf", "--to", "b", "--from-region"];
+    let (is_done, text) = operate(&site, A, &words);
+    assert!(!is_done && text.contains("lives"), "{text}");
+    assert!(is_alone(&site, A));
+    // Of two complete copies one can be drained.
+    site.start_node(B).unwrap();
+    assert_eq!(site.wait_all_full().unwrap().0, A);
+    let (is_done, text) = operate(&site, A, &["drain"]);
+    assert!(is_done && text.contains(&format!("{} owns amf", site.name(B))), "{text}");
+    assert_eq!(site.wait_all_full().unwrap().0, B);
+    assert_eq!(value(&site, B, "alone"), "alone");
 }
 
 #[test]

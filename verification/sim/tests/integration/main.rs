@@ -87,6 +87,28 @@ fn the_copy_that_is_left_serves_after_the_loss_of_the_owner() {
 }
 
 #[test]
+fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
+    for faults in [Faults::DegradedOwnerLost, Faults::DegradedOwnerCut] {
+        let options = SimulationOptions::all().with_faults(faults).with_degradation(700);
+        let reports = expect_none(&options, 100);
+        let accepted = reports.iter().filter(|report| report.accepted == 1).count();
+        assert!(accepted >= 90, "{accepted} losses were accepted with {faults:?}");
+    }
+}
+
+#[test]
+fn an_operator_waits_for_the_end_of_the_lease() {
+    let options = SimulationOptions::all().with_faults(Faults::DegradedOwnerLives);
+    let options = options.with_degradation(700);
+    let reports = expect_none(&options, 100);
+    let accepted = reports.iter().filter(|report| report.accepted == 1).count();
+    assert!(accepted >= 20, "{accepted} owners that lived were replaced");
+    let options = options.without(Switch::ReportAfterRenewal);
+    let (seed, violation) = find(&options, 330).expect("the wait is needed");
+    println!("seed {seed}: {violation}");
+}
+
+#[test]
 fn each_rule_of_a_degraded_partition_is_needed() {
     for (switch, first) in [(Switch::DegradeByMembership, 0), (Switch::AdmitJointly, 0)] {
         let options = SimulationOptions::all().with_faults(Faults::NoLoss).with_degradation(700);
@@ -140,12 +162,22 @@ fn an_owner_that_does_not_hear_must_be_suspected() {
     assert!(violation.starts_with("NoStuck"), "{violation}");
 }
 
-/// What happened with one seed: `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
+/// What happened with one seed, with all faults or, after `FAULTS=lost`, `cut` or `lives`, with a
+/// degraded owner that fails: `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints the log of one seed, to look for a cause"]
 fn look() {
     let seed = std::env::var("SEED").unwrap().parse().unwrap();
-    let report = run(seed, &SimulationOptions::all().with_log());
+    let faults = match std::env::var("FAULTS").as_deref() {
+        Ok("lost") => Faults::DegradedOwnerLost,
+        Ok("cut") => Faults::DegradedOwnerCut,
+        Ok("lives") => Faults::DegradedOwnerLives,
+        Ok(_) | Err(_) => Faults::All,
+    };
+    let options = SimulationOptions::all().with_faults(faults).with_log();
+    let is_degraded = faults != Faults::All;
+    let options = if is_degraded { options.with_degradation(700) } else { options };
+    let report = run(seed, &options);
     for line in &report.log {
         println!("{line}");
     }

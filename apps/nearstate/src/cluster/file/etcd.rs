@@ -14,6 +14,7 @@ pub(super) struct RawEtcd {
     ca: Option<PathBuf>,
     certificate: Option<String>,
     key: Option<String>,
+    compact: Option<bool>,
 }
 
 /// The section of etcd, checked.
@@ -23,6 +24,8 @@ pub(super) struct EtcdFile {
     ca: Option<PathBuf>,
     /// Certificate and key of a host, with `{host}`.
     own: Option<(String, String)>,
+    /// Etcd is told to forget old history.
+    compacts: bool,
 }
 
 impl EtcdFile {
@@ -58,7 +61,8 @@ impl EtcdFile {
         if raw.ca.is_none() && (own.is_some() || endpoints.iter().any(|one| one.is_tls)) {
             return Err("https endpoints and certificates of etcd require etcd.ca".to_owned());
         }
-        Ok(Some(Self { endpoints, ca: raw.ca, own }))
+        let compacts = raw.compact.unwrap_or(true);
+        Ok(Some(Self { endpoints, ca: raw.ca, own, compacts }))
     }
 
     /// The endpoints and the certificates of a host, in whose paths `filled` replaces `{host}`.
@@ -69,7 +73,7 @@ impl EtcdFile {
         let own = self.own.as_ref().map(|(certificate, key)| (filled(certificate), filled(key)));
         let own = own.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
         let tls = self.ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
-        Ok(EtcdSettings { endpoints: self.endpoints.clone(), tls })
+        Ok(EtcdSettings { endpoints: self.endpoints.clone(), tls, compacts: self.compacts })
     }
 }
 
@@ -88,6 +92,9 @@ mod tests {
             with("endpoints = [\"http://10.0.0.1:2379\", \"http://10.0.0.2:2379\"]").unwrap();
         let settings = file.etcd(file.host("a").unwrap()).unwrap().unwrap();
         assert_eq!(settings.endpoints.len(), 2);
+        assert!(settings.compacts);
+        let shared = with("endpoints = [\"http://10.0.0.1:2379\"]\ncompact = false").unwrap();
+        assert!(!shared.etcd(shared.host("a").unwrap()).unwrap().unwrap().compacts);
         for (lines, error) in [
             ("endpoints = []", "is empty"),
             ("endpoints = [\"10.0.0.1:2379\"]", "expected http://"),

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use nearstate_cluster::{Command, HostId, PartitionId, ViewNumber};
+use nearstate_cluster::{HostId, OperatorGoal, OperatorRefusal, OperatorWait, PartitionId};
 use nearstate_model::{Error, Result};
-use nearstate_node::{ClusterDriver, ConsensusEngine};
+use nearstate_node::{ClusterDriver, ConsensusEngine, OperatorOutcome};
 use serde_json::{Value, json};
 
 use crate::cluster::admin::{self, AdminRequest};
@@ -22,6 +22,9 @@ const DECISION_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait for the report of another host. All are asked at the same time.
 const REPORT_MAX: Duration = Duration::from_secs(1);
+
+/// The requests that are answered at the same time. Further ones wait.
+const REQUESTS_MAX: usize = 16;
 
 /// How often alarms are looked for.
 const ALARM_INTERVAL: Duration = Duration::from_millis(500);
@@ -69,9 +72,19 @@ pub(super) fn start(listener: UnixListener, context: OperatorContext) -> Result<
             std::thread::sleep(ALARM_INTERVAL);
         }
     })?;
+    let context = Arc::new(context);
     spawn("ns-admin", move || {
         for stream in listener.incoming().flatten() {
-            admin::answer(&stream, |request| context.carry_out(request));
+            let own = Arc::clone(&context);
+            // The status is answered while a task waits for a lease.
+            let is_free = Arc::strong_count(&context) <= REQUESTS_MAX;
+            let work = move || admin::answer(&stream, |request| own.carry_out(request));
+            if is_free {
+                // Without a thread, the client sees that its connection has ended.
+                let _ = spawn("ns-admin-task", work);
+            } else {
+                work();
+            }
         }
     })
 }
@@ -91,17 +104,28 @@ impl OperatorContext {
                 self.engine.change_voters(&voters, DECISION_MAX)?;
                 Ok(Value::Null)
             }
-            AdminRequest::Drain { partition } => {
-                let (partition, view) = self.view(partition)?;
-                self.decide(&Command::Exclude { partition, view })
-            }
+            AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain),
             AdminRequest::AcceptLoss { partition, host } => {
-                let (partition, view) = self.view(partition)?;
-                self.decide(&Command::AcceptLoss { partition, view, host: HostId(host) })
+                self.task(partition, OperatorGoal::AcceptLoss(HostId(host)))
             }
             AdminRequest::ForceNew { partition, host } => {
-                let (partition, view) = self.view(partition)?;
-                self.decide(&Command::ForceNew { partition, view, host: HostId(host) })
+                self.task(partition, OperatorGoal::ForceNew(HostId(host)))
+            }
+        }
+    }
+
+    /// Carries out a task, and answers with what the applied state says then.
+    fn task(&self, partition: u32, goal: OperatorGoal) -> Result<Value> {
+        let file = &self.report.file;
+        let lease = file.config.lease().map_err(invalid)?;
+        let (engine, partition) = (self.engine.as_ref(), PartitionId(partition));
+        match self.driver.carry_out(engine, partition, (goal, lease))? {
+            OperatorOutcome::Done { owner, is_by_decision } => {
+                Ok(json!({ "owner": file.host_name(owner), "by_decision": is_by_decision }))
+            }
+            OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
+            OperatorOutcome::Late { wait, is_excluded } => {
+                Err(Error::Backend { detail: late(file, wait, is_excluded) })
             }
         }
     }
@@ -130,18 +154,53 @@ impl OperatorContext {
         parsed
             .unwrap_or_else(|error| json!({ "host": host.name, "unreachable": error.to_string() }))
     }
+}
 
-    fn view(&self, partition: u32) -> Result<(PartitionId, ViewNumber)> {
-        let status = self.driver.status();
-        let copy = status.copies.iter().find(|copy| copy.partition == partition);
-        let copy = copy.ok_or_else(|| Error::BadArgument {
-            detail: format!("this host has no copy of partition {partition}"),
-        })?;
-        Ok((PartitionId(partition), ViewNumber(copy.view)))
-    }
+fn invalid(detail: impl std::fmt::Display) -> Error {
+    Error::BadArgument { detail: detail.to_string() }
+}
 
-    fn decide(&self, command: &Command) -> Result<Value> {
-        let index = self.engine.propose_and_wait(command.encode(), DECISION_MAX)?;
-        Ok(json!({ "index": index }))
+/// Why a task is not possible, and what to do.
+fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
+    let name = |host| file.host_name(host);
+    match refusal {
+        OperatorRefusal::NotInGroup(host) => {
+            format!("{} has no copy of the partition", name(host))
+        }
+        OperatorRefusal::AlreadyOwner(host) => format!("{} owns the partition", name(host)),
+        OperatorRefusal::OwnerLives(host) => {
+            format!("{} owns the partition and lives: stop its node first, or drain it", name(host))
+        }
+        OperatorRefusal::HasCopy(host) => {
+            format!("{} has a complete copy, which is not discarded: use accept-loss", name(host))
+        }
+        OperatorRefusal::NoOwner => "the partition has no owner at present".to_owned(),
+        OperatorRefusal::NoOtherCopy(host) => format!(
+            "too few copies beside that of {} are complete, so no member could take over: start \
+             the nodes of the other hosts, and wait until cluster status counts them",
+            name(host)
+        ),
+        OperatorRefusal::OwnerReturned(host) => format!(
+            "{} was excluded, lives, and is the owner again: too few other members have reported",
+            name(host)
+        ),
+        OperatorRefusal::OtherOwner(host) => format!(
+            "the members have found another owner meanwhile: {} owns the partition",
+            name(host)
+        ),
     }
+}
+
+fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> String {
+    let what = match wait {
+        None => "the membership has not applied it in time".to_owned(),
+        Some(OperatorWait::Lease) => "the lease of the owner has not ended in time".to_owned(),
+        Some(OperatorWait::Reports) => "too few members have reported in time".to_owned(),
+        Some(OperatorWait::Report(host)) => format!(
+            "{} has not reported in time: its node does not run, or its copy has gaps, and then \
+             only force-new is left",
+            file.host_name(host)
+        ),
+    };
+    if is_excluded { format!("{what}. The partition has no owner now") } else { what }
 }

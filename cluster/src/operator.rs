@@ -1,0 +1,229 @@
+//! What an operator wants of a partition, step by step: no step is asked for before the applied
+//! state shows the one before it, and the state says whether it was done.
+//!
+//! Members that are too few cannot exclude a lost owner, and none counts beside an owner whose copy
+//! alone suffices. So an operator's task excludes it, but only if the host that carries the task
+//! out neither hears it nor sees, for a lease, that it renews its own one.
+
+use crate::command::Command;
+use crate::config::Lease;
+use crate::group::{GroupPhase, GroupState};
+use crate::id::{HostId, Monotonic, ViewNumber};
+use crate::limits::FORCE_LEASES;
+use crate::switches::Switch;
+use std::fmt;
+
+/// What an operator wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperatorGoal {
+    /// Another member owns the partition.
+    Drain,
+    /// This host owns it with what its copy has, whatever the others held.
+    AcceptLoss(HostId),
+    /// This host owns it, and it begins anew with what the host's region has.
+    ForceNew(HostId),
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperatorStep {
+    /// Nothing yet.
+    Wait(OperatorWait),
+    /// Propose this. It may be repeated.
+    Propose(Command),
+    /// This host owns the partition.
+    Done {
+        /// The owner.
+        owner: HostId,
+        /// True if an operator's decision made it the owner, and not the reports of the members.
+        is_by_decision: bool,
+    },
+    /// It is not possible.
+    Refused(OperatorRefusal),
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperatorWait {
+    /// A lease in which a living owner would show itself, or in which its lease ends.
+    Lease,
+    /// The reports of the members.
+    Reports,
+    /// The report of this host.
+    Report(HostId),
+}
+
+/// Why something is not possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperatorRefusal {
+    /// The host has no copy.
+    NotInGroup(HostId),
+    /// The host owns the partition already.
+    AlreadyOwner(HostId),
+    /// The owner is alive.
+    OwnerLives(HostId),
+    /// The host has a complete copy, which is not discarded: accept the loss of what it lacks.
+    HasCopy(HostId),
+    /// There is no owner that could be drained.
+    NoOwner,
+    /// Too few other copies are complete: the members could not find another owner.
+    NoOtherCopy(HostId),
+    /// The excluded owner has an intact region, and the others have not reported in time.
+    OwnerReturned(HostId),
+    /// Meanwhile the members have found this owner.
+    OtherOwner(HostId),
+}
+
+/// A task of an operator, at one host.
+#[derive(Debug, Clone)]
+pub struct OperatorTask {
+    goal: OperatorGoal,
+    lease: Lease,
+    began: Monotonic,
+    view: ViewNumber,
+    owner: HostId,
+    /// The last renewal when the task began.
+    renewed: Option<Monotonic>,
+    began_sealing: bool,
+    /// Since when it sees that the owner is excluded.
+    sealing_since: Option<Monotonic>,
+}
+
+impl OperatorTask {
+    /// A task that begins now, in this state.
+    pub fn new(goal: OperatorGoal, group: &GroupState, lease: Lease, now: Monotonic) -> Self {
+        let began_sealing = matches!(group.phase(), GroupPhase::Sealing { .. });
+        Self {
+            goal,
+            lease,
+            began: now,
+            view: group.view(),
+            owner: group.owner,
+            renewed: group.degraded().map(|degraded| degraded.renewed),
+            began_sealing,
+            sealing_since: None,
+        }
+    }
+
+    /// The next step. `is_owner_heard`: this host hears the owner, or is it.
+    pub fn step(
+        &mut self,
+        now: Monotonic,
+        group: &GroupState,
+        is_owner_heard: bool,
+    ) -> OperatorStep {
+        let is_excluded = matches!(group.phase(), GroupPhase::Sealing { .. });
+        if is_excluded {
+            let since = *self.sealing_since.get_or_insert(now);
+            return self.step_sealing((since, now), group);
+        }
+        if self.began_sealing || self.sealing_since.is_some() || group.view() > self.view {
+            return self.outcome(group);
+        }
+        self.step_serving(now, group, is_owner_heard)
+    }
+
+    /// The owner that the task has found still owns the partition.
+    fn step_serving(
+        &self,
+        now: Monotonic,
+        group: &GroupState,
+        is_owner_heard: bool,
+    ) -> OperatorStep {
+        let exclude = Command::Exclude { partition: group.partition(), view: group.view() };
+        let to = match self.goal {
+            OperatorGoal::Drain if group.can_replace_owner() => {
+                return OperatorStep::Propose(exclude);
+            }
+            OperatorGoal::Drain => {
+                return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
+            }
+            OperatorGoal::AcceptLoss(to) | OperatorGoal::ForceNew(to) => to,
+        };
+        let renewed = group.degraded().map(|degraded| degraded.renewed);
+        if !group.group().contains(&to) {
+            OperatorStep::Refused(OperatorRefusal::NotInGroup(to))
+        } else if to == self.owner {
+            OperatorStep::Refused(OperatorRefusal::AlreadyOwner(to))
+        } else if is_owner_heard || renewed != self.renewed {
+            OperatorStep::Refused(OperatorRefusal::OwnerLives(self.owner))
+        } else if now < self.began.plus(self.lease.promise_ns()) {
+            OperatorStep::Wait(OperatorWait::Lease)
+        } else {
+            OperatorStep::Propose(exclude)
+        }
+    }
+
+    /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
+    /// owner rests on what was ordered before, and complete copies are reported.
+    fn step_sealing(
+        &self,
+        (since, now): (Monotonic, Monotonic),
+        group: &GroupState,
+    ) -> OperatorStep {
+        let (partition, view) = (group.partition(), group.view());
+        let GroupPhase::Sealing { reports } = group.phase() else {
+            return OperatorStep::Wait(OperatorWait::Reports);
+        };
+        let is_off = group.switches.is_off(Switch::ReportAfterRenewal);
+        let have_passed =
+            |leases: u64| is_off || now >= since.plus(leases * self.lease.promise_ns());
+        match self.goal {
+            OperatorGoal::Drain if self.began_sealing => {
+                OperatorStep::Refused(OperatorRefusal::NoOwner)
+            }
+            OperatorGoal::Drain => OperatorStep::Wait(OperatorWait::Reports),
+            OperatorGoal::AcceptLoss(host) | OperatorGoal::ForceNew(host)
+                if !group.group().contains(&host) =>
+            {
+                OperatorStep::Refused(OperatorRefusal::NotInGroup(host))
+            }
+            OperatorGoal::AcceptLoss(host) if !reports.contains_key(&host) => {
+                OperatorStep::Wait(OperatorWait::Report(host))
+            }
+            OperatorGoal::ForceNew(host) if reports.contains_key(&host) => {
+                OperatorStep::Refused(OperatorRefusal::HasCopy(host))
+            }
+            OperatorGoal::AcceptLoss(_) if !have_passed(1) => {
+                OperatorStep::Wait(OperatorWait::Lease)
+            }
+            OperatorGoal::ForceNew(_) if !have_passed(FORCE_LEASES) => {
+                OperatorStep::Wait(OperatorWait::Lease)
+            }
+            OperatorGoal::AcceptLoss(host) => {
+                OperatorStep::Propose(Command::AcceptLoss { partition, view, host })
+            }
+            OperatorGoal::ForceNew(host) => {
+                OperatorStep::Propose(Command::ForceNew { partition, view, host })
+            }
+        }
+    }
+
+    /// The partition has an owner again.
+    fn outcome(&self, group: &GroupState) -> OperatorStep {
+        let Some(owner) = group.owner() else { return OperatorStep::Wait(OperatorWait::Reports) };
+        let is_by_decision = group.loss().is_some_and(|loss| loss.view == group.origin());
+        let is_reached = match self.goal {
+            OperatorGoal::Drain => owner != self.owner,
+            OperatorGoal::AcceptLoss(to) => owner == to,
+            OperatorGoal::ForceNew(to) => owner == to && is_by_decision,
+        };
+        if is_reached && group.origin() >= self.view {
+            OperatorStep::Done { owner, is_by_decision }
+        } else if owner == self.owner {
+            OperatorStep::Refused(OperatorRefusal::OwnerReturned(owner))
+        } else {
+            OperatorStep::Refused(OperatorRefusal::OtherOwner(owner))
+        }
+    }
+}
+
+impl fmt::Display for OperatorWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lease => write!(f, "the lease of the owner has not ended"),
+            Self::Reports => write!(f, "too few members have reported"),
+            Self::Report(host) => write!(f, "host {host} has not reported: its copy has gaps"),
+        }
+    }
+}

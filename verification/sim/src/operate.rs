@@ -1,0 +1,66 @@
+//! Operators: with the product's tasks, and as the last resort when nothing is released.
+
+use crate::event::SimulatedEvent;
+use crate::options::Faults;
+use crate::world::{MS, PARTITION, World};
+use nearstate_cluster::{Command, GroupPhase, OperatorStep, OperatorTask};
+
+impl World {
+    /// The task makes a step with what its host knows, until it is done. One that is refused is
+    /// begun anew, as an operator would.
+    pub(crate) fn operator_looks(&mut self) {
+        let Some(mut operator) = self.operator.take() else { return };
+        let (host, now) = (operator.host, self.clock(operator.host));
+        self.queue.add(self.now + 20 * MS, SimulatedEvent::OperatorLooks);
+        let Some(process) = &self.node(host).process else {
+            self.operator = Some(operator);
+            return;
+        };
+        let state = &self.states[process.applied];
+        let Some(group) = state.group(PARTITION).cloned() else { return };
+        let is_owner_heard = process.host.hears_owner(PARTITION, now);
+        let lease = state.lease();
+        let goal = operator.goal;
+        let task = operator.task.get_or_insert_with(|| OperatorTask::new(goal, &group, lease, now));
+        let step = task.step(now, &group, is_owner_heard);
+        self.record(&("operator", step));
+        match step {
+            OperatorStep::Wait(_) => {}
+            OperatorStep::Propose(command) => self.propose(host, command),
+            OperatorStep::Refused(_) => operator.task = None,
+            OperatorStep::Done { .. } => return,
+        }
+        self.operator = Some(operator);
+    }
+
+    /// The operator acts when nothing is released for a long time: excludes a silent owner, and
+    /// then accepts the loss of what only lost copies had.
+    pub(crate) fn operate(&mut self) {
+        self.queue.add(self.now + 2_000 * MS, SimulatedEvent::Operate);
+        if self.now.saturating_sub(self.progress_at.max(self.heal_at())) < 12_000 * MS {
+            return;
+        }
+        if self.options.faults != Faults::All {
+            return self.violate("NoStuck: without a lost region an operator is needed");
+        }
+        let group = self.latest();
+        let view = group.view();
+        let command = match group.phase() {
+            GroupPhase::Serving { .. } => Command::Exclude { partition: PARTITION, view },
+            GroupPhase::Sealing { reports } => {
+                let best = reports.iter().max_by(|a, b| a.1.compare(b.1));
+                match best {
+                    Some((&host, _)) => Command::AcceptLoss { partition: PARTITION, view, host },
+                    None => {
+                        Command::ForceNew { partition: PARTITION, view, host: group.group()[0] }
+                    }
+                }
+            }
+        };
+        // After a decision the hosts have as much time again.
+        if !matches!(command, Command::Exclude { .. }) {
+            self.progress_at = self.now;
+        }
+        self.append(command);
+    }
+}
