@@ -52,7 +52,7 @@ pub const RENEWALS_PER_LEASE: u64 = 4;
 /// ordered long after its reason has passed costs a fail-over.
 pub const PROPOSALS_PER_LEASE: u64 = 2;
 
-/// Leases without an owner before an operator's task begins a partition anew: within one each
+/// Leases without an owner before an operator's task gives a partition to a host: within one each
 /// member with a complete copy may report, and within another one its report is ordered.
 pub const FORCE_LEASES: u64 = 2;
 

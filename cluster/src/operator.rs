@@ -155,7 +155,7 @@ impl OperatorTask {
     }
 
     /// There is no owner, as this host knows since a time. One lease later no lease of the excluded
-    /// owner rests on what was ordered before, and complete copies are reported.
+    /// owner rests on what was ordered before; another one later complete copies are reported.
     fn step_sealing(
         &self,
         (since, now): (Monotonic, Monotonic),
@@ -184,10 +184,9 @@ impl OperatorTask {
             OperatorGoal::ForceNew(host) if reports.contains_key(&host) => {
                 OperatorStep::Refused(OperatorRefusal::HasCopy(host))
             }
-            OperatorGoal::AcceptLoss(_) if !have_passed(1) => {
-                OperatorStep::Wait(OperatorWait::Lease)
-            }
-            OperatorGoal::ForceNew(_) if !have_passed(FORCE_LEASES) => {
+            OperatorGoal::AcceptLoss(_) | OperatorGoal::ForceNew(_)
+                if !have_passed(FORCE_LEASES) =>
+            {
                 OperatorStep::Wait(OperatorWait::Lease)
             }
             OperatorGoal::AcceptLoss(host) => {

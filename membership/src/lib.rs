@@ -5,7 +5,10 @@
 
 mod etcd;
 mod raft;
+mod engine_thread;
 mod limits;
 
 pub use etcd::{EtcdEndpoint, EtcdEngine, EtcdSettings};
-pub use raft::{MachineFactory, MemberTls, RaftConfig, RaftEngine, RaftMember, ReportSource};
+pub use raft::{
+    MachineFactory, MemberTls, MembershipConfig, MembershipHost, RaftEngine, ReportSource,
+};

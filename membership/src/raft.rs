@@ -11,7 +11,7 @@ mod storage;
 mod types;
 mod disk;
 
-pub use config::{MachineFactory, RaftConfig, RaftMember, ReportSource};
+pub use config::{MachineFactory, MembershipConfig, MembershipHost, ReportSource};
 pub use connection::MemberTls;
 pub use engine::RaftEngine;
 

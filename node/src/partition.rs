@@ -306,8 +306,8 @@ impl Partition {
     /// Makes the frozen copy the owner's region: its namespaces are logged, then they may be
     /// written. Members of the old log get what they lack. Writers are fenced until
     /// [`Partition::set_fenced`], so that the driver says when they begin. `seal`: what the copy
-    /// must hold, exactly; `None`: the region is an ordinary one, and its log becomes that of
-    /// the partition. Repeated after a kill.
+    /// must hold, exactly; `None`: the region is an ordinary one, or an incomplete copy of which no
+    /// better one is left, and its log becomes that of the partition. Repeated after a kill.
     ///
     /// # Errors
     /// `BadArgument`: a higher view was seen, the region is no copy, or it does not hold the seal;
@@ -324,10 +324,18 @@ impl Partition {
         self.group.clear_floor();
         session.set_fenced(true)?;
         let Some((log, place)) = seal else {
-            if session.following()?.is_some() {
-                return refused("the region follows another one, and no seal is given");
+            match session.following()?.map(|following| following.state) {
+                None => session.begin_partition(view)?,
+                // By force: no other copy is left. What it has becomes the partition. The view
+                // first, so that a promotion that is killed is repeated.
+                Some(FollowState::Joining | FollowState::Extending | FollowState::Promoting) => {
+                    session.continue_partition(view)?;
+                    session.promote(true)?;
+                }
+                Some(FollowState::Full | FollowState::Demoting) => {
+                    return refused("the region follows another one, and no seal is given");
+                }
             }
-            session.begin_partition(view)?;
             session.bind(self.group.cluster_id)?;
             return Ok(None);
         };

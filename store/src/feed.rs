@@ -187,8 +187,7 @@ struct Progress<'s> {
     phase: FeedPhase,
     /// The last entry.
     last: FollowPosition,
-    /// The number of changes of the catalog, and of declarations, at the last look.
-    changes: Option<u64>,
+    /// The number of declarations at the last look.
     declarations: Option<u64>,
     is_first_look: bool,
     /// The end of the log at the first look of a feed that continues: up to there it has entries of
@@ -243,7 +242,6 @@ impl Session {
             walk: VecDeque::new(),
             phase,
             last,
-            changes: None,
             declarations: None,
             is_first_look: true,
             older_until: 0,

@@ -376,7 +376,7 @@ impl Follower<'_> {
         }
         if session.member.source_number(namespace.index)? != Some(followed.number) {
             // Those of a namespace of this name that the source has removed.
-            self.discard(namespace)?;
+            self.discard_removed(namespace)?;
             session.member.set_source_number(namespace.index, followed.number)?;
             self.remembered.retain(|_, known| *known != namespace);
         }
@@ -434,7 +434,7 @@ impl Follower<'_> {
         let remembered = self.remembered.remove(&number);
         let Some(namespace) = known.or(remembered) else { return Ok(()) };
         self.indexing.retain(|pending| pending.namespace() != namespace);
-        self.discard(namespace)?;
+        self.discard_removed(namespace)?;
         self.session.remove_namespace(namespace).map(drop)
     }
 

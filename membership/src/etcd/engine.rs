@@ -6,8 +6,7 @@ use std::fs::File;
 use std::future::Future;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
@@ -15,12 +14,12 @@ use nearstate_model::{Error, Result};
 use nearstate_node::{
     COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
 };
-use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
 use crate::limits::{ANSWER_MAX, ETCD_CALL_MIN, ETCD_POLL_INTERVAL, ETCD_WATCH_MAX, PROPOSALS_MAX};
-use crate::raft::{RaftConfig, listen, lock_directory, report_of, serve};
+use crate::raft::{MembershipConfig, listen, lock_directory, report_of, serve};
 
 use super::client::{EtcdClient, Known};
 use super::gateway::{EtcdSettings, Gateway};
@@ -28,7 +27,7 @@ use super::keys::EtcdKeys;
 
 /// What the tasks of an engine share.
 struct EtcdShared {
-    config: Arc<RaftConfig>,
+    config: Arc<MembershipConfig>,
     settings: EtcdSettings,
     state: Arc<EngineState>,
     client: tokio::sync::Mutex<EtcdClient>,
@@ -36,7 +35,7 @@ struct EtcdShared {
     permits: Arc<Semaphore>,
     /// Something may have changed.
     changed: Notify,
-    stop: Notify,
+    stop: Arc<Notify>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,8 +49,7 @@ struct EtcdStatus {
 /// The engine that lets etcd order the commands. The hosts talk to each other only for reports.
 pub struct EtcdEngine {
     shared: Arc<EtcdShared>,
-    runtime: Handle,
-    thread: Option<JoinHandle<()>>,
+    thread: EngineThread,
     _lock: File,
 }
 
@@ -61,19 +59,6 @@ impl fmt::Debug for EtcdEngine {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn system(what: &str, error: &io::Error) -> Error {
-    let detail = format!("{what}: {error}");
-    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
-}
-
-fn unavailable(detail: impl fmt::Display) -> Error {
-    Error::Backend { detail: format!("the membership does not decide: {detail}") }
-}
-
 impl EtcdEngine {
     /// Starts. The directory is locked and stays empty: etcd keeps everything. Etcd need not answer
     /// yet.
@@ -81,16 +66,17 @@ impl EtcdEngine {
     /// # Errors
     /// `System`: the directory or the address for other hosts cannot be used. `BadArgument`: no
     /// endpoint.
-    pub fn start(config: RaftConfig, settings: EtcdSettings, waker: EventWaker) -> Result<Self> {
+    pub fn start(
+        config: MembershipConfig,
+        settings: EtcdSettings,
+        waker: EventWaker,
+    ) -> Result<Self> {
         if settings.endpoints.is_empty() {
             let detail = "etcd has no endpoints: set etcd.endpoints".to_owned();
             return Err(Error::BadArgument { detail });
         }
         let lock = lock_directory(&config.directory)?;
         let state = Arc::new(EngineState::new((config.machine)(), waker));
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
-        let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
-        let handle = runtime.handle().clone();
         let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state));
         let call_max = config.request_max().max(ETCD_CALL_MIN);
         let shared = Arc::new(EtcdShared {
@@ -101,32 +87,23 @@ impl EtcdEngine {
             status: Mutex::default(),
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
             changed: Notify::new(),
-            stop: Notify::new(),
+            stop: Arc::default(),
         });
-        let (ready, is_ready) = mpsc::sync_channel(1);
         let running = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("ns-membership".to_owned())
-            .spawn(move || runtime.block_on(run(&running, &ready)))
-            .map_err(|error| system("cannot start a thread", &error))?;
-        let engine = Self { shared, runtime: handle, thread: Some(thread), _lock: lock };
-        match is_ready.recv() {
-            Ok(outcome) => outcome.map(|()| engine),
-            Err(_) => Err(unavailable("its thread has ended")),
-        }
+        let run = |ready: ReadySender| async move { run(&running, &ready).await };
+        let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
+        Ok(Self { shared, thread, _lock: lock })
     }
 
     fn wait<T>(&self, max: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-        // The runtime's time counts, so the time-out is made on it.
-        let bounded = async { timeout(max, work).await };
-        self.runtime.block_on(bounded).unwrap_or_else(|_| {
+        self.thread.wait(max, work).unwrap_or_else(|_| {
             let failing = lock(&self.shared.status).failing.clone();
             Err(unavailable(failing.map_or("etcd does not answer in time".to_owned(), |one| one.1)))
         })
     }
 }
 
-async fn run(shared: &Arc<EtcdShared>, ready: &mpsc::SyncSender<Result<()>>) {
+async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
     let config = &shared.config;
     let listener = match config.members.get(&config.host) {
         Some(own) => listen(own.address).await,
@@ -257,7 +234,7 @@ impl ConsensusEngine for EtcdEngine {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        self.runtime.spawn(async move {
+        self.thread.spawn(async move {
             let _permit = permit;
             // The caller sees the effect, or proposes again.
             // A slow etcd is waited for: a call that is given up has to be made again.
@@ -295,15 +272,6 @@ impl ConsensusEngine for EtcdEngine {
             applied: self.shared.state.applied(),
             term: status.known.term,
             failure,
-        }
-    }
-}
-
-impl Drop for EtcdEngine {
-    fn drop(&mut self) {
-        self.shared.stop.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }

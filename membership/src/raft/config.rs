@@ -17,7 +17,7 @@ use super::connection::MemberTls;
 
 /// A host that may vote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RaftMember {
+pub struct MembershipHost {
     /// Its name, which its certificate has.
     pub name: String,
     /// Where it listens for other members.
@@ -32,13 +32,13 @@ pub type ReportSource = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// How this host takes part.
 #[derive(Clone)]
-pub struct RaftConfig {
+pub struct MembershipConfig {
     /// The name of the cluster.
     pub cluster: String,
     /// The number of this host.
     pub host: u64,
     /// All hosts, this one included.
-    pub members: BTreeMap<u64, RaftMember>,
+    pub members: BTreeMap<u64, MembershipHost>,
     /// The directory of vote, log and snapshot.
     pub directory: PathBuf,
     /// A host that has not heard the leader for this long, or up to a third longer, stands for
@@ -54,13 +54,13 @@ pub struct RaftConfig {
     pub on_refused: fn(SocketAddr, &str),
 }
 
-impl fmt::Debug for RaftConfig {
+impl fmt::Debug for MembershipConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RaftConfig").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("MembershipConfig").field("host", &self.host).finish_non_exhaustive()
     }
 }
 
-impl RaftConfig {
+impl MembershipConfig {
     /// The interval of the leader's messages.
     pub(crate) fn heartbeat(&self) -> Duration {
         (self.election / 8).max(Duration::from_millis(1))
@@ -110,12 +110,12 @@ impl RaftConfig {
 mod tests {
     use super::*;
 
-    fn host(host: u64, hosts: u64) -> RaftConfig {
+    fn host(host: u64, hosts: u64) -> MembershipConfig {
         let member = |number: u64| {
             let address = SocketAddr::from(([127, 0, 0, 1], 7000));
-            (number, RaftMember { name: format!("h{number}"), address })
+            (number, MembershipHost { name: format!("h{number}"), address })
         };
-        RaftConfig {
+        MembershipConfig {
             cluster: "c".to_owned(),
             host,
             members: (1..=hosts).map(member).collect(),

@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
@@ -15,13 +13,13 @@ use nearstate_node::{
 };
 use openraft::BasicNode;
 use openraft::error::{ClientWriteError, RaftError};
-use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
+use crate::engine_thread::{EngineThread, ReadySender, lock, system, unavailable};
 use crate::limits::{ANSWER_MAX, LEADER_CALLS_MAX, PROPOSALS_MAX, RETRY_INTERVAL};
 
-use super::config::RaftConfig;
+use super::config::MembershipConfig;
 use super::disk::{DirectoryIdentity, MemberFiles};
 use super::machine::RaftMachine;
 use super::message::{MemberReply, MemberRequest};
@@ -32,7 +30,7 @@ use super::types::{CommandBytes, Raft};
 
 /// What the threads of an engine share.
 struct EngineShared {
-    config: Arc<RaftConfig>,
+    config: Arc<MembershipConfig>,
     state: Arc<EngineState>,
     /// Absent while the engine has failed.
     raft: Mutex<Option<Raft>>,
@@ -42,14 +40,13 @@ struct EngineShared {
     leader: Mutex<Vec<MemberClient>>,
     /// For each command that is at the leader.
     calls: Semaphore,
-    stop: Notify,
+    stop: Arc<Notify>,
 }
 
 /// The embedded engine.
 pub struct RaftEngine {
     shared: Arc<EngineShared>,
-    runtime: Handle,
-    thread: Option<JoinHandle<()>>,
+    thread: EngineThread,
 }
 
 impl fmt::Debug for RaftEngine {
@@ -58,30 +55,14 @@ impl fmt::Debug for RaftEngine {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn system(what: &str, error: &io::Error) -> Error {
-    let detail = format!("{what}: {error}");
-    Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }
-}
-
-fn unavailable(detail: impl fmt::Display) -> Error {
-    Error::Backend { detail: format!("the membership does not decide: {detail}") }
-}
-
 impl RaftEngine {
     /// Opens the files and starts. The thread that calls `waker` must not be waited for in it.
     ///
     /// # Errors
     /// `System`: the directory or the address cannot be used. `Damaged`: a file of the directory.
     /// `BadArgument`: the directory of another member, or a setting that is not possible.
-    pub fn start(config: RaftConfig, waker: EventWaker) -> Result<Self> {
+    pub fn start(config: MembershipConfig, waker: EventWaker) -> Result<Self> {
         let state = Arc::new(EngineState::new((config.machine)(), waker));
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
-        let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
-        let handle = runtime.handle().clone();
         let shared = Arc::new(EngineShared {
             config: Arc::new(config),
             state,
@@ -90,19 +71,12 @@ impl RaftEngine {
             permits: Arc::new(Semaphore::new(PROPOSALS_MAX)),
             leader: Mutex::default(),
             calls: Semaphore::new(LEADER_CALLS_MAX),
-            stop: Notify::new(),
+            stop: Arc::default(),
         });
-        let (ready, is_ready) = mpsc::sync_channel(1);
         let running = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("ns-membership".to_owned())
-            .spawn(move || runtime.block_on(run_until_stopped(&running, &ready)))
-            .map_err(|error| system("cannot start a thread", &error))?;
-        let engine = Self { shared, runtime: handle, thread: Some(thread) };
-        match is_ready.recv() {
-            Ok(outcome) => outcome.map(|()| engine),
-            Err(_) => Err(unavailable("its thread has ended")),
-        }
+        let run = |ready: ReadySender| async move { run_until_stopped(&running, &ready).await };
+        let thread = EngineThread::start(Arc::clone(&shared.stop), run)?;
+        Ok(Self { shared, thread })
     }
 
     fn raft(&self) -> Result<Raft> {
@@ -114,14 +88,13 @@ impl RaftEngine {
     }
 
     fn wait<T>(&self, max: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-        // The runtime's time counts, so the time-out is made on it.
-        let bounded = async { timeout(max, work).await };
-        self.runtime.block_on(bounded).unwrap_or_else(|_| Err(unavailable("no majority in time")))
+        let done = self.thread.wait(max, work);
+        done.unwrap_or_else(|_| Err(unavailable("no majority in time")))
     }
 }
 
 /// Runs the engine again after each failure. The first start reports its outcome.
-async fn run_until_stopped(shared: &Arc<EngineShared>, ready: &mpsc::SyncSender<Result<()>>) {
+async fn run_until_stopped(shared: &Arc<EngineShared>, ready: &ReadySender) {
     let mut first = Some(ready);
     loop {
         let failure = match start(shared).await {
@@ -259,7 +232,7 @@ async fn propose_until(
 /// Asks another host for its report, on a connection of its own, so that requests of the engine do
 /// not wait for it.
 pub(crate) async fn report_of(
-    config: &Arc<RaftConfig>,
+    config: &Arc<MembershipConfig>,
     host: u64,
     max: Duration,
 ) -> Result<String> {
@@ -314,7 +287,7 @@ impl ConsensusEngine for RaftEngine {
         let Ok(permit) = Arc::clone(&self.shared.permits).try_acquire_owned() else { return };
         let (Ok(raft), Ok(())) = (self.raft(), check_command(&command)) else { return };
         let shared = Arc::clone(&self.shared);
-        self.runtime.spawn(async move {
+        self.thread.spawn(async move {
             let _permit = permit;
             // The caller sees the effect, or proposes again.
             let _ = propose_until(&shared, &raft, &command, life).await;
@@ -370,15 +343,6 @@ impl ConsensusEngine for RaftEngine {
             applied,
             term: metrics.current_term,
             failure,
-        }
-    }
-}
-
-impl Drop for RaftEngine {
-    fn drop(&mut self) {
-        self.shared.stop.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }

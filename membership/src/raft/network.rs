@@ -17,20 +17,20 @@ use openraft::{BasicNode, RPCTypes};
 
 use crate::limits::MESSAGE_BYTES_MAX;
 
-use super::config::RaftConfig;
+use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::types::TypeConfig;
 
 /// The way to one member.
 pub(crate) struct MemberClient {
-    config: Arc<RaftConfig>,
+    config: Arc<MembershipConfig>,
     target: u64,
     stream: Option<Box<dyn MemberStream>>,
 }
 
 impl MemberClient {
-    pub(crate) fn new(config: Arc<RaftConfig>, target: u64) -> Self {
+    pub(crate) fn new(config: Arc<MembershipConfig>, target: u64) -> Self {
         Self { config, target, stream: None }
     }
 
@@ -104,7 +104,7 @@ pub(crate) fn unexpected(reply: &MemberReply) -> io::Error {
 /// Makes the clients of openraft.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkFactory {
-    pub(crate) config: Arc<RaftConfig>,
+    pub(crate) config: Arc<MembershipConfig>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for NetworkFactory {

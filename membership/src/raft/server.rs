@@ -11,13 +11,17 @@ use tokio::time::timeout;
 
 use crate::limits::{CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX};
 
-use super::config::RaftConfig;
+use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::types::{CommandBytes, Raft};
 
 /// Accepts connections until it is dropped. Without openraft, only reports are answered.
-pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: Option<Raft>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    config: Arc<MembershipConfig>,
+    raft: Option<Raft>,
+) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -43,7 +47,11 @@ pub(crate) async fn serve(listener: TcpListener, config: Arc<RaftConfig>, raft: 
     }
 }
 
-async fn converse(socket: TcpStream, config: &RaftConfig, raft: Option<&Raft>) -> io::Result<()> {
+async fn converse(
+    socket: TcpStream,
+    config: &MembershipConfig,
+    raft: Option<&Raft>,
+) -> io::Result<()> {
     let is_late = |_| io::Error::other("no hello in time");
     let (mut stream, from) = timeout(HELLO_MAX, greet(socket, config)).await.map_err(is_late)??;
     loop {
@@ -58,7 +66,10 @@ async fn converse(socket: TcpStream, config: &RaftConfig, raft: Option<&Raft>) -
 }
 
 /// The connection of a member that has said who it is.
-async fn greet(socket: TcpStream, config: &RaftConfig) -> io::Result<(Box<dyn MemberStream>, u64)> {
+async fn greet(
+    socket: TcpStream,
+    config: &MembershipConfig,
+) -> io::Result<(Box<dyn MemberStream>, u64)> {
     let (mut stream, names) = MemberTls::accept(config.tls.as_ref(), socket).await?;
     let hello: MemberHello = receive(&mut stream, HELLO_BYTES_MAX).await?;
     if let Err(reason) = check_hello(&hello, names.as_deref(), config) {
@@ -72,7 +83,7 @@ async fn greet(socket: TcpStream, config: &RaftConfig) -> io::Result<(Box<dyn Me
 fn check_hello(
     hello: &MemberHello,
     names: Option<&[String]>,
-    config: &RaftConfig,
+    config: &MembershipConfig,
 ) -> Result<(), String> {
     if hello.format != FORMAT {
         return Err(format!("messages of format {}, expected is {FORMAT}", hello.format));
@@ -96,7 +107,11 @@ fn check_hello(
 }
 
 /// Carries out a request.
-async fn answer(config: &RaftConfig, raft: Option<&Raft>, request: MemberRequest) -> MemberReply {
+async fn answer(
+    config: &MembershipConfig,
+    raft: Option<&Raft>,
+    request: MemberRequest,
+) -> MemberReply {
     match (request, raft) {
         (MemberRequest::Report, _) => MemberReply::Report((config.report)()),
         (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use nearstate_membership::{EtcdEngine, EtcdSettings, RaftConfig, RaftEngine, RaftMember};
+use nearstate_membership::{
+    EtcdEngine, EtcdSettings, MembershipConfig, MembershipHost, RaftEngine,
+};
 use nearstate_model::Result;
 use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, StateMachine};
 
@@ -50,12 +52,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn start(config: RaftConfig) -> Result<Self> {
+    pub(crate) fn start(config: MembershipConfig) -> Result<Self> {
         Self::with(|waker| Ok(Box::new(RaftEngine::start(config, waker)?)))
     }
 
     /// A host whose commands etcd orders.
-    pub(crate) fn start_etcd(config: RaftConfig, settings: EtcdSettings) -> Result<Self> {
+    pub(crate) fn start_etcd(config: MembershipConfig, settings: EtcdSettings) -> Result<Self> {
         Self::with(|waker| Ok(Box::new(EtcdEngine::start(config, settings, waker)?)))
     }
 
@@ -118,7 +120,7 @@ impl Host {
 /// The hosts of a cluster.
 pub(crate) struct Cluster {
     pub(crate) place: tempfile::TempDir,
-    members: BTreeMap<u64, RaftMember>,
+    members: BTreeMap<u64, MembershipHost>,
     pub(crate) hosts: BTreeMap<u64, Host>,
 }
 
@@ -135,7 +137,7 @@ impl Cluster {
     /// Hosts 1 to `count`, of which none runs.
     pub(crate) fn new(count: u64) -> Self {
         let member =
-            |id: u64| (id, RaftMember { name: format!("host-{id}"), address: free_address() });
+            |id: u64| (id, MembershipHost { name: format!("host-{id}"), address: free_address() });
         let members = (1..=count).map(member).collect();
         Self { place: tempfile::tempdir().unwrap(), members, hosts: BTreeMap::new() }
     }
@@ -159,7 +161,7 @@ impl Cluster {
         self.members[&id].address
     }
 
-    pub(crate) fn config(&self, id: u64) -> RaftConfig {
+    pub(crate) fn config(&self, id: u64) -> MembershipConfig {
         config_in(&self.directory(id), id, self.members.clone())
     }
 
@@ -192,9 +194,9 @@ impl Cluster {
 pub(crate) fn config_in(
     directory: &Path,
     host: u64,
-    members: BTreeMap<u64, RaftMember>,
-) -> RaftConfig {
-    RaftConfig {
+    members: BTreeMap<u64, MembershipHost>,
+) -> MembershipConfig {
+    MembershipConfig {
         cluster: "east".to_owned(),
         host,
         members,

@@ -156,17 +156,21 @@ impl Member {
             }
         }
         let is_brief = self.is_brief.get();
-        self.tries_again.set(!is_brief);
-        let cell = self.allocate_fresh(class);
-        match cell {
+        match self.allocate_with_retry(class, !is_brief) {
             Err(full @ Error::Full { .. }) if !is_brief => {
                 self.allocate_last_resort(arena, class, full)
             }
-            other => {
-                self.tries_again.set(false);
-                other
-            }
+            other => other,
         }
+    }
+
+    /// As [`Member::allocate_fresh`]. `tries_again`: the caller repeats it after a failure.
+    fn allocate_with_retry(&self, class: u8, tries_again: bool) -> Result<u64> {
+        debug_assert!(!self.tries_again.get(), "no attempt is inside of another one");
+        self.tries_again.set(tries_again);
+        let cell = self.allocate_fresh(class);
+        self.tries_again.set(false);
+        cell
     }
 
     /// Allocates from a bump range, which is refilled from a chunk.
@@ -437,12 +441,12 @@ impl Member {
             arena.pop(queue, head)?;
             return Ok(head);
         }
-        // Larger cells that this member has retired can be split now.
-        let cell = self.allocate_fresh(class);
-        self.tries_again.set(false);
-        match cell {
-            Err(Error::Full { .. }) => {}
-            other => return other,
+        if class::bytes_of(class) <= BUMP_SMALL_CELL_MAX {
+            // Larger cells that this member has retired can be split now.
+            match self.allocate_with_retry(class, true) {
+                Err(Error::Full { .. }) => {}
+                other => return other,
+            }
         }
         self.reclaim()?;
         match self.retry_with_idle(|| self.allocate_fresh(class)) {

@@ -145,7 +145,6 @@ impl Member {
                 (most, larger) = if count > most { (count, other) } else { (most, larger) };
             }
         }
-        let least = if vain.1 == 0 { class } else { class.min(vain.0) };
         search.is_scarce = true;
         let mut is_done = false;
         if larger != class {
@@ -156,13 +155,22 @@ impl Member {
                     break;
                 }
                 self.free_queue(larger, 1)?;
-                is_done |=
-                    self.take_from_chunk(ChunkIndex::of(self.map(), head)?, class, search)?;
+                let chunk = ChunkIndex::of(self.map(), head)?;
+                if self.may_take_from(chunk)? {
+                    is_done |= self.take_from_chunk(chunk, class, search)?;
+                }
             }
         }
         // What was freed for this does not end the scarcity.
-        self.vain_search.set((least, VAIN_REFILLS));
+        self.vain_search.set(vain);
         Ok(is_done)
+    }
+
+    /// True for a chunk that is not being emptied, and that lends nothing to an operation that may
+    /// not use the reserve.
+    fn may_take_from(&self, chunk: ChunkIndex) -> Result<bool> {
+        let is_ordinary = chunk.0 < ordinary_chunks(self.map().chunks());
+        Ok((is_ordinary || self.may_use_reserve.get()) && !state_of(self.map(), chunk)?.is_closing)
     }
 
     /// True if a search of all chunks was in vain lately, and the caller tries again after it has
@@ -172,8 +180,17 @@ impl Member {
         left != 0 && class >= vain_class && self.tries_again.get()
     }
 
-    /// Searches every chunk, and waits for those that are locked.
+    /// Searches every chunk, and waits for those that are locked. If that is in vain, the next
+    /// refills for such cells do without.
     fn search_all(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
+        let is_found = self.search_everywhere(class, search)?;
+        let (vain_class, left) = self.vain_search.get();
+        let vain_class = if left == 0 { class } else { class.min(vain_class) };
+        self.vain_search.set((vain_class, if is_found { 0 } else { VAIN_REFILLS }));
+        Ok(is_found)
+    }
+
+    fn search_everywhere(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         search.wait_max = Some(LOCK_WAIT_SHORT);
         let has_seen_all = search.seen >= chunks_used(self.map())? && !search.has_met_lock;
         for wanted in [Wanted::Partial, Wanted::Empty, Wanted::Closing] {

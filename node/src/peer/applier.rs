@@ -45,7 +45,8 @@ pub(super) enum AppliedMessage<'m> {
     /// Only a follower sends such a message.
     Unexpected,
     /// The copy was getting the records of a namespace when an earlier connection ended, and the
-    /// source has removed that namespace since: what the copy has is of no position.
+    /// source has removed that namespace since, or it had records of a removed one: what the copy
+    /// has is of no position.
     Scattered,
 }
 
@@ -99,7 +100,9 @@ impl Applier<'_, '_, '_> {
                 self.join(FollowPosition { position, check })?;
                 return Ok(AppliedMessage::Joined(position));
             }
-            Message::Entry(_) if self.is_scattered() => return Ok(AppliedMessage::Scattered),
+            Message::Entry(_) | Message::Switch(_) if self.is_scattered() => {
+                return Ok(AppliedMessage::Scattered);
+            }
             Message::Entry(message) => {
                 let place = FollowPosition { position: message.position, check: message.check };
                 self.follower.apply(&records_of(message))?;
@@ -233,8 +236,8 @@ mod tests {
         let scattered = applier.apply(Message::Position(told)).unwrap();
         assert!(matches!(scattered, AppliedMessage::Scattered));
         let walking = PositionMessage { position: 0, ..told };
-        let applied = applier.apply(Message::Position(walking)).unwrap();
-        assert!(matches!(applied, AppliedMessage::UpTo(0)));
+        let walked = applier.apply(Message::Position(walking)).unwrap();
+        assert!(matches!(walked, AppliedMessage::UpTo(0)));
         applier.apply(absent()).unwrap();
         assert!(matches!(applier.apply(Message::Position(told)).unwrap(), AppliedMessage::UpTo(9)));
     }

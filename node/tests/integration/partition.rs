@@ -573,3 +573,24 @@ fn tags_that_are_added_late_are_indexed_on_members() {
 fn count_in_cell(session: &Session) -> Option<u64> {
     session.count_tagged(ue(session), "cell", b"5").ok()
 }
+
+/// No other copy is left, and an operator says so.
+#[test]
+fn a_copy_that_was_joining_becomes_the_partition_by_force() {
+    let mut host = TestHost::new("forced-a");
+    {
+        let session = host.session();
+        let mut follower = session.follow().unwrap();
+        let source = LogIdentity { region: [1, 2], incarnation: 1, origin: 1 };
+        follower.begin(source).unwrap();
+    }
+    assert_eq!(host.session().following().unwrap().unwrap().state, FollowState::Joining);
+    host.own(3, None);
+    put(&host.session(), 0..10);
+    assert_eq!(host.session().log_identity().unwrap().origin, 3);
+    let mut host = host.restarted();
+    // It is repeated by the process that starts.
+    host.own(3, None);
+    put(&host.session(), 10..20);
+    drop(host.partition.promote(2, None).unwrap_err());
+}

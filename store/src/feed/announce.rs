@@ -2,9 +2,10 @@
 //!
 //! A removal draws no position, so a look at the catalog may see it long before the entries of the
 //! namespace are sent. They come first: a follower that discarded the records earlier would lack
-//! what these entries move to other namespaces, and might become the owner like that.
-
-use std::collections::BTreeSet;
+//! what these entries move to other namespaces, and might become the owner like that. Only a
+//! namespace that was logged later than it was created does not wait: its records are walked, and
+//! the walk must begin before any entry behind the declaration is sent. A follower that discards
+//! records for it is no complete copy until the walk has ended.
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::Result;
@@ -96,6 +97,10 @@ impl Progress<'_> {
         let mut is_settled = true;
         for (name, namespace) in all {
             let number = namespace.number();
+            if !session.has_namespace_number(number) {
+                // It was removed while the list was read.
+                continue;
+            }
             let flags = session.member.namespace_flags(number)?;
             if flags & namespace_flags::LOGGED == 0 {
                 continue;
@@ -109,8 +114,10 @@ impl Progress<'_> {
             match self.known.get_mut(&number) {
                 None => {
                     let is_born_logged = session.member.is_born_logged(number)?;
-                    if !needed.contains(&number)
-                        && let Some(position) = self.waits_for(&name, is_born_logged, since)
+                    if !is_born_logged {
+                        self.announce_predecessor(&name, sink)?;
+                    } else if !needed.contains(&number)
+                        && let Some(position) = self.waits_for(&name, since)
                         && position > sent
                     {
                         self.delay.add(position);
@@ -152,17 +159,16 @@ impl Progress<'_> {
         sink: &mut dyn FeedSink,
     ) -> Result<()> {
         let session = self.session;
-        let changes = session.namespace_changes()?;
-        if changes.is_none() || changes != self.changes {
-            let live: BTreeSet<u32> = all.iter().map(|(_, one)| one.number()).collect();
-            // The removal was before the look, and waited for all writers of the namespace.
-            let tail = session.member.log_tail()?;
-            for (_, known) in self.known.iter_mut().filter(|(number, _)| !live.contains(number)) {
-                known.removed_at.get_or_insert(tail);
+        let is_live = |number: u32| session.has_namespace_number(number);
+        let mut tail = None;
+        for (number, known) in &mut self.known {
+            if known.removed_at.is_none() && !is_live(*number) {
+                // The removal has waited for all writers of the namespace, and is over.
+                let tail = *tail.get_or_insert(session.member.log_tail()?);
+                known.removed_at = Some(tail);
             }
-            self.walk.retain(|(namespace, _)| live.contains(&namespace.number()));
-            self.changes = changes;
         }
+        self.walk.retain(|(namespace, _)| is_live(namespace.number()));
         // Of one name, one namespace exists after the other.
         let successors: Vec<&str> = all
             .iter()
@@ -185,14 +191,23 @@ impl Progress<'_> {
         Ok(())
     }
 
+    /// Sends the removal of an older namespace of this name. One is behind the other.
+    fn announce_predecessor(&mut self, name: &str, sink: &mut dyn FeedSink) -> Result<()> {
+        let is_older = |known: &Announced| known.removed_at.is_some() && known.name == name;
+        let older = self.known.iter().find(|(_, known)| is_older(known));
+        if let Some(number) = older.map(|(number, _)| *number) {
+            self.known.remove(&number);
+            sink.send(FeedItem::Removed { number })?;
+        }
+        Ok(())
+    }
+
     /// The position up to which there may be entries of an older namespace of this name, which the
-    /// follower knows from this connection or from an earlier one. One whose records are walked
-    /// waits for an older one of this connection only: a copy that was extended by it when the
-    /// connection broke takes nothing else.
-    fn waits_for(&self, name: &str, is_born_logged: bool, since: u64) -> Option<u64> {
+    /// follower knows from this connection or from an earlier one.
+    fn waits_for(&self, name: &str, since: u64) -> Option<u64> {
         let mut known = self.known.values();
         let older = known.find(|known| known.removed_at.is_some() && known.name == name);
-        let is_new = is_born_logged && since > self.last.position;
+        let is_new = since > self.last.position;
         older.and_then(|known| known.removed_at).or(is_new.then_some(self.older_until))
     }
 }

@@ -66,13 +66,24 @@ impl Follower<'_> {
         for (_, namespace) in self.session.followed_namespaces()? {
             let is_known = self.namespaces.values().any(|followed| followed.namespace == namespace);
             if !is_known {
-                self.discard(namespace)?;
+                self.discard_removed(namespace)?;
                 self.session.remove_namespace(namespace)?;
             }
         }
         self.remembered.clear();
         self.announcement = Announcement::Complete;
         Ok(())
+    }
+
+    /// Discards the records of a namespace that the source has removed. It has none if everything
+    /// that the source has done with it before was applied. Otherwise the copy is of no moment
+    /// until a walk has ended.
+    pub(super) fn discard_removed(&mut self, namespace: Namespace) -> Result<()> {
+        if self.state == FollowState::Full && !self.session.is_empty(namespace)? {
+            self.session.member.set_follow_state(Some(FollowState::Extending))?;
+            self.state = FollowState::Extending;
+        }
+        self.discard(namespace)
     }
 
     /// The namespace with this number at the source. `None`: it was created and removed while the

@@ -145,6 +145,95 @@ fn a_removal_while_the_follower_was_away_follows_the_entries_of_the_namespace() 
     a_moved_record_stays(true, true);
 }
 
+/// One step of an item. False if nothing is left; an error if the copy has to join again.
+fn step(
+    source: &Session,
+    (feed, follower): (&mut LogFeed<'_>, &mut Follower<'_>),
+) -> Result<bool, Error> {
+    let mut applied = 0;
+    let sink = &mut OneItem { follower, applied: &mut applied, is_full: false };
+    Ok(match feed.step(true, sink)? {
+        FeedStep::More => true,
+        FeedStep::Idle { position } => {
+            follower.note_tail(position, source.log_tail_position()?)?;
+            false
+        }
+        FeedStep::Lost => panic!("the log has lost entries"),
+    })
+}
+
+/// A namespace that was logged after it had records is removed, created again and logged again. The
+/// connection ends after so many items. Returns whether nothing was left by then.
+fn a_walked_namespace_arrives(items: usize) -> bool {
+    let (host, backup) = hosts();
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let reader = backup.region.session().unwrap();
+    let late = |record: &[u8]| {
+        let namespace = source.namespace("cache", &mixed()).unwrap();
+        source.put(namespace, record, b"v").unwrap();
+        source.set_replication_policy(namespace, ReplicationPolicy::Async).unwrap();
+        namespace
+    };
+    let to = source.namespace("to", &mixed()).unwrap();
+    let from = late(b"moved");
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run_in_steps(&source, &mut feed, &mut follower, || {});
+    assert_eq!(holders(&reader, b"moved"), ["cache"]);
+    source.put(to, b"backlog", b"v").unwrap();
+    source
+        .transact(|txn| {
+            txn.delete(from, b"moved")?;
+            txn.put(to, b"moved", b"v")
+        })
+        .unwrap();
+    assert!(source.remove_namespace(from).unwrap());
+    late(b"other");
+    source.put(to, b"last", b"v").unwrap();
+    let look = |follower: &Follower<'_>| {
+        if follower.state() == FollowState::Full {
+            assert_eq!(holders(&reader, b"moved").len(), 1, "after {items} items");
+        }
+    };
+    let mut has_more = true;
+    for _ in 0..items {
+        has_more = step(&source, (&mut feed, &mut follower)).unwrap();
+        look(&follower);
+    }
+    drop((feed, follower));
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    loop {
+        match step(&source, (&mut feed, &mut follower)) {
+            Ok(true) => look(&follower),
+            Ok(false) => break,
+            Err(error) => {
+                // What an extended copy has is of no moment if no walk follows.
+                assert_eq!(follower.state(), FollowState::Extending, "{error}");
+                follower.begin(source.log_identity().unwrap()).unwrap();
+                feed = start(&source, &mut follower, &copy);
+            }
+        }
+    }
+    assert_eq!(follower.state(), FollowState::Full);
+    drop((feed, follower));
+    for name in ["cache", "to"] {
+        let [one, other] =
+            [&source, &copy].map(|session| session.known_namespace(name).unwrap().unwrap());
+        assert_eq!(contents(&copy, other), contents(&source, one), "{name}, {items} items");
+    }
+    drop((reader, source, copy));
+    host.check();
+    backup.check();
+    !has_more
+}
+
+#[test]
+fn a_namespace_whose_records_are_walked_arrives_whenever_the_connection_ends() {
+    let ended = (0..40).find(|items| a_walked_namespace_arrives(*items));
+    assert!(ended.is_some_and(|items| items >= 4), "{ended:?}: the test sees every item");
+}
+
 #[test]
 fn a_namespace_of_the_copy_itself_is_not_logged_until_the_promotion() {
     let (host, backup) = hosts();

@@ -11,7 +11,7 @@ use crate::result::Run;
 use crate::stat::as_f64;
 use crate::table::{ReportTable, wrapped};
 use crate::targets::{self, Support};
-use crate::{nudsf, numap, outputs, report, run, saved, workloads};
+use crate::{nudsf, numap, outputs, replication, report, run, saved, workloads};
 use clap::Parser as _;
 use nearstate_model::{Error, Result};
 use std::io::Write;
@@ -262,6 +262,7 @@ fn list(out: &mut impl Write) -> Result<()> {
     }
     text.push_str(&wrapped(numap::ABOUT, "\n  ", "      "));
     text.push_str(&wrapped(nudsf::ABOUT, "\n  ", "      "));
+    text.push_str(&wrapped(replication::ABOUT, "\n  ", "      "));
     text.push_str("\nPresets\n");
     for preset in presets::all() {
         let line = format!("{} ({}): {}", preset.name, preset.workload, preset.about);

@@ -12,8 +12,8 @@
 pub mod peer_commands;
 pub mod conformance;
 pub mod code;
-pub mod replication;
 pub mod deliver;
+pub mod replication;
 pub mod commands;
 pub mod presets;
 pub mod compare;

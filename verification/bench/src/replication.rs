@@ -37,6 +37,10 @@ const OUTSTANDING: u64 = 64;
 const ROUNDS: u64 = 3;
 const ROUND_SECONDS: f64 = 1.0;
 
+/// A line for the list of workloads.
+pub const ABOUT: &str = "ue-signalling --targets region,cluster,redis-wait,redis-wait-2,etcd: \
+                         writes that a follower has, and what they cost (docs/bench.md)";
+
 /// The names of the targets that only this table has.
 const NAMES: [&str; 4] = ["cluster", "redis-wait", "redis-wait-2", "etcd"];
 

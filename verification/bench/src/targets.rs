@@ -271,7 +271,10 @@ pub fn named(name: &str) -> Result<Box<dyn Target>> {
     let all = all();
     let names = all.iter().map(|target| target.name()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
-        detail: format!("no target is called {name:?}: give one of {names}, region@NODE"),
+        detail: format!(
+            "no target is called {name:?}: give one of {names}, region@NODE; \
+                         for ue-signalling also cluster, redis-wait, redis-wait-2, etcd"
+        ),
     })
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nearstate_cluster::{
     ClusterConfig, ConfigError, HostConfig, HostId, PartitionConfig, PartitionId,
 };
-use nearstate_membership::{EtcdSettings, MemberTls, RaftMember};
+use nearstate_membership::{EtcdSettings, MemberTls, MembershipHost};
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, HostAddress, Tls};
 use nearstate_store::{NamespaceRules, ReplicationPolicy};
@@ -388,9 +388,9 @@ impl ClusterFile {
     }
 
     /// All hosts as members of the engine.
-    pub(crate) fn members(&self) -> BTreeMap<u64, RaftMember> {
+    pub(crate) fn members(&self) -> BTreeMap<u64, MembershipHost> {
         let member = |host: &FileHost| {
-            let member = RaftMember { name: host.name.clone(), address: host.membership };
+            let member = MembershipHost { name: host.name.clone(), address: host.membership };
             (host.id.0.into(), member)
         };
         self.hosts.iter().map(member).collect()

@@ -60,6 +60,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "full": names(&mut copy.full.iter().copied()),
         "degraded": copy.is_degraded,
         "role": copy.role,
+        "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
         "position": copy.position,
         "replicated": copy.replicated,

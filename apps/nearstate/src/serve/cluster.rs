@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nearstate_cluster::PartitionId;
-use nearstate_membership::{EtcdEngine, MemberTls, RaftConfig, RaftEngine};
+use nearstate_membership::{EtcdEngine, MemberTls, MembershipConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ConsensusEngine, CopyConfig, DriverConfig, Node, NodeConfig, PeerListener,
@@ -40,7 +40,7 @@ use super::metrics::ServerMetrics;
 use super::place::NodePlace;
 use super::{access_control, memory_budget, nudsf, nudsf::ServerTls, peers, region_lock};
 use clients::{ListedMembers, PartitionOwners};
-use facts::{HostFacts, Message};
+use facts::{HostFacts, MainThreadMessage};
 use operator::{HostReport, OperatorContext};
 use page::ClusterPage;
 
@@ -226,7 +226,7 @@ impl ClusterHost<'_> {
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
-    fn serve_partitions(&self, running: &RunningHost, received: &Receiver<Message>) {
+    fn serve_partitions(&self, running: &RunningHost, received: &Receiver<MainThreadMessage>) {
         let mut services: BTreeMap<PartitionId, PartitionService> = BTreeMap::new();
         // Those whose node could not start: an address was in use, or descriptors were.
         let mut unserved: BTreeSet<PartitionId> = BTreeSet::new();
@@ -245,19 +245,19 @@ impl ClusterHost<'_> {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             match message {
-                Message::Signal(SIGHUP) => self.reload(running),
-                Message::Signal(signal) => {
+                MainThreadMessage::Signal(SIGHUP) => self.reload(running),
+                MainThreadMessage::Signal(signal) => {
                     log::emit(log::SHUTTING_DOWN, &[("signal", &signal)]);
                     break;
                 }
-                Message::Owned(partition) if !services.contains_key(&partition) => {
+                MainThreadMessage::Owned(partition) if !services.contains_key(&partition) => {
                     match self.try_service(running, partition) {
                         Some(service) => drop(services.insert(partition, service)),
                         None => _ = unserved.insert(partition),
                     }
                 }
-                Message::Owned(_) => {}
-                Message::Released(partition) => {
+                MainThreadMessage::Owned(_) => {}
+                MainThreadMessage::Released(partition) => {
                     unserved.remove(&partition);
                     running.report.facts.set_unserved(partition, None);
                     if let Some(service) = services.remove(&partition) {
@@ -433,10 +433,10 @@ fn stop(node: Node) {
     }
 }
 
-fn forward_signals(mut signals: Signals, messages: SyncSender<Message>) {
+fn forward_signals(mut signals: Signals, messages: SyncSender<MainThreadMessage>) {
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            if messages.send(Message::Signal(signal)).is_err() {
+            if messages.send(MainThreadMessage::Signal(signal)).is_err() {
                 return;
             }
         }
@@ -447,7 +447,7 @@ fn forward_signals(mut signals: Signals, messages: SyncSender<Message>) {
 fn start(
     (file, host): (Arc<ClusterFile>, FileHost),
     (copies, client_tls): (Vec<OpenCopy>, Option<ServerTls>),
-    messages: &SyncSender<Message>,
+    messages: &SyncSender<MainThreadMessage>,
 ) -> Result<RunningHost> {
     let (tls, etcd) = (file.tls(&host)?, file.etcd(&host)?);
     let server_tls = tls.as_ref().map(|tls| tls.server.clone());
@@ -461,7 +461,7 @@ fn start(
         driver: OnceLock::new(),
     });
     let reporting = Arc::clone(&report);
-    let raft = RaftConfig {
+    let raft = MembershipConfig {
         cluster: file.name.clone(),
         host: host.id.0.into(),
         members: file.members(),

@@ -20,7 +20,7 @@ const EVENTS_KEPT: usize = 256;
 const FIRST_VIEW: u64 = 1;
 
 /// What the main thread is told.
-pub(super) enum Message {
+pub(super) enum MainThreadMessage {
     Signal(i32),
     /// The host owns the partition, and may serve its clients.
     Owned(PartitionId),
@@ -125,7 +125,7 @@ impl HostFacts {
 /// Logs what happens, and tells the main thread what concerns clients.
 pub(super) fn notices(
     file: Arc<ClusterFile>,
-    messages: SyncSender<Message>,
+    messages: SyncSender<MainThreadMessage>,
     facts: Arc<HostFacts>,
 ) -> Arc<dyn Fn(&ClusterNotice) + Send + Sync> {
     Arc::new(move |notice| match notice {
@@ -134,8 +134,12 @@ pub(super) fn notices(
             // A message that does not fit is one of a host whose main thread has ended.
             let of = event.partition;
             match event.kind {
-                ClusterEventKind::LeaseGranted => drop(messages.try_send(Message::Owned(of))),
-                ClusterEventKind::OwnerStopped => drop(messages.try_send(Message::Released(of))),
+                ClusterEventKind::LeaseGranted => {
+                    drop(messages.try_send(MainThreadMessage::Owned(of)));
+                }
+                ClusterEventKind::OwnerStopped => {
+                    drop(messages.try_send(MainThreadMessage::Released(of)));
+                }
                 ClusterEventKind::OwnerStarted
                 | ClusterEventKind::LeaseEnded
                 | ClusterEventKind::OwnerSilent(_)

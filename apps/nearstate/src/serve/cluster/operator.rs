@@ -119,6 +119,9 @@ impl OperatorContext {
         let file = &self.report.file;
         let lease = file.config.lease().map_err(invalid)?;
         let (engine, partition) = (self.engine.as_ref(), PartitionId(partition));
+        if let Some(reason) = better_copy(file, &self.cluster_status(), (partition, goal)) {
+            return Err(invalid(reason));
+        }
         match self.driver.carry_out(engine, partition, (goal, lease))? {
             OperatorOutcome::Done { owner, is_by_decision } => {
                 Ok(json!({ "owner": file.host_name(owner), "by_decision": is_by_decision }))
@@ -158,6 +161,44 @@ impl OperatorContext {
 
 fn invalid(detail: impl std::fmt::Display) -> Error {
     Error::BadArgument { detail: detail.to_string() }
+}
+
+/// Whether a host that answers has what a task would discard: the lease of an owner, a complete
+/// copy, or a copy that counts while that of the named host does not. A host whose links for
+/// replication are cut hears none of this otherwise.
+fn better_copy(
+    file: &ClusterFile,
+    statuses: &Value,
+    (partition, goal): (PartitionId, OperatorGoal),
+) -> Option<String> {
+    let (to, is_anew) = match goal {
+        OperatorGoal::Drain => return None,
+        OperatorGoal::AcceptLoss(to) => (file.host_name(to), false),
+        OperatorGoal::ForceNew(to) => (file.host_name(to), true),
+    };
+    let partition = file.partition_name(partition);
+    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
+    for status in statuses.as_array().into_iter().flatten() {
+        let host = text(status, "host");
+        let copies = show::items(status, "partitions")
+            .filter(|copy| host != to && text(copy, "partition") == partition);
+        for copy in copies {
+            let counts =
+                |name: &str| show::items(copy, "full").any(|host| host.as_str() == Some(name));
+            let what = if copy["lease_ms"].as_u64().unwrap_or(0) != 0 {
+                "owns the partition, and has a lease: stop its node first, or drain it"
+            } else if is_anew && copy["complete"] == true {
+                "has a complete copy: use accept-loss --to with its name"
+            } else if !is_anew && copy["complete"] == true && counts(&host) && !counts(&to) {
+                "has a copy that counts, and the named host has none: give its name to --to"
+            } else {
+                continue;
+            };
+            let otherwise = "If that copy is to be given up, stop its node first";
+            return Some(format!("{host} lives and {what}. {otherwise}"));
+        }
+    }
+    None
 }
 
 /// Why a task is not possible, and what to do.
