@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) const NEARSTATE: &str = env!("CARGO_BIN_EXE_nearstate");
@@ -19,6 +20,8 @@ pub(crate) struct Node {
     /// The addresses in its log.
     pub(crate) addresses: Vec<String>,
     log: Arc<Mutex<String>>,
+    /// Reads the log until the node ends.
+    reader: Option<JoinHandle<()>>,
 }
 
 /// `nearstate serve` without the settings in the environment of the test.
@@ -55,13 +58,13 @@ pub(crate) fn start(command: &mut Command) -> Node {
     }
     let log = Arc::new(Mutex::new(all));
     let appended = Arc::clone(&log);
-    std::thread::spawn(move || {
+    let reader = std::thread::spawn(move || {
         let mut line = String::new();
         while stderr.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
             appended.lock().unwrap().push_str(&std::mem::take(&mut line));
         }
     });
-    Node { child, addresses, log }
+    Node { child, addresses, log, reader: Some(reader) }
 }
 
 /// Waits until a condition holds.
@@ -100,8 +103,13 @@ impl Node {
         self.child.wait().unwrap();
     }
 
+    /// Waits until the node has ended, and its log is complete.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        self.child.wait().unwrap()
+        let status = self.child.wait().unwrap();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        status
     }
 
     /// The first address over TCP.
