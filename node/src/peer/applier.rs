@@ -153,6 +153,7 @@ impl Applier<'_, '_, '_> {
     }
 
     fn take_position<'m>(&mut self, message: PositionMessage) -> Result<AppliedMessage<'m>> {
+        self.follower.note_tail(message.position, message.tail)?;
         if message.position != 0 && self.is_scattered() {
             return Ok(AppliedMessage::Scattered);
         }
@@ -165,7 +166,6 @@ impl Applier<'_, '_, '_> {
             // What is acknowledged is reported, also after a kill.
             self.follower.set_reached(message.position)?;
         }
-        self.follower.note_tail(message.position, message.tail)?;
         self.connection.told = Some(message);
         self.connection.first_stamp.get_or_insert(message.stamp);
         if let Some(member) = self.membership {
