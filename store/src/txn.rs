@@ -549,10 +549,17 @@ impl Txn<'_> {
                 each(set.buffers.bytes(entry.key), entry.after);
             }
         }
+        let found_nothing = match session.last_position.get() == before && done.is_ok() {
+            true => set.deletion_of_nothing(),
+            false => None,
+        };
         set.release_buffers();
         session.collect_some();
         done?;
-        if session.last_position.get() == before { Ok(()) } else { session.wait_for_commit() }
+        if session.last_position.get() != before {
+            return session.wait_for_commit();
+        }
+        found_nothing.map_or(Ok(()), |namespace| session.wait_unchanged(namespace))
     }
 
     /// True once a read of the transaction has returned `Conflict`.

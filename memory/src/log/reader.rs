@@ -84,6 +84,15 @@ impl LogReader {
         self.waiting = (tail.load(Ordering::Acquire), Some(Instant::now()));
         false
     }
+
+    /// Between two looks at a writer that has drawn its position. A writer that runs decides within
+    /// a microsecond. A reader that yields to another thread may run milliseconds later.
+    fn pause(&self) {
+        match self.waiting {
+            (_, Some(since)) if since.elapsed() < SPIN_MAX => std::hint::spin_loop(),
+            _ => std::thread::yield_now(),
+        }
+    }
 }
 
 impl Member {
@@ -130,9 +139,7 @@ impl Member {
                     reader.next = floor;
                     return Ok(LogRead::Lost { entries: floor - position });
                 }
-                LogSlot::Drawn(_) if !reader.has_waited(position, log.tail) => {
-                    std::thread::yield_now();
-                }
+                LogSlot::Drawn(_) if !reader.has_waited(position, log.tail) => reader.pause(),
                 LogSlot::Drawn(seen) => {
                     let _ = log.void(position, seen); // Or it was claimed just now.
                 }
@@ -148,7 +155,7 @@ impl Member {
                     let decided = match status_of(status) {
                         0 if reader.has_waited(position, log.tail) => abort(status),
                         0 => {
-                            std::thread::yield_now();
+                            reader.pause();
                             continue;
                         }
                         decided => decided,

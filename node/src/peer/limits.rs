@@ -37,7 +37,7 @@ pub(crate) const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// it has sent, before it sleeps between looks: as long as a process that was woken by it takes to
 /// commit again. It does not yield meanwhile: the kernel takes a slice from a thread that yields to
 /// another one, and runs it milliseconds later.
-pub(crate) const SPIN_MAX: Duration = Duration::from_micros(10);
+pub(crate) const SPIN_MAX: Duration = Duration::from_micros(30);
 
 /// The sleep between two looks of a source at its log: an eighth of the time since it has sent or
 /// received something, within these bounds. A writer makes no system call, so it wakes no source:

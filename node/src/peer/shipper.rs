@@ -1,6 +1,5 @@
 //! One follower that is served: the log, until the connection ends.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -80,9 +79,10 @@ impl Shipment<'_> {
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
             if self.link.stream.exchange(self.received)? {
-                pace.active = Stopwatch::start();
                 self.take_acknowledgements(session, feed, &mut pace)?;
-            } else if step != FeedStep::More && self.rest(&pace)? {
+                // Behind the call that wakes what waits for the acknowledgement.
+                pace.active = Stopwatch::start();
+            } else if step != FeedStep::More && self.rest(session, &pace)? {
                 continue;
             }
             if self.link.is_full() {
@@ -181,16 +181,23 @@ impl Shipment<'_> {
 
     /// Everything was sent, and nothing has arrived. Waits before the next look at the log; the
     /// longer that lasts, the longer. A message from the follower ends it: then this is true.
-    fn rest(&self, pace: &Pace) -> io::Result<bool> {
+    fn rest(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
         let idle = pace.active.elapsed();
         if pace.sent > self.served.acknowledged.load(Ordering::Relaxed) {
-            return self.link.stream.wait((idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX));
+            let pause = (idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX);
+            return Ok(self.link.stream.wait(pause)?);
         }
         if idle < SPIN_MAX {
-            std::hint::spin_loop();
-            return Ok(false);
+            // Nothing is outstanding, so only a load tells of something to do.
+            let seen = session.log_tail_position()?;
+            while pace.active.elapsed() < SPIN_MAX {
+                if session.log_tail_position()? != seen {
+                    return Ok(false);
+                }
+                std::hint::spin_loop();
+            }
         }
-        self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))
+        Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
     }
 
     /// Tells the follower how far the log is.

@@ -14,6 +14,7 @@ use crate::connection_state::{
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
+use crate::records::KeyedRecords;
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::SlowLogEntry;
@@ -115,6 +116,14 @@ impl RespConnection {
         });
         if reply.is_over() && done.is_ok() {
             done = Err(too_long(max, command));
+        }
+        // One that is queued has not run.
+        if done.is_ok()
+            && connection.queue.is_none()
+            && let Some(command) = command
+            && command.flags.has(CommandFlags::WRITE)
+        {
+            done = owe_unchanged(&core.records, command, args);
         }
         let is_refused = done.is_err();
         if let Err(error) = done {
@@ -330,6 +339,19 @@ fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
         "ERR reply exceeds {max} bytes: request less at once or raise \
          limits.output_bytes_max{changed}"
     ))
+}
+
+/// Behind a write: one that has changed nothing stands for the earlier one that has made its change.
+#[inline]
+fn owe_unchanged(
+    records: &KeyedRecords,
+    command: &RespCommand,
+    args: Args<'_>,
+) -> Result<(), ErrorReply> {
+    if records.session().owes_receipt() {
+        return Ok(());
+    }
+    Ok(records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?)
 }
 
 /// The command of a request, if this client may execute it now.

@@ -3,7 +3,8 @@
 //! the region, so that changes by embedded processes are published as well.
 //!
 //! Without an enabled event there is no watch, thread or timer. With enabled events the task sleeps
-//! until a watched namespace has an event. Ten times a second it looks for namespaces that other
+//! until a watched namespace has an event. On the host that owns a partition of a cluster, an event
+//! is published when its change is replicated. Ten times a second it looks for namespaces that other
 //! processes created (the region sends no wake-up for them) and for expired records.
 
 use crate::keyspace_events::watches::WatchedNamespace;
@@ -12,7 +13,10 @@ use crate::server::RespServer;
 use nearstate_model::Result;
 use nearstate_node::WatchSelector;
 use nearstate_node::executor::{Sleep, is_due, sleep, yield_now};
-use nearstate_store::{Event, EventKind, Notice, OwnChange, Session};
+use nearstate_store::{
+    Event, EventKind, Namespace, Notice, OwnChange, OwnerLease, Receipt, ReceiptState,
+    ReplicationPolicy, Session,
+};
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -37,6 +41,9 @@ const EVENTS_IN_A_ROW: usize = 1024;
 
 /// Events between two checks of the clock.
 const EVENTS_AT_ONCE: usize = 16;
+
+/// Between two looks at whether a change is replicated: some round trips.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Publishes events for the lifetime of the core.
 pub(crate) async fn run_notifier(server: Arc<RespServer>, session: Rc<Session>) {
@@ -72,6 +79,39 @@ struct KeyspaceNotifier<'s> {
     tick: Sleep,
     generation: u64,
     channel: Vec<u8>,
+    /// What other hosts have of the log.
+    released: ReleasedLog,
+}
+
+/// The position of the log up to which it is known that changes are replicated.
+#[derive(Debug, Default)]
+struct ReleasedLog(u64);
+
+impl ReleasedLog {
+    /// Waits until a change that was seen before may leave the host. False: it never may.
+    async fn may_leave(&mut self, session: &Session, namespace: Namespace) -> Result<bool> {
+        let seen = session.log_tail_position()?;
+        if seen <= self.0 || session.replication_policy(namespace)? == ReplicationPolicy::Local {
+            return Ok(true);
+        }
+        loop {
+            // What a copy has applied, another host has as well.
+            let is_owned = session.following()?.is_none();
+            let lease = session.owner_lease()?;
+            match (lease, session.receipt_state(Receipt::of_position(seen))?) {
+                (_, ReceiptState::Lost) => return Ok(false),
+                (OwnerLease::Unclustered, _) => return Ok(true),
+                (OwnerLease::Held { .. } | OwnerLease::Expired, _) if !is_owned => return Ok(true),
+                (OwnerLease::Held { .. }, ReceiptState::Replicated) => {
+                    self.0 = seen;
+                    return Ok(true);
+                }
+                (OwnerLease::Held { .. } | OwnerLease::Expired, _) => {
+                    sleep(RELEASE_INTERVAL).await;
+                }
+            }
+        }
+    }
 }
 
 impl<'s> KeyspaceNotifier<'s> {
@@ -88,6 +128,7 @@ impl<'s> KeyspaceNotifier<'s> {
             tick: sleep(POLL_INTERVAL),
             generation,
             channel: Vec::new(),
+            released: ReleasedLog::default(),
         })
     }
 
@@ -175,19 +216,35 @@ impl<'s> KeyspaceNotifier<'s> {
     async fn read(&mut self, place: usize) {
         let events = self.server.keyspace.events();
         for count in 1..=EVENTS_IN_A_ROW {
-            let Some(WatchedNamespace { number, prefix, watch }) = self.watched.get_mut(place)
-            else {
-                return;
-            };
+            let Some(watched) = self.watched.get_mut(place) else { return };
+            let WatchedNamespace { number, namespace, prefix, watch } = watched;
             match watch.next() {
                 Ok(None) => return,
                 Ok(Some(Notice::Event(event))) => {
-                    publish_event(
-                        self.server,
-                        events,
-                        (*number, prefix, &event),
-                        &mut self.channel,
-                    );
+                    let server = self.server;
+                    server.keyspace.counts.seen.fetch_add(1, Ordering::Relaxed);
+                    let has_subscribers = server.pubsub.has_subscribers();
+                    if has_subscribers || server.tracking.is_any() {
+                        let key = [prefix, event.key].concat();
+                        // What clients have cached is old from the commit on.
+                        invalidate(server, (*number, &key), &event);
+                        if has_subscribers {
+                            let leaves = self.released.may_leave(self.session, *namespace).await;
+                            match leaves {
+                                Ok(true) => {
+                                    let about = (key.as_slice(), &event);
+                                    publish_event(server, events, about, &mut self.channel);
+                                }
+                                Ok(false) => {
+                                    server.keyspace.counts.lost.fetch_add(1, Ordering::Relaxed);
+                                }
+                                Err(_) => {
+                                    self.failed.push(*number);
+                                    return;
+                                }
+                            }
+                        }
+                    }
                 }
                 Ok(Some(Notice::Lost { events })) => {
                     self.server.keyspace.counts.lost.fetch_add(events, Ordering::Relaxed);
@@ -234,29 +291,28 @@ impl<'s> KeyspaceNotifier<'s> {
     }
 }
 
-/// Publishes one event, and tells tracking clients.
+/// Tells tracking clients that a key has changed.
+fn invalidate(server: &RespServer, (namespace, key): (u32, &[u8]), event: &Event<'_>) {
+    if !server.tracking.is_any() {
+        return;
+    }
+    let change = || OwnChange {
+        namespace,
+        key: event.key.to_vec(),
+        version: event.version,
+        is_deleted: event.kind == EventKind::Deleted,
+    };
+    let change = (event.kind != EventKind::Expired).then(change);
+    server.invalidate(key, change.as_ref());
+}
+
+/// Publishes one event.
 fn publish_event(
     server: &RespServer,
     events: KeyspaceEvents,
-    (namespace, prefix, event): (u32, &[u8], &Event<'_>),
+    (key, event): (&[u8], &Event<'_>),
     channel: &mut Vec<u8>,
 ) {
-    server.keyspace.counts.seen.fetch_add(1, Ordering::Relaxed);
-    let is_tracking = server.tracking.is_any();
-    if !is_tracking && !server.pubsub.has_subscribers() {
-        return;
-    }
-    let key = [prefix, event.key].concat();
-    if is_tracking {
-        let change = || OwnChange {
-            namespace,
-            key: event.key.to_vec(),
-            version: event.version,
-            is_deleted: event.kind == EventKind::Deleted,
-        };
-        let change = (event.kind != EventKind::Expired).then(change);
-        server.invalidate(&key, change.as_ref());
-    }
     for (class, name) in names_of(event.kind, event.form) {
         if !events.has(class) {
             continue;
@@ -268,10 +324,10 @@ fn publish_event(
             server.deliver_event(channel, payload);
         };
         if events.has(EventClass::KEYSPACE) {
-            publish(b"__keyspace@0__:", &key, name.as_bytes());
+            publish(b"__keyspace@0__:", key, name.as_bytes());
         }
         if events.has(EventClass::KEYEVENT) {
-            publish(b"__keyevent@0__:", name.as_bytes(), &key);
+            publish(b"__keyevent@0__:", name.as_bytes(), key);
         }
     }
 }

@@ -72,6 +72,23 @@ impl KeyedRecords {
         &self.session
     }
 
+    /// Behind a write of these keys that may have changed nothing: see [`Session::owe_all`].
+    ///
+    /// # Errors
+    /// Those of the store.
+    #[inline]
+    pub(crate) fn owe_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+        if self.session.log_tail_position()? == 0 {
+            return Ok(());
+        }
+        for key in keys {
+            if let Some(ResolvedKey { namespace, .. }) = self.resolve(key)? {
+                self.session.owe_all(namespace)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Resolves a key. `None` if its namespace does not exist, so that the key does not exist
     /// either.
     ///

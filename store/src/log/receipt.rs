@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use nearstate_memory::PositionState;
+use nearstate_memory::{PositionState, ReplicationPolicy};
 use nearstate_model::{Error, Result};
 
 use crate::record::view::View;
-use crate::session::{CommitWait, Session, WaitRule};
+use crate::session::{CommitWait, Namespace, Session, WaitRule};
 
 /// A position in the log of the region. What it stands for is *replicated* once the consumer of the
 /// commit stream has acknowledged that position ([`CommitStream::acknowledge`]).
@@ -163,6 +163,12 @@ impl Session {
         Receipt { position }
     }
 
+    /// True if [`Session::take_owed_receipt`] has one.
+    #[inline]
+    pub fn owes_receipt(&self) -> bool {
+        self.owed_position.get() != 0
+    }
+
     /// Behind a write: waits if it was logged and must be replicated. `before`: the position of the
     /// last commit before it.
     #[inline]
@@ -171,6 +177,46 @@ impl Session {
             self.wait_for_commit()?;
         }
         Ok(outcome)
+    }
+
+    /// With [`CommitWait::Never`], behind a write that may have found nothing to change: if commits
+    /// in the namespace wait, all commits so far are owed that are not replicated. Such a write
+    /// stands for the earlier one that has made its change, and which was perhaps answered with
+    /// `NotReplicated`. Cost: a load in a region without a log, else four.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn owe_all(&self, namespace: Namespace) -> Result<()> {
+        self.owe_unchanged(namespace.index)
+    }
+
+    #[inline]
+    fn owe_unchanged(&self, namespace: u32) -> Result<()> {
+        let all = self.receipt_of_all()?;
+        if all != Receipt::NONE
+            && self.member.replication_policy(namespace)? == ReplicationPolicy::Replicated
+            && self.receipt_state(all)? == ReceiptState::Pending
+        {
+            self.owed_position.set(all.position);
+        }
+        Ok(())
+    }
+
+    /// Behind a deletion that has found no record: waits as the commit that has deleted it.
+    #[cold]
+    pub(crate) fn wait_unchanged(&self, namespace: u32) -> Result<()> {
+        let WaitRule { wait, limit } = self.commit_wait.get();
+        let waits = match (wait, self.member.replication_policy(namespace)?) {
+            (CommitWait::Never, _) => return self.owe_unchanged(namespace),
+            (CommitWait::ByNamespace, policy) => policy == ReplicationPolicy::Replicated,
+            (CommitWait::Always, policy) => policy != ReplicationPolicy::Local,
+        };
+        if !waits {
+            return Ok(());
+        }
+        let all = self.receipt_of_all()?;
+        self.wait_replicated(all, limit)?.require(all, limit)
     }
 
     /// Behind a commit of a logged namespace, without a pin.

@@ -190,7 +190,11 @@ impl Session {
     #[cold]
     fn collect_now(&self) {
         self.internal.expiring.set(0);
-        // The caller's commit has succeeded: an error of the collection is not its error.
+        // The caller's commit has succeeded: an error of the collection is not its error, and its
+        // receipt is not that of a record that is collected.
+        let (last, owed) = (self.last_position.get(), self.owed_position.get());
         let _ = self.collect_expired(COLLECTED_MAX);
+        self.last_position.set(last);
+        self.owed_position.set(owed);
     }
 }

@@ -103,6 +103,8 @@ impl Session {
     }
 
     /// Deletes a record and its index entries. False if the record does not exist or has expired.
+    /// Where commits wait until they are replicated, this waits as well: an earlier deletion may be
+    /// the reason, and may not be replicated.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`, `Forked`; in a namespace that has tags or limits, is watched or logged
@@ -124,15 +126,20 @@ impl Session {
     ) -> Result<Outcome> {
         // In a namespace that is logged, a deletion takes a cell of the log.
         let before = self.last_position.get();
-        match self.member.with_reserve(|| self.delete_direct(namespace, key, condition))? {
-            Some(outcome) => self.when_replicated(before, outcome),
-            None if namespace.kind() == Kind::Counters => {
-                self.delete_counted(namespace, key, condition)
-            }
-            None => self.change_in_txn(namespace, key, condition, |txn| {
-                txn.delete(namespace, key).map(drop)
-            }),
+        let outcome =
+            match self.member.with_reserve(|| self.delete_direct(namespace, key, condition))? {
+                Some(outcome) => self.when_replicated(before, outcome)?,
+                None if namespace.kind() == Kind::Counters => {
+                    return self.delete_counted(namespace, key, condition);
+                }
+                None => self.change_in_txn(namespace, key, condition, |txn| {
+                    txn.delete(namespace, key).map(drop)
+                })?,
+            };
+        if matches!(outcome, Outcome::Refused { current: None }) {
+            self.wait_unchanged(namespace.index)?;
         }
+        Ok(outcome)
     }
 
     /// Changes some blocks of a record in one step; the other blocks, the tags and the expiry stay

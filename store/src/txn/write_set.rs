@@ -3,6 +3,7 @@
 //!
 //! Reads are consistent at every moment: each new read validates all earlier ones.
 
+use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{Cell, Pin, ReadToken};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
@@ -184,6 +185,16 @@ impl<'s> WriteSet<'s> {
     /// True if the transaction has deleted it.
     pub(crate) fn is_deleted(&self, index: usize) -> bool {
         self.entry_at(index).write.is_delete()
+    }
+
+    /// Of a commit without a place in the log: the namespace of a deletion that has found no
+    /// record, if commits in it wait until they are replicated.
+    #[inline]
+    pub(crate) fn deletion_of_nothing(&self) -> Option<u32> {
+        let finds_nothing = |entry: &&TxnEntry| {
+            entry.write.is_delete() && entry.flags & namespace_flags::REPLICATED != 0
+        };
+        self.buffers.entries.iter().find(finds_nothing).map(|entry| entry.table)
     }
 
     /// Adds a record that was just read to the read set. Returns its entry.

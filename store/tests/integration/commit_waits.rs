@@ -9,8 +9,8 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use nearstate_store::{
-    CommitWait, Error, Namespace, REPLICATION_WAIT_MAX, Receipt, ReceiptState, ReceiptWait,
-    ReceiptWaits, ReplicationPolicy, Schema, Session,
+    CommitWait, Error, Metadata, Namespace, REPLICATION_WAIT_MAX, Receipt, ReceiptState,
+    ReceiptWait, ReceiptWaits, ReplicationPolicy, Schema, Session,
 };
 
 use crate::follow::Host;
@@ -82,6 +82,68 @@ fn a_commit_that_nobody_acknowledges_stands_and_returns_its_receipt() {
         (CommitWait::ByNamespace, SHORT)
     );
     session.put(sessions, b"k", b"5").unwrap();
+    drop(session);
+    host.check();
+}
+
+/// A commit waits for itself, not for the records that it collects afterwards.
+#[test]
+fn a_commit_waits_although_it_collects_expired_records_behind_itself() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let sessions = replicated(&session);
+    let open = |name, policy| session.namespace_with_policy(name, &Schema::default(), policy);
+    let others = open("others", ReplicationPolicy::Async).unwrap();
+    session.set_commit_wait(CommitWait::ByNamespace, SHORT);
+    let put = |namespace, number: u32| {
+        session.transact(|txn| {
+            let metadata = Metadata { expires_ms: 1, ..Metadata::default() };
+            txn.put_with_metadata(namespace, &number.to_le_bytes(), b"v", metadata)
+        })
+    };
+    for round in 0..100 {
+        // It has expired already, and waits to be collected by one of the next commits.
+        put(others, round).unwrap();
+        let refused = put(sessions, round).expect_err("no host has acknowledged the commit");
+        assert_eq!(position_of(&refused), session.receipt().position(), "round {round}");
+    }
+    session.delete(sessions, b"k").expect_err("all commits so far");
+    // The other way round: what is collected in `sessions` is nothing that `local` waits for.
+    let local = open("local", ReplicationPolicy::Local).unwrap();
+    for round in 100..200 {
+        session.with_commit_wait(CommitWait::Never, SHORT, || put(sessions, round).unwrap());
+        put(local, round).unwrap();
+    }
+    drop(session);
+    host.check();
+}
+
+/// A deletion that is repeated because the first one was not replicated stands for the first one.
+#[test]
+fn a_deletion_that_finds_no_record_waits_as_the_one_that_has_deleted_it() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let sessions = replicated(&session);
+    let local = session.namespace("local", &Schema::default()).unwrap();
+    session.set_commit_wait(CommitWait::ByNamespace, SHORT);
+    position_of(&session.put(sessions, b"k", b"1").unwrap_err());
+    position_of(&session.delete(sessions, b"k").unwrap_err());
+    position_of(&session.delete(sessions, b"k").unwrap_err());
+    position_of(&session.transact(|txn| txn.delete(sessions, b"k")).unwrap_err());
+    assert!(!session.delete(local, b"k").unwrap());
+    let all = session.receipt_of_all().unwrap();
+    session.with_commit_wait(CommitWait::Never, SHORT, || {
+        session.take_owed_receipt();
+        assert!(!session.delete(sessions, b"k").unwrap());
+        assert!(session.take_owed_receipt() >= all);
+        assert!(!session.delete(local, b"k").unwrap());
+        assert_eq!(session.take_owed_receipt(), Receipt::NONE);
+    });
+    let mut stream = session.commit_stream().unwrap();
+    while stream.next().unwrap().is_some() {}
+    stream.acknowledge().unwrap();
+    assert!(!session.delete(sessions, b"k").unwrap());
+    drop(stream);
     drop(session);
     host.check();
 }

@@ -38,11 +38,11 @@ const ROUNDS: u64 = 3;
 const ROUND_SECONDS: f64 = 1.0;
 
 /// A line for the list of workloads.
-pub const ABOUT: &str = "ue-signalling --targets region,cluster,redis-wait,redis-wait-2,etcd: \
-                         writes that a follower has, and what they cost (docs/bench.md)";
+pub const ABOUT: &str = "ue-signalling --targets region,cluster,cluster-2,redis-wait,redis-wait-2,\
+                         etcd: writes that a follower has, and what they cost (docs/bench.md)";
 
 /// The names of the targets that only this table has.
-const NAMES: [&str; 4] = ["cluster", "redis-wait", "redis-wait-2", "etcd"];
+const NAMES: [&str; 5] = ["cluster", "cluster-2", "redis-wait", "redis-wait-2", "etcd"];
 
 /// Writes of one step of the steady rate, and the time between two steps.
 const STEADY_WRITES: u64 = 10;
@@ -181,7 +181,8 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
     let folder = options.dir.join(format!("nearstate-bench-{name}-{}", std::process::id()));
     match name {
         "region" => Ok(Box::new(ours::LocalRegion::start(folder)?)),
-        "cluster" => Ok(Box::new(ours::Cluster::start(folder)?)),
+        "cluster" => Ok(Box::new(ours::Cluster::start(folder, ours::Copies::Three)?)),
+        "cluster-2" => Ok(Box::new(ours::Cluster::start(folder, ours::Copies::Two)?)),
         "redis-wait" => Ok(Box::new(redis_wait::RedisWait::start(folder, 1)?)),
         "redis-wait-2" => Ok(Box::new(redis_wait::RedisWait::start(folder, 2)?)),
         "etcd" => Ok(Box::new(etcd::Etcd::start(folder)?)),
@@ -292,9 +293,9 @@ fn text(
         let _ = writeln!(text, "  {:<12} {}", target.name(), target.durability());
     }
     let columns = "writes of 1 KiB|target|>p50|>p99|>writes/s|rounds|>CPU per write|>of a follower\
-                   |>p50 to cluster|rounds";
+                   |>p50 to the first cluster|rounds";
     let mut table = ReportTable::new(columns);
-    let ours = targets.iter().position(|target| target.name() == "cluster");
+    let ours = targets.iter().position(|target| target.name().starts_with("cluster"));
     let time = |ns: u64| latency_text(Duration::from_nanos(ns).as_secs_f64() * 1e9);
     for case in ReplicatedCase::ALL {
         let own = ours.and_then(|at| results.get(&(case, at)));

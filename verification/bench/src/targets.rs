@@ -273,7 +273,7 @@ pub fn named(name: &str) -> Result<Box<dyn Target>> {
     all.into_iter().find(|target| target.name() == name).ok_or_else(|| Error::BadArgument {
         detail: format!(
             "no target is called {name:?}: give one of {names}, region@NODE; \
-                         for ue-signalling also cluster, redis-wait, redis-wait-2, etcd"
+                         for ue-signalling also cluster, cluster-2, redis-wait, redis-wait-2, etcd"
         ),
     })
 }

@@ -249,6 +249,11 @@ impl ExecRun {
             if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
+            if done.is_ok() && command.flags.has(CommandFlags::WRITE) {
+                // Nothing is owed for a commit yet. One that follows is behind this position.
+                let args = kept.args();
+                ctx.records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?;
+            }
             let Err(error) = done else { continue };
             if error.is_conflict() {
                 return Err(Error::Conflict { detail: "what a command had read".to_owned() });

@@ -53,6 +53,7 @@ struct WatchState {
 #[derive(Debug)]
 pub(crate) struct WatchedNamespace {
     pub(crate) number: u32,
+    pub(crate) namespace: Namespace,
     /// Prefix of its keys as clients write them.
     pub(crate) prefix: Vec<u8>,
     pub(crate) watch: Watch,
@@ -140,7 +141,7 @@ impl KeyspaceWatches {
             watch => watch?,
         };
         state.numbers.insert(number);
-        state.new_watches.push(WatchedNamespace { number, prefix, watch });
+        state.new_watches.push(WatchedNamespace { number, namespace, prefix, watch });
         self.counts.watched.store(state.numbers.len(), Ordering::Relaxed);
         wake(state);
         Ok(())

@@ -4,12 +4,13 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use nearstate_node::ConnectionLimits;
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
-use nearstate_store::{Kind, ReplicationPolicy, Schema, Session};
+use nearstate_store::{Kind, ReplicationPolicy, Schema, Session, lease_clock};
 
 use crate::fixture::{SocketNode, request};
 
@@ -132,6 +133,73 @@ fn a_commit_that_is_not_replicated_in_time_is_an_error_and_stands() {
     let error = line(&mut client);
     assert!(error.starts_with("-NOTREPLICATED the commit at position"), "{error}");
     expect(&mut client, "$1|1|+OK|");
+}
+
+/// A client repeats what was not replicated, and finds nothing left to change.
+#[test]
+fn a_write_that_is_repeated_is_not_answered_before_the_first_one_is_replicated() {
+    let (node, session) = node();
+    // Each on a connection of its own: they wait at the same time.
+    let refuse = |requests: &[&[&str]]| {
+        let mut clients: Vec<UnixStream> = requests.iter().map(|_| node.connect()).collect();
+        for (client, lines) in clients.iter_mut().zip(requests) {
+            lines.iter().for_each(|line| send(client, line));
+        }
+        for (client, lines) in clients.iter_mut().zip(requests) {
+            if lines.len() > 1 {
+                expect(client, "+OK|+QUEUED|");
+            }
+            let error = line(client);
+            assert!(error.starts_with("-NOTREPLICATED the commit at"), "{lines:?}: {error}");
+        }
+    };
+    refuse(&[&["SADD {sessions},set a b"], &["SET {sessions},k 1"]]);
+    refuse(&[&["DEL {sessions},k"]]);
+    refuse(&[
+        &["DEL {sessions},k"],
+        &["DEL {sessions},k {sessions},other"],
+        &["SADD {sessions},set a"],
+        &["SETNX {sessions},set 1"],
+        &["HDEL {sessions},none f"],
+        &["EXPIRE {sessions},k 10"],
+        &["MULTI", "DEL {sessions},k", "EXEC"],
+    ]);
+    let mut client = node.connect();
+    // Neither reads nor writes elsewhere wait.
+    send(&mut client, "DEL {local},k");
+    expect(&mut client, ":0|");
+    send(&mut client, "GET {sessions},k");
+    expect(&mut client, "$-1|");
+    acknowledge(&session);
+    send(&mut client, "DEL {sessions},k");
+    expect(&mut client, ":0|");
+}
+
+/// Subscribers learn of a change when another host has it.
+#[test]
+fn a_keyspace_event_leaves_the_owner_when_its_change_is_replicated() {
+    let (node, session) = node();
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    let (mut subscriber, mut client) = (node.connect(), node.connect());
+    send(&mut client, "CONFIG SET notify-keyspace-events K$");
+    expect(&mut client, "+OK|");
+    send(&mut subscriber, "PSUBSCRIBE __keyspace@0__:*");
+    expect(&mut subscriber, "*3|$10|psubscribe|$16|__keyspace@0__:*|:1|");
+    let message = |key: &str| {
+        let channel = format!("__keyspace@0__:{key}");
+        let length = channel.len();
+        format!("*4|$8|pmessage|$16|__keyspace@0__:*|${length}|{channel}|$3|set|")
+    };
+    // All namespaces are watched when this one is.
+    send(&mut client, "SET {local},k 1");
+    expect(&mut client, "+OK|");
+    expect(&mut subscriber, &message("{local},k"));
+    send(&mut client, "SET {sessions},k 1");
+    let error = line(&mut client);
+    assert!(error.starts_with("-NOTREPLICATED"), "{error}");
+    has_no_reply(&mut subscriber);
+    acknowledge(&session);
+    expect(&mut subscriber, &message("{sessions},k"));
 }
 
 #[test]

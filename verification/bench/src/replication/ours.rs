@@ -238,8 +238,18 @@ struct SteadyRound {
     steps: u32,
 }
 
+/// The hosts of a cluster that have a copy. A write waits for one of them beside the owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// All three.
+    Three,
+    /// Two. The third one is a witness, as Redis with one replica and two Sentinels beside.
+    Two,
+}
+
 /// The owner of a cluster.
 pub(super) struct Cluster {
+    copies: Copies,
     tables: Tables,
     region: Region,
     owner: usize,
@@ -248,14 +258,14 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn start(folder: PathBuf) -> Result<Self> {
+    pub(super) fn start(folder: PathBuf, copies: Copies) -> Result<Self> {
         let mut cluster = LocalCluster::start(ClusterOptions {
             program: own_program()?,
             folder,
             lease_ms: 3000,
             region_bytes_max: REGION_BYTES_MAX,
             network: NetworkKind::Loopback,
-            two_copies: None,
+            two_copies: (copies == Copies::Two).then_some("stop"),
             keeps_folder: false,
         })
         .map_err(failed)?;
@@ -270,7 +280,7 @@ impl Cluster {
         }
         tables.fill()?;
         tables.wait()?;
-        Ok(Self { tables, region, owner, steady: None, nodes: cluster })
+        Ok(Self { copies, tables, region, owner, steady: None, nodes: cluster })
     }
 
     /// Some puts, once it is their time.
@@ -295,11 +305,19 @@ impl Cluster {
 
 impl ReplicatedTarget for Cluster {
     fn name(&self) -> &'static str {
-        "cluster"
+        match self.copies {
+            Copies::Three => "cluster",
+            Copies::Two => "cluster-2",
+        }
     }
 
     fn durability(&self) -> &'static str {
-        "two of three hosts, in memory: survives one host, with everything that it depended on"
+        match self.copies {
+            Copies::Three => {
+                "two of three hosts, in memory: survives one host, with everything it depended on"
+            }
+            Copies::Two => "both hosts that have a copy, in memory: survives one of them",
+        }
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -307,7 +325,11 @@ impl ReplicatedTarget for Cluster {
     }
 
     fn followers(&self) -> Vec<u32> {
-        let others = (0..HOSTS).filter(|host| *host != self.owner);
+        let copies = match self.copies {
+            Copies::Three => HOSTS,
+            Copies::Two => HOSTS - 1,
+        };
+        let others = (0..copies).filter(|host| *host != self.owner);
         others.filter_map(|host| self.nodes.node_id(host)).collect()
     }
 
