@@ -549,14 +549,12 @@ impl Txn<'_> {
                 each(set.buffers.bytes(entry.key), entry.after);
             }
         }
-        let found_nothing = match session.last_position.get() == before && done.is_ok() {
-            true => set.deletion_of_nothing(),
-            false => None,
-        };
+        let is_logged = session.last_position.get() != before;
+        let found_nothing = if is_logged { None } else { set.deletion_of_nothing() };
         set.release_buffers();
         session.collect_some();
         done?;
-        if session.last_position.get() != before {
+        if is_logged {
             return session.wait_for_commit();
         }
         found_nothing.map_or(Ok(()), |namespace| session.wait_unchanged(namespace))

@@ -341,7 +341,7 @@ fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
     ))
 }
 
-/// Behind a write: one that has changed nothing stands for the earlier one that has made its change.
+/// Behind a write: one that has changed nothing stands for the one that has made its change.
 #[inline]
 fn owe_unchanged(
     records: &KeyedRecords,

@@ -4,8 +4,8 @@
 //!
 //! Without an enabled event there is no watch, thread or timer. With enabled events the task sleeps
 //! until a watched namespace has an event. On the host that owns a partition of a cluster, an event
-//! is published when its change is replicated. Ten times a second it looks for namespaces that other
-//! processes created (the region sends no wake-up for them) and for expired records.
+//! is published when its change is replicated. Ten times a second the task looks for namespaces
+//! that other processes created (the region sends no wake-up for them) and for expired records.
 
 use crate::keyspace_events::watches::WatchedNamespace;
 use crate::keyspace_events::{EventClass, KeyspaceEvents, names_of};

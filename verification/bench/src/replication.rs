@@ -181,8 +181,8 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
     let folder = options.dir.join(format!("nearstate-bench-{name}-{}", std::process::id()));
     match name {
         "region" => Ok(Box::new(ours::LocalRegion::start(folder)?)),
-        "cluster" => Ok(Box::new(ours::Cluster::start(folder, ours::Copies::Three)?)),
-        "cluster-2" => Ok(Box::new(ours::Cluster::start(folder, ours::Copies::Two)?)),
+        "cluster" => Ok(Box::new(ours::Cluster::start(folder, ours::ClusterSize::Three)?)),
+        "cluster-2" => Ok(Box::new(ours::Cluster::start(folder, ours::ClusterSize::Two)?)),
         "redis-wait" => Ok(Box::new(redis_wait::RedisWait::start(folder, 1)?)),
         "redis-wait-2" => Ok(Box::new(redis_wait::RedisWait::start(folder, 2)?)),
         "etcd" => Ok(Box::new(etcd::Etcd::start(folder)?)),

@@ -240,7 +240,7 @@ struct SteadyRound {
 
 /// The hosts of a cluster that have a copy. A write waits for one of them beside the owner.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Copies {
+pub(super) enum ClusterSize {
     /// All three.
     Three,
     /// Two. The third one is a witness, as Redis with one replica and two Sentinels beside.
@@ -249,7 +249,7 @@ pub(super) enum Copies {
 
 /// The owner of a cluster.
 pub(super) struct Cluster {
-    copies: Copies,
+    copies: ClusterSize,
     tables: Tables,
     region: Region,
     owner: usize,
@@ -258,14 +258,14 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn start(folder: PathBuf, copies: Copies) -> Result<Self> {
+    pub(super) fn start(folder: PathBuf, copies: ClusterSize) -> Result<Self> {
         let mut cluster = LocalCluster::start(ClusterOptions {
             program: own_program()?,
             folder,
             lease_ms: 3000,
             region_bytes_max: REGION_BYTES_MAX,
             network: NetworkKind::Loopback,
-            two_copies: (copies == Copies::Two).then_some("stop"),
+            two_copies: (copies == ClusterSize::Two).then_some("stop"),
             keeps_folder: false,
         })
         .map_err(failed)?;
@@ -306,17 +306,17 @@ impl Cluster {
 impl ReplicatedTarget for Cluster {
     fn name(&self) -> &'static str {
         match self.copies {
-            Copies::Three => "cluster",
-            Copies::Two => "cluster-2",
+            ClusterSize::Three => "cluster",
+            ClusterSize::Two => "cluster-2",
         }
     }
 
     fn durability(&self) -> &'static str {
         match self.copies {
-            Copies::Three => {
+            ClusterSize::Three => {
                 "two of three hosts, in memory: survives one host, with everything it depended on"
             }
-            Copies::Two => "both hosts that have a copy, in memory: survives one of them",
+            ClusterSize::Two => "both hosts that have a copy, in memory: survives one of them",
         }
     }
 
@@ -326,8 +326,8 @@ impl ReplicatedTarget for Cluster {
 
     fn followers(&self) -> Vec<u32> {
         let copies = match self.copies {
-            Copies::Three => HOSTS,
-            Copies::Two => HOSTS - 1,
+            ClusterSize::Three => HOSTS,
+            ClusterSize::Two => HOSTS - 1,
         };
         let others = (0..copies).filter(|host| *host != self.owner);
         others.filter_map(|host| self.nodes.node_id(host)).collect()
