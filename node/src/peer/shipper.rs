@@ -208,7 +208,10 @@ impl Shipment<'_> {
             tail,
             stamp: pace.stamp,
             replicated,
-            floor: self.floor(replicated),
+            floor: match self.member {
+                Some(_) => self.shared.counted_floor(),
+                None => self.shared.releasable(replicated),
+            },
             answered: pace.answered,
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))

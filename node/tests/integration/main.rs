@@ -10,6 +10,7 @@
 mod cluster_driver;
 mod fixture;
 mod hostile_peers;
+mod joining;
 mod log_watch;
 mod partition;
 mod sockets;

@@ -204,7 +204,7 @@ pub(crate) fn has_all(owner: &TestHost, member: &TestHost) -> bool {
     is_full && contents(&owner.session()) == contents(&member.session())
 }
 
-fn ue(session: &Session) -> Namespace {
+pub(crate) fn ue(session: &Session) -> Namespace {
     session.namespace("ue", &Schema::default()).unwrap()
 }
 
