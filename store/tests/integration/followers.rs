@@ -1,7 +1,8 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
 use nearstate_store::{
-    FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, WhenFull, now_ms,
+    Collected, FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, Schema, Session,
+    WhenFull, now_ms,
 };
 
 use crate::follow::{Host, change, contents, deliver, mixed, run, start};
@@ -109,6 +110,59 @@ fn a_record_that_joins_takes_its_unique_value_from_an_expired_record() {
     let found: Vec<Vec<u8>> = contents(&copy, mirrored).into_keys().collect();
     assert_eq!(found, [b"new".to_vec()]);
     drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// Entries of the order of expiry are removed at a copy as at the source, and own records expire.
+#[test]
+fn a_copy_forgets_when_deleted_records_would_have_expired() {
+    // More than a collection passes in each tree. After the last one a writer has just collected.
+    const DELETED: u64 = 69 * 16;
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let put = |session: &Session, ns, key: &[u8], expires_ms| {
+        let metadata = Metadata { tags: &[], expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
+    };
+    let (soon, later) = (now_ms() + 100, now_ms() + 3_600_000);
+    for number in 0..DELETED {
+        put(&source, ns, &number.to_le_bytes(), soon);
+        if number % 100 == 0 {
+            run(&source, &mut feed, &mut follower);
+        }
+    }
+    let end = now_ms() + 100;
+    put(&source, ns, b"expires", end);
+    put(&source, ns, b"postponed", end);
+    run(&source, &mut feed, &mut follower);
+    for number in 0..DELETED {
+        source.delete(ns, &number.to_le_bytes()).unwrap();
+    }
+    put(&source, ns, b"postponed", later);
+    run(&source, &mut feed, &mut follower);
+    let reader = backup.region.session().unwrap();
+    let own = reader.namespace("own", &Schema::default()).unwrap();
+    let end = end.max(now_ms() + 1);
+    put(&reader, own, b"mine", end);
+    while now_ms() <= end {
+        std::thread::yield_now();
+    }
+    let collected = reader.collect_expired(usize::MAX).unwrap();
+    assert_eq!(collected.records, 1, "the own record, and none of the source");
+    // Nothing is left to do but what the source decides.
+    assert_eq!(reader.collect_expired(1).unwrap(), Collected::default());
+    let mirrored = reader.namespace("ue", &Schema::default()).unwrap();
+    assert_eq!(reader.get(mirrored, b"postponed").unwrap().unwrap().expires_ms(), later);
+    drop((feed, follower));
+    reader.promote(false).unwrap();
+    assert_eq!(reader.collect_expired(usize::MAX).unwrap().records, 1, "it is the copy's now");
+    assert_eq!(reader.get(mirrored, b"postponed").unwrap().unwrap().expires_ms(), later);
+    drop((source, copy, reader));
     host.check();
     backup.check();
 }
