@@ -194,9 +194,11 @@ fn changed_blocks<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
 ) -> Result<StreamedChange<'a>, Corruption> {
+    // Of one that has another form everything is sent, as of a new one: the metadata as well.
+    let old = old.filter(|old| !is_divided(old.value));
     let meta = changed_meta(old, new);
     let after = blocks_of(new)?;
-    let Some(old) = old.filter(|old| !is_divided(old.value)) else {
+    let Some(old) = old else {
         let blocks = after.into_iter().map(|(name, bytes)| (name, Some(bytes))).collect();
         return Ok(StreamedChange::Patched { is_anew: true, blocks, meta });
     };
@@ -217,8 +219,8 @@ fn changed_elements<'a>(
 ) -> Result<StreamedChange<'a>, Corruption> {
     let is_set = new.form == Form::Set;
     let shape = if is_set { Shape::Set } else { Shape::Hash };
-    let meta = changed_meta(old, new);
     let old = old.filter(|old| is_divided(old.value));
+    let meta = changed_meta(old, new);
     let parts = |version: Version<'a>| -> Result<Vec<&'a [u8]>, Corruption> {
         (0..version.cell.children()).map(|child| version.cell.block(child)).collect()
     };

@@ -166,3 +166,52 @@ fn a_copy_forgets_when_deleted_records_would_have_expired() {
     host.check();
     backup.check();
 }
+
+/// The change between the two forms of a collection is sent as a whole.
+#[test]
+fn a_collection_that_becomes_large_or_small_keeps_its_metadata_at_a_copy() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let expires_ms = now_ms() + 3_600_000;
+    let names: Vec<[u8; 8]> = (0..2_000_u64).map(u64::to_le_bytes).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let fields: Vec<(&[u8], &[u8])> = names.iter().map(|name| (*name, &b"value"[..])).collect();
+    source
+        .transact(|txn| {
+            txn.put_fields(ns, b"hash", &fields[..2], Metadata { tags: &[("guti", b"1")], expires_ms })?;
+            txn.put_members(ns, b"set", &names[..2], Metadata { tags: &[("guti", b"2")], expires_ms })
+        })
+        .unwrap();
+    let mut compare = || {
+        run(&source, &mut feed, &mut follower);
+        let mirrored = copy.namespace("ue", &mixed()).unwrap();
+        assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+        for (guti, key) in [(b"1", &b"hash"[..]), (b"2", &b"set"[..])] {
+            let found = copy.find(mirrored, "guti", guti).unwrap();
+            assert_eq!(found.unwrap().key(), key, "the index has it");
+        }
+    };
+    compare();
+    source
+        .transact(|txn| {
+            txn.set_fields(ns, b"hash", &fields)?;
+            txn.add_members(ns, b"set", &names).map(drop)
+        })
+        .unwrap();
+    compare();
+    source
+        .transact(|txn| {
+            txn.remove_fields(ns, b"hash", &names[2..])?;
+            txn.remove_members(ns, b"set", &names[2..]).map(drop)
+        })
+        .unwrap();
+    compare();
+    drop((feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
