@@ -61,6 +61,9 @@ pub(crate) const LOG_TAIL: u64 = CLUSTER_PAGE + 0x080;
 pub(crate) const LOG_REPLICATED: u64 = CLUSTER_PAGE + 0x0c0;
 /// The lowest position that the log keeps.
 pub(crate) const LOG_FLOOR: u64 = CLUSTER_PAGE + 0x100;
+/// The highest floor that a writer gives a full log that keeps entries. 0: it is not known, and is
+/// behind what was acknowledged.
+pub(crate) const LOG_FLOOR_LIMIT: u64 = CLUSTER_PAGE + 0x108;
 /// The units that entries of the log have held since the region was created.
 pub(crate) const LOG_UNITS: u64 = CLUSTER_PAGE + 0x200;
 /// The offset of the log's words, or 0.
@@ -132,6 +135,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
         LOG_TAIL
             | LOG_REPLICATED
             | LOG_FLOOR
+            | LOG_FLOOR_LIMIT
             | LOG_UNITS
             | LOG_WORDS
             | LOG_KEEPS
@@ -298,7 +302,8 @@ const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_
 const _: () = assert!(CLUSTER_ID + 16 == CLUSTER_BOOT && CLUSTER_BOOT + 8 <= LOG_TAIL);
 const _: () = assert!(LOG_TAIL.is_multiple_of(LINE) && LOG_REPLICATED.is_multiple_of(LINE));
 const _: () = assert!(LOG_REPLICATED - LOG_TAIL >= LINE && LOG_FLOOR - LOG_REPLICATED >= LINE);
-const _: () = assert!(LOG_FLOOR + 8 <= LEASE_END && LEASE_END + 8 == LEASE_BOOT);
+const _: () = assert!(LOG_FLOOR + 8 == LOG_FLOOR_LIMIT && LOG_FLOOR_LIMIT + 8 <= LEASE_END);
+const _: () = assert!(LEASE_END + 8 == LEASE_BOOT, "an end has a boot");
 const _: () = assert!(LEASE_BOOT + 8 <= FENCED && FENCED + 8 <= LOG_UNITS);
 const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
 const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_GAPS);

@@ -14,7 +14,7 @@ use crate::layout::{
     CATALOG_KIND, CATALOG_LOGGED_SINCE, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE,
     CATALOG_POLICY, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
     CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
-    LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
+    LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
     MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE, MEMBER_STATE,
     NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
     SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
@@ -61,7 +61,7 @@ pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corr
 pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption> {
     let [tail, acknowledged, floor] = [LOG_TAIL, LOG_REPLICATED, LOG_FLOOR].map(|at| load(map, at));
     let tail = tail?;
-    if acknowledged? > tail || floor? > tail + 1 {
+    if acknowledged? > tail || floor? > tail + 1 || load(map, LOG_FLOOR_LIMIT)? > tail + 1 {
         report.fault(format!("the log: a position behind its end {tail}"));
     }
     // A killed consumer can have left one more.

@@ -11,7 +11,7 @@ use crate::heap::cell::Cell;
 use crate::heap::held;
 use crate::index::bucket::{ABORTED, COMMITTED, abort, status_of};
 use crate::layout::{
-    Corruption, LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
+    Corruption, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
     LOG_WAKE,
 };
 use crate::log::entry::LogEntry;
@@ -179,6 +179,11 @@ impl Member {
             reader.lost = None;
         }
         invariant!(reader.next != 0, "a reader of the log begins behind position 0");
+        let limit = map.word(LOG_FLOOR_LIMIT)?;
+        if limit.load(Ordering::Relaxed) != 0 {
+            // It was stored for followers, and this consumer counts now.
+            limit.store(0, Ordering::Release);
+        }
         map.word(LOG_REPLICATED)?.fetch_max(reader.next - 1, Ordering::AcqRel);
         crash_point!("log.acknowledged");
         if held::keeps(map)? {
@@ -234,15 +239,22 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// No reader needs the entries up to a position: a log that keeps entries may forget them.
+    /// No reader needs the entries up to a position: a log that keeps entries may forget them. When
+    /// it is full, it may forget what each follower that counts has, and no more.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn release_log_to(&self, position: u64) -> Result<()> {
+    pub fn release_log_to(&self, position: u64, counted: u64) -> Result<()> {
         let map = self.map();
         if held::keeps(map)? {
-            let floor = position.min(self.log_tail()?) + 1;
-            map.word(LOG_FLOOR)?.fetch_max(floor, Ordering::AcqRel);
+            let tail = self.log_tail()?;
+            for (at, position) in [(LOG_FLOOR_LIMIT, counted), (LOG_FLOOR, position)] {
+                let (word, floor) = (map.word(at)?, position.min(tail) + 1);
+                // Each source does so again and again, and writers load the line.
+                if word.load(Ordering::Relaxed) < floor {
+                    word.fetch_max(floor, Ordering::AcqRel);
+                }
+            }
         }
         Ok(())
     }

@@ -185,14 +185,19 @@ impl PeerShared {
     }
 
     /// The position up to which no follower needs the log: of those that are served, and of full
-    /// ones that have left lately. A follower that joins needs what it was not sent. `own`: up to
-    /// there the caller's follower needs it no longer.
-    pub(super) fn releasable(&self, own: u64) -> u64 {
+    /// ones that have left lately. A follower that joins needs what it was not sent. Then that of
+    /// the full ones alone, to which a full log may be forgotten. `own`: up to there the caller's
+    /// follower needs it no longer.
+    pub(super) fn releasable(&self, own: u64) -> (u64, u64) {
         let mut left = self.left();
         left.retain(|(_, _, since)| since.elapsed() < LEFT_MAX);
+        let followers = self.followers();
+        let full = followers.iter().filter(|one| !one.is_joining.load(Ordering::Relaxed));
         let positions = left.iter().map(|(_, position, _)| *position);
-        let least = self.followers().iter().map(|one| one.held()).chain(positions).min();
-        least.map_or(own, |least| least.min(own))
+        let counted = full.map(|one| one.held()).chain(positions).min();
+        let joining = followers.iter().map(|one| one.held()).min();
+        let least = joining.into_iter().chain(counted).fold(own, u64::min);
+        (least, counted.unwrap_or(least))
     }
 
     /// In a cluster: the position up to which the log may be forgotten. What the members that count
@@ -200,7 +205,7 @@ impl PeerShared {
     /// log, and would begin again without it. A follower that has acknowledged and is silent for two
     /// leases is not waited for. One that joins may be silent for longer, while it discards what it
     /// had, or indexes what it has got. When the log is full, writers go on without it.
-    pub(crate) fn member_floor(&self) -> u64 {
+    fn member_floor(&self) -> u64 {
         let Some(group) = &self.group else { return 0 };
         // A clock that no operator sets.
         let since = lease_ns().saturating_sub(nanos(group.lease).saturating_mul(2));
@@ -211,6 +216,11 @@ impl PeerShared {
         };
         let least = self.followers().iter().filter_map(held).min();
         least.map_or(group.floor(), |least| least.min(group.floor()))
+    }
+
+    /// In a cluster: as [`PeerShared::releasable`].
+    pub(crate) fn releasable_to_members(&self) -> (u64, u64) {
+        (self.member_floor(), self.group.as_ref().map_or(0, |group| group.floor()))
     }
 
     /// What members are told: up to there all that count have the log. The driver of an owner whose

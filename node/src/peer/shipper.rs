@@ -120,7 +120,11 @@ impl Shipment<'_> {
                 self.beat(session, &mut pace, 0)?;
             }
             if self.shared.config.keeps {
-                session.release_to(self.floor(feed.sent_position()))?;
+                let (position, counted) = match self.member {
+                    Some(_) => self.shared.releasable_to_members(),
+                    None => self.shared.releasable(feed.sent_position()),
+                };
+                session.release_to(position, counted)?;
             }
             if self.link.stream.unsent() > before {
                 pace.active = Stopwatch::start();
@@ -210,19 +214,11 @@ impl Shipment<'_> {
             replicated,
             floor: match self.member {
                 Some(_) => self.shared.counted_floor(),
-                None => self.shared.releasable(replicated),
+                None => self.shared.releasable(replicated).0,
             },
             answered: pace.answered,
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))
-    }
-
-    /// The position up to which no follower needs the log: in a cluster, what its driver says.
-    fn floor(&self, own: u64) -> u64 {
-        match self.member {
-            Some(_) => self.shared.member_floor(),
-            None => self.shared.releasable(own),
-        }
     }
 
     fn take_acknowledgements(
