@@ -71,12 +71,16 @@ pub(crate) const LOG_WORDS: u64 = CLUSTER_PAGE + 0x280;
 /// The last gaps: the first and the last position of entries that the consumer has lost.
 pub(crate) const LOG_GAPS: u64 = CLUSTER_PAGE + 0x400;
 pub(crate) const LOG_GAPS_MAX: u64 = 16;
+/// In the first word of a gap: whether the group has its positions is not known.
+pub(crate) const LOG_GAP_UNKNOWN: u64 = 1 << 63;
 /// `changes:63 | keeps:1`: 1 while the log loses no entry that was not acknowledged.
 pub(crate) const LOG_KEEPS: u64 = CLUSTER_PAGE + 0x500;
 /// The number of gaps that were recorded.
 pub(crate) const LOG_GAP_COUNT: u64 = CLUSTER_PAGE + 0x508;
 /// How often a namespace became a logged one.
 pub(crate) const LOG_DECLARATIONS: u64 = CLUSTER_PAGE + 0x510;
+/// The last position that the group has of the log that a demotion ends, + 1, sealed. 0: not known.
+pub(crate) const DEMOTION_SEAL: u64 = CLUSTER_PAGE + 0x518;
 /// The futex word of those that wait for an acknowledgement.
 pub(crate) const LOG_WAKE: u64 = CLUSTER_PAGE + 0x540;
 /// The incarnation of the log, sealed: how often its entries were lost as a whole. 0 stands for 0.
@@ -141,6 +145,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LOG_KEEPS
             | LOG_GAP_COUNT
             | LOG_DECLARATIONS
+            | DEMOTION_SEAL
             | LOG_WAKE
             | CLUSTER_BOOT
             | EVICTING
@@ -309,7 +314,8 @@ const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
 const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_GAPS);
 const _: () = assert!(LOG_GAPS + 16 * LOG_GAPS_MAX <= LOG_KEEPS, "a gap has two words");
 const _: () = assert!(LOG_KEEPS + 8 == LOG_GAP_COUNT && LOG_GAP_COUNT + 8 == LOG_DECLARATIONS);
-const _: () = assert!(LOG_DECLARATIONS + 8 <= LOG_WAKE && LOG_WAKE + 8 <= LOG_INCARNATION);
+const _: () = assert!(LOG_DECLARATIONS + 8 == DEMOTION_SEAL && DEMOTION_SEAL + 8 <= LOG_WAKE);
+const _: () = assert!(LOG_WAKE + 8 <= LOG_INCARNATION);
 const _: () = assert!(LOG_INCARNATION + 8 == LOG_ORIGIN && LOG_ORIGIN + 8 <= FOLLOW_STATE);
 const _: () = assert!(FOLLOW_STATE + 8 == FOLLOW_ID && FOLLOW_ID + 16 == FOLLOW_INCARNATION);
 const _: () = assert!(FOLLOW_INCARNATION + 8 == FOLLOW_CHECK && FOLLOW_CHECK + 8 == FOLLOW_ORIGIN);

@@ -182,8 +182,18 @@ fn a_collection_that_becomes_large_or_small_keeps_its_metadata_at_a_copy() {
     let fields: Vec<(&[u8], &[u8])> = names.iter().map(|name| (*name, &b"value"[..])).collect();
     source
         .transact(|txn| {
-            txn.put_fields(ns, b"hash", &fields[..2], Metadata { tags: &[("guti", b"1")], expires_ms })?;
-            txn.put_members(ns, b"set", &names[..2], Metadata { tags: &[("guti", b"2")], expires_ms })
+            txn.put_fields(
+                ns,
+                b"hash",
+                &fields[..2],
+                Metadata { tags: &[("guti", b"1")], expires_ms },
+            )?;
+            txn.put_members(
+                ns,
+                b"set",
+                &names[..2],
+                Metadata { tags: &[("guti", b"2")], expires_ms },
+            )
         })
         .unwrap();
     let mut compare = || {
