@@ -19,8 +19,8 @@ use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
 use crate::heap::held;
 use crate::index::intent::{JUDGED, LOG_CHECK, LOG_HELD, LOG_SUM, POSITION, TxnCell};
 use crate::layout::{
-    CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
-    LOG_WORDS,
+    CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_ORIGIN, LOG_REPLICATED, LOG_TAIL,
+    LOG_UNITS, LOG_WORDS, unseal,
 };
 use crate::log::entry::{LogEntry, check_value};
 use crate::log::words::{Claim, LogSlot, LogWords};
@@ -180,7 +180,7 @@ impl Member {
             if has_words() && self.log_held(&log)? <= most {
                 return Ok(());
             }
-            if !is_last {
+            if !is_last && !is_of_partition(map)? {
                 // A consumer that was killed may have left it behind.
                 log.raise_floor(map.word(LOG_REPLICATED)?.load(Ordering::Acquire) + 1);
             }
@@ -376,6 +376,15 @@ impl Member {
         // Otherwise another session wants it to keep entries.
         let _ = word.compare_exchange(policy, relaxed, Ordering::AcqRel, Ordering::Acquire);
         self.check_not_truncated()
+    }
+}
+
+/// True if the region's log is that of a partition: its owner's node releases it, and knows what
+/// each member lacks.
+fn is_of_partition(map: &Map) -> Result<bool, Corruption> {
+    match map.word(LOG_ORIGIN)?.load(Ordering::Acquire) {
+        0 => Ok(false),
+        word => Ok(unseal(word, "the origin of the log has a flipped bit")? != 0),
     }
 }
 

@@ -11,5 +11,7 @@ mod cluster_driver;
 mod fixture;
 mod hostile_peers;
 mod log_watch;
+mod owner_heard;
 mod partition;
 mod sockets;
+mod stopped_writers;
