@@ -19,10 +19,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::atomic::Ordering;
 use crate::clock::lease_clock;
 use crate::crash::crash_point;
-use crate::follow::origin;
+use crate::follow::{demotion_seal, origin};
 use crate::layout::{
-    CLUSTER_BOOT, CLUSTER_ID, Corruption, EVICTING, FENCED, LEASE_BOOT, LEASE_END, LOG_ORIGIN,
-    OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal, unseal,
+    CLUSTER_BOOT, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING, FENCED, LEASE_BOOT, LEASE_END,
+    LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal, unseal,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -106,6 +106,7 @@ pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
     view_seen(map)?;
     is_fenced(map)?;
     lease(map)?;
+    demotion_seal(map)?;
     owner_address(map).map(drop)
 }
 
@@ -132,6 +133,10 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     if origin(map).is_err() {
         store(map, LOG_ORIGIN, 0)?;
         damaged.push("the origin of the log: its followers join again");
+    }
+    if demotion_seal(map).is_err() {
+        store(map, DEMOTION_SEAL, 0)?;
+        damaged.push("what a demotion knows of its log: receipts stay open");
     }
     if owner_address(map).is_err() {
         store(map, OWNER_ADDRESS, 0)?;

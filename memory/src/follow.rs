@@ -16,9 +16,10 @@ use crate::index::bucket::{
     CHANGES_UNKNOWN_MAX, GENERATION_SHIFT, VERSION_MAX, control, depth_of, stamp_of, version_count,
 };
 use crate::layout::{
-    CATALOG_SOURCE, Corruption, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION, FOLLOW_ORIGIN,
-    FOLLOW_PLACES, FOLLOW_REACHED, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN, LOG_SHIPPED,
-    PROMOTION_STAMP, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal, unseal,
+    CATALOG_SOURCE, Corruption, DEMOTION_SEAL, FOLLOW_CHECK, FOLLOW_ID, FOLLOW_INCARNATION,
+    FOLLOW_ORIGIN, FOLLOW_PLACES, FOLLOW_REACHED, FOLLOW_STATE, LOG_INCARNATION, LOG_ORIGIN,
+    LOG_SHIPPED, PROMOTION_STAMP, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal,
+    unseal,
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
@@ -236,6 +237,14 @@ fn name_source(map: &Map, source: LogIdentity) -> Result<(), Corruption> {
     store(map, FOLLOW_CHECK, check_of(&words))
 }
 
+/// What a demotion that is under way knows of the log that it ends.
+pub(crate) fn demotion_seal(map: &Map) -> Result<Option<u64>, Corruption> {
+    match load(map, DEMOTION_SEAL)? {
+        0 => Ok(None),
+        word => Ok(unseal(word, "the seal of a demotion has a flipped bit")?.checked_sub(1)),
+    }
+}
+
 impl Member {
     /// The identity of the region's log.
     ///
@@ -288,15 +297,25 @@ impl Member {
     }
 
     /// The region was the owner's, and becomes a copy of nothing. The caller has the follower's
-    /// lock. A kill from here on is completed by another demotion.
+    /// lock. `kept`: the last position of its log that the group has, if it is known. A kill from
+    /// here on is completed by another demotion, which gets what this one knows: the log has
+    /// another incarnation by then, perhaps, and its caller does not find its seal.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
-    pub fn begin_demotion(&self) -> Result<()> {
+    pub fn begin_demotion(&self, kept: Option<u64>) -> Result<Option<u64>> {
         self.check_usable()?;
-        store(self.map(), FOLLOW_STATE, seal(FollowState::Demoting.code()))?;
+        let map = self.map();
+        let is_repeated = load(map, FOLLOW_STATE)? == seal(FollowState::Demoting.code());
+        let stored = if is_repeated { demotion_seal(map)? } else { None };
+        let kept = stored.or(kept);
+        // Before the state: what an earlier demotion has stored never counts in this one.
+        store(map, DEMOTION_SEAL, kept.map_or(0, |position| seal(position + 1)))?;
+        crash_point!("demote.sealed");
+        store(map, FOLLOW_STATE, seal(FollowState::Demoting.code()))?;
         crash_point!("demote.begun");
-        self.check_not_truncated()
+        self.check_not_truncated()?;
+        Ok(kept)
     }
 
     /// Changes how far the copy is; `None` ends it. The caller has the follower's lock.

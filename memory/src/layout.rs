@@ -61,6 +61,9 @@ pub(crate) const LOG_TAIL: u64 = CLUSTER_PAGE + 0x080;
 pub(crate) const LOG_REPLICATED: u64 = CLUSTER_PAGE + 0x0c0;
 /// The lowest position that the log keeps.
 pub(crate) const LOG_FLOOR: u64 = CLUSTER_PAGE + 0x100;
+/// The highest floor that a writer gives a full log that keeps entries. 0: it is not known, and is
+/// behind what was acknowledged.
+pub(crate) const LOG_FLOOR_LIMIT: u64 = CLUSTER_PAGE + 0x108;
 /// The units that entries of the log have held since the region was created.
 pub(crate) const LOG_UNITS: u64 = CLUSTER_PAGE + 0x200;
 /// The offset of the log's words, or 0.
@@ -68,12 +71,16 @@ pub(crate) const LOG_WORDS: u64 = CLUSTER_PAGE + 0x280;
 /// The last gaps: the first and the last position of entries that the consumer has lost.
 pub(crate) const LOG_GAPS: u64 = CLUSTER_PAGE + 0x400;
 pub(crate) const LOG_GAPS_MAX: u64 = 16;
+/// In the first word of a gap: whether the group has its positions is not known.
+pub(crate) const LOG_GAP_UNKNOWN: u64 = 1 << 63;
 /// `changes:63 | keeps:1`: 1 while the log loses no entry that was not acknowledged.
 pub(crate) const LOG_KEEPS: u64 = CLUSTER_PAGE + 0x500;
 /// The number of gaps that were recorded.
 pub(crate) const LOG_GAP_COUNT: u64 = CLUSTER_PAGE + 0x508;
 /// How often a namespace became a logged one.
 pub(crate) const LOG_DECLARATIONS: u64 = CLUSTER_PAGE + 0x510;
+/// The last position that the group has of the log that a demotion ends, + 1, sealed. 0: not known.
+pub(crate) const DEMOTION_SEAL: u64 = CLUSTER_PAGE + 0x518;
 /// The futex word of those that wait for an acknowledgement.
 pub(crate) const LOG_WAKE: u64 = CLUSTER_PAGE + 0x540;
 /// The incarnation of the log, sealed: how often its entries were lost as a whole. 0 stands for 0.
@@ -132,11 +139,13 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
         LOG_TAIL
             | LOG_REPLICATED
             | LOG_FLOOR
+            | LOG_FLOOR_LIMIT
             | LOG_UNITS
             | LOG_WORDS
             | LOG_KEEPS
             | LOG_GAP_COUNT
             | LOG_DECLARATIONS
+            | DEMOTION_SEAL
             | LOG_WAKE
             | CLUSTER_BOOT
             | EVICTING
@@ -161,6 +170,8 @@ pub(crate) const MEMBER_STATE: u64 = 64;
 pub(crate) const MEMBER_PID: u64 = 72;
 /// A copy of holder and incarnation while a session owns the slot (`region/member_table.rs`).
 pub(crate) const MEMBER_COPY: u64 = 80;
+/// A check value over the state, the process id and its namespace (`region/liveness.rs`).
+pub(crate) const MEMBER_PROCESS_CHECK: u64 = 88;
 pub(crate) const MEMBER_NAME: u64 = 96;
 pub(crate) const MEMBER_SINCE: u64 = 112;
 
@@ -298,13 +309,15 @@ const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_
 const _: () = assert!(CLUSTER_ID + 16 == CLUSTER_BOOT && CLUSTER_BOOT + 8 <= LOG_TAIL);
 const _: () = assert!(LOG_TAIL.is_multiple_of(LINE) && LOG_REPLICATED.is_multiple_of(LINE));
 const _: () = assert!(LOG_REPLICATED - LOG_TAIL >= LINE && LOG_FLOOR - LOG_REPLICATED >= LINE);
-const _: () = assert!(LOG_FLOOR + 8 <= LEASE_END && LEASE_END + 8 == LEASE_BOOT);
+const _: () = assert!(LOG_FLOOR + 8 == LOG_FLOOR_LIMIT && LOG_FLOOR_LIMIT + 8 <= LEASE_END);
+const _: () = assert!(LEASE_END + 8 == LEASE_BOOT, "an end has a boot");
 const _: () = assert!(LEASE_BOOT + 8 <= FENCED && FENCED + 8 <= LOG_UNITS);
 const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
 const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_GAPS);
 const _: () = assert!(LOG_GAPS + 16 * LOG_GAPS_MAX <= LOG_KEEPS, "a gap has two words");
 const _: () = assert!(LOG_KEEPS + 8 == LOG_GAP_COUNT && LOG_GAP_COUNT + 8 == LOG_DECLARATIONS);
-const _: () = assert!(LOG_DECLARATIONS + 8 <= LOG_WAKE && LOG_WAKE + 8 <= LOG_INCARNATION);
+const _: () = assert!(LOG_DECLARATIONS + 8 == DEMOTION_SEAL && DEMOTION_SEAL + 8 <= LOG_WAKE);
+const _: () = assert!(LOG_WAKE + 8 <= LOG_INCARNATION);
 const _: () = assert!(LOG_INCARNATION + 8 == LOG_ORIGIN && LOG_ORIGIN + 8 <= FOLLOW_STATE);
 const _: () = assert!(FOLLOW_STATE + 8 == FOLLOW_ID && FOLLOW_ID + 16 == FOLLOW_INCARNATION);
 const _: () = assert!(FOLLOW_INCARNATION + 8 == FOLLOW_CHECK && FOLLOW_CHECK + 8 == FOLLOW_ORIGIN);
@@ -316,7 +329,8 @@ const _: () = assert!(FOLLOW_SWITCH + 8 * 7 <= OWNER_ADDRESS, "a switch has seve
 const _: () = assert!(FOLLOW_WORDS[1] <= NAMESPACE_RULES[0], "the rules are the last words");
 const _: () = assert!(OWNER_ADDRESS_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
 const _: () = assert!(NAMESPACE_RULES_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
-const _: () = assert!(MEMBER_STATE + 8 == MEMBER_PID && MEMBER_COPY + 8 <= MEMBER_NAME);
+const _: () = assert!(MEMBER_STATE + 8 == MEMBER_PID && MEMBER_COPY + 8 == MEMBER_PROCESS_CHECK);
+const _: () = assert!(MEMBER_PROCESS_CHECK + 8 <= MEMBER_NAME);
 const _: () = assert!(SUPER_CATALOG_CHANGES + 8 == SUPER_STAMP_FLOOR, "both lie in one line");
 const _: () = assert!(BITMAP_BYTES * 8 == CHUNK_UNITS, "a unit has one bit");
 const _: () = assert!(RESERVE_CHUNKS_MIN <= RESERVE_CHUNKS_MAX && ordinary_chunks(4) == 0);

@@ -19,8 +19,7 @@ use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
 use crate::heap::held;
 use crate::index::intent::{JUDGED, LOG_CHECK, LOG_HELD, LOG_SUM, POSITION, TxnCell};
 use crate::layout::{
-    CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS,
-    LOG_WORDS,
+    CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_TAIL, LOG_UNITS, LOG_WORDS,
 };
 use crate::log::entry::{LogEntry, check_value};
 use crate::log::words::{Claim, LogSlot, LogWords};
@@ -181,8 +180,9 @@ impl Member {
                 return Ok(());
             }
             if !is_last {
-                // A consumer that was killed may have left it behind.
-                log.raise_floor(map.word(LOG_REPLICATED)?.load(Ordering::Acquire) + 1);
+                // A consumer that was killed may have left it behind, and it may be held for a
+                // follower that joins.
+                log.raise_floor(held::floor_limit(map)?);
             }
         }
         Err(behind("it is full, and"))

@@ -9,8 +9,8 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::follow::{FollowPosition, LogIdentity};
 use crate::layout::{
-    CATALOG_LOGGED_SINCE, Corruption, LOG_FLOOR, LOG_REPLICATED, LOG_WAKE, TAKEOVER, catalog_at,
-    entry_of,
+    CATALOG_LOGGED_SINCE, Corruption, LOG_FLOOR, LOG_GAP_UNKNOWN, LOG_REPLICATED, LOG_WAKE,
+    TAKEOVER, catalog_at, entry_of,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -107,6 +107,25 @@ impl Member {
         }
         self.check_not_truncated()?;
         Ok((tail.saturating_sub(position), replicated.saturating_sub(position)))
+    }
+
+    /// With no writer of a logged namespace left, if it is not known what the group has of the log
+    /// behind what was acknowledged: the receipts of that stay open, whatever is acknowledged
+    /// later. Can be repeated. Returns how many positions that are.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn leave_log_open(&self) -> Result<u64> {
+        self.check_usable()?;
+        let (tail, replicated) = (self.log_tail()?, self.log_acknowledged()?);
+        if tail > replicated {
+            let open = ((replicated + 1) | LOG_GAP_UNKNOWN, tail);
+            if self.last_gap()? != Some(open) {
+                self.store_gap(open)?;
+            }
+        }
+        self.check_not_truncated()?;
+        Ok(tail.saturating_sub(replicated))
     }
 
     /// With no writer of a logged namespace left: the log forgets all its entries.

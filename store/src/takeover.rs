@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! promotion with the log                      demotion
-//! P1  state := promoting                      D1  state := demoting
+//! P1  state := promoting                      D1  the seal is stored, state := demoting
 //! P2  generations of all versions             D2  flag FOLLOWED, drain the writers
 //! P3  namespaces are logged                   D3  positions behind the seal are a gap
 //! P4  incarnation + 1, position := tail       D4  the log forgets its entries
@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, Takeover};
+use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, StallHook, Takeover};
 use nearstate_model::{Error, Result};
 
 use crate::log::consumer::WhenFull;
@@ -34,9 +34,18 @@ pub struct Demotion {
     /// How many of these had counted as replicated. Not 0 only after a loss that an operator has
     /// accepted.
     pub lost_replicated: u64,
+    /// Positions behind what counts as replicated, if the seal is not known: their receipts stay
+    /// open.
+    pub unknown: u64,
 }
 
 impl Session {
+    /// Waits of this session for a lock that one process keeps are decided by the hook from now on
+    /// ([`StalledHolder`](nearstate_memory::StalledHolder)). Without one they end with `Stalled`.
+    pub fn set_stall_hook(&self, hook: Option<StallHook>) {
+        self.member.set_stall_hook(hook);
+    }
+
     /// The highest view that this host has seen.
     ///
     /// # Errors
@@ -320,10 +329,11 @@ impl Session {
     }
 
     /// Makes the owner's region a copy of nothing, because another host owns the partition. `seal`:
-    /// the last position of this log that the group has kept; if it is not known, what has counted
-    /// as replicated. Writers are refused and those in their commit end it; what is behind the seal
-    /// answers `Lost`. The follower then discards the records. A demotion that was killed is
-    /// repeated.
+    /// the last position of this log that the group has kept. Writers are refused and those in
+    /// their commit end it; what is behind the seal answers `Lost`. If the seal is not known, what
+    /// had not counted as replicated is neither lost nor replicated: a client that took the first
+    /// for granted would write it a second time. The follower then discards the records. A demotion
+    /// that was killed is repeated, with the seal that it was begun with.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
     ///
@@ -339,7 +349,7 @@ impl Session {
             let detail = "the region follows another one already: there is nothing to demote";
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
-        self.member.begin_demotion()?;
+        let seal = self.member.begin_demotion(seal)?;
         // Each later namespace is one of a copy.
         self.member.wait_for_creations()?;
         for (_, namespace) in self.namespaces()? {
@@ -349,11 +359,13 @@ impl Session {
                 self.member.drain_writers(self.table(namespace)?)?;
             }
         }
-        let seal = match seal {
-            Some(seal) => seal,
-            None => self.member.log_acknowledged()?,
+        let (lost, lost_replicated, unknown) = match seal {
+            Some(seal) => {
+                let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
+                (lost, lost_replicated, 0)
+            }
+            None => (0, 0, self.member.leave_log_open()?),
         };
-        let (lost, lost_replicated) = self.member.lose_log_behind(seal)?;
         self.member.forget_log()?;
         let followed = self.followed_namespaces()?;
         for (_, namespace) in &followed {
@@ -366,7 +378,7 @@ impl Session {
         self.begin_incarnation(0)?;
         self.member.begin_following(LogIdentity::default())?;
         self.member.set_fenced(false)?;
-        Ok(Demotion { namespaces: followed.len(), lost, lost_replicated })
+        Ok(Demotion { namespaces: followed.len(), lost, lost_replicated, unknown })
     }
 
     /// The copy of a demoted region has everything that the group has replicated: what was not lost

@@ -10,7 +10,10 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
 use crate::heap::queue::TO_HELD;
-use crate::layout::{Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL};
+use crate::layout::{
+    Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_KEEPS, LOG_ORIGIN, LOG_REPLICATED,
+    LOG_TAIL, unseal,
+};
 use crate::member::Member;
 use crate::member::arena::{Arena, undo};
 use crate::member::pin;
@@ -31,7 +34,24 @@ pub(crate) fn floor(map: &Map) -> Result<u64, Corruption> {
     Ok(map.word(LOG_FLOOR)?.load(Ordering::Acquire))
 }
 
-/// Lets the floor of the log pass all entries, or those that were acknowledged if the log must keep
+/// The floor that a writer may give a log that keeps entries, when something is full: behind what
+/// each follower that counts has. If that is not known, behind what was acknowledged, unless the
+/// log is that of a partition: one acknowledgement of several members says nothing about the others.
+#[cold]
+pub(crate) fn floor_limit(map: &Map) -> Result<u64, Corruption> {
+    let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
+    let limit = match (load(LOG_FLOOR_LIMIT)?, load(LOG_ORIGIN)?) {
+        (0, 0) => load(LOG_REPLICATED)? + 1,
+        (0, origin) => match unseal(origin, "the origin of the log has a flipped bit")? {
+            0 => load(LOG_REPLICATED)? + 1,
+            _ => floor(map)?,
+        },
+        (known, _) => known,
+    };
+    Ok(limit.min(load(LOG_TAIL)? + 1))
+}
+
+/// Lets the floor of the log pass all entries, or those that no follower needs if the log must keep
 /// the others: after an allocation has failed, so that what they hold can be retired. True if the
 /// floor has moved.
 #[cold]
@@ -39,11 +59,11 @@ pub(crate) fn give_up_log(map: &Map) -> Result<bool, Corruption> {
     // In this order: an entry that the log must keep and that lies before the tail loaded here was
     // drawn after its writer had seen that the log keeps entries.
     let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire);
-    let last = if keeps(map)? { map.word(LOG_REPLICATED)?.load(Ordering::Acquire) } else { tail };
-    if last == 0 {
+    let limit = if keeps(map)? { floor_limit(map)? } else { tail + 1 };
+    if limit <= 1 {
         return Ok(false);
     }
-    Ok(map.word(LOG_FLOOR)?.fetch_max(last + 1, Ordering::AcqRel) <= last)
+    Ok(map.word(LOG_FLOOR)?.fetch_max(limit, Ordering::AcqRel) < limit)
 }
 
 /// True if the log loses no entry that was not acknowledged.

@@ -11,8 +11,8 @@ use crate::heap::cell::Cell;
 use crate::heap::held;
 use crate::index::bucket::{ABORTED, COMMITTED, abort, status_of};
 use crate::layout::{
-    Corruption, LOG_FLOOR, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
-    LOG_WAKE,
+    Corruption, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAP_UNKNOWN, LOG_GAPS, LOG_GAPS_MAX,
+    LOG_REPLICATED, LOG_TAIL, LOG_WAKE,
 };
 use crate::log::entry::LogEntry;
 use crate::log::log_words;
@@ -49,7 +49,7 @@ pub enum LogRead<'m> {
 /// What the consumer of the log has done with a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionState {
-    /// Nothing yet.
+    /// Nothing yet; or the log was ended before it has, and what others have of it is not known.
     Pending,
     /// It has acknowledged it.
     Acknowledged,
@@ -186,6 +186,11 @@ impl Member {
             reader.lost = None;
         }
         invariant!(reader.next != 0, "a reader of the log begins behind position 0");
+        let limit = map.word(LOG_FLOOR_LIMIT)?;
+        if limit.load(Ordering::Relaxed) != 0 {
+            // It was stored for followers, and this consumer counts now.
+            limit.store(0, Ordering::Release);
+        }
         map.word(LOG_REPLICATED)?.fetch_max(reader.next - 1, Ordering::AcqRel);
         crash_point!("log.acknowledged");
         if held::keeps(map)? {
@@ -201,6 +206,11 @@ impl Member {
     /// The positions of a range are lost: their receipts answer so.
     pub(crate) fn record_gap(&self, first: u64, last: u64) -> Result<(), Corruption> {
         invariant!(first <= last, "a gap of the log ends before it begins");
+        self.store_gap((first, last))
+    }
+
+    /// Stores the words of a gap.
+    pub(crate) fn store_gap(&self, (first, last): (u64, u64)) -> Result<(), Corruption> {
         let map = self.map();
         let gaps = map.word(LOG_GAP_COUNT)?;
         let count = gaps.load(Ordering::Acquire);
@@ -213,7 +223,7 @@ impl Member {
         Ok(())
     }
 
-    /// The gap that was recorded last.
+    /// The words of the gap that was recorded last.
     pub(crate) fn last_gap(&self) -> Result<Option<(u64, u64)>, Corruption> {
         let map = self.map();
         let Some(last) = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire).checked_sub(1) else {
@@ -241,15 +251,22 @@ impl Member {
         self.check_not_truncated()
     }
 
-    /// No reader needs the entries up to a position: a log that keeps entries may forget them.
+    /// No reader needs the entries up to a position: a log that keeps entries may forget them. When
+    /// it is full, it may forget what each follower that counts has, and no more.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn release_log_to(&self, position: u64) -> Result<()> {
+    pub fn release_log_to(&self, position: u64, counted: u64) -> Result<()> {
         let map = self.map();
         if held::keeps(map)? {
-            let floor = position.min(self.log_tail()?) + 1;
-            map.word(LOG_FLOOR)?.fetch_max(floor, Ordering::AcqRel);
+            let tail = self.log_tail()?;
+            for (at, position) in [(LOG_FLOOR_LIMIT, counted), (LOG_FLOOR, position)] {
+                let (word, floor) = (map.word(at)?, position.min(tail) + 1);
+                // Each source does so again and again, and writers load the line.
+                if word.load(Ordering::Relaxed) < floor {
+                    word.fetch_max(floor, Ordering::AcqRel);
+                }
+            }
         }
         Ok(())
     }
@@ -351,17 +368,25 @@ fn state_among_gaps(
     loop {
         let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
         let mut oldest = u64::MAX;
-        let mut is_lost = false;
+        let (mut is_lost, mut is_unknown) = (false, false);
         for gap in 0..count.min(LOG_GAPS_MAX) {
             let [first, last] = map.words(LOG_GAPS + 16 * gap)?;
-            let (first, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
-            is_lost |= (first..=last).contains(&position);
+            let (word, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
+            let first = word & !LOG_GAP_UNKNOWN;
+            if (first..=last).contains(&position) {
+                is_lost |= first == word;
+                is_unknown |= first != word;
+            }
             oldest = oldest.min(first);
         }
         // Of older gaps nothing is known.
         is_lost |= count > LOG_GAPS_MAX && position < oldest;
         if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
-            return Ok(if is_lost { PositionState::Lost } else { otherwise });
+            return Ok(match (is_lost, is_unknown) {
+                (true, _) => PositionState::Lost,
+                (false, true) => PositionState::Pending,
+                (false, false) => otherwise,
+            });
         }
     }
 }

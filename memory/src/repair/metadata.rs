@@ -12,12 +12,13 @@ use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
-    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_KEEPS,
-    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
-    MEMBER_PID, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES,
-    SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES,
-    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
-    entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks, seal, unseal,
+    CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT,
+    LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
+    MEMBER_PID, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO,
+    SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS,
+    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
+    arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks,
+    seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
@@ -141,8 +142,9 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
         set(map, LOG_TAIL, last)?;
         raise_incarnation(map)?;
         set(map, LOG_FLOOR, last + 1)?;
+        set(map, LOG_FLOOR_LIMIT, 0)?;
     } else if load(LOG_TAIL)? == 0 {
-        for at in [LOG_REPLICATED, LOG_FLOOR, LOG_UNITS, LOG_WAKE] {
+        for at in [LOG_REPLICATED, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_UNITS, LOG_WAKE] {
             if set(map, at, 0)? {
                 report.add_repaired("the log: a word that was never used");
             }
@@ -164,7 +166,14 @@ fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
         }
         let free = state::make(state::FREE, 0, state::incarnation(word));
         let mut is_changed = set(map, at + MEMBER_STATE, free)?;
-        let kept = [MEMBER_STATE, MEMBER_PID, MEMBER_NAME, MEMBER_NAME + 8, MEMBER_SINCE];
+        let kept = [
+            MEMBER_STATE,
+            MEMBER_PID,
+            MEMBER_PROCESS_CHECK,
+            MEMBER_NAME,
+            MEMBER_NAME + 8,
+            MEMBER_SINCE,
+        ];
         for which in (0..MEMBER_BYTES).step_by(8).filter(|which| !kept.contains(which)) {
             is_changed |= set(map, at + which, 0)?;
         }

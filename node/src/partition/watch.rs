@@ -170,7 +170,8 @@ fn read(shared: &PeerShared, session: &Session, view: u64, orders: &WatchOrders)
             group.tell(PartitionInput::LogWritten { view, position });
             sleep = SLEEP_MIN;
         }
-        session.release_to(shared.member_floor())?;
+        let (position, counted) = shared.releasable_to_members();
+        session.release_to(position, counted)?;
     }
     Ok(())
 }

@@ -116,18 +116,12 @@ impl SourceConnection<'_> {
             Ok(session) => session,
             Err(error) => return self.refuse(RefusalReason::Failed, &error.to_string()),
         };
-        let beginning = match begin(&shared, &session, &hello) {
-            Ok(beginning) => beginning,
-            Err((reason, text)) => return self.refuse(reason, &text),
-        };
+        // Listed first: the log forgets nothing of what the feed begins with.
         let served = Arc::new(Served {
             name: hello.name.clone(),
             address: self.address,
-            is_joining: AtomicBool::new(beginning.start != Start::Continue),
-            acknowledged: AtomicU64::new(match beginning.start {
-                Start::Continue => hello.applied.position,
-                Start::Join | Start::Switch => 0,
-            }),
+            is_joining: AtomicBool::new(true),
+            acknowledged: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
             acknowledged_ns: AtomicU64::new(lease_ns()),
@@ -139,9 +133,21 @@ impl SourceConnection<'_> {
             let reason = RefusalReason::Busy;
             return self.refuse(reason, reason.remedy());
         }
+        let listed = Listed(&shared, Arc::clone(&served));
+        let beginning = match begin(&shared, &session, &hello) {
+            Ok(beginning) => beginning,
+            Err((reason, text)) => {
+                drop(listed);
+                return self.refuse(reason, &text);
+            }
+        };
+        if beginning.start == Start::Continue {
+            served.acknowledged.store(hello.applied.position, Ordering::Relaxed);
+            served.is_joining.store(false, Ordering::Relaxed);
+        }
         shared.has_returned(&hello.name);
-        let _listed = Listed(&shared, Arc::clone(&served));
         self.serve_follower(&shared, (&session, beginning), &hello, &served);
+        drop(listed);
         Ok(())
     }
 

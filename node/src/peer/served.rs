@@ -68,6 +68,15 @@ pub(crate) struct Served {
     pub(super) sent: AtomicU64,
 }
 
+impl Served {
+    /// The log behind this position is held for the follower.
+    fn held(&self) -> u64 {
+        let is_joining = self.is_joining.load(Ordering::Relaxed);
+        let position = if is_joining { &self.sent } else { &self.acknowledged };
+        position.load(Ordering::Relaxed)
+    }
+}
+
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -175,39 +184,57 @@ impl PeerShared {
         self.left().retain(|(left, _, _)| left != name);
     }
 
-    /// The position up to which no follower needs the log: of those that are served and full, and
-    /// of those that have left lately. A follower that joins needs only what it was not sent:
-    /// `own`, if there are no others.
-    pub(super) fn releasable(&self, own: u64) -> u64 {
+    /// The position up to which no follower needs the log: of those that are served, and of full
+    /// ones that have left lately. A follower that joins needs what it was not sent. Then that of
+    /// the full ones alone, to which a full log may be forgotten. `own`: up to there the caller's
+    /// follower needs it no longer.
+    pub(super) fn releasable(&self, own: u64) -> (u64, u64) {
         let mut left = self.left();
         left.retain(|(_, _, since)| since.elapsed() < LEFT_MAX);
-        let full = |one: &Arc<Served>| {
-            let is_full = !one.is_joining.load(Ordering::Relaxed);
-            is_full.then(|| one.acknowledged.load(Ordering::Relaxed))
-        };
+        let followers = self.followers();
+        let full = followers.iter().filter(|one| !one.is_joining.load(Ordering::Relaxed));
         let positions = left.iter().map(|(_, position, _)| *position);
-        let least = self.followers().iter().filter_map(full).chain(positions).min();
-        least.map_or(own, |least| least.min(own))
+        let counted = full.map(|one| one.held()).chain(positions).min();
+        let joining = followers.iter().map(|one| one.held()).min();
+        let least = joining.into_iter().chain(counted).fold(own, u64::min);
+        (least, counted.unwrap_or(least))
     }
 
-    /// In a cluster: the position up to which the log may be forgotten. Of an owner whose copy
-    /// suffices, or did, that is what the followers that are heard have as well, so that one that
-    /// joins gets what is written meanwhile. One that is silent for two leases is not waited for.
-    pub(crate) fn member_floor(&self) -> u64 {
+    /// In a cluster: the position up to which the log may be forgotten. What the members that count
+    /// have is not enough: one that joins or catches up gets what is written meanwhile from the
+    /// log, and would begin again without it. A follower that has acknowledged and is silent for two
+    /// leases is not waited for. One that joins may be silent for longer, while it discards what it
+    /// had, or indexes what it has got. When the log is full, writers go on without it.
+    fn member_floor(&self) -> u64 {
+        self.floor_of(|one| one.acknowledged.load(Ordering::Relaxed) == 0)
+    }
+
+    /// The least of the driver's floor and what followers hold that are heard, or exempt.
+    fn floor_of(&self, is_exempt: impl Fn(&Served) -> bool) -> u64 {
         let Some(group) = &self.group else { return 0 };
-        if !group.is_watched() {
-            return group.floor();
-        }
         // A clock that no operator sets.
         let since = lease_ns().saturating_sub(nanos(group.lease).saturating_mul(2));
         let held = |one: &Arc<Served>| {
             let is_heard = one.acknowledged_ns.load(Ordering::Relaxed) >= since;
-            let is_joining = one.is_joining.load(Ordering::Relaxed);
-            let position = if is_joining { &one.sent } else { &one.acknowledged };
-            is_heard.then(|| position.load(Ordering::Relaxed))
+            (is_heard || is_exempt(one)).then(|| one.held())
         };
         let least = self.followers().iter().filter_map(held).min();
         least.map_or(group.floor(), |least| least.min(group.floor()))
+    }
+
+    /// In a cluster: as [`PeerShared::releasable`]. While the own copy suffices, one that is heard
+    /// counts here: otherwise it would lose the race with writers, and one copy would suffice on.
+    pub(crate) fn releasable_to_members(&self) -> (u64, u64) {
+        (self.member_floor(), self.counted_floor())
+    }
+
+    /// What members are told: up to there all that count have the log. The driver of an owner whose
+    /// copy suffices counts no follower.
+    pub(super) fn counted_floor(&self) -> u64 {
+        match &self.group {
+            Some(group) if !group.is_watched() => group.floor(),
+            Some(_) | None => self.floor_of(|_| false),
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -86,7 +86,11 @@ impl Shipment<'_> {
                 continue;
             }
             if self.link.is_full() {
-                self.link.stream.wait(LOOK_INTERVAL)?;
+                // The lease rests on stamps also while the follower takes the log slowly.
+                if self.member.is_some() && pace.beat.elapsed() >= pace.interval {
+                    self.beat(session, &mut pace, 0)?;
+                }
+                self.link.stream.wait(LOOK_INTERVAL.min(pace.interval))?;
                 continue;
             }
             let before = self.link.stream.unsent();
@@ -120,7 +124,11 @@ impl Shipment<'_> {
                 self.beat(session, &mut pace, 0)?;
             }
             if self.shared.config.keeps {
-                session.release_to(self.floor(feed.sent_position()))?;
+                let (position, counted) = match self.member {
+                    Some(_) => self.shared.releasable_to_members(),
+                    None => self.shared.releasable(feed.sent_position()),
+                };
+                session.release_to(position, counted)?;
             }
             if self.link.stream.unsent() > before {
                 pace.active = Stopwatch::start();
@@ -215,18 +223,17 @@ impl Shipment<'_> {
             tail,
             stamp: pace.stamp,
             replicated,
-            floor: self.floor(replicated),
-            answered: pace.answered,
+            floor: match self.member {
+                Some(_) => self.shared.counted_floor(),
+                None => self.shared.releasable(replicated).0,
+            },
+            // The driver keeps the lease. If it does not work, this owner does not hear.
+            answered: match self.member {
+                Some(member) => pace.answered.min(member.group.worked_at()),
+                None => pace.answered,
+            },
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))
-    }
-
-    /// The position up to which no follower needs the log: in a cluster, what its driver says.
-    fn floor(&self, own: u64) -> u64 {
-        match self.member {
-            Some(_) => self.shared.member_floor(),
-            None => self.shared.releasable(own),
-        }
     }
 
     fn take_acknowledgements(

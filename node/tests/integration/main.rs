@@ -10,6 +10,9 @@
 mod cluster_driver;
 mod fixture;
 mod hostile_peers;
+mod joining;
 mod log_watch;
+mod owner_heard;
 mod partition;
 mod sockets;
+mod stopped_writers;

@@ -100,6 +100,7 @@ impl TestHost {
             lease: Duration::from_millis(400),
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             members: hosts_like(name),
+            kills_stopped: true,
             tls: None,
             on_event,
             // A driver that has ended hears nothing.
@@ -204,7 +205,7 @@ pub(crate) fn has_all(owner: &TestHost, member: &TestHost) -> bool {
     is_full && contents(&owner.session()) == contents(&member.session())
 }
 
-fn ue(session: &Session) -> Namespace {
+pub(crate) fn ue(session: &Session) -> Namespace {
     session.namespace("ue", &Schema::default()).unwrap()
 }
 

@@ -243,12 +243,13 @@ impl Session {
     }
 
     /// No consumer needs the entries of the log up to a position: one that keeps entries
-    /// ([`WhenFull::Refuse`]) may forget them.
+    /// ([`WhenFull::Refuse`]) may forget them. `counted`: what each consumer that counts has. When
+    /// the log is full, a commit lets it forget that, and is refused if it is not enough.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn release_to(&self, position: u64) -> Result<()> {
-        self.member.release_log_to(position)
+    pub fn release_to(&self, position: u64, counted: u64) -> Result<()> {
+        self.member.release_log_to(position, counted)
     }
 
     /// The log is released up to this entry, which no follower has acknowledged, because none has

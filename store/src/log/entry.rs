@@ -113,6 +113,12 @@ impl<'a> Version<'a> {
         Ok(Self { cell, form: Form::of(Kind::Mixed, &cell), value, meta })
     }
 
+    /// The bytes of a collection in parts.
+    fn stored_bytes(&self) -> Result<usize, Corruption> {
+        let bytes = |child| self.cell.block(child).map(<[u8]>::len);
+        (0..self.cell.children()).map(bytes).sum()
+    }
+
     fn is_absent(&self, absence: Absence) -> Result<bool, Corruption> {
         let expires_ms = match self.meta {
             [] => 0,
@@ -194,9 +200,11 @@ fn changed_blocks<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
 ) -> Result<StreamedChange<'a>, Corruption> {
+    // Of one that has another form everything is sent, as of a new one: the metadata as well.
+    let old = old.filter(|old| !is_divided(old.value));
     let meta = changed_meta(old, new);
     let after = blocks_of(new)?;
-    let Some(old) = old.filter(|old| !is_divided(old.value)) else {
+    let Some(old) = old else {
         let blocks = after.into_iter().map(|(name, bytes)| (name, Some(bytes))).collect();
         return Ok(StreamedChange::Patched { is_anew: true, blocks, meta });
     };
@@ -211,14 +219,18 @@ fn changed_blocks<'a>(
     Ok(StreamedChange::Patched { is_anew: false, blocks, meta })
 }
 
+/// A difference of more bytes is sent only if the whole record has more: a transaction can replace
+/// many large collections, and the names of all that it has removed would exceed every message.
+const DIFFERENCE_BYTES_MAX: usize = 1 << 20;
+
 fn changed_elements<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
 ) -> Result<StreamedChange<'a>, Corruption> {
     let is_set = new.form == Form::Set;
     let shape = if is_set { Shape::Set } else { Shape::Hash };
-    let meta = changed_meta(old, new);
     let old = old.filter(|old| is_divided(old.value));
+    let meta = changed_meta(old, new);
     let parts = |version: Version<'a>| -> Result<Vec<&'a [u8]>, Corruption> {
         (0..version.cell.children()).map(|child| version.cell.block(child)).collect()
     };
@@ -245,13 +257,19 @@ fn changed_elements<'a>(
         })?;
     }
     let mut elements: Vec<(&[u8], Option<&[u8]>)> = Vec::new();
+    let mut bytes = 0;
     for part in after {
         each_element(shape, part, |element| {
             let before = was.remove(&(element.hash, element.name));
             if before.is_none_or(|value| value != element.value) {
+                bytes += element.name.len() + element.value.len();
                 elements.push((element.name, Some(element.value)));
             }
         })?;
+    }
+    bytes += was.keys().map(|(_, name)| name.len()).sum::<usize>();
+    if !is_anew && bytes > DIFFERENCE_BYTES_MAX && bytes > new.stored_bytes()? {
+        return changed_elements(None, new);
     }
     elements.extend(was.into_keys().map(|(_, name)| (name, None)));
     Ok(StreamedChange::Elements { is_set, is_anew, elements, meta })

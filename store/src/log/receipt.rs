@@ -99,7 +99,8 @@ impl Session {
 /// What has become of what a receipt stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiptState {
-    /// The consumer has not acknowledged it yet.
+    /// The consumer has not acknowledged it yet. It stays so if another host has become the owner
+    /// since, and this one does not know what the group had got by then.
     Pending,
     /// The consumer has acknowledged it.
     Replicated,

@@ -2,8 +2,13 @@
 //! expiry time again, so a record expires once even if several processes collect.
 //!
 //! The order of expiry has an entry for each record with an expiry time, at or before that time. A
-//! write that postpones the expiry leaves the entry unchanged; the collector moves it when its time
-//! has come.
+//! write that postpones the expiry, or deletes the record, leaves the entry unchanged; the collector
+//! moves or removes it when its time has come. So a record that is written again and again has one
+//! entry while its expiry is only postponed, and one for each time at which it was deleted, until
+//! that time.
+//!
+//! A host that follows another one judges no expiry of the other's records: their deletion follows.
+//! It does remove and move their entries, which no log has.
 
 use std::ops::Bound;
 
@@ -33,8 +38,8 @@ const EXPIRING_MAX: u32 = 16;
 const COLLECTED_MAX: usize = 32;
 const _: () = assert!(COLLECTED_MAX >= EXPIRING_MAX as usize, "more are collected than are put");
 
-/// Entries of records of other hosts that one call passes in each tree. Behind more of them, which
-/// only a host leaves that was away for long, own records wait.
+/// Expired records of other hosts that one call passes in each tree, until their deletion follows.
+/// Behind more of them, which only a host leaves that was away for long, own records wait.
 const SKIPPED_MAX: usize = 1024;
 
 /// The result of [`Session::collect_expired`].
@@ -54,6 +59,17 @@ struct ExpiryEntry {
     key: Vec<u8>,
 }
 
+/// What became of a due entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handled {
+    /// Its record has expired, and was deleted.
+    Expired,
+    /// Its record does not exist, or expires later: the entry was removed or moved.
+    Outdated,
+    /// Its record has expired, and another host deletes it.
+    Left,
+}
+
 impl Session {
     /// Deletes expired records with their tags, at most `limit`. Watches return one event for each,
     /// even if several processes collect. Reads never return an expired record; the collection
@@ -63,7 +79,7 @@ impl Session {
     /// is set back, expired records that were not collected are visible again.
     ///
     /// Complexity: a transaction for each expired record, and one for each record whose expiry was
-    /// postponed: its entry is moved, and counts towards `limit`. If one record fails (a full
+    /// postponed, or that was deleted: its entry is moved or removed, and counts towards `limit`. If one record fails (a full
     /// stream), the collection continues and returns the error at the end.
     ///
     /// # Errors
@@ -79,13 +95,13 @@ impl Session {
                 let Some(last) = due.last() else { break };
                 after.clone_from(&last.entry);
                 invariant!(due.len() <= left, "{} entries of {left} are due", due.len());
-                let (ours, others): (Vec<_>, Vec<_>) =
-                    due.iter().partition(|entry| !self.is_of_another_host(entry.namespace));
-                left -= ours.len();
-                skipped += others.len();
-                for entry in ours {
-                    match self.expire(tree, entry) {
-                        Ok(is_deleted) => collected.records += usize::from(is_deleted),
+                for entry in &due {
+                    let is_left = self.is_of_another_host(entry.namespace);
+                    left -= 1;
+                    match self.handle_due(tree, entry, is_left) {
+                        Ok(Handled::Expired) => collected.records += 1,
+                        Ok(Handled::Outdated) => {}
+                        Ok(Handled::Left) => (left, skipped) = (left + 1, skipped + 1),
                         // Another session deletes it, or this one fails: continue with the others.
                         Err(Error::Conflict { .. }) => collected.has_more = true,
                         // Its namespace was removed in this moment: the next collection finds that.
@@ -140,42 +156,48 @@ impl Session {
         Ok(due)
     }
 
-    /// Handles a due entry: deletes its record if it has expired, or moves the entry to the
-    /// record's expiry time. True if the record was deleted.
-    fn expire(&self, tree: u64, due: &ExpiryEntry) -> Result<bool> {
+    /// Handles a due entry: deletes its record if it has expired, unless that `is_left` to another
+    /// host, or moves the entry to the record's expiry time.
+    fn handle_due(&self, tree: u64, due: &ExpiryEntry, is_left: bool) -> Result<Handled> {
         let mut set = WriteSet::new(self)?;
         let mut scratch = set.buffers.take_scratch();
         let root = expiry_root(tree);
         let existed = scratch.ordered.remove(&mut set, root, &due.entry);
-        let deleted = existed.and_then(|existed| {
+        let handled = existed.and_then(|existed| {
             if !existed {
-                return Ok(false); // Another session has handled it.
+                return Ok(Handled::Outdated); // Another session has handled it.
             }
             if self.member.check_namespace(due.namespace).is_err() {
-                return Ok(false); // Its namespace was removed, and the number is not used again.
+                // Its namespace was removed, and the number is not used again.
+                return Ok(Handled::Outdated);
             }
             let hash = self.hash(&due.key);
             let (index, stored) = set.read(due.namespace, hash, &due.key)?;
-            let Some((cell, bytes)) = stored else { return Ok(false) };
+            let Some((cell, bytes)) = stored else { return Ok(Handled::Outdated) };
             let (_, meta) = split(cell, bytes)?;
             if is_past(meta)? {
+                if is_left {
+                    return Ok(Handled::Left);
+                }
                 set.delete(index);
                 set.entry_mut(index).is_expiry = true;
-                return Ok(true);
+                return Ok(Handled::Expired);
             }
             if expires_ms(meta) != 0 {
                 let mut key = Vec::with_capacity(due.entry.len());
                 expiry_key(expires_ms(meta), due.namespace, &due.key, &mut key);
                 scratch.ordered.insert(&mut set, root, &key)?;
             }
-            Ok(false)
+            Ok(Handled::Outdated)
         });
         set.buffers.give_scratch(scratch);
-        let deleted = deleted?;
-        set.index_all()?;
-        set.notify_all()?;
-        set.commit()?;
-        Ok(deleted)
+        let handled = handled?;
+        if handled != Handled::Left {
+            set.index_all()?;
+            set.notify_all()?;
+            set.commit()?;
+        }
+        Ok(handled)
     }
 
     /// Collects a few expired records after enough commits of records with an expiry time, so that

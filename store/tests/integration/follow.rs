@@ -76,7 +76,7 @@ pub(crate) fn run(source: &Session, feed: &mut LogFeed<'_>, follower: &mut Follo
             FeedStep::Idle { position } => {
                 follower.note_tail(position, source.log_tail_position().unwrap()).unwrap();
                 feed.acknowledged(position).unwrap();
-                return source.release_to(position).unwrap();
+                return source.release_to(position, position).unwrap();
             }
             FeedStep::Lost => panic!("the log has lost entries"),
         }
@@ -181,7 +181,7 @@ fn a_follower_has_every_record_with_its_version_its_tags_and_its_expiry() {
             .unwrap();
         assert_ne!(step, FeedStep::Lost);
         feed.acknowledged(applied).unwrap();
-        source.release_to(feed.sent_position()).unwrap();
+        source.release_to(feed.sent_position(), feed.sent_position()).unwrap();
         for _ in 0..20 {
             change(&source, ns, number);
             number += 1;

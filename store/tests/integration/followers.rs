@@ -1,7 +1,8 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
 use nearstate_store::{
-    FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, WhenFull, now_ms,
+    Collected, FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, Schema, Session,
+    StreamedChange, Txn, WhenFull, now_ms,
 };
 
 use crate::follow::{Host, change, contents, deliver, mixed, run, start};
@@ -108,6 +109,208 @@ fn a_record_that_joins_takes_its_unique_value_from_an_expired_record() {
     let mirrored = copy.namespace("ue", &mixed()).unwrap();
     let found: Vec<Vec<u8>> = contents(&copy, mirrored).into_keys().collect();
     assert_eq!(found, [b"new".to_vec()]);
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// Entries of the order of expiry are removed at a copy as at the source, and own records expire.
+#[test]
+fn a_copy_forgets_when_deleted_records_would_have_expired() {
+    // More than a collection passes in each tree. After the last one a writer has just collected.
+    const DELETED: u64 = 69 * 16;
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let put = |session: &Session, ns, key: &[u8], expires_ms| {
+        let metadata = Metadata { tags: &[], expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, key, b"v", metadata)).unwrap();
+    };
+    let (soon, later) = (now_ms() + 100, now_ms() + 3_600_000);
+    for number in 0..DELETED {
+        put(&source, ns, &number.to_le_bytes(), soon);
+        if number % 100 == 0 {
+            run(&source, &mut feed, &mut follower);
+        }
+    }
+    let end = now_ms() + 100;
+    put(&source, ns, b"expires", end);
+    put(&source, ns, b"postponed", end);
+    run(&source, &mut feed, &mut follower);
+    for number in 0..DELETED {
+        source.delete(ns, &number.to_le_bytes()).unwrap();
+    }
+    put(&source, ns, b"postponed", later);
+    run(&source, &mut feed, &mut follower);
+    let reader = backup.region.session().unwrap();
+    let own = reader.namespace("own", &Schema::default()).unwrap();
+    let end = end.max(now_ms() + 1);
+    put(&reader, own, b"mine", end);
+    while now_ms() <= end {
+        std::thread::yield_now();
+    }
+    let collected = reader.collect_expired(usize::MAX).unwrap();
+    assert_eq!(collected.records, 1, "the own record, and none of the source");
+    // Nothing is left to do but what the source decides.
+    assert_eq!(reader.collect_expired(1).unwrap(), Collected::default());
+    let mirrored = reader.namespace("ue", &Schema::default()).unwrap();
+    assert_eq!(reader.get(mirrored, b"postponed").unwrap().unwrap().expires_ms(), later);
+    drop((feed, follower));
+    reader.promote(false).unwrap();
+    assert_eq!(reader.collect_expired(usize::MAX).unwrap().records, 1, "it is the copy's now");
+    assert_eq!(reader.get(mirrored, b"postponed").unwrap().unwrap().expires_ms(), later);
+    drop((source, copy, reader));
+    host.check();
+    backup.check();
+}
+
+/// The change between the two forms of a collection is sent as a whole.
+#[test]
+fn a_collection_that_becomes_large_or_small_keeps_its_metadata_at_a_copy() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let expires_ms = now_ms() + 3_600_000;
+    let names: Vec<[u8; 8]> = (0..2_000_u64).map(u64::to_le_bytes).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let fields: Vec<(&[u8], &[u8])> = names.iter().map(|name| (*name, &b"value"[..])).collect();
+    source
+        .transact(|txn| {
+            txn.put_fields(
+                ns,
+                b"hash",
+                &fields[..2],
+                Metadata { tags: &[("guti", b"1")], expires_ms },
+            )?;
+            txn.put_members(
+                ns,
+                b"set",
+                &names[..2],
+                Metadata { tags: &[("guti", b"2")], expires_ms },
+            )
+        })
+        .unwrap();
+    let mut compare = || {
+        run(&source, &mut feed, &mut follower);
+        let mirrored = copy.namespace("ue", &mixed()).unwrap();
+        assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+        for (guti, key) in [(b"1", &b"hash"[..]), (b"2", &b"set"[..])] {
+            let found = copy.find(mirrored, "guti", guti).unwrap();
+            assert_eq!(found.unwrap().key(), key, "the index has it");
+        }
+    };
+    compare();
+    source
+        .transact(|txn| {
+            txn.set_fields(ns, b"hash", &fields)?;
+            txn.add_members(ns, b"set", &names).map(drop)
+        })
+        .unwrap();
+    compare();
+    source
+        .transact(|txn| {
+            txn.remove_fields(ns, b"hash", &names[2..])?;
+            txn.remove_members(ns, b"set", &names[2..]).map(drop)
+        })
+        .unwrap();
+    compare();
+    drop((feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// At the source the expiry times lie in sixteen trees, at a copy in one, so its transactions have
+/// more nodes.
+#[test]
+fn a_copy_applies_the_largest_transaction_of_scattered_expiry_times() {
+    const RECORDS: u64 = 3_600;
+    let (host, backup) = (Host::new(), Host::new());
+    let [source, other] = [0; 2].map(|_| host.region.session().unwrap());
+    let copy = backup.region.session().unwrap();
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let begin = now_ms() + 3_600_000;
+    let put = |txn: &Txn<'_>, number: u64, expires_ms| {
+        let metadata = Metadata { tags: &[], expires_ms };
+        txn.put_with_metadata(ns, &number.to_le_bytes(), b"v", metadata)
+    };
+    for round in 0..60_u64 {
+        other
+            .transact(|txn| {
+                (0..500).try_for_each(|number| {
+                    let number = 500 * round + number;
+                    put(txn, RECORDS + number, begin + number * 7_919 % 30_011)
+                })
+            })
+            .unwrap();
+        run(&source, &mut feed, &mut follower);
+    }
+    source
+        .transact(|txn| {
+            (0..RECORDS).try_for_each(|number| put(txn, number, begin + number * 7_907 % 30_011))
+        })
+        .unwrap();
+    run(&source, &mut feed, &mut follower);
+    let mirrored = copy.namespace("ue", &Schema::default()).unwrap();
+    assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+    drop((feed, follower));
+    drop((source, other, copy));
+    host.check();
+    backup.check();
+}
+
+/// The names that were removed are not sent when the record is the smaller part.
+#[test]
+fn a_large_collection_that_is_replaced_is_sent_as_a_whole() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let names = |first: u64, count: u64| -> Vec<Vec<u8>> {
+        (first..first + count).map(|number| number.to_be_bytes().repeat(64)).collect()
+    };
+    let put = |names: &[Vec<u8>], guti: &[u8]| {
+        let members: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        let metadata = Metadata { tags: &[("guti", guti)], expires_ms: 0 };
+        source.transact(|txn| txn.put_members(ns, b"set", &members, metadata)).unwrap();
+    };
+    put(&names(0, 4_000), b"1");
+    run(&source, &mut feed, &mut follower);
+    put(&names(4_000, 100), b"1");
+    let mut largest = 0;
+    let mut applied = 0;
+    while feed
+        .step(true, &mut |item: FeedItem<'_>| {
+            if let FeedItem::Entry { records, .. } = &item {
+                for record in records {
+                    let StreamedChange::Elements { is_anew, elements, meta, .. } = &record.change
+                    else {
+                        panic!("{:?}", record.change)
+                    };
+                    assert!(*is_anew && meta.is_some(), "the whole record");
+                    largest = largest.max(elements.len());
+                }
+            }
+            deliver(&mut follower, item, &mut applied)
+        })
+        .unwrap()
+        == FeedStep::More
+    {}
+    assert_eq!(largest, 100);
+    let mirrored = copy.namespace("ue", &mixed()).unwrap();
+    assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+    drop((feed, follower));
     drop((source, copy));
     host.check();
     backup.check();

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{FollowState, Region, Session, Takeover, WhenFull};
+use nearstate_store::{FollowState, Receipt, ReceiptState, Region, Session, Takeover, WhenFull};
 
 use crate::fixture::{child, clean, output, region_path};
 use crate::follow::{change, contents};
@@ -43,6 +43,7 @@ const STEPS: [(&str, &[&str]); 4] = [
     (
         "demote",
         &[
+            "demote.sealed",
             "demote.begun",
             "flags.drained",
             "log.gap_stored",
@@ -91,8 +92,8 @@ fn a_step_in_another_process() {
             switch(&heir, &heir.takeover().unwrap().unwrap(), &late);
         }
         "demote" => {
-            let (_region, old) = session_of(&old);
-            old.demote(Some(old.replicated_position().unwrap())).unwrap();
+            let ((_region, old), (_other, heir)) = (session_of(&old), session_of(&heir));
+            old.demote(Some(applied(&heir).position)).unwrap();
         }
         other => panic!("no step {other}"),
     }
@@ -186,6 +187,31 @@ fn a_kill_at_any_step_of_a_takeover_is_completed_and_loses_nothing() {
         }
     }
     assert!(kills >= 26, "{kills} kills");
+}
+
+/// The log has another incarnation behind a part of the steps, so the node does not find the seal
+/// when it repeats them.
+#[test]
+fn a_demotion_that_was_killed_is_completed_with_its_seal() {
+    for point in ["demote.begun", "flags.drained", "log.gap_counted", "demote.forgotten"] {
+        let three = Three::new();
+        let (counted, seal) = {
+            let [old, heir] = [&three.owner, &three.ahead].map(|host| host.region.session());
+            (old.unwrap().replicated_position().unwrap(), applied(&heir.unwrap()).position)
+        };
+        assert!(counted < seal, "the group has more than what counted");
+        assert!(is_killed(&three, "demote", &format!("{point}:1")), "{point}");
+        let old = three.owner.region.session().unwrap();
+        old.demote(None).unwrap();
+        let state = |position| old.receipt_state(Receipt::of_position(position)).unwrap();
+        assert_eq!(state(seal), ReceiptState::Pending, "{point}");
+        assert_eq!(state(seal + 1), ReceiptState::Lost, "{point}");
+        old.settle_receipts().unwrap();
+        assert_eq!(state(seal), ReceiptState::Replicated, "{point}");
+        assert_eq!(state(seal + 1), ReceiptState::Lost, "{point}");
+        drop(old);
+        three.check();
+    }
 }
 
 /// The generation of the version that the next change of a record gets.

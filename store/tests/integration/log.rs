@@ -233,6 +233,48 @@ fn a_log_leaves_the_heap_to_the_records() {
     fixture.close_and_check();
 }
 
+/// One follower has acknowledged everything, another one that counts has not, and a third one joins.
+#[test]
+fn a_full_log_refuses_commits_until_each_follower_that_counts_has_an_entry() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let kept = logged(&session, "kept", Kind::Value, WhenFull::Refuse);
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let (value, tail) = (vec![1; 100_000], || session.log_tail_position().unwrap());
+    let fill = || {
+        (0..200_u32).find_map(|round| {
+            let done = session.put(kept, &(round % 2).to_le_bytes(), &value);
+            session.acknowledge_to(tail()).unwrap();
+            done.err()
+        })
+    };
+    let is_kept = |position: u64| {
+        let mut stream = session.commit_stream_behind(position).unwrap();
+        matches!(stream.next().unwrap(), Some(StreamItem::Transaction(_)))
+    };
+    session.put(kept, b"k", b"1").unwrap();
+    let slow = tail();
+    session.release_to(slow, slow).unwrap();
+    assert!(matches!(fill(), Some(Error::Behind { .. })), "the log is full");
+    assert!(is_kept(slow), "the slow follower gets the rest");
+    // A full heap takes no more than a full log.
+    let mut count = 0_u32;
+    while session.put(plain, &count.to_le_bytes(), &[1; 900]).is_ok() {
+        count += 1;
+    }
+    assert!(is_kept(slow), "the slow follower gets the rest");
+    for key in 0..count {
+        assert!(session.delete(plain, &key.to_le_bytes()).unwrap());
+    }
+    // It has caught up. What is held for one that joins makes no commit wait.
+    session.release_to(slow, tail()).unwrap();
+    assert!(is_kept(slow), "the log has room again only when a commit needs it");
+    session.put(kept, b"k", b"2").unwrap();
+    assert!(!is_kept(slow));
+    drop(session);
+    fixture.close_and_check();
+}
+
 /// With a log that keeps everything a full heap refuses logged commits and says why. Others go on.
 /// What the log holds is neither in use nor free.
 #[test]
@@ -271,6 +313,33 @@ fn a_full_heap_with_a_log_that_keeps_entries_names_the_log() {
         assert!(session.delete(plain, &key.to_le_bytes()).unwrap());
     }
     assert!(session.delete(kept, b"k").unwrap());
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// The log of a partition is released by what its node says, not by what counts as replicated: a
+/// slower member would lose what it lacks, and join anew.
+#[test]
+fn writers_do_not_release_the_log_of_a_partition() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    session.begin_partition(1).unwrap();
+    let kept = logged(&session, "kept", Kind::Value, WhenFull::Refuse);
+    let refused = loop {
+        match session.put(kept, b"k", &[1; 9000]) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Behind { .. }), "{refused}");
+    // One of two members has everything.
+    let tail = session.log_tail_position().unwrap();
+    session.acknowledge_to(tail).unwrap();
+    let refused = session.put(kept, b"k", &[1; 9000]).unwrap_err();
+    assert!(matches!(refused, Error::Behind { .. }), "{refused}");
+    // Both have.
+    session.release_to(tail, tail).unwrap();
+    session.put(kept, b"k", &[1; 9000]).unwrap();
     drop(session);
     fixture.close_and_check();
 }

@@ -315,7 +315,7 @@ fn scattered_memory_that_cannot_be_joined_is_tried_once_until_something_changes(
     }
     let end = session.log_tail_position().unwrap();
     session.acknowledge_to(end).unwrap();
-    session.release_to(end).unwrap();
+    session.release_to(end, end).unwrap();
     let mut work = upkeep.defragment(50).unwrap().expect("the log names no record any more");
     while !work.step(u64::MAX).unwrap() {}
     assert!(work.moved() > 0);

@@ -207,13 +207,31 @@ fn a_demotion_loses_what_is_behind_the_seal_and_says_so() {
 }
 
 #[test]
-fn a_demotion_without_a_seal_loses_what_was_not_replicated() {
+fn a_demotion_without_a_seal_leaves_open_what_was_not_replicated() {
     let three = Three::new();
     let old = three.owner.region.session().unwrap();
+    let heir = three.ahead.region.session().unwrap();
     let (counted, tail) = (old.replicated_position().unwrap(), old.log_tail_position().unwrap());
     let demoted = old.demote(None).unwrap();
-    assert_eq!(demoted, Demotion { namespaces: 1, lost: tail - counted, lost_replicated: 0 });
-    drop(old);
+    let unknown = tail - counted;
+    assert_eq!(demoted, Demotion { namespaces: 1, unknown, ..Demotion::default() });
+    let state =
+        |position| old.receipt_state(nearstate_store::Receipt::of_position(position)).unwrap();
+    let open = [counted + 1, applied(&heir).position, tail];
+    assert_eq!(open.map(state), [ReceiptState::Pending; 3]);
+    // The group has some of it, and the copy is full: that says nothing about the rest.
+    heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    follow(&heir, &old);
+    old.settle_receipts().unwrap();
+    assert_eq!(open.map(state), [ReceiptState::Pending; 3]);
+    assert_eq!(state(counted), ReceiptState::Replicated);
+    // The next log of the region is another one.
+    old.promote_logged(6, WhenFull::Refuse, false).unwrap();
+    old.put(ue(&old), b"k", b"v").unwrap();
+    old.acknowledge_to(old.log_tail_position().unwrap()).unwrap();
+    assert_eq!(state(old.log_tail_position().unwrap()), ReceiptState::Replicated);
+    assert_eq!(open.map(state), [ReceiptState::Pending; 3]);
+    drop((old, heir));
     three.check();
 }
 

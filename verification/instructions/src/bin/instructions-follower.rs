@@ -62,7 +62,7 @@ fn applied(
         apply_all(&mut feed, &mut follower)?;
         let end = source.log_tail_position()?;
         source.acknowledge_to(end)?;
-        source.release_to(end)?;
+        source.release_to(end, end)?;
         write()?;
     }
     measured(1, |_| apply_all(&mut feed, &mut follower))

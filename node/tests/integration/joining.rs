@@ -1,0 +1,110 @@
+//! A member that joins by a walk gets what is written meanwhile, however fast another member
+//! acknowledges it, as long as the log has room.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use nearstate_node::FollowTarget;
+
+use crate::partition::{TestHost, has_all, joins, put, replicate, ue, until};
+
+/// The records that are walked exceed what the kernel buffers of a connection hold.
+const RECORDS: u64 = 2_500;
+const RECORD_BYTES: usize = 8 << 10;
+
+/// Passes everything that a member sends. What its owner sends waits until the gate is opened.
+struct GatedLink {
+    address: SocketAddr,
+    gate: Sender<()>,
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = [0; 1 << 16];
+    while let Ok(count) = from.read(&mut buffer)
+        && count != 0
+        && to.write_all(&buffer[..count]).is_ok()
+    {}
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn gated(listener: &TcpListener, owner: SocketAddr, opened: &Receiver<()>) {
+    // The first connection waits for the gate, later ones do not.
+    while let Ok((member, _)) = listener.accept() {
+        let owner = TcpStream::connect(owner).unwrap();
+        let (from, to) = (member.try_clone().unwrap(), owner.try_clone().unwrap());
+        std::thread::spawn(move || pass(from, to));
+        // Closed when the test ends.
+        let _ = opened.recv();
+        std::thread::spawn(move || pass(owner, member));
+    }
+}
+
+impl GatedLink {
+    fn new(owner: &TestHost) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, owner) = (listener.local_addr().unwrap(), owner.listener.addresses()[0]);
+        let (gate, opened) = channel();
+        std::thread::spawn(move || gated(&listener, owner, &opened));
+        Self { address, gate }
+    }
+}
+
+/// An owner with many records, a member that has them, and one whose walk has begun and waits.
+fn joining(test: &str) -> ([TestHost; 3], GatedLink) {
+    let [mut owner, mut full, late] =
+        ["a", "b", "c"].map(|name| TestHost::new(&format!("{test}-{name}")));
+    put_large(&owner, 0..RECORDS);
+    owner.own(1, None);
+    full.follow(1, &owner, false);
+    until(1, &mut [&mut owner, &mut full], |hosts| has_all(hosts[0], hosts[1]));
+    let link = GatedLink::new(&owner);
+    let address = &link.address.to_string();
+    let target = FollowTarget { view: 1, name: "owner", address, clients: None, discards: false };
+    late.partition.follow(&target).unwrap();
+    until(1, &mut [&mut owner, &mut full], |_| joins(&late) == 1);
+    ([owner, full, late], link)
+}
+
+fn put_large(host: &TestHost, numbers: std::ops::Range<u64>) {
+    let session = host.session();
+    for number in numbers {
+        let key = format!("large {number}");
+        let value = number.to_le_bytes().repeat(RECORD_BYTES / 8);
+        session.put(ue(&session), key.as_bytes(), &value).unwrap();
+    }
+}
+
+/// Everything is acknowledged by the full member, which counts. The log may forget it.
+fn acknowledge(owner: &mut TestHost, full: &mut TestHost) {
+    replicate(1, owner, &mut [&mut *full]);
+    owner.partition.raise_floor(owner.acknowledged[&full.name]);
+}
+
+#[test]
+fn a_member_joins_while_another_one_acknowledges_at_once() {
+    let ([mut owner, mut full, mut late], link) = joining("load");
+    for round in 0..20 {
+        put(&owner.session(), 10 * round..10 * round + 10);
+        // The thread of the full member lets the log forget what was acknowledged in the last one.
+        acknowledge(&mut owner, &mut full);
+    }
+    link.gate.send(()).unwrap();
+    until(1, &mut [&mut owner, &mut full, &mut late], |hosts| has_all(hosts[0], hosts[2]));
+    assert_eq!(joins(&late), 1, "it has joined once");
+    assert!(owner.behind.is_empty());
+}
+
+#[test]
+fn a_full_log_makes_no_writer_wait_for_a_member_that_joins() {
+    let ([mut owner, mut full, mut late], link) = joining("full-log");
+    // The log takes a sixteenth of the heap, 4 MiB.
+    for round in 0..20 {
+        put_large(&owner, 40 * round..40 * round + 40);
+        acknowledge(&mut owner, &mut full);
+    }
+    drop(link.gate);
+    until(1, &mut [&mut owner, &mut full, &mut late], |hosts| has_all(hosts[0], hosts[2]));
+    assert_eq!(joins(&late), 2, "the log has lost what it lacked");
+    assert!(owner.behind.contains(&late.name));
+}
