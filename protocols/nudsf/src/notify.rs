@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
@@ -38,10 +38,19 @@ pub(crate) struct NotifierClaim {
 }
 
 impl NotifierClaim {
+    fn held(&self) -> MutexGuard<'_, Option<File>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if this process has the lock of the region, or needs none.
+    fn is_held(&self, path: Option<&Path>) -> bool {
+        path.is_none() || self.held().is_some()
+    }
+
     /// Takes the lock of the region. False: another process has it.
     fn lock(&self, path: Option<&Path>) -> Result<bool> {
         let Some(path) = path else { return Ok(true) };
-        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held();
         if held.is_some() {
             return Ok(true);
         }
@@ -70,6 +79,9 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
         return;
     }
     let notifier = Notifier { repository: Rc::clone(repository), claim: Arc::clone(claim) };
+    // Followers must not make the log forget what has not been read.
+    let region = notifier.repository.session.region();
+    region.hold_log(Some(0));
     // Without the region nothing is served either; the task tries again.
     if notifier.is_owner().unwrap_or(false) {
         let _ = notifier.outbox().and_then(|outbox| outbox.begin());
@@ -79,6 +91,9 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
             if notifier.is_owner().unwrap_or(false) {
                 // A failure of the region: everything that is due is still in it.
                 let _ = notifier.run().await;
+            } else if !notifier.claim.is_held(notifier.lock_path()) {
+                // Another process reads the log.
+                region.hold_log(None);
             }
             sleep(LOOK_INTERVAL).await;
         }
@@ -94,6 +109,9 @@ impl Notifier {
     /// True if this process delivers: it has the lock, and the region is no copy of another host's.
     /// In a cluster the host has a lease of the partition.
     fn is_owner(&self) -> Result<bool> {
+        if !self.claim.lock(self.lock_path())? {
+            return Ok(false);
+        }
         if self.repository.session.owner_lease()? == OwnerLease::Expired {
             return Ok(false);
         }
@@ -102,7 +120,11 @@ impl Notifier {
                 return Ok(false);
             }
         }
-        self.claim.lock(self.repository.settings.notify.lock.as_deref())
+        Ok(true)
+    }
+
+    fn lock_path(&self) -> Option<&Path> {
+        self.repository.settings.notify.lock.as_deref()
     }
 
     fn outbox(&self) -> Result<Outbox> {
@@ -116,6 +138,9 @@ impl Notifier {
         let outbox = self.outbox()?;
         outbox.begin()?;
         let mut position = outbox.position()?;
+        // The log keeps what is behind the stored position, for this run and the next one.
+        let region = session.region();
+        region.hold_log(Some(position));
         let tls = self.repository.settings.notify.tls.clone();
         let deliveries = Rc::new(Deliveries::new(outbox, tls, Arc::clone(metrics)));
         let _guard = DeliveriesGuard(Rc::clone(&deliveries));
@@ -155,6 +180,7 @@ impl Notifier {
                 unwritten = 0;
                 let post = |_: &Txn<'_>| Ok(batch.notifications.clone());
                 deliveries.wake(&deliveries.outbox.post(Some(position), post).await?);
+                region.hold_log(Some(position));
             }
             for (storage, _) in &storages {
                 is_busy |= self.take_due(&deliveries, storage).await?;
