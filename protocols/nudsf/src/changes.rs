@@ -177,7 +177,8 @@ pub(crate) struct ChangeBatch {
     pub(crate) partial: Option<PartialTransaction>,
     /// Transactions that were read.
     pub(crate) transactions: usize,
-    /// Transactions that the log has lost.
+    /// Transactions that the log has lost, at the end of the batch: subscriptions may have been
+    /// among them, so that [`StorageSubscriptions::load`] comes before the next read.
     pub(crate) lost: u64,
 }
 
@@ -228,8 +229,10 @@ impl StorageSubscriptions {
             batch.transactions += 1;
             let entry = match item {
                 StreamItem::Lost { transactions } => {
-                    batch.lost += transactions;
-                    continue;
+                    batch.lost = transactions;
+                    // What follows is matched with the subscriptions that were lost with these.
+                    batch.position = stream.passed_position();
+                    break;
                 }
                 StreamItem::Transaction(entry) => entry,
             };

@@ -169,7 +169,10 @@ impl Notifier {
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
             let batch = subscribers.read(&mut stream, position, partial)?;
-            metrics.count_lost(batch.lost);
+            if batch.lost > 0 {
+                metrics.count_lost(batch.lost);
+                subscribers = StorageSubscriptions::load(session, storages.clone())?;
+            }
             is_busy |= batch.transactions > 0;
             (position, partial) = (batch.position, batch.partial);
             if let Some(partial) = partial {
