@@ -132,18 +132,28 @@ impl Notifier {
         Outbox::open(session, Arc::clone(&self.repository.metrics))
     }
 
-    /// Delivers until the region fails or belongs to another host.
+    /// Delivers until the region fails or belongs to another host, and until everything that is in
+    /// flight then is answered.
     async fn run(&self) -> Result<()> {
-        let (session, metrics) = (&self.repository.session, &self.repository.metrics);
         let outbox = self.outbox()?;
         outbox.begin()?;
-        let mut position = outbox.position()?;
+        let tls = self.repository.settings.notify.tls.clone();
+        let metrics = Arc::clone(&self.repository.metrics);
+        let deliveries = Rc::new(Deliveries::new(outbox, tls, metrics));
+        let guard = DeliveriesGuard(Rc::clone(&deliveries));
+        let outcome = self.notify(&deliveries).await;
+        drop(guard);
+        deliveries.ended().await;
+        outcome
+    }
+
+    /// Finds what is due until the region fails or belongs to another host.
+    async fn notify(&self, deliveries: &Rc<Deliveries>) -> Result<()> {
+        let (session, metrics) = (&self.repository.session, &self.repository.metrics);
+        let mut position = deliveries.outbox.position()?;
         // The log keeps what is behind the stored position, for this run and the next one.
         let region = session.region();
         region.hold_log(Some(position));
-        let tls = self.repository.settings.notify.tls.clone();
-        let deliveries = Rc::new(Deliveries::new(outbox, tls, Arc::clone(metrics)));
-        let _guard = DeliveriesGuard(Rc::clone(&deliveries));
         let mut storages = self.repository.storages()?;
         let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
         let mut stream = session.commit_stream_behind(position)?;
@@ -186,7 +196,7 @@ impl Notifier {
                 region.hold_log(Some(position));
             }
             for (storage, _) in &storages {
-                is_busy |= self.take_due(&deliveries, storage).await?;
+                is_busy |= self.take_due(deliveries, storage).await?;
             }
             if is_busy { yield_now().await } else { sleep(NOTIFIER_INTERVAL).await }
         }

@@ -1,17 +1,32 @@
 //! The notifier and the log: what it reads after the log has lost entries, when the region belongs
 //! to another host, and when it was copied from another one.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use nearstate_store::{Region, Schema, WhenFull};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nearstate_store::{Region, Schema, WhenFull, lease_clock};
 use serde_json::json;
 
-use crate::fixture::{JSON, TestClient, TestNode, TestNodeOptions, node_at};
-use crate::receiver::{Received, receiver};
+use crate::fixture::{JSON, TestClient, TestNode, TestNodeOptions, node, node_at};
+use crate::receiver::{Received, receiver, scripted};
+
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn subscribe(client: &mut TestClient, id: &str, callback: &str) {
     let body = json!({"clientId": {"nfSetId": "set1"}, "callbackReference": callback});
     client.send("PUT", &format!("/subs-to-notify/{id}"), &[JSON], body.to_string()).is(201, "");
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = lease_clock();
+    while !holds() {
+        assert!(lease_clock().saturating_sub(begin) < HANG_TIMEOUT, "never: {what}");
+        std::thread::yield_now();
+    }
 }
 
 fn lost(node: &TestNode) -> u64 {
@@ -55,4 +70,69 @@ fn subscriptions_among_entries_that_the_log_has_lost_are_served() {
     client.put_record("r", "{}", &[]).is(201, "");
     let is_it = |one: &Received| one.path == format!("/{last}") && one.body.contains("records/r\"");
     late.wait(|all| all.iter().any(is_it));
+}
+
+#[test]
+fn a_record_is_no_further_delivered_once_the_lease_of_the_host_has_ended() {
+    const CHANGES: usize = 40;
+    let node = node();
+    let (is_open, is_leased) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+    let violations = Arc::new(AtomicUsize::new(0));
+    let words = Mutex::new(node.session());
+    let (open, leased, counted) =
+        (Arc::clone(&is_open), Arc::clone(&is_leased), Arc::clone(&violations));
+    // The lease ends with the first notification that is accepted.
+    let target = scripted(move |_| {
+        if !open.load(Ordering::SeqCst) {
+            return Some(503);
+        }
+        if !leased.swap(false, Ordering::SeqCst) {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        words.lock().unwrap().set_owner_lease(Duration::from_nanos(1)).unwrap();
+        Some(204)
+    });
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    for number in 0..CHANGES {
+        client.put_record("r", "{}", &[("b", &number.to_string())]);
+    }
+    until("all is due", || node.notified("data_change", "due") == CHANGES as u64);
+    is_open.store(true, Ordering::SeqCst);
+    target.wait_for(1);
+    for number in 0..200 {
+        client.put_record(&format!("other{number}"), "{}", &[]);
+    }
+    assert_eq!(violations.load(Ordering::SeqCst), 0, "sent without a lease");
+    assert_eq!(target.wait_for(1).len(), 1);
+}
+
+#[test]
+fn an_entry_that_is_in_flight_when_the_lease_ends_is_not_sent_again_before_it_is_answered() {
+    let node = node();
+    let session = node.session();
+    let attempts = Arc::<Mutex<Vec<Duration>>>::default();
+    let seen = Arc::clone(&attempts);
+    let target = scripted(move |_| {
+        let mut seen = seen.lock().unwrap();
+        seen.push(lease_clock());
+        (seen.len() > 1).then_some(204)
+    });
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it is in flight", || attempts.lock().unwrap().len() == 1);
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    // The notifier looks at the lease each time that it is idle.
+    for number in 0..200 {
+        client.put_record(&format!("other{number}"), "{}", &[]);
+    }
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    until("it is sent again", || {
+        session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+        attempts.lock().unwrap().len() > 1
+    });
+    let [first, second, ..] = attempts.lock().unwrap()[..] else { panic!("two attempts") };
+    // The first one is given up after 5 s; the receiver may have noticed it late.
+    assert!(second - first > Duration::from_secs(3), "{first:?} {second:?}");
 }
