@@ -3,11 +3,15 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nearstate_store::{Region, Schema, WhenFull, lease_clock};
+use nearstate_store::{
+    CreateOptions, FeedItem, FeedStart, FeedStep, FollowPosition, Kind, LogIdentity, Region,
+    Schema, Session, WhenFull, lease_clock,
+};
 use serde_json::json;
 
 use crate::fixture::{JSON, TestClient, TestNode, TestNodeOptions, node, node_at};
@@ -135,4 +139,91 @@ fn an_entry_that_is_in_flight_when_the_lease_ends_is_not_sent_again_before_it_is
     let [first, second, ..] = attempts.lock().unwrap()[..] else { panic!("two attempts") };
     // The first one is given up after 5 s; the receiver may have noticed it late.
     assert!(second - first > Duration::from_secs(3), "{first:?} {second:?}");
+}
+
+/// Brings a copy to the end of the log of the source.
+fn follow(source: &Session, copy: &Session) {
+    let known = copy.following().unwrap();
+    let (of, applied) = known
+        .map_or((LogIdentity::default(), FollowPosition::default()), |known| {
+            (known.source, known.applied)
+        });
+    let mut follower = copy.follow().unwrap();
+    let (mut feed, start) = source.log_feed(of, applied).unwrap();
+    follower.begin_connection().unwrap();
+    if start == FeedStart::Joins {
+        follower.begin(source.log_identity().unwrap()).unwrap();
+    }
+    let mut applied = 0;
+    loop {
+        let step = feed.step(true, &mut |item: FeedItem<'_>| match item {
+            FeedItem::Namespace(namespace) => follower.namespace(&namespace),
+            FeedItem::Removed { number } => follower.remove_namespace(number),
+            FeedItem::Record(record) => follower.apply_joining(&record),
+            FeedItem::Joined(place) => {
+                applied = place.position;
+                follower.complete(place)
+            }
+            FeedItem::Entry { place, records, .. } => {
+                follower.apply(&records)?;
+                follower.set_position(place)?;
+                applied = place.position;
+                Ok(())
+            }
+        });
+        match step.unwrap() {
+            FeedStep::More => feed.acknowledged(applied).unwrap(),
+            FeedStep::Idle { position } => {
+                let tail = source.log_tail_position().unwrap();
+                follower.note_tail(position, tail).unwrap();
+                return feed.acknowledged(position).unwrap();
+            }
+            FeedStep::Lost => panic!("the log has lost entries"),
+        }
+    }
+}
+
+fn region_at(path: &Path) -> Session {
+    let region = Region::attach_or_create(path, &CreateOptions::default());
+    region.unwrap().session().unwrap()
+}
+
+#[test]
+fn after_a_promotion_what_the_new_owner_has_is_notified_and_what_was_not_read_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let [old_path, new_path] = ["old", "new"].map(|name| folder.path().join(name));
+    let target = receiver();
+    let node = node_at(&old_path, TestNodeOptions::default());
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("before", "{}", &[]).is(201, "");
+    target.wait(|all| names(all, "before"));
+    drop((client, node));
+    let old = region_at(&old_path);
+    for (_, namespace) in old.namespaces().unwrap() {
+        old.stream(namespace, WhenFull::Refuse).unwrap();
+    }
+    let copy = region_at(&new_path);
+    follow(&old, &copy);
+    // The owner is lost before its notifier has read this.
+    let ue = old.known_namespace("ue").unwrap().unwrap();
+    assert_eq!(ue.kind(), Kind::Mixed);
+    for number in 0..3_u8 {
+        old.put(ue, &[b'l', b'0' + number], b"").unwrap();
+    }
+    follow(&old, &copy);
+    copy.promote_logged(5, WhenFull::Refuse, false).unwrap();
+    // An attached process is faster than the node.
+    let ue = copy.known_namespace("ue").unwrap().unwrap();
+    copy.put(ue, b"since", b"").unwrap();
+    let node = node_at(&new_path, TestNodeOptions::default());
+    target.wait(|all| names(all, "since"));
+    assert!(lost(&node) >= 3, "{}", lost(&node));
+    // Another run counts nothing again.
+    let counted = lost(&node);
+    drop(node);
+    let node = node_at(&new_path, TestNodeOptions::default());
+    node.client().put_record("later", "{}", &[]).is(201, "");
+    target.wait(|all| names(all, "later"));
+    assert_eq!(lost(&node), 0, "{counted} before");
 }
