@@ -207,6 +207,39 @@ fn a_full_log_loses_its_oldest_or_refuses_as_its_policy_says() {
     fixture.close_and_check();
 }
 
+/// A writer judges the expiry of a record exactly: then the clock that counts ticks may be behind.
+#[test]
+fn the_time_of_an_entry_is_not_before_the_expiry_by_which_its_writer_has_judged() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::LoseOldest);
+    let mut expected = Vec::new();
+    for _ in 0..100_u32 {
+        let expires_ms = now_ms() + 3;
+        let metadata = Metadata { tags: &[], expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, b"k", b"1", metadata)).unwrap();
+        while now_ms() < expires_ms {}
+        session.put(ns, b"k", b"2").unwrap();
+        expected.push(expires_ms);
+    }
+    let mut stream = session.commit_stream().unwrap();
+    let mut replaced = Vec::new();
+    while let Some(item) = stream.next().unwrap() {
+        let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
+        let is_second =
+            |change: &StreamedChange<'_>| matches!(change, StreamedChange::Put { value: b"2", .. });
+        if entry.records().any(|record| is_second(&record.unwrap().change)) {
+            replaced.push(entry.time_ms().unwrap());
+        }
+    }
+    assert_eq!(replaced.len(), expected.len());
+    let early = expected.iter().zip(&replaced).filter(|(expires, time)| time < expires).count();
+    assert_eq!(early, 0, "entries seem to precede an expiry that their writer has seen");
+    drop(stream);
+    drop(session);
+    fixture.close_and_check();
+}
+
 /// A second reader, beside the consumer that acknowledges.
 #[test]
 fn a_log_that_keeps_entries_keeps_them_for_a_reader_that_holds_it_and_refuses_no_commit() {
