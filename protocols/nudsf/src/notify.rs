@@ -178,14 +178,14 @@ impl Notifier {
             // Expired records go to the log. A failure of one does not stop the others.
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
-            let batch = subscribers.read(&mut stream, position, partial)?;
+            let batch = subscribers.read(&mut stream, position, partial.take())?;
             if batch.lost > 0 {
                 metrics.count_lost(batch.lost);
                 subscribers = StorageSubscriptions::load(session, storages.clone())?;
             }
             is_busy |= batch.transactions > 0;
             (position, partial) = (batch.position, batch.partial);
-            if let Some(partial) = partial {
+            if let Some(partial) = &partial {
                 stream = session.commit_stream_behind(partial.number.saturating_sub(1))?;
             }
             unwritten += batch.transactions;
