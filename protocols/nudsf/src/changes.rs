@@ -151,6 +151,8 @@ pub(crate) struct ChangeBatch {
     pub(crate) partial: Option<PartialTransaction>,
     /// Transactions that were read.
     pub(crate) transactions: usize,
+    /// A subscription was written or removed.
+    pub(crate) has_subscription: bool,
     /// Transactions that the log has lost, at the end of the batch: subscriptions may have been
     /// among them, so that [`StorageSubscriptions::load`] comes before the next read.
     pub(crate) lost: u64,
@@ -223,7 +225,7 @@ impl StorageSubscriptions {
             // A subscription takes effect behind the transaction that writes it.
             for version in &versions {
                 for storage in &mut self.0 {
-                    storage.apply_subscription(version);
+                    batch.has_subscription |= storage.apply_subscription(version);
                 }
             }
             batch.position = number;

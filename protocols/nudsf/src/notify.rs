@@ -189,7 +189,10 @@ impl Notifier {
                 stream = session.commit_stream_behind(partial.number.saturating_sub(1))?;
             }
             unwritten += batch.transactions;
-            if !batch.notifications.is_empty() || unwritten >= UNWRITTEN_MAX {
+            // A later run loads the subscriptions as they are then: it must not match them with
+            // what was before.
+            let is_due = !batch.notifications.is_empty() || batch.has_subscription;
+            if is_due || batch.lost > 0 || unwritten >= UNWRITTEN_MAX {
                 unwritten = 0;
                 let post = |_: &Txn<'_>| Ok(batch.notifications.clone());
                 deliveries.wake(&deliveries.outbox.post(Some(position), post).await?);

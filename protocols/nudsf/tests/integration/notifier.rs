@@ -43,6 +43,13 @@ fn names(all: &[Received], record: &str) -> bool {
     all.iter().any(|one| one.body.contains(&format!("/records/{record}\"")))
 }
 
+/// The position up to which the notifier has read the log, as it is stored.
+fn stored_position(session: &Session) -> u64 {
+    let control = session.known_namespace("nudsf:notifier").unwrap().unwrap();
+    let view = session.get(control, b"cursor").unwrap().unwrap();
+    u64::from_le_bytes(view.bytes()[32..40].try_into().unwrap())
+}
+
 #[test]
 fn subscriptions_among_entries_that_the_log_has_lost_are_served() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,4 +233,28 @@ fn after_a_promotion_what_the_new_owner_has_is_notified_and_what_was_not_read_is
     node.client().put_record("later", "{}", &[]).is(201, "");
     target.wait(|all| names(all, "later"));
     assert_eq!(lost(&node), 0, "{counted} before");
+}
+
+#[test]
+fn a_new_subscription_is_not_told_what_was_before_it_by_a_later_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    let (other, target) = (receiver(), receiver());
+    let node = node_at(&path, TestNodeOptions::default());
+    let mut client = node.client();
+    let body = json!({
+        "clientId": {"nfSetId": "set1"}, "callbackReference": other.uri("/"),
+        "subFilter": {"operations": ["DELETED"]},
+    });
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], body.to_string()).is(201, "");
+    client.put_record("old", "{}", &[]).is(201, "");
+    subscribe(&mut client, "s2", &target.uri("/"));
+    let session = node.session();
+    let tail = session.log_tail_position().unwrap();
+    until("the position behind it is stored", || stored_position(&session) >= tail);
+    drop((client, session, node));
+    let node = node_at(&path, TestNodeOptions::default());
+    node.client().put_record("new", "{}", &[]).is(201, "");
+    let received = target.wait(|all| names(all, "new"));
+    assert!(!names(&received, "old"), "{received:?}");
 }
