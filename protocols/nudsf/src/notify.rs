@@ -17,6 +17,7 @@ use crate::changes::{StorageSubscriptions, watched};
 use crate::deliver::{Deliveries, DeliveriesGuard};
 use crate::due::{due_keys, take_due};
 use crate::limits::NOTIFIER_INTERVAL;
+use crate::notification_page::PartialTransaction;
 use crate::outbox::Outbox;
 use crate::repository::{Repository, StorageNamespaces};
 
@@ -100,6 +101,11 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
     }));
 }
 
+/// The position behind which the log is read on.
+fn behind(position: u64, partial: Option<&PartialTransaction>) -> u64 {
+    partial.map_or(position, |partial| partial.number.saturating_sub(1))
+}
+
 struct Notifier {
     repository: Rc<Repository>,
     claim: Arc<NotifierClaim>,
@@ -154,6 +160,7 @@ impl Notifier {
         // The log keeps what is behind the stored position, for this run and the next one.
         let region = session.region();
         region.hold_log(Some(position));
+        let mut known = session.namespace_changes()?;
         let mut storages = self.repository.storages()?;
         let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
         let mut stream = session.commit_stream_behind(position)?;
@@ -169,6 +176,10 @@ impl Notifier {
                 if !self.is_owner()? {
                     return Ok(());
                 }
+            }
+            let changes = session.namespace_changes()?;
+            if changes.is_none() || changes != known {
+                known = changes;
                 let now = self.repository.storages()?;
                 if watched(&now) != watched(&storages) {
                     storages = now;
@@ -178,15 +189,21 @@ impl Notifier {
             // Expired records go to the log. A failure of one does not stop the others.
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
-            let batch = subscribers.read(&mut stream, position, partial.take())?;
+            let batch = subscribers.read(&mut stream, position, partial.clone())?;
+            if known.is_some() && session.namespace_changes()? != known {
+                // The entries may be of a storage that was created meanwhile: they are read again.
+                stream = session.commit_stream_behind(behind(position, partial.as_ref()))?;
+                yield_now().await;
+                continue;
+            }
             if batch.lost > 0 {
                 metrics.count_lost(batch.lost);
                 subscribers = StorageSubscriptions::load(session, storages.clone())?;
             }
             is_busy |= batch.transactions > 0;
             (position, partial) = (batch.position, batch.partial);
-            if let Some(partial) = &partial {
-                stream = session.commit_stream_behind(partial.number.saturating_sub(1))?;
+            if partial.is_some() {
+                stream = session.commit_stream_behind(behind(position, partial.as_ref()))?;
             }
             unwritten += batch.transactions;
             // A later run loads the subscriptions as they are then: it must not match them with

@@ -258,3 +258,18 @@ fn a_new_subscription_is_not_told_what_was_before_it_by_a_later_node() {
     let received = target.wait(|all| names(all, "new"));
     assert!(!names(&received, "old"), "{received:?}");
 }
+
+#[test]
+fn a_storage_that_was_removed_and_is_there_again_is_notified() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r1", "{}", &[]).is(201, "");
+    client.send("DELETE", "/records/r1", &[], "").is(204, "");
+    target.wait_for(2);
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    until("nothing reads it", || session.remove_namespace(records).is_ok());
+    client.put_record("r2", "{}", &[]).is(201, "");
+    target.wait(|all| names(all, "r2"));
+}
