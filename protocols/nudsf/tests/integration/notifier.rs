@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nearstate_store::{
-    CreateOptions, FeedItem, FeedStart, FeedStep, FollowPosition, Kind, LogIdentity, Region,
-    Schema, Session, WhenFull, lease_clock,
+    CreateOptions, FeedItem, FeedStart, FeedStep, FollowPosition, Kind, LogIdentity, Metadata,
+    Region, Schema, Session, WhenFull, lease_clock, now_ms,
 };
 use serde_json::json;
 
-use crate::fixture::{JSON, TestClient, TestNode, TestNodeOptions, node, node_at};
+use crate::fixture::{JSON, PATCH, TestClient, TestNode, TestNodeOptions, node, node_at};
 use crate::receiver::{Received, receiver, scripted};
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
@@ -272,4 +272,38 @@ fn a_storage_that_was_removed_and_is_there_again_is_notified() {
     until("nothing reads it", || session.remove_namespace(records).is_ok());
     client.put_record("r2", "{}", &[]).is(201, "");
     target.wait(|all| names(all, "r2"));
+}
+
+/// Another interface shortens the life of the record `r1`.
+fn expire(node: &TestNode) {
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    let shortened = session.transact(|txn| {
+        let view = txn.get(records, b"r1")?.unwrap();
+        let tags: Vec<(&str, &[u8])> = view.tags().collect();
+        let metadata = Metadata { tags: &tags, expires_ms: now_ms() + 1 };
+        txn.put_with_metadata(records, b"r1", view.bytes(), metadata)
+    });
+    shortened.unwrap();
+}
+
+#[test]
+fn the_callback_of_a_record_is_called_however_its_name_is_written() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let name = r"callback\u0052eference";
+    let meta = format!(r#"{{"ttl": "2999-01-01T00:00:00Z", "{name}": "{}"}}"#, target.uri("/put"));
+    client.put_record("r1", &meta, &[("value", "1")]).is(201, "");
+    expire(&node);
+    target.wait(|all| all.iter().any(|one| one.path == "/put"));
+    drop((client, node));
+    // A storage that is not logged yet.
+    let node = self::node();
+    let mut client = node.client();
+    client.put_record("r1", r#"{"ttl": "2999-01-01T00:00:00Z"}"#, &[("value", "1")]).is(201, "");
+    let uri = target.uri("/patch");
+    let patch = format!(r#"[{{"op": "add", "path": "/{name}", "value": "{uri}"}}]"#);
+    client.send("PATCH", "/records/r1/meta", &[PATCH], patch).is(204, "");
+    expire(&node);
+    target.wait(|all| all.iter().any(|one| one.path == "/patch"));
 }
