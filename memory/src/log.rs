@@ -13,7 +13,7 @@ use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
-use crate::clock::now_ms_coarse;
+use crate::clock::now_ms;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
 use crate::heap::held;
@@ -291,7 +291,8 @@ impl Member {
         let log = log_words(map)?.ok_or(NO_LOG)?;
         let line = txn.log_line()?;
         line.set(LOG_HELD, units);
-        let judged = u64::from(self.index()) << 48 | now_ms_coarse() & (u64::MAX >> 16);
+        // As exact as what the writer has judged before: the clock that counts ticks may be behind.
+        let judged = u64::from(self.index()) << 48 | now_ms() & (u64::MAX >> 16);
         txn.word(JUDGED)?.store(judged, Ordering::Relaxed);
         // Nothing that grows with the transaction follows the first draw: consumers wait.
         let check = check_value(txn.all_lines()?.iter());

@@ -116,6 +116,15 @@ impl Region {
         })
     }
 
+    /// A reader of this process needs the log behind a position, beside the consumer that
+    /// acknowledges ([`WhenFull::Refuse`](crate::WhenFull::Refuse)): what sessions of this
+    /// attachment release before it says a higher one stays in the log. No writer is refused for
+    /// it: if the log holds a thirty-second of the heap, or the heap is full, the reader loses what
+    /// was released. `None`: no reader needs it. There is one such reader.
+    pub fn hold_log(&self, position: Option<u64>) {
+        self.memory.hold_log(position);
+    }
+
     /// Maps the used pages into this process, so that its first reads cause no page faults. Useful
     /// once after attaching. Returns the bytes mapped.
     ///

@@ -15,10 +15,10 @@ use crate::layout::{
     LOG_REPLICATED, LOG_TAIL, LOG_WAKE,
 };
 use crate::log::entry::LogEntry;
-use crate::log::log_words;
 use crate::log::words::LogSlot;
+use crate::log::{budget, log_words};
 use crate::member::{Member, Pin};
-use crate::region::file::Shared;
+use crate::region::file::{Region, Shared};
 use crate::region::map::Map;
 use crate::ring::words::{must_wake_waiters, register_waiter};
 use crate::system::{futex_wait, futex_wake};
@@ -31,6 +31,9 @@ const WRITER_DELAY_MAX: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// How long a waiter looks again and again before it sleeps: as long as two system calls.
 const SPIN_MAX: Duration = Duration::from_micros(2);
+
+/// The part of what the log may hold that [`Region::hold_log`] keeps.
+const HOLD_SHARE: u64 = 2;
 
 /// What a reader finds at its position.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +98,34 @@ impl LogReader {
     }
 }
 
+impl Region {
+    /// A reader of this process needs the log behind a position: a log that keeps entries forgets
+    /// none of them before the reader says a higher one, whatever is acknowledged and released by
+    /// sessions of this attachment. No writer is refused for it: a log that holds half as much as
+    /// it may, or a heap that is full, loses what was acknowledged all the same. `None`: no reader
+    /// needs it. There is one such reader.
+    pub fn hold_log(&self, position: Option<u64>) {
+        self.shared.log_hold.store(position.unwrap_or(u64::MAX), Ordering::Release);
+    }
+}
+
 impl Member {
+    /// The floor that leaves the reader of [`Region::hold_log`] what it needs, and at most `floor`.
+    /// It gets no more than a part of the log: a writer that finds it full would let the floor pass
+    /// what followers need as well.
+    fn unheld_floor(&self, floor: u64) -> Result<u64> {
+        let needed = self.shared().log_hold.load(Ordering::Acquire).saturating_add(1);
+        if needed >= floor {
+            return Ok(floor);
+        }
+        let Some(log) = log_words(self.map())? else { return Ok(floor) };
+        let first = needed.max(log.floor.load(Ordering::Acquire));
+        let words = log.tail.load(Ordering::Acquire).saturating_sub(first);
+        let has_room = words < log.ring.len() as u64 / HOLD_SHARE
+            && self.log_held(&log)? <= budget(self.map().chunks()) / HOLD_SHARE;
+        Ok(if has_room { needed } else { floor })
+    }
+
     /// A reader of the log, behind what was acknowledged last.
     ///
     /// # Errors
@@ -194,7 +224,7 @@ impl Member {
         map.word(LOG_REPLICATED)?.fetch_max(reader.next - 1, Ordering::AcqRel);
         crash_point!("log.acknowledged");
         if held::keeps(map)? {
-            map.word(LOG_FLOOR)?.fetch_max(reader.next, Ordering::AcqRel);
+            map.word(LOG_FLOOR)?.fetch_max(self.unheld_floor(reader.next)?, Ordering::AcqRel);
         }
         let word = map.word(LOG_WAKE)?;
         if must_wake_waiters(word) {
@@ -260,8 +290,9 @@ impl Member {
         let map = self.map();
         if held::keeps(map)? {
             let tail = self.log_tail()?;
-            for (at, position) in [(LOG_FLOOR_LIMIT, counted), (LOG_FLOOR, position)] {
-                let (word, floor) = (map.word(at)?, position.min(tail) + 1);
+            let floor = self.unheld_floor(position.min(tail) + 1)?;
+            for (at, floor) in [(LOG_FLOOR_LIMIT, counted.min(tail) + 1), (LOG_FLOOR, floor)] {
+                let word = map.word(at)?;
                 // Each source does so again and again, and writers load the line.
                 if word.load(Ordering::Relaxed) < floor {
                     word.fetch_max(floor, Ordering::AcqRel);

@@ -146,6 +146,8 @@ pub(crate) struct Shared {
     pub(crate) removal_cursor: AtomicU64,
     /// Lowest member index that may be free, as far as this process knows.
     pub(crate) hint: AtomicU64,
+    /// A reader of this process needs the log behind this position ([`Region::hold_log`]).
+    pub(crate) log_hold: AtomicU64,
 }
 
 impl Drop for Shared {
@@ -377,6 +379,7 @@ impl Region {
                 names: Mutex::default(),
                 removal_cursor: AtomicU64::new(0),
                 hint: AtomicU64::new(0),
+                log_hold: AtomicU64::new(u64::MAX),
             }),
         })
     }

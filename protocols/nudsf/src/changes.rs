@@ -3,6 +3,7 @@
 //! that has expired. Subscriptions are in the same log, so that each takes effect at its place.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use nearstate_model::Result;
 use nearstate_store::{
@@ -11,18 +12,16 @@ use nearstate_store::{
 use serde_json::{Value, json};
 
 use crate::limits::NOTIFICATION_BYTES_MAX;
+use crate::notification_page::{
+    NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
+};
+use crate::notified_record::{NotifiedRecord, bytes_of, expires_ms, is_same_block};
 use crate::outbox::{Notification, order_of};
-use crate::record::{RecordDraft, draft_of};
+use crate::record::StoredBlock;
 use crate::repository::StorageNamespaces;
 use crate::settings::NotificationKind;
 use crate::target::encode_segment;
 use crate::times::parse_date_time;
-
-/// What one read of the log returns at most: transactions, notifications and their bytes (the last
-/// one may exceed it by its own). One commit posts them: a transaction has at most 4,096 records.
-const TRANSACTIONS_MAX: usize = 64;
-const NOTIFICATIONS_MAX: usize = 256;
-const BYTES_MAX: usize = 4 << 20;
 
 /// A resource that a subscription monitors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +53,7 @@ impl Monitored {
     }
 
     /// True if a change of this record changes the resource.
-    fn is_changed(&self, change: &NotifiableChange) -> bool {
+    fn is_changed(&self, change: &NotifiableChange<'_>) -> bool {
         let (before, after) = (change.before.as_ref(), change.after.as_ref());
         match self {
             Self::Records => true,
@@ -63,16 +62,31 @@ impl Monitored {
                 *id == change.id && before.map(|one| &one.meta) != after.map(|one| &one.meta)
             }
             Self::Blocks(id) => {
-                *id == change.id && before.map(|one| &one.blocks) != after.map(|one| &one.blocks)
+                *id == change.id && is_other(before, after, |one, other| one.has_same_blocks(other))
             }
             Self::Block(id, block) => {
-                let find = |draft: &RecordDraft| {
-                    draft.blocks.iter().find(|one| encode_segment(&one.id) == *block).cloned()
-                };
-                *id == change.id && before.and_then(find) != after.and_then(find)
+                let (before, after) = (block_of(before, block), block_of(after, block));
+                *id == change.id && is_other(before, after, is_same_block)
             }
         }
     }
+}
+
+/// True if only one exists, or both are not the same.
+fn is_other<T>(before: Option<&T>, after: Option<&T>, is_same: impl Fn(&T, &T) -> bool) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => !is_same(before, after),
+        (None, None) => false,
+        (Some(_), None) | (None, Some(_)) => true,
+    }
+}
+
+/// The block with this encoded id.
+fn block_of<'r, 'v>(
+    record: Option<&'r NotifiedRecord<'v>>,
+    encoded: &str,
+) -> Option<&'r StoredBlock<'v>> {
+    record?.blocks.iter().find(|block| encode_segment(block.id) == encoded)
 }
 
 /// A subscription.
@@ -111,11 +125,11 @@ impl NotifiedSubscription {
 }
 
 /// A change of a record.
-struct NotifiableChange {
+struct NotifiableChange<'v> {
     /// The id, encoded as in URIs.
     id: String,
-    before: Option<RecordDraft>,
-    after: Option<RecordDraft>,
+    before: Option<NotifiedRecord<'v>>,
+    after: Option<NotifiedRecord<'v>>,
     time_ms: u64,
 }
 
@@ -125,46 +139,6 @@ struct WatchedStorage {
     /// The URI, relative without an `apiRoot`.
     uri: String,
     subscribers: BTreeMap<Vec<u8>, NotifiedSubscription>,
-}
-
-/// A transaction of which a read has returned some notifications, because it has more than one read
-/// returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PartialTransaction {
-    /// Its position in the log.
-    pub(crate) number: u64,
-    /// Its notifications that were returned.
-    returned: usize,
-}
-
-/// The notifications of one read. Neither a transaction with many records nor many subscriptions
-/// make it large: each notification is built only when it is returned.
-#[derive(Debug, Default)]
-struct NotificationPage {
-    /// Those of the next transaction that earlier reads have returned.
-    skipped: usize,
-    found: Vec<Notification>,
-    bytes: usize,
-    /// There are more than this page has.
-    has_more: bool,
-}
-
-impl NotificationPage {
-    fn is_full(&self) -> bool {
-        self.found.len() >= NOTIFICATIONS_MAX || self.bytes >= BYTES_MAX
-    }
-
-    fn add(&mut self, build: impl FnOnce() -> Notification) {
-        if self.skipped > 0 {
-            self.skipped -= 1;
-        } else if self.is_full() {
-            self.has_more = true;
-        } else {
-            let notification = build();
-            self.bytes += notification.body.len() + 512;
-            self.found.push(notification);
-        }
-    }
 }
 
 /// What was read from the log.
@@ -177,7 +151,10 @@ pub(crate) struct ChangeBatch {
     pub(crate) partial: Option<PartialTransaction>,
     /// Transactions that were read.
     pub(crate) transactions: usize,
-    /// Transactions that the log has lost.
+    /// A subscription was written or removed.
+    pub(crate) has_subscription: bool,
+    /// Transactions that the log has lost, at the end of the batch: subscriptions may have been
+    /// among them, so that [`StorageSubscriptions::load`] comes before the next read.
     pub(crate) lost: u64,
 }
 
@@ -223,39 +200,68 @@ impl StorageSubscriptions {
     ) -> Result<ChangeBatch> {
         let mut batch = ChangeBatch { position, ..ChangeBatch::default() };
         let mut page = NotificationPage::default();
-        while batch.transactions < TRANSACTIONS_MAX && !page.is_full() {
+        while batch.transactions < TRANSACTIONS_MAX && !page.is_over() {
             let Some(item) = stream.next()? else { break };
             batch.transactions += 1;
             let entry = match item {
                 StreamItem::Lost { transactions } => {
-                    batch.lost += transactions;
-                    continue;
+                    batch.lost = transactions;
+                    // What follows is matched with the subscriptions that were lost with these.
+                    batch.position = stream.passed_position();
+                    break;
                 }
                 StreamItem::Transaction(entry) => entry,
             };
-            let time_ms = entry.time_ms()?;
+            let (number, time_ms) = (entry.number, entry.time_ms()?);
             let versions = entry.versions()?;
-            let returned = partial.filter(|partial| partial.number == entry.number);
-            page.skipped = returned.map_or(0, |partial| partial.returned);
-            let before = page.found.len();
-            for version in &versions {
-                self.0.iter().for_each(|storage| storage.apply_record(version, time_ms, &mut page));
-            }
-            if page.has_more {
-                let returned = returned.map_or(0, |partial| partial.returned);
-                let returned = returned + page.found.len() - before;
-                batch.partial = Some(PartialTransaction { number: entry.number, returned });
+            let place = match &partial {
+                Some(partial) if partial.number == number => partial.place.clone(),
+                Some(_) | None => NotificationPlace::default(),
+            };
+            if let Some(place) = self.apply_records(&versions, time_ms, place, &mut page) {
+                batch.partial = Some(PartialTransaction { number, place });
                 break;
             }
             // A subscription takes effect behind the transaction that writes it.
             for version in &versions {
-                self.0.iter_mut().for_each(|storage| storage.apply_subscription(version));
+                for storage in &mut self.0 {
+                    batch.has_subscription |= storage.apply_subscription(version);
+                }
             }
-            batch.position = entry.number;
+            batch.position = number;
         }
         stream.release();
         batch.notifications = page.found;
         Ok(batch)
+    }
+
+    /// Adds the notifications of a transaction from a place on. Returns the place of those that do
+    /// not fit.
+    fn apply_records(
+        &self,
+        versions: &[StreamedVersions<'_>],
+        time_ms: u64,
+        from: NotificationPlace,
+        page: &mut NotificationPage,
+    ) -> Option<NotificationPlace> {
+        let mut place = from;
+        for (record, version) in versions.iter().enumerate().skip(place.record) {
+            for (storage, watched) in self.0.iter().enumerate() {
+                if record == place.record && storage < place.storage {
+                    continue;
+                }
+                if (record, storage) != (place.record, place.storage) {
+                    place = NotificationPlace { record, storage, ..NotificationPlace::default() };
+                    if page.is_over() {
+                        return Some(place);
+                    }
+                }
+                if !watched.apply_record(version, time_ms, &mut place, page) {
+                    return Some(place);
+                }
+            }
+        }
+        None
     }
 }
 
@@ -281,55 +287,74 @@ fn subscriber_after(after: &StreamedRecord<'_>, uri: &str) -> Option<NotifiedSub
 }
 
 impl WatchedStorage {
-    /// Follows a change of a subscription.
-    fn apply_subscription(&mut self, versions: &StreamedVersions<'_>) {
+    /// Follows a change of a subscription. True if it was one.
+    fn apply_subscription(&mut self, versions: &StreamedVersions<'_>) -> bool {
         if versions.namespace != self.namespaces.subscriptions.number() {
-            return;
+            return false;
         }
         let after = versions.after.as_ref();
         match after.and_then(|after| subscriber_after(after, &self.uri)) {
             Some(found) => drop(self.subscribers.insert(versions.key.to_vec(), found)),
             None => drop(self.subscribers.remove(versions.key)),
         }
+        true
     }
 
-    /// Adds what a changed record makes due.
+    /// Adds what a changed record makes due, from a place on. False if not all of it fits: then the
+    /// place is that of the rest.
     fn apply_record(
         &self,
         versions: &StreamedVersions<'_>,
         time_ms: u64,
+        place: &mut NotificationPlace,
         page: &mut NotificationPage,
-    ) {
+    ) -> bool {
         if versions.namespace != self.namespaces.records.number() {
-            return;
+            return true;
         }
-        let Ok(id) = str::from_utf8(versions.key).map(encode_segment) else { return };
-        let order = order_of(self.namespaces.records, versions.key);
-        let mut before = versions.before.as_ref().and_then(draft_of);
-        let after = versions.after.as_ref().and_then(draft_of);
-        let has_expired =
-            |draft: &RecordDraft| draft.meta.expires_ms != 0 && draft.meta.expires_ms <= time_ms;
+        let Ok(id) = str::from_utf8(versions.key).map(encode_segment) else { return true };
         // A record that has expired is replaced, deleted or collected: then it is notified.
-        if let Some(draft) = before.take_if(|draft| has_expired(draft)) {
-            if let Some(callback) = &draft.meta.callback {
-                page.add(|| self.record_expired(&id, (&draft, callback), order, time_ms));
-            }
-            let change =
-                NotifiableChange { id: id.clone(), before: Some(draft), after: None, time_ms };
-            self.notify(&change, order, page);
+        let has_expired = versions.before.as_ref().is_some_and(|before| {
+            let expires_ms = expires_ms(before);
+            expires_ms != 0 && expires_ms <= time_ms
+        });
+        if self.subscribers.is_empty() && !has_expired {
+            return true;
         }
+        let both = [versions.before.as_ref(), versions.after.as_ref()];
+        page.examined += both.into_iter().flatten().map(bytes_of).sum::<usize>();
+        let order = order_of(self.namespaces.records, versions.key);
+        let mut before = versions.before.as_ref().and_then(NotifiedRecord::of);
+        let after = versions.after.as_ref().and_then(NotifiedRecord::of);
+        if let Some(record) = before.take_if(|_| has_expired) {
+            if place.step == RecordStep::Expired
+                && let Some(callback) = &record.meta.callback
+            {
+                if page.is_full() {
+                    return false;
+                }
+                page.add(self.record_expired(&id, (&record, callback), order, time_ms));
+            }
+            let (id, before) = (id.clone(), Some(record));
+            let change = NotifiableChange { id, before, after: None, time_ms };
+            place.step = place.step.max(RecordStep::Ended);
+            if place.step == RecordStep::Ended && !self.notify(&change, order, place, page) {
+                return false;
+            }
+        }
+        place.step = RecordStep::Changed;
         let change = NotifiableChange { id, before, after, time_ms };
-        self.notify(&change, order, page);
+        self.notify(&change, order, place, page)
     }
 
     fn record_expired(
         &self,
         id: &str,
-        (draft, callback): (&RecordDraft, &str),
+        (record, callback): (&NotifiedRecord<'_>, &str),
         order: u64,
         due_ms: u64,
     ) -> Notification {
-        let (content_type, body) = draft.to_notification(None, NOTIFICATION_BYTES_MAX);
+        let (content_type, body) = record.to_notification(None, NOTIFICATION_BYTES_MAX);
         Notification {
             kind: NotificationKind::RecordExpired,
             due_ms,
@@ -341,15 +366,29 @@ impl WatchedStorage {
         }
     }
 
-    /// Adds the notification of each subscription that a change concerns.
-    fn notify(&self, change: &NotifiableChange, order: u64, page: &mut NotificationPage) {
-        let (operation, draft) = match (&change.before, &change.after) {
-            (None, None) => return,
+    /// Adds the notification of each subscription that a change concerns, from a place on. False if
+    /// not all fit: then the place names the next subscription.
+    fn notify(
+        &self,
+        change: &NotifiableChange<'_>,
+        order: u64,
+        place: &mut NotificationPlace,
+        page: &mut NotificationPage,
+    ) -> bool {
+        let from = place.subscription.take();
+        let (operation, record) = match (&change.before, &change.after) {
+            (None, None) => return true,
             (None, Some(after)) => ("CREATED", after),
             (Some(_), Some(after)) => ("UPDATED", after),
             (Some(before), None) => ("DELETED", before),
         };
-        for (key, subscriber) in &self.subscribers {
+        let first = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+        for (key, subscriber) in self.subscribers.range::<[u8], _>((first, Bound::Unbounded)) {
+            if page.is_full() {
+                place.subscription = Some(key.clone());
+                return false;
+            }
+            page.looks += 1;
             let is_over = subscriber.expires_ms != 0 && subscriber.expires_ms <= change.time_ms;
             let is_wanted = subscriber.operations.is_empty()
                 || subscriber.operations.iter().any(|wanted| wanted == operation);
@@ -358,25 +397,24 @@ impl WatchedStorage {
             if is_over || !is_wanted || !is_monitored {
                 continue;
             }
-            page.add(|| {
-                let descriptor = json!({
-                    "recordRef": format!("{}/records/{}", subscriber.base, change.id),
-                    "operationType": operation,
-                    "subscriptionId": String::from_utf8_lossy(key),
-                });
-                let first = Some(("recordnotification", &descriptor));
-                let (content_type, body) = draft.to_notification(first, NOTIFICATION_BYTES_MAX);
-                Notification {
-                    kind: NotificationKind::DataChange,
-                    due_ms: change.time_ms,
-                    order,
-                    uri: subscriber.callback.clone(),
-                    content_type,
-                    location: String::new(),
-                    body: body.into(),
-                }
+            let descriptor = json!({
+                "recordRef": format!("{}/records/{}", subscriber.base, change.id),
+                "operationType": operation,
+                "subscriptionId": String::from_utf8_lossy(key),
+            });
+            let first = Some(("recordnotification", &descriptor));
+            let (content_type, body) = record.to_notification(first, NOTIFICATION_BYTES_MAX);
+            page.add(Notification {
+                kind: NotificationKind::DataChange,
+                due_ms: change.time_ms,
+                order,
+                uri: subscriber.callback.clone(),
+                content_type,
+                location: String::new(),
+                body: body.into(),
             });
         }
+        true
     }
 }
 
@@ -387,8 +425,112 @@ pub(crate) fn watched(storages: &[(StorageNamespaces, String)]) -> Vec<Namespace
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use nearstate_store::{CreateOptions, Kind, Region, Schema, WhenFull};
+
     use super::*;
+
+    /// A region with a storage whose records are logged.
+    fn storage(folder: &tempfile::TempDir) -> (Session, StorageNamespaces) {
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = region.unwrap().session().unwrap();
+        let open = |name, kind| session.namespace(name, &Schema { kind, ..Schema::default() });
+        let records = open("records", Kind::Mixed).unwrap();
+        session.stream(records, WhenFull::LoseOldest).unwrap();
+        let documents = |name| open(name, Kind::Value).unwrap();
+        let [subscriptions, schemas, timers] = ["s", "m", "t"].map(documents);
+        (session, StorageNamespaces { records, subscriptions, schemas, timers })
+    }
+
+    fn subscriptions(namespaces: StorageNamespaces, count: usize) -> StorageSubscriptions {
+        let value = json!({"callbackReference": "http://nf/"});
+        let one = |number: usize| {
+            let subscription = NotifiedSubscription::parse(&value, "").unwrap();
+            (format!("{number:04}").into_bytes(), subscription)
+        };
+        let subscribers = (0..count).map(one).collect();
+        StorageSubscriptions(vec![WatchedStorage { namespaces, uri: String::new(), subscribers }])
+    }
+
+    #[test]
+    fn each_notification_of_a_large_transaction_is_looked_at_once() {
+        const RECORDS: usize = 20;
+        const SUBSCRIBERS: usize = 700;
+        let folder = tempfile::tempdir().unwrap();
+        let (session, namespaces) = storage(&folder);
+        let written = session.transact(|txn| -> Result<()> {
+            for number in 0..RECORDS {
+                txn.put(namespaces.records, format!("r{number:02}").as_bytes(), b"")?;
+            }
+            Ok(())
+        });
+        written.unwrap();
+        let all = subscriptions(namespaces, SUBSCRIBERS);
+        let mut stream = session.commit_stream().unwrap();
+        let entry = loop {
+            match stream.next().unwrap().unwrap() {
+                StreamItem::Transaction(entry) if entry.versions().unwrap().len() == RECORDS => {
+                    break entry;
+                }
+                StreamItem::Transaction(_) | StreamItem::Lost { .. } => {}
+            }
+        };
+        let versions = entry.versions().unwrap();
+        let (mut place, mut bodies, mut looks) = (NotificationPlace::default(), Vec::new(), 0);
+        loop {
+            let mut page = NotificationPage::default();
+            let rest = all.apply_records(&versions, 1, place, &mut page);
+            looks += page.looks;
+            assert!((1..=256).contains(&page.found.len()));
+            bodies.extend(page.found.into_iter().map(|found| found.body));
+            match rest {
+                Some(next) => place = next,
+                None => break,
+            }
+        }
+        assert_eq!((looks, bodies.len()), (RECORDS * SUBSCRIBERS, RECORDS * SUBSCRIBERS));
+        let expected =
+            (0..RECORDS).flat_map(|record| (0..SUBSCRIBERS).map(move |one| (record, one)));
+        for ((record, subscriber), body) in expected.zip(&bodies) {
+            let body = str::from_utf8(body).unwrap();
+            assert!(body.contains(&format!("/records/r{record:02}\"")), "{body}");
+            assert!(body.contains(&format!("\"{subscriber:04}\"")), "{body}");
+        }
+    }
+
+    #[test]
+    fn one_read_looks_at_a_bounded_number_of_bytes_and_at_none_that_concern_no_subscription() {
+        const CHANGES: usize = 24;
+        let folder = tempfile::tempdir().unwrap();
+        let (session, namespaces) = storage(&folder);
+        for number in 0..CHANGES {
+            let key = format!("r{number}");
+            session.put(namespaces.records, key.as_bytes(), &vec![1; 1 << 20]).unwrap();
+        }
+        let read = |all: &mut StorageSubscriptions| {
+            let mut stream = session.commit_stream().unwrap();
+            let (mut position, mut most, mut count) = (0, 0, 0);
+            loop {
+                let batch = all.read(&mut stream, position, None).unwrap();
+                if batch.transactions == 0 {
+                    return (most, count);
+                }
+                assert_eq!((batch.lost, batch.partial), (0, None));
+                position = batch.position;
+                most = most.max(batch.transactions);
+                count += batch.transactions;
+            }
+        };
+        // Neither subscription is for one of these records.
+        let mut all = subscriptions(namespaces, 2);
+        for subscriber in all.0.iter_mut().flat_map(|storage| storage.subscribers.values_mut()) {
+            subscriber.monitored = vec![Monitored::Blocks("other".to_owned())];
+        }
+        let (most, count) = read(&mut all);
+        assert!(count >= CHANGES && most <= 10, "{most} of {count} in one read");
+        assert_eq!(read(&mut subscriptions(namespaces, 0)), (count, count));
+    }
 
     #[test]
     fn the_uri_of_a_resource_says_what_is_monitored() {

@@ -14,8 +14,8 @@ use nearstate_store::OwnerLease;
 
 use crate::host_client::{HostClient, Sent};
 use crate::limits::{
-    BATCH_MAX, FAILURES_MAX, RELEASE_INTERVAL, RETRY_MAX, RETRY_MIN, TARGET_IDLE_MAX, TARGETS_MAX,
-    UNDELIVERED_MS_MAX,
+    BATCH_MAX, END_INTERVAL, FAILURES_MAX, RELEASE_INTERVAL, RETRY_MAX, RETRY_MIN, TARGET_IDLE_MAX,
+    TARGETS_MAX, UNDELIVERED_MS_MAX,
 };
 use crate::outbox::{Outbox, OutboxEntry};
 use crate::settings::{NotificationResult, NudsfMetrics};
@@ -33,6 +33,8 @@ pub(crate) struct Deliveries {
     /// Targets wait for a task: those that do not answer give theirs up.
     is_crowded: Cell<bool>,
     is_over: Cell<bool>,
+    /// Ends the pauses when the deliveries are over.
+    over: TaskEvent,
 }
 
 /// Entries of one order, as far as they were sent.
@@ -60,6 +62,7 @@ pub(crate) struct DeliveriesGuard(pub(crate) Rc<Deliveries>);
 impl Drop for DeliveriesGuard {
     fn drop(&mut self) {
         self.0.is_over.set(true);
+        self.0.over.set();
         for event in self.0.running.borrow().values() {
             event.set();
         }
@@ -76,6 +79,7 @@ impl Deliveries {
             last: Cell::new(0),
             is_crowded: Cell::new(false),
             is_over: Cell::new(false),
+            over: TaskEvent::default(),
         }
     }
 
@@ -144,12 +148,32 @@ impl Deliveries {
             }
             failures = failures.saturating_add(1);
             self.metrics.count_retry();
-            sleep(retry_pause(failures)).await;
+            self.pause(retry_pause(failures)).await;
             if unanswered >= FAILURES_MAX && self.is_crowded.get() {
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Waits, and no longer if the deliveries end.
+    async fn pause(&self, length: Duration) {
+        timeout(length, self.over.wait()).await;
+    }
+
+    /// Waits until no task delivers any more, after [`DeliveriesGuard`] was dropped: those that
+    /// come next begin with the first entry of each target, and one that is in flight must not be
+    /// overtaken by those behind it. Takes as long as a target may take to answer.
+    pub(crate) async fn ended(&self) {
+        while !self.running.borrow().is_empty() {
+            sleep(END_INTERVAL).await;
+        }
+    }
+
+    /// False if another host may deliver, or another run of the notifier will.
+    fn may_send(&self) -> bool {
+        let lease = self.outbox.session().owner_lease();
+        !self.is_over.get() && lease.is_ok_and(|lease| lease != OwnerLease::Expired)
     }
 
     /// Waits until what was read may leave this host: in a cluster, the host has a lease, and
@@ -172,7 +196,7 @@ impl Deliveries {
     /// Sends a batch: entries of one order one after the other, others at the same time. Removes
     /// what was delivered, rejected, or is too old.
     async fn send(
-        &self,
+        self: &Rc<Self>,
         target: u64,
         batch: Vec<OutboxEntry>,
         client: Option<&HostClient>,
@@ -186,12 +210,12 @@ impl Deliveries {
         let tasks: Vec<_> = sequences
             .into_values()
             .map(|entries| {
-                let (client, metrics) = (client.cloned(), Arc::clone(&self.metrics));
+                let (client, context) = (client.cloned(), Rc::clone(self));
                 spawn(TaskClass::Background, "nudsf-notify-send", async move {
                     send_sequence(
                         Sequence { entries, done: 0, is_unanswered: false },
                         client,
-                        &metrics,
+                        &context,
                     )
                     .await
                 })
@@ -215,13 +239,16 @@ impl Deliveries {
     }
 }
 
-/// Sends the entries of one order until one fails.
+/// Sends the entries of one order until one fails, or another host may deliver.
 async fn send_sequence(
     mut sequence: Sequence,
     mut client: Option<HostClient>,
-    metrics: &NudsfMetrics,
+    context: &Deliveries,
 ) -> Sequence {
     for entry in &sequence.entries {
+        if !context.may_send() {
+            break;
+        }
         let Some(notification) = &entry.notification else {
             sequence.done += 1;
             continue;
@@ -242,7 +269,7 @@ async fn send_sequence(
                 break;
             }
         };
-        metrics.count_notification(notification.kind, result);
+        context.metrics.count_notification(notification.kind, result);
         sequence.done += 1;
     }
     sequence

@@ -131,6 +131,9 @@ pub const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 /// an idle node.
 pub const NOTIFIER_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The pause between two looks at whether the tasks of all targets have ended.
+pub const END_INTERVAL: Duration = Duration::from_millis(10);
+
 /// The pause between two looks at whether notifications of a cluster's partition are replicated:
 /// some round trips between hosts.
 pub const RELEASE_INTERVAL: Duration = Duration::from_millis(1);

@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
@@ -17,6 +17,7 @@ use crate::changes::{StorageSubscriptions, watched};
 use crate::deliver::{Deliveries, DeliveriesGuard};
 use crate::due::{due_keys, take_due};
 use crate::limits::NOTIFIER_INTERVAL;
+use crate::notification_page::PartialTransaction;
 use crate::outbox::Outbox;
 use crate::repository::{Repository, StorageNamespaces};
 
@@ -38,10 +39,19 @@ pub(crate) struct NotifierClaim {
 }
 
 impl NotifierClaim {
+    fn held(&self) -> MutexGuard<'_, Option<File>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if this process has the lock of the region, or needs none.
+    fn is_held(&self, path: Option<&Path>) -> bool {
+        path.is_none() || self.held().is_some()
+    }
+
     /// Takes the lock of the region. False: another process has it.
     fn lock(&self, path: Option<&Path>) -> Result<bool> {
         let Some(path) = path else { return Ok(true) };
-        let mut held = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held();
         if held.is_some() {
             return Ok(true);
         }
@@ -70,6 +80,9 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
         return;
     }
     let notifier = Notifier { repository: Rc::clone(repository), claim: Arc::clone(claim) };
+    // Followers must not make the log forget what has not been read.
+    let region = notifier.repository.session.region();
+    region.hold_log(Some(0));
     // Without the region nothing is served either; the task tries again.
     if notifier.is_owner().unwrap_or(false) {
         let _ = notifier.outbox().and_then(|outbox| outbox.begin());
@@ -79,10 +92,18 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
             if notifier.is_owner().unwrap_or(false) {
                 // A failure of the region: everything that is due is still in it.
                 let _ = notifier.run().await;
+            } else if !notifier.claim.is_held(notifier.lock_path()) {
+                // Another process reads the log.
+                region.hold_log(None);
             }
             sleep(LOOK_INTERVAL).await;
         }
     }));
+}
+
+/// The position behind which the log is read on.
+fn behind(position: u64, partial: Option<&PartialTransaction>) -> u64 {
+    partial.map_or(position, |partial| partial.number.saturating_sub(1))
 }
 
 struct Notifier {
@@ -94,6 +115,9 @@ impl Notifier {
     /// True if this process delivers: it has the lock, and the region is no copy of another host's.
     /// In a cluster the host has a lease of the partition.
     fn is_owner(&self) -> Result<bool> {
+        if !self.claim.lock(self.lock_path())? {
+            return Ok(false);
+        }
         if self.repository.session.owner_lease()? == OwnerLease::Expired {
             return Ok(false);
         }
@@ -102,7 +126,11 @@ impl Notifier {
                 return Ok(false);
             }
         }
-        self.claim.lock(self.repository.settings.notify.lock.as_deref())
+        Ok(true)
+    }
+
+    fn lock_path(&self) -> Option<&Path> {
+        self.repository.settings.notify.lock.as_deref()
     }
 
     fn outbox(&self) -> Result<Outbox> {
@@ -110,15 +138,29 @@ impl Notifier {
         Outbox::open(session, Arc::clone(&self.repository.metrics))
     }
 
-    /// Delivers until the region fails or belongs to another host.
+    /// Delivers until the region fails or belongs to another host, and until everything that is in
+    /// flight then is answered.
     async fn run(&self) -> Result<()> {
-        let (session, metrics) = (&self.repository.session, &self.repository.metrics);
         let outbox = self.outbox()?;
         outbox.begin()?;
-        let mut position = outbox.position()?;
         let tls = self.repository.settings.notify.tls.clone();
-        let deliveries = Rc::new(Deliveries::new(outbox, tls, Arc::clone(metrics)));
-        let _guard = DeliveriesGuard(Rc::clone(&deliveries));
+        let metrics = Arc::clone(&self.repository.metrics);
+        let deliveries = Rc::new(Deliveries::new(outbox, tls, metrics));
+        let guard = DeliveriesGuard(Rc::clone(&deliveries));
+        let outcome = self.notify(&deliveries).await;
+        drop(guard);
+        deliveries.ended().await;
+        outcome
+    }
+
+    /// Finds what is due until the region fails or belongs to another host.
+    async fn notify(&self, deliveries: &Rc<Deliveries>) -> Result<()> {
+        let (session, metrics) = (&self.repository.session, &self.repository.metrics);
+        let mut position = deliveries.outbox.position()?;
+        // The log keeps what is behind the stored position, for this run and the next one.
+        let region = session.region();
+        region.hold_log(Some(position));
+        let mut known = session.namespace_changes()?;
         let mut storages = self.repository.storages()?;
         let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
         let mut stream = session.commit_stream_behind(position)?;
@@ -134,6 +176,10 @@ impl Notifier {
                 if !self.is_owner()? {
                     return Ok(());
                 }
+            }
+            let changes = session.namespace_changes()?;
+            if changes.is_none() || changes != known {
+                known = changes;
                 let now = self.repository.storages()?;
                 if watched(&now) != watched(&storages) {
                     storages = now;
@@ -143,21 +189,34 @@ impl Notifier {
             // Expired records go to the log. A failure of one does not stop the others.
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
-            let batch = subscribers.read(&mut stream, position, partial)?;
-            metrics.count_lost(batch.lost);
+            let batch = subscribers.read(&mut stream, position, partial.clone())?;
+            if known.is_some() && session.namespace_changes()? != known {
+                // The entries may be of a storage that was created meanwhile: they are read again.
+                stream = session.commit_stream_behind(behind(position, partial.as_ref()))?;
+                yield_now().await;
+                continue;
+            }
+            if batch.lost > 0 {
+                metrics.count_lost(batch.lost);
+                subscribers = StorageSubscriptions::load(session, storages.clone())?;
+            }
             is_busy |= batch.transactions > 0;
             (position, partial) = (batch.position, batch.partial);
-            if let Some(partial) = partial {
-                stream = session.commit_stream_behind(partial.number.saturating_sub(1))?;
+            if partial.is_some() {
+                stream = session.commit_stream_behind(behind(position, partial.as_ref()))?;
             }
             unwritten += batch.transactions;
-            if !batch.notifications.is_empty() || unwritten >= UNWRITTEN_MAX {
+            // A later run loads the subscriptions as they are then: it must not match them with
+            // what was before.
+            let is_due = !batch.notifications.is_empty() || batch.has_subscription;
+            if is_due || batch.lost > 0 || unwritten >= UNWRITTEN_MAX {
                 unwritten = 0;
                 let post = |_: &Txn<'_>| Ok(batch.notifications.clone());
                 deliveries.wake(&deliveries.outbox.post(Some(position), post).await?);
+                region.hold_log(Some(position));
             }
             for (storage, _) in &storages {
-                is_busy |= self.take_due(&deliveries, storage).await?;
+                is_busy |= self.take_due(deliveries, storage).await?;
             }
             if is_busy { yield_now().await } else { sleep(NOTIFIER_INTERVAL).await }
         }

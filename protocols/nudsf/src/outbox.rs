@@ -203,20 +203,24 @@ impl Outbox {
         self.loads.borrow().keys().copied().collect()
     }
 
-    /// Writes the position, if there is none: changes from now on are notified.
+    /// Writes the position in the present log, if there is none: changes from now on are notified,
+    /// or those since the region became the owner's. Counts what was not read of the log before.
     ///
     /// # Errors
     /// As [`Session::transact`].
     pub(crate) fn begin(&self) -> Result<()> {
-        self.session.transact(|txn| {
+        let lost = self.session.transact(|txn| -> Result<u64> {
             let view = txn.get(self.control, CURSOR)?;
-            let old = view.as_ref().and_then(|view| NotifierCursor::decode(view.bytes()));
-            let cursor = self.cursor(view.as_ref().map_or(&[], |view| view.bytes()))?;
-            if old == Some(cursor) {
-                return Ok(());
+            let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
+            let (cursor, lost) = self.cursor(bytes)?;
+            if NotifierCursor::decode(bytes) == Some(cursor) {
+                return Ok(0);
             }
-            txn.put(self.control, CURSOR, &cursor.encode()).map(drop)
-        })
+            txn.put(self.control, CURSOR, &cursor.encode())?;
+            Ok(lost)
+        })?;
+        self.metrics.count_lost(lost);
+        Ok(())
     }
 
     /// The position of the log up to which it was read.
@@ -225,23 +229,34 @@ impl Outbox {
     /// As [`Session::get`].
     pub(crate) fn position(&self) -> Result<u64> {
         Ok(match self.session.get(self.control, CURSOR)?.map(|view| self.cursor(view.bytes())) {
-            Some(cursor) => cursor?.position,
+            Some(cursor) => cursor?.0.position,
             // The end of the log: what was committed before is not notified.
             None => self.session.log_tail_position()?,
         })
     }
 
-    fn cursor(&self, bytes: &[u8]) -> Result<NotifierCursor> {
+    /// The cursor in the present log, and the positions of an earlier one that were not read.
+    fn cursor(&self, bytes: &[u8]) -> Result<(NotifierCursor, u64)> {
         let log = self.session.log_identity()?;
-        let fresh = |next| {
-            let position = self.session.log_tail_position()?;
-            Ok(NotifierCursor { log, position, next })
-        };
-        match NotifierCursor::decode(bytes) {
-            None => fresh(0),
-            // The region was copied, or its log was lost: the position is one of another log.
-            Some(cursor) if cursor.log != log => fresh(cursor.next),
-            Some(cursor) => Ok(cursor),
+        let stored = NotifierCursor::decode(bytes);
+        let next = stored.map_or(0, |cursor| cursor.next);
+        let at = |position, lost| Ok((NotifierCursor { log, position, next }, lost));
+        let tail = || self.session.log_tail_position();
+        match (stored, self.session.takeover()?) {
+            (Some(cursor), _) if cursor.log == log => Ok((cursor, 0)),
+            // The positions of a region go on when its log gets another name.
+            (Some(cursor), _) if cursor.log.region == log.region => {
+                at(cursor.position.min(tail()?), 0)
+            }
+            // The region is the owner's since this position, and nothing has read that yet. How
+            // much of other logs was not read is not known.
+            (Some(cursor), Some(takeover)) => {
+                let is_known = cursor.log == takeover.old;
+                let lost = takeover.seal.position.saturating_sub(cursor.position);
+                at(takeover.position, if is_known { lost } else { 1 })
+            }
+            (None, Some(takeover)) => at(takeover.position, 0),
+            (Some(_) | None, None) => at(tail()?, 0),
         }
     }
 
@@ -293,7 +308,8 @@ impl Outbox {
         let txn = self.session.begin()?;
         let notifications = also(&txn)?;
         let view = txn.get(self.control, CURSOR)?;
-        let mut cursor = self.cursor(view.as_ref().map_or(&[], |view| view.bytes()))?;
+        let bytes = view.as_ref().map_or(&[][..], |view| view.bytes());
+        let (mut cursor, _) = self.cursor(bytes)?;
         let mut posted: Vec<(Vec<u8>, usize)> = Vec::new();
         let mut dropped = Vec::new();
         for notification in &notifications {

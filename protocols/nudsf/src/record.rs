@@ -18,9 +18,7 @@ use std::collections::BTreeMap;
 
 use hyper::body::Bytes;
 use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
-use nearstate_store::meta::Meta;
-use nearstate_store::{Form, Kind, Metadata, Namespace, StreamedChange, StreamedRecord, Txn, View};
-use serde_json::Value;
+use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
 
 use crate::attributes::{
     Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, digest_etag, meta_digest,
@@ -78,28 +76,6 @@ impl RecordDraft {
         let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
         multipart_of(&self.meta.to_text(), &blocks, seed)
     }
-
-    /// The record behind a part of its own, as a `multipart/mixed` body. Blocks that would exceed
-    /// `bytes_max` are left out, all of them.
-    pub(crate) fn to_notification(
-        &self,
-        first: Option<(&str, &Value)>,
-        bytes_max: usize,
-    ) -> (String, Vec<u8>) {
-        let mut writer = MultipartWriter::with_capacity(1024);
-        if let Some((id, value)) = first {
-            writer.part(id, "application/json", None, value.to_string().as_bytes());
-        }
-        writer.part("meta", "application/json", None, self.meta.to_text().as_bytes());
-        let bytes: usize = self.blocks.iter().map(|block| block.bytes.len() + 512).sum();
-        if writer.len() + bytes <= bytes_max {
-            for block in &self.blocks {
-                write_block(&mut writer, &block.id, &block.as_stored());
-            }
-        }
-        let (boundary, body) = writer.finish(bytes as u64);
-        (format!("multipart/mixed; boundary={boundary}"), body)
-    }
 }
 
 fn multipart_of(meta: &str, blocks: &[StoredBlock<'_>], seed: u64) -> (String, Vec<u8>) {
@@ -123,7 +99,16 @@ pub(crate) struct StoredBlock<'v> {
     attributes: Option<&'v BlockAttributes<'v>>,
 }
 
-impl StoredBlock<'_> {
+impl<'v> StoredBlock<'v> {
+    /// A block in the log, of which only its headers are known.
+    pub(crate) const fn logged(
+        (id, bytes): (&'v str, &'v [u8]),
+        content_type: &'v str,
+        encoding: &'v str,
+    ) -> Self {
+        Self { id, content_type, encoding, bytes, attributes: None }
+    }
+
     fn digest(&self) -> u128 {
         block_digest(self.content_type, self.encoding, self.bytes)
     }
@@ -377,55 +362,6 @@ fn stored_block<'v>(
         bytes,
         attributes,
     }
-}
-
-/// The record of a version in the log; `None` for a set. What blocks and tags cannot express is
-/// left out.
-pub(crate) fn draft_of(version: &StreamedRecord<'_>) -> Option<RecordDraft> {
-    let (value, fields, meta) = match &version.change {
-        StreamedChange::Put { value, meta, is_set: false } => (Some(*value), &[][..], Some(*meta)),
-        StreamedChange::Patched { blocks, meta, .. } => (None, &blocks[..], *meta),
-        StreamedChange::Elements { is_set: false, elements, meta, .. } => {
-            (None, &elements[..], *meta)
-        }
-        StreamedChange::Put { is_set: true, .. }
-        | StreamedChange::Elements { is_set: true, .. }
-        | StreamedChange::Deleted { .. } => return None,
-    };
-    let meta = meta.filter(|meta| !meta.is_empty()).and_then(|meta| Meta::split(meta).ok());
-    let pairs: Vec<(&str, &[u8])> =
-        meta.iter().flat_map(|(_, meta)| meta.tags()).filter_map(Result::ok).collect();
-    let mut encoded = None;
-    let mut draft = RecordDraft::default();
-    draft.meta.expires_ms = meta.map_or(0, |(_, meta)| meta.expires_ms);
-    for (name, value) in pairs {
-        let text = String::from_utf8_lossy(value);
-        if name == ATTRIBUTES_TAG {
-            encoded = Some(value);
-        } else if name == SCHEMA_TAG {
-            draft.meta.schema_id = Some(text.into_owned());
-        } else if !is_reserved(name) {
-            draft.meta.tags.push(name, &text);
-        }
-    }
-    draft.meta.tags.sort();
-    let own = fields.iter().find(|(name, _)| *name == ATTRIBUTES_BLOCK.as_bytes());
-    let attributes = own.and_then(|(_, bytes)| *bytes).or(encoded).and_then(Attributes::decode);
-    let known = |id: &str| attributes.as_ref().and_then(|attributes| attributes.block(id));
-    let callback = attributes.as_ref().map(|attributes| attributes.callback.to_owned());
-    draft.meta.callback = callback.filter(|callback| !callback.is_empty());
-    if let Some(bytes) = value
-        && (known(VALUE_BLOCK).is_some() || attributes.is_none() || !bytes.is_empty())
-    {
-        draft.blocks.push(stored_block(VALUE_BLOCK, bytes, known(VALUE_BLOCK)).to_draft());
-    }
-    for (name, bytes) in fields {
-        let id = str::from_utf8(name).ok().filter(|id| !is_reserved(id));
-        if let (Some(id), Some(bytes)) = (id, bytes) {
-            draft.blocks.push(stored_block(id, bytes, known(id)).to_draft());
-        }
-    }
-    Some(draft)
 }
 
 /// Where a record is written.

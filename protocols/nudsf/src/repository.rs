@@ -143,6 +143,11 @@ impl Repository {
             return Ok(namespaces);
         }
         let opened = open(&self.session, &storage.spec)?;
+        // Subscriptions that were not removed with the records are for the new ones.
+        let is_copy = self.session.is_followed(opened.records)?;
+        if !is_copy && self.session.is_logged(opened.subscriptions)? {
+            self.log_changes(&opened)?;
+        }
         storage.namespaces.set(opened);
         Ok(opened)
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nearstate_store::{
     AttachOptions, BlockChange, Condition, Error, Kind, Metadata, Namespace, Outcome, Receipt,
-    ReceiptState, Region, Schema, Session, StreamItem, StreamedChange, WhenFull, repair_with,
+    ReceiptState, Region, Schema, Session, StreamItem, StreamedChange, WhenFull, now_ms,
+    repair_with,
 };
 
 use crate::fixture::{TestRegion, checked, clean};
@@ -202,6 +203,93 @@ fn a_full_log_loses_its_oldest_or_refuses_as_its_policy_says() {
     session.put(ns, b"k", &vec![1; 1 << 20]).unwrap();
     let refused = session.put(ns, b"k", b"");
     assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// A writer judges the expiry of a record exactly: then the clock that counts ticks may be behind.
+#[test]
+fn the_time_of_an_entry_is_not_before_the_expiry_by_which_its_writer_has_judged() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::LoseOldest);
+    let mut expected = Vec::new();
+    for _ in 0..100_u32 {
+        let expires_ms = now_ms() + 3;
+        let metadata = Metadata { tags: &[], expires_ms };
+        session.transact(|txn| txn.put_with_metadata(ns, b"k", b"1", metadata)).unwrap();
+        while now_ms() < expires_ms {}
+        session.put(ns, b"k", b"2").unwrap();
+        expected.push(expires_ms);
+    }
+    let mut stream = session.commit_stream().unwrap();
+    let mut replaced = Vec::new();
+    while let Some(item) = stream.next().unwrap() {
+        let StreamItem::Transaction(entry) = item else { panic!("{item:?}") };
+        let is_second =
+            |change: &StreamedChange<'_>| matches!(change, StreamedChange::Put { value: b"2", .. });
+        if entry.records().any(|record| is_second(&record.unwrap().change)) {
+            replaced.push(entry.time_ms().unwrap());
+        }
+    }
+    assert_eq!(replaced.len(), expected.len());
+    let early = expected.iter().zip(&replaced).filter(|(expires, time)| time < expires).count();
+    assert_eq!(early, 0, "entries seem to precede an expiry that their writer has seen");
+    drop(stream);
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// A second reader, beside the consumer that acknowledges.
+#[test]
+fn a_log_that_keeps_entries_keeps_them_for_a_reader_that_holds_it_and_refuses_no_commit() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::Refuse);
+    let begin = session.log_tail_position().unwrap();
+    let read = |behind: u64| {
+        let mut stream = session.commit_stream_behind(behind).unwrap();
+        let (mut read, mut lost) = (0, 0);
+        while let Some(item) = stream.next().unwrap() {
+            match item {
+                StreamItem::Transaction(_) => read += 1,
+                StreamItem::Lost { transactions } => lost += transactions,
+            }
+        }
+        (read, lost)
+    };
+    let release = || {
+        let tail = session.log_tail_position().unwrap();
+        session.acknowledge_to(tail).unwrap();
+        session.release_to(tail).unwrap();
+        tail
+    };
+    fixture.region.hold_log(Some(begin));
+    for round in 0..10_u32 {
+        session.put(ns, b"k", &round.to_le_bytes()).unwrap();
+        release();
+    }
+    assert_eq!(read(begin), (10, 0), "held");
+    // By the consumer that acknowledges what it has read, as well.
+    let mut stream = session.commit_stream().unwrap();
+    while stream.next().unwrap().is_some() {}
+    stream.acknowledge().unwrap();
+    drop(stream);
+    assert_eq!(read(begin), (10, 0), "held");
+    fixture.region.hold_log(Some(begin + 6));
+    release();
+    assert_eq!(read(begin + 6), (4, 0), "held behind a later position");
+    assert_eq!(read(begin), (4, 6), "the rest is released");
+    // A reader that is too far behind loses entries. Writers go on.
+    for round in 0..200_u32 {
+        session.put(ns, &(round % 2).to_le_bytes(), &[1; 100_000]).unwrap();
+        release();
+    }
+    let (kept, lost) = read(begin + 6);
+    assert!(lost >= 100 && kept + lost == 204, "{kept} kept, {lost} lost");
+    fixture.region.hold_log(None);
+    let tail = release();
+    assert_eq!(read(tail - 1), (0, 1), "nothing is held");
     drop(session);
     fixture.close_and_check();
 }

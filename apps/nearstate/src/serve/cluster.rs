@@ -212,6 +212,10 @@ impl ClusterHost<'_> {
             };
             let region = Region::attach_or_create(&path, &options)?;
             let lock = region_lock::acquire(&path, false)?;
+            if !self.settings.nudsf_storages.0.is_empty() {
+                // From the first commit of an owner on, before its notifier runs.
+                region.hold_log(Some(0));
+            }
             let memory = self.place.memory_of(&region);
             let shown = path.display();
             let mut fields: Vec<(&str, &dyn std::fmt::Display)> =

@@ -2,13 +2,15 @@
 //! answered with success survives the loss of its host, and a write that is not replicated in time
 //! says so and stands.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use crate::cluster::{Hosts, NAMES};
-use crate::fixture::{Folder, HANG_TIMEOUT, until};
+use crate::cluster::{Hosts, NAMES, free_ports};
+use crate::fixture::{Folder, HANG_TIMEOUT, http, until};
 
 /// Clients that write at the same time.
 const WRITERS: usize = 8;
@@ -33,9 +35,11 @@ impl NudsfClient {
 
     /// Sends a request. `None`: the node has ended.
     fn write(&mut self, method: &str, path: &str, body: &str) -> Option<()> {
+        let is_json = body.starts_with('{');
+        let media = if is_json { "application/json" } else { "multipart/mixed; boundary=b" };
         let head = format!(
             "{method} {STORAGE}{path} HTTP/1.1\r\nHost: udsf\r\nContent-Length: {}\r\n\
-             Content-Type: multipart/mixed; boundary=b\r\n\r\n{body}",
+             Content-Type: {media}\r\n\r\n{body}",
             body.len()
         );
         self.0.get_mut().write_all(head.as_bytes()).ok()
@@ -66,6 +70,83 @@ impl NudsfClient {
     fn get(&mut self, id: &str) -> Option<(u16, String)> {
         self.write("GET", &format!("/records/{id}/blocks/b"), "")?;
         self.read()
+    }
+}
+
+/// A network function that accepts notifications: HTTP/2 with prior knowledge, as far as the node
+/// uses it. Headers are not read.
+struct NotifiedFunction {
+    address: SocketAddr,
+    bodies: Arc<Mutex<Vec<String>>>,
+}
+
+impl NotifiedFunction {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let bodies = Arc::<Mutex<Vec<String>>>::default();
+        let received = Arc::clone(&bodies);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let received = Arc::clone(&received);
+                std::thread::spawn(move || answer(&stream.unwrap(), &received));
+            }
+        });
+        Self { address, bodies }
+    }
+
+    fn bodies(&self) -> Vec<String> {
+        self.bodies.lock().unwrap().clone()
+    }
+}
+
+/// Answers the requests of a connection with 204 until it ends.
+fn answer(mut stream: &TcpStream, bodies: &Mutex<Vec<String>>) -> Option<()> {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const WINDOW: u8 = 8;
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+        bytes.extend([kind, flags]);
+        bytes.extend(stream.to_be_bytes());
+        bytes.extend(payload);
+        bytes
+    };
+    stream.read_exact(&mut [0; 24]).ok()?;
+    stream.write_all(&frame(SETTINGS, 0, 0, &[])).ok()?;
+    let mut open = BTreeMap::<u32, Vec<u8>>::new();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).ok()?;
+        let [a, b, c, kind, flags, id @ ..] = head;
+        let (length, id) = (u32::from_be_bytes([0, a, b, c]), u32::from_be_bytes(id));
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).ok()?;
+        match kind {
+            SETTINGS | PING if flags & 1 == 0 => {
+                let echo = if kind == PING { payload.as_slice() } else { &[] };
+                stream.write_all(&frame(kind, 1, 0, echo)).ok()?;
+            }
+            HEADERS => drop(open.insert(id, Vec::new())),
+            DATA => {
+                open.entry(id).or_default().extend(&payload);
+                if length > 0 {
+                    let more = length.to_be_bytes();
+                    stream.write_all(&frame(WINDOW, 0, 0, &more)).ok()?;
+                }
+            }
+            _ => {}
+        }
+        if let DATA | HEADERS = kind
+            && flags & 1 != 0
+        {
+            let body = open.remove(&id).unwrap_or_default();
+            bodies.lock().unwrap().push(String::from_utf8(body).unwrap());
+            // `:status: 204` of the static table; the end of the headers and of the stream.
+            stream.write_all(&frame(HEADERS, 5, id, &[0x89])).ok()?;
+        }
     }
 }
 
@@ -147,4 +228,42 @@ fn writes_of_the_data_repository_are_answered_when_other_hosts_have_them() {
     }
     assert_eq!(client.get("second").unwrap(), (200, "3".to_owned()));
     until("the next owner's writes are replicated", || client.put("after", "1").unwrap().0 < 300);
+}
+
+#[test]
+fn changes_in_a_cluster_are_notified_and_none_is_lost_to_the_acknowledgements_of_members() {
+    let flags = ["--nudsf-storages", "Realm01/Storage01=ue"].map(str::to_owned);
+    let port = free_ports(1)[0];
+    let lines = format!(
+        "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {{tls}}\n\
+         metrics_port = {port}\n"
+    );
+    let hosts = Hosts::start_with(Folder::new(), "10s", &lines, &flags);
+    assert_eq!(hosts.owner(), Some(0));
+    let address = hosts.repository(0);
+    until("the owner serves its data repository", || NudsfClient::connect(&address).is_some());
+    let mut client = NudsfClient::connect(&address).unwrap();
+    let target = NotifiedFunction::start();
+    let subscription = format!(
+        "{{\"clientId\": {{\"nfId\": \"4947a69a-f61b-4bc1-b9da-47c9c5d14b64\"}}, \
+         \"callbackReference\": \"http://{}/\"}}",
+        target.address
+    );
+    client.write("PUT", "/subs-to-notify/s1", &subscription).unwrap();
+    let (status, text) = client.read().unwrap();
+    assert_eq!(status, 201, "{text}");
+    // Each write is answered when a member has it, and so may be forgotten as far as members are
+    // concerned.
+    for number in 0..200 {
+        assert_eq!(client.put(&format!("r{number}"), "1").unwrap().0, 201);
+    }
+    let has_arrived = |number: usize| {
+        let reference = format!("/records/r{number}\"");
+        target.bodies().iter().any(|body| body.contains(&reference))
+    };
+    until("each change has arrived", || (0..200).all(has_arrived));
+    let (_, page) = http(&format!("127.0.0.1:{port}"), "/metrics");
+    let mut events = page.lines().filter(|line| line.contains("nudsf_notifier_events_total{"));
+    let lost = events.find(|line| line.contains("\"lost\"")).unwrap();
+    assert!(lost.ends_with(" 0"), "{lost}");
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hyper::StatusCode;
-use memchr::memmem;
+use json_patch::PatchOperation;
 use nearstate_model::limits::BLOCK_NAME_BYTES_MAX;
 use nearstate_store::Txn;
 use serde_json::{Value, json};
@@ -124,18 +124,42 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
 }
 
 /// A record with a callback needs the log, which has expired records until they were notified.
-/// Looks for the attribute's name in the body, which may also be content: that costs only time.
-fn log_expiry(call: &Call<'_>) -> Result<(), Problem> {
-    if memmem::find(&call.body, b"callbackReference").is_some() {
+fn log_expiry(call: &Call<'_>, has_callback: bool) -> Result<(), Problem> {
+    if has_callback {
         call.repository.log_changes(&call.storage)?;
     }
     Ok(())
 }
 
+/// True if a patch may give a record a callback: its text names the attribute.
+fn may_set_callback(items: &[PatchItem]) -> bool {
+    const NAME: &str = "callbackReference";
+    fn names(value: &Value) -> bool {
+        match value {
+            Value::Object(object) => {
+                object.iter().any(|(name, value)| name == NAME || names(value))
+            }
+            Value::Array(values) => values.iter().any(names),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+        }
+    }
+    items.iter().any(|item| {
+        let value = match &item.operation {
+            PatchOperation::Add(add) => Some(&add.value),
+            PatchOperation::Replace(replace) => Some(&replace.value),
+            PatchOperation::Remove(_)
+            | PatchOperation::Move(_)
+            | PatchOperation::Copy(_)
+            | PatchOperation::Test(_) => None,
+        };
+        item.path.ends_with(NAME) || value.is_some_and(names)
+    })
+}
+
 /// `CreateOrModifyRecord`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let draft = record_draft(call)?;
-    log_expiry(call)?;
+    log_expiry(call, draft.meta.callback.is_some())?;
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let old = for_write(view.as_ref())?;
@@ -200,7 +224,7 @@ pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
 /// the whole patch.
 pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
     let items = patch::parse(&call.json(patch::MEDIA)?)?;
-    log_expiry(call)?;
+    log_expiry(call, may_set_callback(&items))?;
     let body = |txn: &Txn<'_>| -> Result<(Validators, Vec<patch::FailedItem>), CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(old) = for_write(view.as_ref())? else {
@@ -267,7 +291,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     let document = parse_json(&head.bytes)?;
     let parts = block_drafts(parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
-    log_expiry(call)?;
+    log_expiry(call, may_set_callback(&items))?;
     let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(old) = for_write(view.as_ref())? else {

@@ -22,6 +22,7 @@ mod schemas;
 mod interfaces;
 mod timers;
 mod notifications;
+mod notifier;
 mod replicated;
 mod kill;
 mod hostile;
