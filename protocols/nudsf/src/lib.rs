@@ -50,7 +50,8 @@ pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
 pub use registration::NrfProfile;
 pub use settings::{
-    NotificationKind, NotificationResult, NotifySettings, NudsfMetrics, NudsfSettings, StorageSpec,
+    NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NotifySettings, NudsfMetrics,
+    NudsfSettings, OnNotifierEvent, StorageSpec,
 };
 pub use table::{OPERATIONS, OperationSpec};
 pub use token::TokenKeys;

@@ -359,20 +359,27 @@ impl Outbox {
         Ok(found)
     }
 
-    /// Removes delivered entries of a target.
+    /// Removes delivered entries of a target. A commit that is too large, which the log of a region
+    /// may refuse, is tried again with half of them.
     ///
     /// # Errors
     /// What no other attempt changes.
     pub(crate) async fn remove(&self, target: u64, entries: &[OutboxEntry]) -> Result<()> {
-        loop {
+        let (mut rest, mut most) = (entries, entries.len());
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(most));
             let removed = self.session.transact(|txn| {
-                for entry in entries {
+                for entry in part {
                     txn.delete(self.entries, &entry.key)?;
                 }
                 Ok(())
             });
             match removed {
-                Ok(()) => break,
+                Ok(()) => {
+                    self.subtract(target, part);
+                    rest = behind;
+                }
+                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => most = part.len() / 2,
                 Err(
                     Error::Conflict { .. }
                     | Error::Full { .. }
@@ -383,17 +390,20 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
+    }
+
+    fn subtract(&self, target: u64, removed: &[OutboxEntry]) {
         let mut loads = self.loads.borrow_mut();
         if let Some(load) = loads.get_mut(&target) {
-            load.entries = load.entries.saturating_sub(entries.len());
-            let bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
+            load.entries = load.entries.saturating_sub(removed.len());
+            let bytes: usize = removed.iter().map(|entry| entry.bytes).sum();
             load.bytes = load.bytes.saturating_sub(bytes);
             self.bytes.set(self.bytes.get().saturating_sub(bytes));
             if load.entries == 0 {
                 loads.remove(&target);
             }
         }
-        Ok(())
     }
 
     /// Milliseconds since a notification became due.

@@ -11,6 +11,7 @@
 //!                                                     deleteAfter seconds later, if it is present
 //! ```
 
+use nearstate_model::limits::TAGS_MAX;
 use nearstate_store::{Metadata, Namespace, Txn};
 use serde_json::{Value, json};
 
@@ -140,6 +141,21 @@ impl Timer {
             Some(0) => AfterExpiry::Deleted,
             Some(seconds) => AfterExpiry::Kept(self.expires_ms.saturating_add(seconds * 1000)),
         }
+    }
+
+    /// Checks that the timer can be stored, armed and expired.
+    ///
+    /// # Errors
+    /// 400: too many values of tags.
+    pub(crate) fn check_tags(&self) -> Result<(), Problem> {
+        // Armed it has `DUE_TAG`, expired `EXPIRED_TAG`, and until its deletion both.
+        let own = 1 + usize::from(self.delete_after.is_some_and(|seconds| seconds > 0));
+        let most = TAGS_MAX - own - usize::from(self.schema_id.is_some());
+        if self.tags.len() <= most {
+            return Ok(());
+        }
+        let reason = format!("must have at most {most} values, over all tags of this timer");
+        Err(Problem::attribute("/metaTags", reason))
     }
 
     /// Writes the timer, armed; or expired and kept until a time (0: without end).

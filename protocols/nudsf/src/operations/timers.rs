@@ -118,6 +118,7 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let timer = Timer::parse(call.json("application/json")?, &call.target.id)?;
+    timer.check_tags()?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let existed = txn.get(call.storage.timers, call.key())?.is_some();
         timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
@@ -138,7 +139,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let old = Document::of(&view)?.value;
         let mut value = old.clone();
-        let validate = |value: &Value| Timer::parse(value.clone(), id).map(drop);
+        let validate = |value: &Value| Timer::parse(value.clone(), id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
         if value != old {

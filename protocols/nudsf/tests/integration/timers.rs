@@ -1,8 +1,13 @@
 //! Timers (`tm01` to `tm06`).
 
+use std::collections::BTreeSet;
+use std::fs::File;
+
+use nearstate_nudsf::NotifySettings;
+use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema, WhenFull};
 use serde_json::{Value, json};
 
-use crate::fixture::{JSON, PATCH, TestClient, encode, node};
+use crate::fixture::{JSON, PATCH, TestClient, TestNodeOptions, encode, node, node_at};
 use crate::receiver::receiver;
 
 const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
@@ -142,4 +147,98 @@ fn tm06_get_returns_the_timer_with_its_id() {
     let expected = json!({"timerId": "t/1", "expires": FUTURE, "metaTags": {"ueId": ["1"]}});
     assert_eq!(client.get(&path("t%2F1")).is(200, "").json(), expected);
     client.get(&path("none")).is(404, "TIMER_NOT_FOUND");
+}
+
+/// Settings with which no notifier runs as long as the file is open: another process has the lock.
+fn held_lock(folder: &tempfile::TempDir) -> (NotifySettings, File) {
+    let lock = folder.path().join("lock");
+    let held = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+    let notify = NotifySettings { lock: Some(lock), ..NotifySettings::default() };
+    (notify, held.unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn with_tags(values: usize, more: &Value) -> Value {
+    let values: Vec<String> = (0..values).map(|value| value.to_string()).collect();
+    let mut timer = json!({"expires": FUTURE, "metaTags": {"a": values}});
+    for (name, value) in more.as_object().into_iter().flatten() {
+        timer[name] = value.clone();
+    }
+    timer
+}
+
+#[test]
+fn tm03_a_timer_that_could_not_be_stored_as_expired_is_refused() {
+    let node = node();
+    let mut client = node.client();
+    // 64 values of tags in all: one of an armed timer, two until the deletion of an expired one.
+    for (values, more) in [(63, json!({})), (63, json!({"deleteAfter": 0}))] {
+        put(&mut client, "t1", &with_tags(values, &more), 201);
+        client.send("DELETE", &path("t1"), &[], "").is(204, "");
+    }
+    for more in [json!({"deleteAfter": 10}), json!({"schemaId": "s"})] {
+        put(&mut client, "t1", &with_tags(62, &more), 201);
+        client.send("DELETE", &path("t1"), &[], "").is(204, "");
+        let text = with_tags(63, &more).to_string();
+        let refused = client.send("PUT", &path("t1"), &[JSON], text);
+        assert_eq!(refused.is(400, "").json()["invalidParams"][0]["param"], "/metaTags");
+        client.get(&path("t1")).is(404, "");
+    }
+    put(&mut client, "t1", &with_tags(63, &json!({})), 201);
+    let patch = json!([{"op": "add", "path": "/deleteAfter", "value": 10}]).to_string();
+    let reported = client.send("PATCH", &path("t1"), &[PATCH], patch);
+    assert_eq!(reported.is(200, "").json()["report"][0]["path"], "/deleteAfter");
+}
+
+#[test]
+fn req_a_timer_that_cannot_expire_does_not_stop_the_others() -> nearstate_store::Result<()> {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let session = node.session();
+    let timers = session.known_namespace("ue:timers")?.unwrap_or_else(|| panic!("no timers"));
+    // An attached process writes what the interface refuses.
+    let timer = with_tags(63, &json!({"expires": PAST, "deleteAfter": 3_000_000_000_u32}));
+    let bytes = [&[0; 8], timer.to_string().as_bytes()].concat();
+    let values: Vec<String> = (0..63).map(|value| value.to_string()).collect();
+    let mut tags: Vec<(&str, &[u8])> = values.iter().map(|v| ("a", v.as_bytes())).collect();
+    tags.push(("\u{1}due", &[0; 8]));
+    let metadata = Metadata { tags: &tags, expires_ms: 0 };
+    session.transact(|txn| txn.put_with_metadata(timers, b"bad", &bytes, metadata))?;
+    let good = json!({"expires": PAST, "callbackReference": target.uri("/t")});
+    put(&mut client, "good", &good, 201);
+    target.wait_for(1);
+    assert!(node.metrics.notifier_events().contains(&("set_aside", 1)), "it is reported once");
+    client.get(&path("bad")).is(200, "");
+    Ok(())
+}
+
+#[test]
+fn req_timers_that_no_commit_can_change_together_are_notified_one_by_one()
+-> nearstate_store::Result<()> {
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let path = folder.path().join("region");
+    // A commit replaces at most a 128th of the heap, 512 KiB, where the log has what it replaces.
+    let region =
+        Region::create(&path, &CreateOptions { bytes_max: 64 << 20, ..Default::default() })?;
+    let session = region.session()?;
+    let order =
+        |name: &str| TagSchema { name: name.to_owned(), is_ordered: true, ..Default::default() };
+    let outbox = Schema { tags: vec![order("order")], ..Schema::default() };
+    session.stream(session.namespace("nudsf:outbox", &outbox)?, WhenFull::LoseOldest)?;
+    let (notify, held) = held_lock(&folder);
+    let node = node_at(&path, TestNodeOptions { notify, ..TestNodeOptions::default() });
+    let timers = session.known_namespace("ue:timers")?.unwrap_or_else(|| panic!("no timers"));
+    session.stream(timers, WhenFull::LoseOldest)?;
+    let target = receiver();
+    let mut client = node.client();
+    for number in 0..12 {
+        let padding = "x".repeat(if number % 2 == 0 { 250_000 } else { 300_000 });
+        let uri = target.uri("/t");
+        let timer = json!({"expires": PAST, "callbackReference": uri, "padding": padding});
+        put(&mut client, &format!("t{number}"), &timer, 201);
+    }
+    drop(held);
+    // What was delivered is removed as well, so that the last ones arrive.
+    target.wait(|all| all.iter().map(|one| &one.body).collect::<BTreeSet<_>>().len() == 12);
+    assert_eq!(node.notified("timer_expiry", "due"), 12);
+    Ok(())
 }
