@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::records::{patched, refuse_failed_test};
 use crate::call::Call;
 use crate::conditions::Validators;
-use crate::document::{Document, write_subscription};
+use crate::document::{Announcement, Document, write_subscription};
 use crate::limits::{REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
 use crate::patch;
@@ -66,8 +66,7 @@ struct Checked {
     client: ClientId,
     /// 0: never.
     expires_ms: u64,
-    /// When the expiry is notified.
-    due_ms: Option<u64>,
+    announcement: Announcement,
 }
 
 /// Checks a `NotificationSubscription`.
@@ -102,8 +101,9 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     }
     let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
     let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
-    let due_ms = (expires_ms != 0 && expiry_callback.is_some()).then_some(due_ms);
-    Ok(Checked { client, expires_ms, due_ms })
+    let is_announced = expires_ms != 0 && expiry_callback.is_some();
+    let announcement = if is_announced { Announcement::At(due_ms) } else { Announcement::Never };
+    Ok(Checked { client, expires_ms, announcement })
 }
 
 /// Replaces the features of the client by those that both sides support: the representation of a
@@ -167,7 +167,7 @@ fn write(
     checked: &Checked,
 ) -> nearstate_model::Result<()> {
     let uri = call.uri();
-    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, uri.as_str());
+    let times = ((call.now_ms, checked.expires_ms), checked.announcement, uri.as_str());
     write_subscription(txn, (call.storage.subscriptions, call.key()), value, times)
 }
 

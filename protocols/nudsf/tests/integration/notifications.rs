@@ -163,6 +163,27 @@ fn req_the_expiry_of_a_subscription_is_notified_ahead_and_once() {
 }
 
 #[test]
+fn req_the_announcement_of_the_expiry_does_not_change_the_entity_tag() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let mut body = json!({
+        "clientId": {"nfId": NF}, "callbackReference": target.uri("/changes"),
+        "expiry": "2999-01-01T00:00:00Z", "expiryNotification": 60_000_000_000_u64,
+        "expiryCallbackReference": target.uri("/expiry"),
+    });
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], body.to_string());
+    target.wait_for(1);
+    assert_eq!(client.get("/subs-to-notify/s1").is(200, "").etag(), created.etag());
+    // The client is told that it expires, and renews it.
+    body["expiryNotification"] = json!(1);
+    let renew = [JSON, ("If-Match", created.etag())];
+    let renewed = client.send("PUT", "/subs-to-notify/s1", &renew, body.to_string());
+    assert_ne!(renewed.is(200, "").etag(), created.etag());
+    let stale = client.send("PUT", "/subs-to-notify/s1", &renew, body.to_string());
+    stale.is(412, "PRECONDITION_FAILED");
+}
+
+#[test]
 fn req_a_target_that_fails_gets_everything_in_order_after_a_pause() {
     let failures = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&failures);
