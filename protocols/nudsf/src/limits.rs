@@ -134,3 +134,8 @@ pub const NOTIFIER_INTERVAL: Duration = Duration::from_millis(10);
 /// The pause between two looks at whether notifications of a cluster's partition are replicated:
 /// some round trips between hosts.
 pub const RELEASE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The most repetitions of a timer that are notified late, because no node ran or because its time
+/// is long past: the last hour of one per second, after which a notification is dropped anyway.
+/// Earlier ones are dropped and counted.
+pub const REPETITIONS_MISSED_MAX: u64 = 4096;

@@ -266,9 +266,18 @@ impl NudsfMetrics {
     }
 
     pub(crate) fn count_notification(&self, kind: NotificationKind, result: NotificationResult) {
+        self.count_notifications(kind, result, 1);
+    }
+
+    pub(crate) fn count_notifications(
+        &self,
+        kind: NotificationKind,
+        result: NotificationResult,
+        number: u64,
+    ) {
         let row = self.notifications.get(kind as usize);
         if let Some(count) = row.and_then(|row| row.get(result as usize)) {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(number, Ordering::Relaxed);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Timers (`tm01` to `tm06`).
 
+#![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
+
 use std::collections::BTreeSet;
 use std::fs::File;
 
@@ -7,7 +9,7 @@ use nearstate_nudsf::NotifySettings;
 use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema, WhenFull};
 use serde_json::{Value, json};
 
-use crate::fixture::{JSON, PATCH, TestClient, TestNodeOptions, encode, node, node_at};
+use crate::fixture::{JSON, PATCH, TestClient, TestNodeOptions, encode, node, node_at, node_of};
 use crate::receiver::receiver;
 
 const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
@@ -62,7 +64,14 @@ fn tm02_timers_are_deleted_by_tags_and_by_expiry() {
     for (id, ue, expires) in [("t1", "1", FUTURE), ("t2", "2", FUTURE), ("t3", "2", PAST)] {
         put(&mut client, id, &tagged(ue, expires), 201);
     }
-    let expired = client.send("DELETE", &format!("{TIMERS}?expired-filter"), &[], "");
+    // It is deleted once it has expired.
+    let path = format!("{TIMERS}?expired-filter");
+    let expired = loop {
+        let reply = client.send("DELETE", &path, &[], "");
+        if reply.status != 204 {
+            break reply;
+        }
+    };
     assert_eq!(ids(&expired.is(200, "").json()), ["t3"]);
     let filter = encode(r#"{"op":"EQ","tag":"ueId","value":"2"}"#);
     let by_tag = format!("{TIMERS}?filter={filter}");
@@ -190,11 +199,11 @@ fn tm03_a_timer_that_could_not_be_stored_as_expired_is_refused() {
 }
 
 #[test]
-fn req_a_timer_that_cannot_expire_does_not_stop_the_others() -> nearstate_store::Result<()> {
+fn req_a_timer_that_cannot_expire_does_not_stop_the_others() {
     let (node, target) = (node(), receiver());
     let mut client = node.client();
     let session = node.session();
-    let timers = session.known_namespace("ue:timers")?.unwrap_or_else(|| panic!("no timers"));
+    let timers = session.known_namespace("ue:timers").unwrap().unwrap();
     // An attached process writes what the interface refuses.
     let timer = with_tags(63, &json!({"expires": PAST, "deleteAfter": 3_000_000_000_u32}));
     let bytes = [&[0; 8], timer.to_string().as_bytes()].concat();
@@ -202,32 +211,33 @@ fn req_a_timer_that_cannot_expire_does_not_stop_the_others() -> nearstate_store:
     let mut tags: Vec<(&str, &[u8])> = values.iter().map(|v| ("a", v.as_bytes())).collect();
     tags.push(("\u{1}due", &[0; 8]));
     let metadata = Metadata { tags: &tags, expires_ms: 0 };
-    session.transact(|txn| txn.put_with_metadata(timers, b"bad", &bytes, metadata))?;
+    session.transact(|txn| txn.put_with_metadata(timers, b"bad", &bytes, metadata)).unwrap();
     let good = json!({"expires": PAST, "callbackReference": target.uri("/t")});
     put(&mut client, "good", &good, 201);
     target.wait_for(1);
     assert!(node.metrics.notifier_events().contains(&("set_aside", 1)), "it is reported once");
     client.get(&path("bad")).is(200, "");
-    Ok(())
 }
 
 #[test]
-fn req_timers_that_no_commit_can_change_together_are_notified_one_by_one()
--> nearstate_store::Result<()> {
-    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+fn req_timers_that_no_commit_can_change_together_are_notified_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     // A commit replaces at most a 128th of the heap, 512 KiB, where the log has what it replaces.
     let region =
-        Region::create(&path, &CreateOptions { bytes_max: 64 << 20, ..Default::default() })?;
-    let session = region.session()?;
+        Region::create(&path, &CreateOptions { bytes_max: 64 << 20, ..Default::default() })
+            .unwrap();
+    let session = region.session().unwrap();
     let order =
         |name: &str| TagSchema { name: name.to_owned(), is_ordered: true, ..Default::default() };
     let outbox = Schema { tags: vec![order("order")], ..Schema::default() };
-    session.stream(session.namespace("nudsf:outbox", &outbox)?, WhenFull::LoseOldest)?;
+    session
+        .stream(session.namespace("nudsf:outbox", &outbox).unwrap(), WhenFull::LoseOldest)
+        .unwrap();
     let (notify, held) = held_lock(&folder);
     let node = node_at(&path, TestNodeOptions { notify, ..TestNodeOptions::default() });
-    let timers = session.known_namespace("ue:timers")?.unwrap_or_else(|| panic!("no timers"));
-    session.stream(timers, WhenFull::LoseOldest)?;
+    let timers = session.known_namespace("ue:timers").unwrap().unwrap();
+    session.stream(timers, WhenFull::LoseOldest).unwrap();
     let target = receiver();
     let mut client = node.client();
     for number in 0..12 {
@@ -240,5 +250,54 @@ fn req_timers_that_no_commit_can_change_together_are_notified_one_by_one()
     // What was delivered is removed as well, so that the last ones arrive.
     target.wait(|all| all.iter().map(|one| &one.body).collect::<BTreeSet<_>>().len() == 12);
     assert_eq!(node.notified("timer_expiry", "due"), 12);
-    Ok(())
+}
+
+/// A callback at an address on which no process listens.
+fn dead_uri() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0");
+    let address = listener.and_then(|listener| listener.local_addr());
+    format!("http://{}/", address.unwrap_or_else(|error| panic!("{error}")))
+}
+
+#[test]
+fn req_timers_that_have_missed_many_repetitions_do_not_delay_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (notify, held) = held_lock(&folder);
+    let options = TestNodeOptions { notify, ..TestNodeOptions::default() };
+    let (node, target) = (node_of(options), receiver());
+    let mut client = node.client();
+    let (epoch, uri) = ("1970-01-01T00:00:00Z", dead_uri());
+    for number in 0..64 {
+        let endless = json!({"expires": epoch, "periodicRepetition": 1, "callbackReference": uri});
+        put(&mut client, &format!("endless{number}"), &endless, 201);
+    }
+    let once = json!({"expires": PAST, "callbackReference": target.uri("/t")});
+    put(&mut client, "once", &once, 201);
+    drop(held);
+    target.wait_for(1);
+    let due = node.notified("timer_expiry", "due");
+    assert!(due < 64 * 4096, "{due}: the others have not delivered all of theirs before");
+}
+
+#[test]
+fn req_the_last_missed_repetitions_of_a_timer_are_notified() {
+    let node = node();
+    let mut client = node.client();
+    let epoch = "1970-01-01T00:00:00Z";
+    let silent = json!({"expires": epoch, "periodicRepetition": 1});
+    put(&mut client, "silent", &silent, 201);
+    let mut missed = silent;
+    missed["repetitionCount"] = json!(5000);
+    missed["callbackReference"] = json!(dead_uri());
+    put(&mut client, "missed", &missed, 201);
+    let expired = format!("{TIMERS}?filter={}", encode(r#"{"timerIds":["missed"]}"#));
+    while client.get(&format!("{expired}&expired-filter")).status == 204 {}
+    while client.get(&path("missed")).json()["repetitionCount"] != 0 {}
+    let last = client.get(&path("missed")).json();
+    assert_eq!(last["expires"], "1970-01-01T01:23:20Z");
+    // The first expiry and its 5,000 repetitions.
+    let counts = ["due", "dropped"].map(|result| node.notified("timer_expiry", result));
+    assert_eq!(counts, [4096, 5001 - 4096]);
+    // No callback: nothing is notified, and it is at the present time at once.
+    assert_ne!(client.get(&path("silent")).json()["expires"], epoch);
 }
