@@ -21,6 +21,7 @@ mod notify;
 mod changes;
 mod due;
 mod deliver;
+mod target_state;
 mod host_client;
 mod document;
 mod repository;

@@ -117,8 +117,16 @@ pub const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Failures after which the circuit of a target is open: only one notification probes it.
 pub const FAILURES_MAX: u32 = 5;
 
-/// How long a notification is tried, in milliseconds. Then it is dropped and counted.
+/// How long a target or a callback may fail, in milliseconds. Then notifications that became due
+/// longer ago are dropped and counted.
 pub const UNDELIVERED_MS_MAX: u64 = 3_600_000;
+
+/// The fewest attempts before a notification is dropped: a node that was suspended tries again.
+pub const ATTEMPTS_MIN: u32 = 5;
+
+/// The most callbacks, and records of callbacks, of one target that wait after a failure while
+/// others are delivered. With more, the others wait as well.
+pub const LANES_WAITING_MAX: usize = 256;
 
 /// How long the connection to a target stays open without notifications.
 pub const TARGET_IDLE_MAX: Duration = Duration::from_secs(30);

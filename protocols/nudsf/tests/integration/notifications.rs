@@ -355,6 +355,50 @@ fn req_a_target_that_refuses_one_record_gets_the_others() {
 }
 
 #[test]
+fn req_a_path_that_hangs_or_refuses_does_not_stop_the_others_of_its_host() {
+    let target = scripted(|one| match one.path.as_str() {
+        "/hangs" => None,
+        "/refuses" => Some(503),
+        _ => Some(204),
+    });
+    let node = node();
+    let mut client = node.client();
+    for path in ["/hangs", "/refuses", "/accepts"] {
+        subscribe(&mut client, &path[1..], &target.uri(path), &json!({}));
+    }
+    // More than one batch of one record, and of many.
+    for number in 0..100 {
+        let status = if number == 0 { 201 } else { 204 };
+        client.put_record("r", "{}", &[("b", &number.to_string())]).is(status, "");
+    }
+    for number in 0..50 {
+        client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
+    }
+    let accepted = |all: &[Received]| all.iter().filter(|one| one.path == "/accepts").count();
+    target.wait(|all| accepted(all) == 150);
+    assert_eq!(node.notified("data_change", "delivered"), 150, "the others remain");
+}
+
+#[test]
+fn req_each_of_more_targets_than_are_served_at_once_has_its_turn() {
+    // All of these addresses are this host's.
+    let target = receiver_at(([0, 0, 0, 0], 0).into(), Arc::new(|_| Some(204)));
+    let node = node();
+    let mut client = node.client();
+    let count = nearstate_nudsf::limits::TARGETS_MAX + 20;
+    for number in 0..count {
+        let (high, low, port) = (number / 256, number % 256, target.address.port());
+        let uri = format!("http://127.1.{high}.{low}:{port}/{number}");
+        subscribe(&mut client, &format!("s{number}"), &uri, &json!({}));
+    }
+    client.put_record("r1", "{}", &[]).is(201, "");
+    let received = target.wait_for(count);
+    let paths: std::collections::BTreeSet<&str> =
+        received.iter().map(|one| one.path.as_str()).collect();
+    assert_eq!(paths.len(), count);
+}
+
+#[test]
 fn req_https_targets_are_reached_if_their_authority_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
