@@ -22,9 +22,17 @@ fn no_timer(id: &str) -> Problem {
     Problem::not_found("TIMER_NOT_FOUND", format!("the timer {id:?} does not exist"))
 }
 
-/// The filter of a request. `expired-filter` selects timers whose time has passed, whether they
-/// were notified or not.
-fn filter(call: &Call<'_>) -> Result<Option<Search>, Problem> {
+/// Which timers `expired-filter` selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expired {
+    /// Those whose time has passed, whether they were notified or not.
+    Due,
+    /// Those that were notified.
+    Notified,
+}
+
+/// The filter of a request.
+fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem> {
     let query = &call.target.query;
     let filter = query.get("filter").map(|text| parse_text(text, "filter")).transpose()?;
     match query.get("expired-filter") {
@@ -37,10 +45,12 @@ fn filter(call: &Call<'_>) -> Result<Option<Search>, Problem> {
         tag: tag.to_owned(),
         value: value.to_vec(),
     };
-    let expired = Search::Or(vec![
-        compare(Op::Eq, EXPIRED_TAG, EXPIRED),
-        compare(Op::Lte, DUE_TAG, &call.now_ms.to_be_bytes()),
-    ]);
+    let notified = compare(Op::Eq, EXPIRED_TAG, EXPIRED);
+    let due = compare(Op::Lte, DUE_TAG, &call.now_ms.to_be_bytes());
+    let expired = match selected {
+        Expired::Due => Search::Or(vec![notified, due]),
+        Expired::Notified => notified,
+    };
     Ok(Some(match filter {
         None => expired,
         Some(filter) => Search::And(vec![filter, expired]),
@@ -70,7 +80,7 @@ fn id_of(key: &[u8]) -> Value {
 
 /// `SearchTimer`.
 pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
-    let filter = filter(call)?;
+    let filter = filter(call, Expired::Due)?;
     let keys = matching(call, filter.as_ref(), usize::MAX).await?;
     if keys.is_empty() {
         return Ok(Reply::empty(StatusCode::NO_CONTENT));
@@ -81,9 +91,10 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `DeleteTimers`. Each timer is deleted in a transaction of its own, if it still matches. Without
-/// a filter, all timers of the storage are.
+/// a filter, all timers of the storage are. With `expired-filter`, a timer that is due is not deleted
+/// before its notification is in the outbox.
 pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
-    let filter = filter(call)?;
+    let filter = filter(call, Expired::Notified)?;
     let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {

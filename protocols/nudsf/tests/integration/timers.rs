@@ -81,6 +81,24 @@ fn tm02_timers_are_deleted_by_tags_and_by_expiry() {
 }
 
 #[test]
+fn tm02_a_timer_that_is_due_is_not_deleted_as_expired_before_it_is_notified() {
+    let folder = tempfile::tempdir().unwrap();
+    let (notify, held) = held_lock(&folder);
+    let options = TestNodeOptions { notify, ..TestNodeOptions::default() };
+    let (node, target) = (node_of(options), receiver());
+    let mut client = node.client();
+    let timer = json!({"expires": PAST, "callbackReference": target.uri("/t")});
+    put(&mut client, "t1", &timer, 201);
+    let expired = format!("{TIMERS}?expired-filter");
+    assert_eq!(ids(&client.get(&expired).is(200, "").json()), ["t1"]);
+    client.send("DELETE", &expired, &[], "").is(204, "");
+    drop(held);
+    target.wait_for(1);
+    let deleted = client.send("DELETE", &expired, &[], "").is(200, "").json();
+    assert_eq!(ids(&deleted), ["t1"]);
+}
+
+#[test]
 fn tm03_put_creates_and_replaces_a_timer_that_fires_and_is_then_deleted() {
     let (node, target) = (node(), receiver());
     let mut client = node.client();
