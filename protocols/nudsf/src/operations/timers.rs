@@ -155,11 +155,9 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         refuse_failed_test(&failed)?;
         if value != old {
             let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
-            let kept = view.tags().find(|(name, _)| *name == DUE_TAG).map(|(_, due)| due);
-            let kept = kept.and_then(|due| due.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b));
             let is_same = value.get("expires") == old.get("expires");
-            let kept = (is_expired && is_same).then_some(kept);
             let timer = Timer::parse(value, id)?;
+            let kept = (is_expired && is_same).then(|| timer.kept_until_ms());
             timer.write(txn, (call.storage.timers, call.key()), kept, call.now_ms)?;
         }
         Ok(failed)

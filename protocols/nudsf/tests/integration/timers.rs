@@ -154,6 +154,24 @@ fn tm04_a_patch_reports_discarded_items_and_arms_the_timer_again() {
 }
 
 #[test]
+fn tm04_a_patch_changes_how_long_an_expired_timer_is_kept() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let timer = json!({"expires": PAST, "callbackReference": target.uri("/t")});
+    put(&mut client, "t1", &timer, 201);
+    target.wait_for(1);
+    let keep =
+        |seconds: u64| json!([{"op": "add", "path": "/deleteAfter", "value": seconds}]).to_string();
+    // A century: it is kept, and was not armed again.
+    client.send("PATCH", &path("t1"), &[PATCH], keep(3_155_760_000)).is(204, "");
+    client.get(&format!("{TIMERS}?expired-filter")).is(200, "");
+    client.send("PATCH", &path("t1"), &[PATCH], keep(1)).is(204, "");
+    while client.get(&path("t1")).status == 200 {}
+    client.get(&path("t1")).is(404, "TIMER_NOT_FOUND");
+    assert_eq!(node.notified("timer_expiry", "due"), 1);
+}
+
+#[test]
 fn tm05_a_deleted_timer_is_gone() {
     let node = node();
     let mut client = node.client();
