@@ -78,6 +78,17 @@ pub const SEARCH_BYTES_MAX: usize = 64 << 20;
 /// The most references that a search returns. The count is not limited by it.
 pub const REFERENCES_MAX: usize = 100_000;
 
+/// The most bytes of a list of timers or subscriptions. The client filters, or deletes, to see the
+/// others. Of timers, at most [`REFERENCES_MAX`] are listed.
+pub const LIST_BYTES_MAX: usize = 16 << 20;
+
+/// The most subscriptions of a storage: the notifier has them in memory and matches each change with
+/// all of them. Another one is answered with 500 `INSUFFICIENT_RESOURCES`.
+pub const SUBSCRIPTIONS_MAX: usize = 10_000;
+
+/// The most bytes of the subscriptions of a storage. Another one is answered likewise.
+pub const SUBSCRIPTIONS_BYTES_MAX: usize = 64 << 20;
+
 /// The most records that one request deletes by a filter. The client repeats the request for the
 /// rest.
 pub const DELETED_MAX: usize = 100_000;

@@ -10,7 +10,7 @@ use super::records::{patched, refuse_failed_test};
 use crate::call::Call;
 use crate::conditions::Validators;
 use crate::document::{Announcement, Document, write_subscription};
-use crate::limits::{REFERENCES_MAX, SCAN_STEPS};
+use crate::limits::{LIST_BYTES_MAX, REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
 use crate::patch;
 use crate::problem::Problem;
@@ -22,6 +22,9 @@ use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
 const OPERATIONS: [&str; 3] = ["CREATED", "UPDATED", "DELETED"];
+
+/// Bytes whose parsing takes as long as a step of a scan.
+const STEP_BYTES: usize = 1024;
 
 /// The most resources of a filter.
 const MONITORED_MAX: usize = 1024;
@@ -182,17 +185,22 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(REFERENCES_MAX);
     let session = &call.repository.session;
     let mut scan = session.scan(call.storage.subscriptions).map_err(Problem::from)?;
-    let mut found = Vec::new();
-    let mut steps = 0_u32;
-    while found.len() < limit.min(REFERENCES_MAX) && scan.step().map_err(Problem::from)? {
+    let (mut found, mut bytes, mut unyielded) = (Vec::new(), 0, 0);
+    while found.len() < limit.min(REFERENCES_MAX)
+        && bytes < LIST_BYTES_MAX
+        && scan.step().map_err(Problem::from)?
+    {
         if let Some(view) = scan.view().map_err(Problem::from)? {
+            unyielded += view.bytes().len();
             let document = Document::of(&view)?;
             if !document.has_expired(call.now_ms) {
+                bytes += view.bytes().len();
                 found.push(document.value);
             }
         }
-        steps += 1;
-        if steps.is_multiple_of(SCAN_STEPS) {
+        unyielded += STEP_BYTES;
+        if unyielded >= STEP_BYTES * SCAN_STEPS as usize {
+            unyielded = 0;
             yield_if_due().await;
         }
     }
@@ -234,6 +242,9 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
             }
         }
         call.check_write(|| old.as_ref().map(Document::validators), |_| None)?;
+        if view.is_none() {
+            call.repository.check_subscriptions(&call.storage)?;
+        }
         write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };

@@ -11,7 +11,7 @@ use super::search::for_each_match;
 use crate::call::Call;
 use crate::document::Document;
 use crate::filter::parse_text;
-use crate::limits::DELETED_MAX;
+use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
 use crate::patch;
 use crate::problem::Problem;
 use crate::reply::Reply;
@@ -57,18 +57,19 @@ fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem>
     }))
 }
 
-/// The keys of the timers that a filter selects, at most `limit`.
+/// The keys of the timers that a filter selects, at most `limit` and of [`LIST_BYTES_MAX`].
 async fn matching(
     call: &Call<'_>,
     filter: Option<&Search>,
     limit: usize,
 ) -> Result<Vec<Vec<u8>>, Problem> {
-    let mut keys = Vec::new();
-    for_each_match(call, call.storage.timers, filter, |view, _| {
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    for_each_match(call, (call.storage.timers, limit), filter, |view, _| {
         if str::from_utf8(view.key()).is_ok() {
+            bytes += view.key().len() + size_of::<Vec<u8>>();
             keys.push(view.key().to_vec());
         }
-        Ok(keys.len() < limit)
+        Ok(keys.len() < limit && bytes < LIST_BYTES_MAX)
     })
     .await?;
     Ok(keys)
@@ -81,7 +82,7 @@ fn id_of(key: &[u8]) -> Value {
 /// `SearchTimer`.
 pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let filter = filter(call, Expired::Due)?;
-    let keys = matching(call, filter.as_ref(), usize::MAX).await?;
+    let keys = matching(call, filter.as_ref(), REFERENCES_MAX).await?;
     if keys.is_empty() {
         return Ok(Reply::empty(StatusCode::NO_CONTENT));
     }

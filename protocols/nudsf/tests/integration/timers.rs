@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 
 use nearstate_nudsf::NotifySettings;
+use nearstate_nudsf::limits::LIST_BYTES_MAX;
 use nearstate_store::{CreateOptions, Metadata, Region, Schema, TagSchema, WhenFull};
 use serde_json::{Value, json};
 
@@ -55,6 +56,34 @@ fn tm01_timers_are_found_by_tags_and_by_expiry() {
     assert_eq!(ids(&client.get(&format!("{TIMERS}?filter={named}")).json()), ["t1"]);
     client.get(&format!("{TIMERS}?filter=x")).is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
     client.get("/nudsf-timer/v1/None/Storage01/timers").is(404, "REALM_NOT_FOUND");
+}
+
+#[test]
+fn tm01_a_list_of_timers_is_bounded() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let timers = session.known_namespace("ue:timers").unwrap().unwrap();
+    let padding = "x".repeat(900);
+    let count = 2 * LIST_BYTES_MAX / 900;
+    let metadata = Metadata { tags: &[("a", b"1")], expires_ms: 0 };
+    let all: Vec<usize> = (0..count).collect();
+    for some in all.chunks(100) {
+        session
+            .transact(|txn| -> nearstate_store::Result<()> {
+                for number in some {
+                    let key = format!("{number}-{padding}");
+                    txn.put_with_metadata(timers, key.as_bytes(), b"", metadata)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+    let filter = encode(r#"{"op":"EQ","tag":"a","value":"1"}"#);
+    for query in [String::new(), format!("?filter={filter}")] {
+        let listed = ids(&client.get(&format!("{TIMERS}{query}")).is(200, "").json()).len();
+        assert!((count / 3..=count / 2).contains(&listed), "{listed} of {count}");
+    }
 }
 
 #[test]
