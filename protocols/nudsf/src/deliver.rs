@@ -30,7 +30,7 @@ pub(crate) struct Deliveries {
     metrics: Arc<NudsfMetrics>,
     /// The targets with a task, each with the event that wakes it.
     running: RefCell<BTreeMap<u64, Rc<TaskEvent>>>,
-    /// What has failed at targets without a task. Each has entries in the outbox, which bounds them.
+    /// What has failed at targets without a task. Each has entries in the outbox: this bounds them.
     states: RefCell<BTreeMap<u64, TargetState>>,
     /// The target whose task was started last. The next one is behind it, so that each has its
     /// turn.
@@ -52,7 +52,7 @@ struct Sequence {
 
 /// What a batch says of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Batch {
+enum BatchScope {
     /// If nothing is answered, the target does not answer.
     Whole,
     /// It has only what failed before.
@@ -157,7 +157,7 @@ impl Deliveries {
             event.reset();
             if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
                 let sent = done.task.await.unwrap_or_default();
-                self.finish((target, Batch::Retry), sent, state).await?;
+                self.finish((target, BatchScope::Retry), sent, state).await?;
             }
             let (again, others) = match self.next_batch(target, state, retry.is_some())? {
                 NextBatch::Entries { again, others } => (again, others),
@@ -197,7 +197,7 @@ impl Deliveries {
                 if !sent.iter().any(|sequence| sequence.is_answered) {
                     client = None;
                 }
-                self.finish((target, Batch::Whole), sent, state).await?;
+                self.finish((target, BatchScope::Whole), sent, state).await?;
             }
             if self.is_crowded.get() {
                 break;
@@ -205,7 +205,7 @@ impl Deliveries {
         }
         if let Some(retry) = retry {
             let sent = retry.task.await.unwrap_or_default();
-            self.finish((target, Batch::Retry), sent, state).await?;
+            self.finish((target, BatchScope::Retry), sent, state).await?;
         }
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Deliveries {
         Retry { task, is_done }
     }
 
-    /// Reads what the target gets next: the entries of orders that have waited, and those of others.
+    /// Reads what the target gets next: entries of lanes that have waited, and those of others.
     fn next_batch(
         &self,
         target: u64,
@@ -347,7 +347,7 @@ impl Deliveries {
     /// Removes what was delivered or rejected, and what has failed for too long.
     async fn finish(
         &self,
-        (target, batch): (u64, Batch),
+        (target, batch): (u64, BatchScope),
         sequences: Vec<Sequence>,
         state: &mut TargetState,
     ) -> Result<()> {
@@ -369,7 +369,7 @@ impl Deliveries {
         }
         if is_answered {
             state.answered();
-        } else if !failed.is_empty() && batch == Batch::Whole {
+        } else if !failed.is_empty() && batch == BatchScope::Whole {
             state.unanswered(now);
         }
         if !failed.is_empty() {

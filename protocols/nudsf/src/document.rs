@@ -83,7 +83,7 @@ const VERSION_TAG: &str = "\u{1}version";
 
 /// When the expiry of a subscription is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Announcement {
+pub(crate) enum ExpiryAnnouncement {
     /// Not at all.
     Never,
     /// At this time in milliseconds.
@@ -96,8 +96,8 @@ pub(crate) enum Announcement {
 /// node takes care of it.
 const GRACE_MS: u64 = 86_400_000;
 
-/// Writes a subscription: its times of modification and of expiry, when the expiry is announced, and
-/// the URI of the storage.
+/// Writes a subscription: its times of modification and of expiry, when the expiry is announced,
+/// and the URI of the storage.
 ///
 /// # Errors
 /// As [`Txn::put_with_metadata`].
@@ -105,19 +105,19 @@ pub(crate) fn write_subscription(
     txn: &Txn<'_>,
     (namespace, key): (Namespace, &[u8]),
     value: &Value,
-    ((modified_ms, expires_ms), announcement, uri): ((u64, u64), Announcement, &str),
+    ((modified_ms, expires_ms), announcement, uri): ((u64, u64), ExpiryAnnouncement, &str),
 ) -> nearstate_model::Result<()> {
     let bytes = document_bytes(modified_ms, value);
     let mut tags: Vec<(&str, &[u8])> = Vec::new();
     let (due, version, grace);
     match announcement {
-        Announcement::Never => grace = 0,
-        Announcement::At(due_ms) => {
+        ExpiryAnnouncement::Never => grace = 0,
+        ExpiryAnnouncement::At(due_ms) => {
             due = due_ms.to_be_bytes();
             tags.push((DUE_TAG, &due));
             grace = GRACE_MS;
         }
-        Announcement::Done(before) => {
+        ExpiryAnnouncement::Done(before) => {
             version = before.to_le_bytes();
             tags.push((VERSION_TAG, &version));
             grace = 0;

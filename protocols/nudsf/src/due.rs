@@ -15,7 +15,7 @@ use nearstate_store::{Metadata, Namespace, Session, Txn, Values, View, now_ms};
 use serde_json::{Value, json};
 
 use crate::deliver::Deliveries;
-use crate::document::{Announcement, Document, write_subscription};
+use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::REPETITIONS_MISSED_MAX;
 use crate::outbox::{Notification, order_of};
 use crate::repository::StorageNamespaces;
@@ -375,7 +375,7 @@ fn expire_subscription(
         let base = view.tags().find(|(name, _)| *name == crate::document::URI_TAG);
         let base = base.and_then(|(_, uri)| str::from_utf8(uri).ok()).unwrap_or_default();
         let times = (document.modified_ms, expires_ms);
-        let announced = Announcement::Done(document.version);
+        let announced = ExpiryAnnouncement::Done(document.version);
         write_subscription(txn, (namespace, key), &value, (times, announced, base))?;
     }
     let Some(uri) = value.get("expiryCallbackReference").and_then(Value::as_str) else {

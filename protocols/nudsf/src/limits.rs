@@ -82,8 +82,8 @@ pub const REFERENCES_MAX: usize = 100_000;
 /// others. Of timers, at most [`REFERENCES_MAX`] are listed.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
 
-/// The most subscriptions of a storage: the notifier has them in memory and matches each change with
-/// all of them. Another one is answered with 500 `INSUFFICIENT_RESOURCES`.
+/// The most subscriptions of a storage: the notifier has them in memory and matches each change
+/// with all of them. Another one is answered with 500 `INSUFFICIENT_RESOURCES`.
 pub const SUBSCRIPTIONS_MAX: usize = 10_000;
 
 /// The most bytes of the subscriptions of a storage. Another one is answered likewise.

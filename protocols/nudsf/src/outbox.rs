@@ -391,8 +391,8 @@ impl Outbox {
     }
 
     /// The first entries of a target from a place on, without those that are excluded: at most
-    /// `limit`, and at most [`BATCH_BYTES`] behind the first one. Examines some hundreds. `is_excluded`
-    /// is asked for orders and for callbacks.
+    /// `limit`, and at most [`BATCH_BYTES`] behind the first one. Examines some hundreds.
+    /// `is_excluded` is asked for orders and for callbacks.
     ///
     /// # Errors
     /// As [`Session::find_some`].

@@ -1,10 +1,13 @@
 //! What failed at a target, and what is sent to it next. A pure state: times are arguments.
 //!
-//! | what fails | what waits | meanwhile |
-//! |---|---|---|
-//! | a notification is refused for now | its order: those of its record for its callback | others are read on |
-//! | a notification is not answered, and others are | its callback | others are read on |
-//! | no notification of a batch is answered | the target | after some batches, one of a callback that does not wait probes it |
+//! | what fails | what waits |
+//! |---|---|
+//! | a notification is refused for now | its order: those of its record for its callback |
+//! | one is not answered, and others are | its callback |
+//! | none of a batch is answered | the target |
+//!
+//! Others are read on. After some batches without an answer, one notification probes the target,
+//! each time that of a callback that does not wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,9 +17,9 @@ use crate::limits::{
     UNDELIVERED_MS_MAX,
 };
 
-/// Failures in a row.
+/// DeliveryFailures in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Failures {
+struct DeliveryFailures {
     count: u32,
     /// When the first one was.
     since: Duration,
@@ -24,7 +27,7 @@ struct Failures {
     retry: Duration,
 }
 
-impl Failures {
+impl DeliveryFailures {
     fn after(before: Option<Self>, now: Duration) -> Self {
         let count = before.map_or(0, |before| before.count).saturating_add(1);
         let since = before.map_or(now, |before| before.since);
@@ -42,7 +45,7 @@ impl Failures {
 /// An order or a callback that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FailedLane {
-    failures: Failures,
+    failures: DeliveryFailures,
     /// The entry that is tried again; `None`: it was dropped, and the next one is not read yet.
     entry: Option<u128>,
 }
@@ -51,7 +54,7 @@ struct FailedLane {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetState {
     /// Those without any answer.
-    unanswered: Option<Failures>,
+    unanswered: Option<DeliveryFailures>,
     /// Orders and callbacks, by their numbers.
     lanes: BTreeMap<u64, FailedLane>,
     /// All entries before this one belong to lanes that wait.
@@ -112,7 +115,7 @@ impl TargetState {
 
     /// No notification of a batch was answered.
     pub(crate) fn unanswered(&mut self, now: Duration) {
-        self.unanswered = Some(Failures::after(self.unanswered, now));
+        self.unanswered = Some(DeliveryFailures::after(self.unanswered, now));
     }
 
     /// The target has not answered for long: its old entries are dropped.
@@ -133,7 +136,7 @@ impl TargetState {
             self.lanes.retain(|_, lane| lane.entry.is_some());
         }
         let before = self.lanes.get(&lane).map(|lane| lane.failures);
-        let failures = Failures::after(before, now);
+        let failures = DeliveryFailures::after(before, now);
         self.lanes.insert(lane, FailedLane { failures, entry: Some(entry) });
         failures.is_given_up(now)
     }

@@ -170,8 +170,8 @@ events! {
         "The other one has been missing for the time of `cluster.when_copy_missing`. The loss of \
          this host loses commits from now on. Start the node of the other host.";
     NUDSF_SET_ASIDE = "NS-3019" Error "a timer or a subscription cannot expire",
-        "It is kept, and its expiry is not notified. `reason` says why: it is larger than a 128th of \
-         the region, or has too many tags. Delete it, or put it again with less.";
+        "It is kept, and its expiry is not notified. `reason` says why: it is larger than a 128th \
+         of the region, or has too many tags. Delete it, or put it again with less.";
     NUDSF_NOTIFIER_FAILED = "NS-3020" Error "the notifier of Nudsf failed",
         "It is tried again; not each attempt has a line. `reason` says what failed.";
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::records::{patched, refuse_failed_test};
 use crate::call::Call;
 use crate::conditions::Validators;
-use crate::document::{Announcement, Document, write_subscription};
+use crate::document::{Document, ExpiryAnnouncement, write_subscription};
 use crate::limits::{LIST_BYTES_MAX, REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
 use crate::patch;
@@ -69,7 +69,7 @@ struct Checked {
     client: ClientId,
     /// 0: never.
     expires_ms: u64,
-    announcement: Announcement,
+    announcement: ExpiryAnnouncement,
 }
 
 /// Checks a `NotificationSubscription`.
@@ -105,7 +105,8 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
     let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
     let is_announced = expires_ms != 0 && expiry_callback.is_some();
-    let announcement = if is_announced { Announcement::At(due_ms) } else { Announcement::Never };
+    let announcement =
+        if is_announced { ExpiryAnnouncement::At(due_ms) } else { ExpiryAnnouncement::Never };
     Ok(Checked { client, expires_ms, announcement })
 }
 

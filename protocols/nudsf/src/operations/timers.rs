@@ -92,8 +92,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `DeleteTimers`. Each timer is deleted in a transaction of its own, if it still matches. Without
-/// a filter, all timers of the storage are. With `expired-filter`, a timer that is due is not deleted
-/// before its notification is in the outbox.
+/// a filter, all timers of the storage are. With `expired-filter`, a timer that is due is not
+/// deleted before its notification is in the outbox.
 pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
     let filter = filter(call, Expired::Notified)?;
     let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
