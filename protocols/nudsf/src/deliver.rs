@@ -1,5 +1,6 @@
 //! Delivery of the outbox: a task for each target, which sends its entries in their order and
-//! removes those that were accepted. Targets do not wait for each other.
+//! removes those that were accepted. Targets do not wait for each other, and a callback that fails
+//! does not stop the others of its target ([`TargetState`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,16 +10,18 @@ use std::time::Duration;
 
 use nearstate_model::Result;
 use nearstate_node::ClientTls;
-use nearstate_node::executor::{TaskClass, TaskEvent, sleep, spawn, timeout};
-use nearstate_store::OwnerLease;
+use nearstate_node::executor::{
+    TaskClass, TaskEvent, TaskHandle, sleep, spawn, timeout, yield_now,
+};
+use nearstate_store::{OwnerLease, since_boot};
 
 use crate::host_client::{HostClient, Sent};
 use crate::limits::{
-    BATCH_MAX, END_INTERVAL, FAILURES_MAX, RELEASE_INTERVAL, RETRY_MAX, RETRY_MIN, TARGET_IDLE_MAX,
-    TARGETS_MAX, UNDELIVERED_MS_MAX,
+    BATCH_MAX, END_INTERVAL, RELEASE_INTERVAL, TARGET_IDLE_MAX, TARGETS_MAX, UNDELIVERED_MS_MAX,
 };
-use crate::outbox::{Outbox, OutboxEntry};
+use crate::outbox::{BATCH_BYTES, Outbox, OutboxEntry};
 use crate::settings::{NotificationResult, NudsfMetrics};
+use crate::target_state::TargetState;
 
 /// The deliveries of a node.
 pub(crate) struct Deliveries {
@@ -27,33 +30,54 @@ pub(crate) struct Deliveries {
     metrics: Arc<NudsfMetrics>,
     /// The targets with a task, each with the event that wakes it.
     running: RefCell<BTreeMap<u64, Rc<TaskEvent>>>,
+    /// What has failed at targets without a task. Each has entries in the outbox: this bounds them.
+    states: RefCell<BTreeMap<u64, TargetState>>,
     /// The target whose task was started last. The next one is behind it, so that each has its
     /// turn.
     last: Cell<u64>,
-    /// Targets wait for a task: those that do not answer give theirs up.
+    /// Targets wait for a task: each task ends after a batch.
     is_crowded: Cell<bool>,
     is_over: Cell<bool>,
-    /// Ends the pauses when the deliveries are over.
-    over: TaskEvent,
 }
 
 /// Entries of one order, as far as they were sent.
 struct Sequence {
     entries: Vec<OutboxEntry>,
     done: usize,
-    /// The target did not answer.
+    /// The target has answered.
+    is_answered: bool,
+    /// The entry behind those was not answered.
     is_unanswered: bool,
 }
 
-/// What became of a batch.
+/// What a batch says of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BatchResult {
-    /// All of it is done.
+enum BatchScope {
+    /// If nothing is answered, the target does not answer.
     Whole,
-    /// The target answers, and refuses a part for now.
-    Busy,
-    /// The target does not answer.
-    Unanswered,
+    /// It has only what failed before.
+    Retry,
+}
+
+/// A batch of what failed before, in its own task.
+struct Retry {
+    task: TaskHandle<Vec<Sequence>>,
+    is_done: Rc<Cell<bool>>,
+}
+
+/// What a target gets next.
+enum NextBatch {
+    Entries {
+        /// Those of lanes that have waited, if they are not sent with the others.
+        again: Vec<OutboxEntry>,
+        others: Vec<OutboxEntry>,
+    },
+    /// More are to be read.
+    Unread,
+    /// Nothing until then.
+    Wait(Duration),
+    /// It has no entries.
+    Empty,
 }
 
 /// Ends the tasks of all targets when the notifier ends.
@@ -62,7 +86,6 @@ pub(crate) struct DeliveriesGuard(pub(crate) Rc<Deliveries>);
 impl Drop for DeliveriesGuard {
     fn drop(&mut self) {
         self.0.is_over.set(true);
-        self.0.over.set();
         for event in self.0.running.borrow().values() {
             event.set();
         }
@@ -76,10 +99,10 @@ impl Deliveries {
             tls,
             metrics,
             running: RefCell::default(),
+            states: RefCell::default(),
             last: Cell::new(0),
             is_crowded: Cell::new(false),
             is_over: Cell::new(false),
-            over: TaskEvent::default(),
         }
     }
 
@@ -107,58 +130,84 @@ impl Deliveries {
                     let _ = context.deliver(target, &event).await;
                     context.running.borrow_mut().remove(&target);
                 }));
-            } else {
-                self.is_crowded.set(true);
+            } else if !self.is_crowded.replace(true) {
+                // Those that are idle or wait end.
+                running.values().for_each(|event| event.set());
             }
         }
     }
 
-    /// Delivers the entries of a target until it has none for a while.
-    async fn deliver(self: &Rc<Self>, target: u64, event: &TaskEvent) -> Result<()> {
-        // Failures in a row, and those without an answer.
-        let (mut client, mut failures, mut unanswered) = (None, 0_u32, 0_u32);
+    /// Delivers the entries of a target until it has none for a while, or others wait for the task.
+    async fn deliver(self: &Rc<Self>, target: u64, event: &Rc<TaskEvent>) -> Result<()> {
+        let mut state = self.states.borrow_mut().remove(&target).unwrap_or_default();
+        let delivered = self.deliver_all((target, event), &mut state).await;
+        if !state.is_clear() {
+            self.states.borrow_mut().insert(target, state);
+        }
+        delivered
+    }
+
+    async fn deliver_all(
+        self: &Rc<Self>,
+        (target, event): (u64, &Rc<TaskEvent>),
+        state: &mut TargetState,
+    ) -> Result<()> {
+        let (mut client, mut retry) = (None, None::<Retry>);
         while !self.is_over.get() {
             event.reset();
-            // The circuit is open after some silence: one entry probes the target. A target that
-            // answers gets others behind those that it refuses.
-            let limit = if unanswered >= FAILURES_MAX { 1 } else { BATCH_MAX };
-            let batch = self.outbox.first(target, limit)?;
-            let Some(first) = batch.first() else {
-                self.outbox.forget(target);
-                if timeout(TARGET_IDLE_MAX, event.wait()).await.is_none() {
-                    return Ok(());
+            if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
+                let sent = done.task.await.unwrap_or_default();
+                self.finish((target, BatchScope::Retry), sent, state).await?;
+            }
+            let (again, others) = match self.next_batch(target, state, retry.is_some())? {
+                NextBatch::Entries { again, others } => (again, others),
+                NextBatch::Unread => {
+                    yield_now().await;
+                    continue;
                 }
-                continue;
+                NextBatch::Wait(pause) => {
+                    if self.is_crowded.get() {
+                        break;
+                    }
+                    timeout(pause, event.wait()).await;
+                    continue;
+                }
+                NextBatch::Empty => {
+                    if self.is_crowded.get()
+                        || timeout(TARGET_IDLE_MAX, event.wait()).await.is_none()
+                    {
+                        break;
+                    }
+                    continue;
+                }
             };
             if !self.may_release().await? {
                 return Ok(());
             }
-            if let (None, Some(first)) = (&client, &first.notification) {
-                client = HostClient::connect(&first.uri, self.tls.as_ref()).await;
+            let first = others.first().or(again.first());
+            let uri = first.and_then(|entry| Some(entry.notification.as_ref()?.uri.as_str()));
+            if let (None, Some(uri)) = (&client, uri) {
+                client = HostClient::connect(uri, self.tls.as_ref()).await;
             }
-            match self.send(target, batch, client.as_ref()).await? {
-                BatchResult::Whole => {
-                    (failures, unanswered) = (0, 0);
-                    continue;
-                }
-                BatchResult::Busy => unanswered = 0,
-                BatchResult::Unanswered => {
-                    (client, unanswered) = (None, unanswered.saturating_add(1));
-                }
+            if !again.is_empty() {
+                retry = Some(self.retry(again, client.as_ref(), event));
             }
-            failures = failures.saturating_add(1);
-            self.metrics.count_retry();
-            self.pause(retry_pause(failures)).await;
-            if unanswered >= FAILURES_MAX && self.is_crowded.get() {
-                return Ok(());
+            if !others.is_empty() {
+                let sent = self.send(others, client.as_ref()).await;
+                if !sent.iter().any(|sequence| sequence.is_answered) {
+                    client = None;
+                }
+                self.finish((target, BatchScope::Whole), sent, state).await?;
+            }
+            if self.is_crowded.get() {
+                break;
             }
         }
+        if let Some(retry) = retry {
+            let sent = retry.task.await.unwrap_or_default();
+            self.finish((target, BatchScope::Retry), sent, state).await?;
+        }
         Ok(())
-    }
-
-    /// Waits, and no longer if the deliveries end.
-    async fn pause(&self, length: Duration) {
-        timeout(length, self.over.wait()).await;
     }
 
     /// Waits until no task delivers any more, after [`DeliveriesGuard`] was dropped: those that
@@ -174,6 +223,96 @@ impl Deliveries {
     fn may_send(&self) -> bool {
         let lease = self.outbox.session().owner_lease();
         !self.is_over.get() && lease.is_ok_and(|lease| lease != OwnerLease::Expired)
+    }
+
+    /// Sends what has failed before, while others are sent: it may hang.
+    fn retry(
+        self: &Rc<Self>,
+        entries: Vec<OutboxEntry>,
+        client: Option<&HostClient>,
+        event: &Rc<TaskEvent>,
+    ) -> Retry {
+        let is_done = Rc::<Cell<bool>>::default();
+        let (context, client) = (Rc::clone(self), client.cloned());
+        let (event, done) = (Rc::clone(event), Rc::clone(&is_done));
+        let task = spawn(TaskClass::Background, "nudsf-notify-retry", async move {
+            let sent = context.send(entries, client.as_ref()).await;
+            done.set(true);
+            event.set();
+            sent
+        });
+        Retry { task, is_done }
+    }
+
+    /// Reads what the target gets next: entries of lanes that have waited, and those of others.
+    fn next_batch(
+        &self,
+        target: u64,
+        state: &mut TargetState,
+        is_retrying: bool,
+    ) -> Result<NextBatch> {
+        let now = since_boot();
+        if let Some(pause) = state.pause(now) {
+            return Ok(NextBatch::Wait(pause));
+        }
+        let (limit, mut is_end) = (state.batch_max(), true);
+        let mut others = Vec::new();
+        if state.reads_on() {
+            let range = (state.read_from, limit);
+            let page = self.outbox.read(target, range, &|lane| state.is_waiting(lane))?;
+            (state.read_from, is_end) = (page.next, page.is_end);
+            others = page.entries;
+        }
+        let mut again = Vec::new();
+        if !is_retrying && limit > 1 {
+            again = self.due_entries(state, (now, limit))?;
+        } else if !is_retrying && others.is_empty() && is_end {
+            others = self.due_entries(state, (now, 1))?;
+        }
+        if !again.is_empty() || !others.is_empty() {
+            return Ok(NextBatch::Entries { again, others });
+        }
+        if !is_end {
+            return Ok(NextBatch::Unread);
+        }
+        if is_retrying {
+            return Ok(NextBatch::Wait(TARGET_IDLE_MAX));
+        }
+        if let Some(pause) = state.next_retry(now) {
+            return Ok(NextBatch::Wait(pause.max(Duration::from_millis(1))));
+        }
+        if state.read_from != 0 {
+            state.read_from = 0;
+            return Ok(NextBatch::Unread);
+        }
+        *state = TargetState::default();
+        self.outbox.forget(target);
+        Ok(NextBatch::Empty)
+    }
+
+    /// Entries of lanes that have waited, at most `limit`.
+    fn due_entries(
+        &self,
+        state: &mut TargetState,
+        (now, limit): (Duration, usize),
+    ) -> Result<Vec<OutboxEntry>> {
+        let (mut entries, mut bytes) = (Vec::<OutboxEntry>::new(), 0);
+        for (lane, place) in state.due(now) {
+            if entries.len() >= limit || bytes >= BATCH_BYTES {
+                break;
+            }
+            match self.outbox.entry(place)? {
+                None => state.passed(lane, place),
+                // The first one of a record and that of its callback may be the same.
+                Some(entry) if entries.iter().any(|one| one.key == entry.key) => {}
+                Some(entry) => {
+                    bytes += entry.bytes;
+                    entries.push(entry);
+                }
+            }
+        }
+        entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        Ok(entries)
     }
 
     /// Waits until what was read may leave this host: in a cluster, the host has a lease, and
@@ -193,19 +332,15 @@ impl Deliveries {
         Ok(false)
     }
 
-    /// Sends a batch: entries of one order one after the other, others at the same time. Removes
-    /// what was delivered, rejected, or is too old.
+    /// Sends a batch: entries of one order one after the other, others at the same time.
     async fn send(
         self: &Rc<Self>,
-        target: u64,
         batch: Vec<OutboxEntry>,
         client: Option<&HostClient>,
-    ) -> Result<BatchResult> {
-        let count = batch.len();
+    ) -> Vec<Sequence> {
         let mut sequences: BTreeMap<u64, Vec<OutboxEntry>> = BTreeMap::new();
         for entry in batch {
-            let order = entry.notification.as_ref().map_or(0, |notification| notification.order);
-            sequences.entry(order).or_default().push(entry);
+            sequences.entry(entry.order).or_default().push(entry);
         }
         let tasks: Vec<_> = sequences
             .into_values()
@@ -213,7 +348,7 @@ impl Deliveries {
                 let (client, context) = (client.cloned(), Rc::clone(self));
                 spawn(TaskClass::Background, "nudsf-notify-send", async move {
                     send_sequence(
-                        Sequence { entries, done: 0, is_unanswered: false },
+                        Sequence { entries, done: 0, is_answered: false, is_unanswered: false },
                         client,
                         &context,
                     )
@@ -221,22 +356,91 @@ impl Deliveries {
                 })
             })
             .collect();
-        let (mut removed, mut is_unanswered) = (Vec::new(), false);
+        let mut sent = Vec::with_capacity(tasks.len());
         for task in tasks {
-            if let Some(sequence) = task.await {
-                is_unanswered |= sequence.is_unanswered;
-                removed.extend(sequence.entries.into_iter().take(sequence.done));
+            sent.extend(task.await);
+        }
+        sent
+    }
+
+    /// Removes what was delivered or rejected, and what has failed for too long.
+    async fn finish(
+        &self,
+        (target, batch): (u64, BatchScope),
+        sequences: Vec<Sequence>,
+        state: &mut TargetState,
+    ) -> Result<()> {
+        let now = since_boot();
+        let is_answered = sequences.iter().any(|sequence| sequence.is_answered);
+        let (mut removed, mut failed) = (Vec::new(), BTreeMap::<u64, u128>::new());
+        for Sequence { entries, done, is_unanswered, .. } in sequences {
+            if let Some(entry) = entries.get(done) {
+                let lane = if is_unanswered { entry.callback } else { entry.order };
+                let first = failed.entry(lane).or_insert(u128::MAX);
+                *first = entry.place().min(*first);
+            }
+            removed.extend(entries.into_iter().take(done));
+        }
+        self.outbox.remove(target, &removed).await?;
+        for entry in &removed {
+            state.passed(entry.order, entry.place());
+            state.passed(entry.callback, entry.place());
+        }
+        if is_answered {
+            state.answered();
+        } else if !failed.is_empty() && batch == BatchScope::Whole {
+            state.unanswered(now);
+        }
+        if !failed.is_empty() {
+            self.metrics.count_retry();
+        }
+        for (lane, place) in failed {
+            if state.failed(lane, place, now) {
+                self.drop_old(target, state, Some(lane)).await?;
             }
         }
-        if !removed.is_empty() {
-            self.outbox.remove(target, &removed).await?;
+        if state.is_given_up(now) {
+            self.drop_old(target, state, None).await?;
         }
-        Ok(match (removed.len() == count, is_unanswered) {
-            (true, _) => BatchResult::Whole,
-            (false, false) => BatchResult::Busy,
-            (false, true) => BatchResult::Unanswered,
-        })
+        Ok(())
     }
+
+    /// Drops the entries of a target, or of one of its lanes, that became due too long ago.
+    async fn drop_old(
+        &self,
+        target: u64,
+        state: &mut TargetState,
+        lane: Option<u64>,
+    ) -> Result<()> {
+        let mut from = 0;
+        loop {
+            let mut old = self.outbox.read(target, (from, BATCH_MAX), &|_| false)?.entries;
+            let count = old.len();
+            let end = old.iter().position(|entry| !is_old(entry)).unwrap_or(count);
+            old.truncate(end);
+            let Some(last) = old.last() else { return Ok(()) };
+            from = last.place().saturating_add(1);
+            old.retain(|entry| {
+                lane.is_none_or(|lane| [entry.order, entry.callback].contains(&lane))
+            });
+            self.outbox.remove(target, &old).await?;
+            for entry in &old {
+                if let Some(notification) = &entry.notification {
+                    let (kind, result) = (notification.kind, NotificationResult::Dropped);
+                    self.metrics.count_notification(kind, result);
+                }
+                state.dropped(entry.order, entry.place());
+                state.dropped(entry.callback, entry.place());
+            }
+            yield_now().await;
+        }
+    }
+}
+
+/// True for an entry that became due too long ago.
+fn is_old(entry: &OutboxEntry) -> bool {
+    let due = entry.notification.as_ref();
+    due.is_none_or(|due| Outbox::age_ms(due) > UNDELIVERED_MS_MAX)
 }
 
 /// Sends the entries of one order until one fails, or another host may deliver.
@@ -257,12 +461,10 @@ async fn send_sequence(
             Some(client) => client.send(notification).await,
             None => Sent::Failed,
         };
+        sequence.is_answered |= sent != Sent::Failed;
         let result = match sent {
             Sent::Delivered => NotificationResult::Delivered,
             Sent::Rejected => NotificationResult::Rejected,
-            Sent::Busy | Sent::Failed if Outbox::age_ms(notification) > UNDELIVERED_MS_MAX => {
-                NotificationResult::Dropped
-            }
             Sent::Busy => break,
             Sent::Failed => {
                 sequence.is_unanswered = true;
@@ -273,21 +475,4 @@ async fn send_sequence(
         sequence.done += 1;
     }
     sequence
-}
-
-/// The pause after so many failures.
-fn retry_pause(failures: u32) -> Duration {
-    let factor = 1_u32 << failures.saturating_sub(1).min(16);
-    RETRY_MIN.saturating_mul(factor).min(RETRY_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_their_limit() {
-        assert_eq!([1, 2, 3].map(retry_pause), [1, 2, 4].map(|factor| RETRY_MIN * factor));
-        assert_eq!([20, u32::MAX].map(retry_pause), [RETRY_MAX; 2]);
-    }
 }

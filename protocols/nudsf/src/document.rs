@@ -18,6 +18,7 @@ use crate::times::parse_date_time;
 pub(crate) struct Document {
     pub(crate) value: Value,
     pub(crate) modified_ms: u64,
+    /// The version of the record when a client last wrote it.
     pub(crate) version: u64,
 }
 
@@ -36,7 +37,10 @@ impl Document {
             let status = StatusCode::INTERNAL_SERVER_ERROR;
             return Err(Problem::new(status, "SYSTEM_FAILURE", detail));
         };
-        Ok(Self { value, modified_ms, version: view.version() })
+        let written = view.tags().find(|(name, _)| *name == VERSION_TAG).map(|(_, bytes)| bytes);
+        let written = written.and_then(|bytes| bytes.first_chunk()).copied();
+        let version = written.map_or(view.version(), u64::from_le_bytes);
+        Ok(Self { value, modified_ms, version })
     }
 
     /// The validators of the document.
@@ -73,12 +77,27 @@ pub(crate) fn write_document(
 /// The tag of a subscription with the URI of its storage, as its client names it.
 pub(crate) const URI_TAG: &str = "\u{1}uri";
 
+/// The tag of a subscription that was announced, with the version before (u64, little-endian). The
+/// announcement is no change that a client sees, so that the entity tag remains.
+const VERSION_TAG: &str = "\u{1}version";
+
+/// When the expiry of a subscription is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpiryAnnouncement {
+    /// Not at all.
+    Never,
+    /// At this time in milliseconds.
+    At(u64),
+    /// It was, in the state of this version.
+    Done(u64),
+}
+
 /// How long a subscription whose expiry is to be notified stays after it, in milliseconds, if no
 /// node takes care of it.
 const GRACE_MS: u64 = 86_400_000;
 
-/// Writes a subscription: its times of modification and of expiry, the time at which the expiry is
-/// notified, and the URI of the storage.
+/// Writes a subscription: its times of modification and of expiry, when the expiry is announced,
+/// and the URI of the storage.
 ///
 /// # Errors
 /// As [`Txn::put_with_metadata`].
@@ -86,19 +105,28 @@ pub(crate) fn write_subscription(
     txn: &Txn<'_>,
     (namespace, key): (Namespace, &[u8]),
     value: &Value,
-    ((modified_ms, expires_ms), due_ms, uri): ((u64, u64), Option<u64>, &str),
+    ((modified_ms, expires_ms), announcement, uri): ((u64, u64), ExpiryAnnouncement, &str),
 ) -> nearstate_model::Result<()> {
     let bytes = document_bytes(modified_ms, value);
-    let due = due_ms.unwrap_or_default().to_be_bytes();
     let mut tags: Vec<(&str, &[u8])> = Vec::new();
-    if due_ms.is_some() {
-        tags.push((DUE_TAG, &due));
+    let (due, version, grace);
+    match announcement {
+        ExpiryAnnouncement::Never => grace = 0,
+        ExpiryAnnouncement::At(due_ms) => {
+            due = due_ms.to_be_bytes();
+            tags.push((DUE_TAG, &due));
+            grace = GRACE_MS;
+        }
+        ExpiryAnnouncement::Done(before) => {
+            version = before.to_le_bytes();
+            tags.push((VERSION_TAG, &version));
+            grace = 0;
+        }
     }
     // Without it, URIs in notifications are relative.
     if !uri.is_empty() && uri.len() <= TAG_VALUE_BYTES_MAX {
         tags.push((URI_TAG, uri.as_bytes()));
     }
-    let grace = if due_ms.is_some() { GRACE_MS } else { 0 };
     let expires_ms = if expires_ms == 0 { 0 } else { expires_ms.saturating_add(grace) };
     txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &tags, expires_ms })
 }

@@ -1,39 +1,239 @@
 //! What becomes due by time: timers, and subscriptions that are about to expire. The ordered tag
-//! [`DUE_TAG`] leads to them. The notification and the change that follows are one commit.
+//! [`DUE_TAG`] leads to them. The notification and the change that follows are one commit. A record
+//! for which that commit fails is set aside, so that it does not stop the others. A timer that has
+//! missed many repetitions takes some in each commit, and others are served in between.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
 
-use nearstate_model::Result;
-use nearstate_store::{Namespace, Session, Txn, Values, View, now_ms};
+use nearstate_model::{Error, Result};
+use nearstate_node::executor::yield_now;
+use nearstate_store::{Metadata, Namespace, Session, Txn, Values, View, now_ms};
 use serde_json::{Value, json};
 
-use crate::document::{Document, write_subscription};
+use crate::deliver::Deliveries;
+use crate::document::{Document, ExpiryAnnouncement, write_subscription};
+use crate::limits::REPETITIONS_MISSED_MAX;
 use crate::outbox::{Notification, order_of};
 use crate::repository::StorageNamespaces;
-use crate::settings::NotificationKind;
+use crate::settings::{
+    NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NudsfMetrics,
+};
 use crate::timer::{AfterExpiry, DUE_TAG, EXPIRED_TAG, Timer};
 use crate::times::parse_date_time;
 
 /// Records of which one commit takes care.
-const BATCH: u64 = 64;
+const BATCH: usize = 64;
 
-/// The keys of the records whose time has come, in the order of their times.
-///
-/// # Errors
-/// As [`Session::find_some`].
-pub(crate) fn due_keys(
-    session: &Session,
-    namespace: Namespace,
-    now_ms: u64,
-) -> Result<Vec<Vec<u8>>> {
-    let now = now_ms.to_be_bytes();
-    let values = Values::Range(Bound::Unbounded, Bound::Included(&now));
-    let mut keys = Vec::new();
-    session.find_some(namespace, (DUE_TAG, values), BATCH, |view| {
-        keys.push(view.key().to_vec());
-        true
-    })?;
-    Ok(keys)
+/// Notifications and their bytes of one commit (the last one may exceed it by its own).
+const NOTIFICATIONS_MAX: usize = 256;
+const BYTES_MAX: usize = 4 << 20;
+
+/// Timers that are still due after they were served, of which a process knows that others are to be
+/// served before they are again. With more, all begin anew.
+const SERVED_MAX: usize = 4096;
+
+/// Records that a process remembers as set aside. Only a record of more than a 128th of the heap is
+/// remembered, because the log of the region refuses to replace it: a heap has fewer of them.
+const ASIDE_MAX: usize = 1024;
+
+/// A namespace in which something becomes due.
+#[derive(Clone, Copy, Debug)]
+enum DueSource {
+    Timers(Namespace),
+    Subscriptions(Namespace),
+}
+
+impl DueSource {
+    fn namespace(self) -> Namespace {
+        match self {
+            Self::Timers(namespace) | Self::Subscriptions(namespace) => namespace,
+        }
+    }
+}
+
+/// A version of a record whose time has come.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DueRecord {
+    namespace: u32,
+    key: Vec<u8>,
+    version: u64,
+}
+
+/// Takes care of what is due.
+pub(crate) struct DueRecords {
+    log: NotifierLog,
+    metrics: Arc<NudsfMetrics>,
+    /// Those that no commit can change.
+    aside: RefCell<BTreeSet<DueRecord>>,
+    /// The namespaces and keys of those that were served and are still due.
+    served: RefCell<BTreeSet<(u32, Vec<u8>)>>,
+    /// The numbers of the namespaces that have failed since they last succeeded.
+    failing: RefCell<BTreeSet<u32>>,
+}
+
+impl DueRecords {
+    pub(crate) fn new(log: NotifierLog, metrics: Arc<NudsfMetrics>) -> Self {
+        let (aside, served, failing) = <(RefCell<_>, RefCell<_>, RefCell<_>)>::default();
+        Self { log, metrics, aside, served, failing }
+    }
+
+    /// Takes care of what is due in a storage. True if something was. A failure is reported and
+    /// tried again by the next call: other storages do not wait for it.
+    pub(crate) async fn take(
+        &self,
+        deliveries: &Rc<Deliveries>,
+        (storage, uri): (&StorageNamespaces, &str),
+    ) -> bool {
+        let mut is_busy = false;
+        let timers = DueSource::Timers(storage.timers);
+        for source in [timers, DueSource::Subscriptions(storage.subscriptions)] {
+            let number = source.namespace().number();
+            match self.take_source(deliveries, source, uri).await {
+                Ok(was_due) => {
+                    is_busy |= was_due;
+                    self.failing.borrow_mut().remove(&number);
+                }
+                Err(error) => {
+                    if self.failing.borrow_mut().insert(number) {
+                        let reason = format!("{uri}: {error}");
+                        self.log.emit(&NotifierEvent::Failed { reason });
+                    }
+                }
+            }
+        }
+        is_busy
+    }
+
+    async fn take_source(
+        &self,
+        deliveries: &Rc<Deliveries>,
+        source: DueSource,
+        uri: &str,
+    ) -> Result<bool> {
+        let session = deliveries.outbox.session();
+        let due = self.read(session, source.namespace(), now_ms())?;
+        if due.is_empty() {
+            return Ok(self.begin_round(source.namespace()));
+        }
+        let (mut rest, mut most) = (due.as_slice(), NOTIFICATIONS_MAX);
+        while !rest.is_empty() {
+            let part = rest.split_at(rest.len().min(most)).0;
+            let repetitions = most / part.len();
+            let mut taken = TakenRecords::default();
+            let take = |txn: &Txn<'_>| {
+                taken = take_due(txn, source, (part, repetitions))?;
+                Ok(std::mem::take(&mut taken.notifications))
+            };
+            let count = match deliveries.outbox.post(None, take).await {
+                Ok(targets) => {
+                    deliveries.wake(&targets);
+                    self.count_served(source.namespace(), &taken);
+                    taken.records
+                }
+                Err(error) if !is_of_records(&error) => return Err(error),
+                Err(_) if most > 1 => {
+                    most /= 2;
+                    0
+                }
+                Err(error) => {
+                    for record in part {
+                        self.set_aside(session, (source.namespace(), record), (uri, &error));
+                    }
+                    part.len()
+                }
+            };
+            rest = rest.get(count..).unwrap_or_default();
+            if !rest.is_empty() {
+                yield_now().await;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nothing else is due: those that were served are served again. True if there are some.
+    fn begin_round(&self, namespace: Namespace) -> bool {
+        let mut served = self.served.borrow_mut();
+        let before = served.len();
+        served.retain(|(number, _)| *number != namespace.number());
+        served.len() < before
+    }
+
+    fn count_served(&self, namespace: Namespace, taken: &TakenRecords) {
+        let (kind, result) = (NotificationKind::TimerExpiry, NotificationResult::Dropped);
+        self.metrics.count_notifications(kind, result, taken.dropped);
+        let mut served = self.served.borrow_mut();
+        if served.len() + taken.still_due.len() > SERVED_MAX {
+            served.clear();
+        }
+        let keys = taken.still_due.iter().map(|key| (namespace.number(), key.clone()));
+        served.extend(keys);
+    }
+
+    /// The records whose time has come, in the order of their times.
+    fn read(&self, session: &Session, namespace: Namespace, now_ms: u64) -> Result<Vec<DueRecord>> {
+        let now = now_ms.to_be_bytes();
+        let values = Values::Range(Bound::Unbounded, Bound::Included(&now));
+        let (aside, served) = (self.aside.borrow(), self.served.borrow());
+        let mut due = Vec::new();
+        let limit = (BATCH + aside.len() + served.len()) as u64;
+        session.find_some(namespace, (DUE_TAG, values), limit, |view| {
+            let id = (namespace.number(), view.key().to_vec());
+            let is_served = served.contains(&id);
+            let record = DueRecord { namespace: id.0, key: id.1, version: view.version() };
+            if !is_served && !aside.contains(&record) {
+                due.push(record);
+            }
+            due.len() < BATCH
+        })?;
+        Ok(due)
+    }
+
+    /// Excludes a record for which no commit succeeds. It loses its tag; if that fails as well, the
+    /// process remembers the version of the record.
+    fn set_aside(
+        &self,
+        session: &Session,
+        (namespace, record): (Namespace, &DueRecord),
+        (uri, error): (&str, &Error),
+    ) {
+        let rewritten = session.transact(|txn| {
+            let view = txn.get(namespace, &record.key)?;
+            let Some(view) = view.filter(|view| view.version() == record.version) else {
+                return Ok(());
+            };
+            let tags: Vec<_> = view.tags().filter(|(name, _)| *name != DUE_TAG).collect();
+            let metadata = Metadata { tags: &tags, expires_ms: view.expires_ms() };
+            txn.put_with_metadata(namespace, &record.key, view.bytes(), metadata)
+        });
+        if rewritten.is_err() {
+            let mut aside = self.aside.borrow_mut();
+            if aside.len() >= ASIDE_MAX {
+                aside.clear();
+            }
+            aside.insert(record.clone());
+        }
+        self.metrics.count_set_aside();
+        let key = String::from_utf8_lossy(&record.key).into_owned();
+        let (storage, reason) = (uri.to_owned(), error.to_string());
+        self.log.emit(&NotifierEvent::SetAside { storage, key, reason });
+    }
+}
+
+/// True if a commit with fewer or other records may succeed.
+fn is_of_records(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::TransactionTooLarge { .. }
+            | Error::BadArgument { .. }
+            | Error::KeyTooLarge { .. }
+            | Error::ValueTooLarge { .. }
+            | Error::WrongKind { .. }
+            | Error::TagTaken { .. }
+    )
 }
 
 fn is_due(view: &View<'_>, now_ms: u64) -> bool {
@@ -41,31 +241,56 @@ fn is_due(view: &View<'_>, now_ms: u64) -> bool {
     due.and_then(|due| due.first_chunk()).is_some_and(|due| u64::from_be_bytes(*due) <= now_ms)
 }
 
-/// Takes care of the due timers and subscriptions of a storage with these keys. Returns what is to
-/// be notified.
-///
-/// # Errors
-/// As the operations of [`Txn`].
-pub(crate) fn take_due(
+/// What a commit takes.
+#[derive(Default)]
+struct TakenRecords {
+    notifications: Vec<Notification>,
+    /// Bytes of the notifications.
+    bytes: usize,
+    /// Repetitions that are not notified.
+    dropped: u64,
+    /// The records that the commit took care of, from the first one.
+    records: usize,
+    /// The keys of those that are still due.
+    still_due: Vec<Vec<u8>>,
+}
+
+impl TakenRecords {
+    fn add(&mut self, notification: Notification) {
+        self.bytes += notification.body.len();
+        self.notifications.push(notification);
+    }
+}
+
+/// Takes care of some of these records, as far as they are still due: at least of the first one.
+/// Each timer takes at most so many repetitions.
+fn take_due(
     txn: &Txn<'_>,
-    storage: &StorageNamespaces,
-    (timers, subscriptions): (&[Vec<u8>], &[Vec<u8>]),
-) -> Result<Vec<Notification>> {
+    source: DueSource,
+    (due, repetitions): (&[DueRecord], usize),
+) -> Result<TakenRecords> {
     let now_ms = now_ms();
-    let mut notifications = Vec::new();
-    for key in timers {
-        let view = txn.get(storage.timers, key)?;
-        if let Some(view) = view.as_ref().filter(|view| is_due(view, now_ms)) {
-            notifications.extend(expire_timer(txn, storage.timers, view, now_ms)?);
+    let mut taken = TakenRecords::default();
+    for record in due {
+        if taken.bytes >= BYTES_MAX {
+            break;
+        }
+        taken.records += 1;
+        let view = txn.get(source.namespace(), &record.key)?;
+        let Some(view) = view.as_ref().filter(|view| is_due(view, now_ms)) else { continue };
+        match source {
+            DueSource::Timers(namespace) => {
+                expire_timer(txn, namespace, view, (now_ms, repetitions, &mut taken))?;
+            }
+            DueSource::Subscriptions(namespace) => {
+                let notification = expire_subscription(txn, namespace, view, now_ms)?;
+                if let Some(notification) = notification {
+                    taken.add(notification);
+                }
+            }
         }
     }
-    for key in subscriptions {
-        let view = txn.get(storage.subscriptions, key)?;
-        if let Some(view) = view.as_ref().filter(|view| is_due(view, now_ms)) {
-            notifications.extend(expire_subscription(txn, storage.subscriptions, view, now_ms)?);
-        }
-    }
-    Ok(notifications)
+    Ok(taken)
 }
 
 fn notification(kind: NotificationKind, uri: String, body: &Value, order: u64) -> Notification {
@@ -84,26 +309,49 @@ fn expire_timer(
     txn: &Txn<'_>,
     namespace: Namespace,
     view: &View<'_>,
-    now_ms: u64,
-) -> Result<Option<Notification>> {
+    (now_ms, repetitions, taken): (u64, usize, &mut TakenRecords),
+) -> Result<()> {
     let key = view.key();
     let document = Document::of(view).ok();
     let id = String::from_utf8_lossy(key);
     let timer = document.and_then(|document| Timer::parse(document.value, &id).ok());
     let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
     // What another client has written as a timer, and is none, is removed as well.
-    let Some(timer) = timer.filter(|_| !is_over) else {
+    let Some(mut timer) = timer.filter(|_| !is_over) else {
         txn.delete(namespace, key)?;
-        return Ok(None);
+        return Ok(());
     };
-    match timer.after_expiry() {
-        AfterExpiry::Again(next) => next.write(txn, (namespace, key), None, now_ms)?,
-        AfterExpiry::Kept(until) => timer.write(txn, (namespace, key), Some(until), now_ms)?,
-        AfterExpiry::Deleted => drop(txn.delete(namespace, key)?),
-    }
     let (kind, order) = (NotificationKind::TimerExpiry, order_of(namespace, key));
-    let posted = |uri: &String| notification(kind, uri.clone(), timer.value(), order);
-    Ok(timer.callback.as_ref().map(posted))
+    let notified_max = if timer.callback.is_some() { REPETITIONS_MISSED_MAX } else { 1 };
+    let skipped = timer.missed(now_ms).saturating_sub(notified_max);
+    if let (1.., AfterExpiry::Again(next)) = (skipped, timer.after_expiries(skipped)) {
+        taken.dropped += if timer.callback.is_some() { skipped } else { 0 };
+        timer = *next;
+    }
+    let mut left = repetitions;
+    let next = loop {
+        if let Some(uri) = &timer.callback {
+            taken.add(notification(kind, uri.clone(), timer.value(), order));
+        }
+        left -= 1;
+        match timer.after_expiry() {
+            AfterExpiry::Again(next) if next.missed(now_ms) > 0 => {
+                if left == 0 || taken.bytes >= BYTES_MAX {
+                    taken.still_due.push(key.to_vec());
+                    break AfterExpiry::Again(next);
+                }
+                timer = *next;
+            }
+            next @ (AfterExpiry::Again(_) | AfterExpiry::Kept(_) | AfterExpiry::Deleted) => {
+                break next;
+            }
+        }
+    };
+    match next {
+        AfterExpiry::Again(next) => next.write(txn, (namespace, key), None, now_ms),
+        AfterExpiry::Kept(until) => timer.write(txn, (namespace, key), Some(until), now_ms),
+        AfterExpiry::Deleted => txn.delete(namespace, key).map(drop),
+    }
 }
 
 /// The subscription is announced once, and deleted when it has expired.
@@ -127,7 +375,8 @@ fn expire_subscription(
         let base = view.tags().find(|(name, _)| *name == crate::document::URI_TAG);
         let base = base.and_then(|(_, uri)| str::from_utf8(uri).ok()).unwrap_or_default();
         let times = (document.modified_ms, expires_ms);
-        write_subscription(txn, (namespace, key), &value, (times, None, base))?;
+        let announced = ExpiryAnnouncement::Done(document.version);
+        write_subscription(txn, (namespace, key), &value, (times, announced, base))?;
     }
     let Some(uri) = value.get("expiryCallbackReference").and_then(Value::as_str) else {
         return Ok(None);

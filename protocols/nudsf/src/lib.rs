@@ -22,6 +22,7 @@ mod changes;
 mod notification_page;
 mod due;
 mod deliver;
+mod target_state;
 mod host_client;
 mod document;
 mod repository;
@@ -52,7 +53,8 @@ pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;
 pub use registration::NrfProfile;
 pub use settings::{
-    NotificationKind, NotificationResult, NotifySettings, NudsfMetrics, NudsfSettings, StorageSpec,
+    NotificationKind, NotificationResult, NotifierEvent, NotifierLog, NotifySettings, NudsfMetrics,
+    NudsfSettings, OnNotifierEvent, StorageSpec,
 };
 pub use table::{OPERATIONS, OperationSpec};
 pub use token::TokenKeys;

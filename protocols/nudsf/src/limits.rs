@@ -78,6 +78,17 @@ pub const SEARCH_BYTES_MAX: usize = 64 << 20;
 /// The most references that a search returns. The count is not limited by it.
 pub const REFERENCES_MAX: usize = 100_000;
 
+/// The most bytes of a list of timers or subscriptions. The client filters, or deletes, to see the
+/// others. Of timers, at most [`REFERENCES_MAX`] are listed.
+pub const LIST_BYTES_MAX: usize = 16 << 20;
+
+/// The most subscriptions of a storage: the notifier has them in memory and matches each change
+/// with all of them. Another one is answered with 500 `INSUFFICIENT_RESOURCES`.
+pub const SUBSCRIPTIONS_MAX: usize = 10_000;
+
+/// The most bytes of the subscriptions of a storage. Another one is answered likewise.
+pub const SUBSCRIPTIONS_BYTES_MAX: usize = 64 << 20;
+
 /// The most records that one request deletes by a filter. The client repeats the request for the
 /// rest.
 pub const DELETED_MAX: usize = 100_000;
@@ -117,8 +128,16 @@ pub const RETRY_MAX: Duration = Duration::from_secs(10);
 /// Failures after which the circuit of a target is open: only one notification probes it.
 pub const FAILURES_MAX: u32 = 5;
 
-/// How long a notification is tried, in milliseconds. Then it is dropped and counted.
+/// How long a target or a callback may fail, in milliseconds. Then notifications that became due
+/// longer ago are dropped and counted.
 pub const UNDELIVERED_MS_MAX: u64 = 3_600_000;
+
+/// The fewest attempts before a notification is dropped: a node that was suspended tries again.
+pub const ATTEMPTS_MIN: u32 = 5;
+
+/// The most callbacks, and records of callbacks, of one target that wait after a failure while
+/// others are delivered. With more, the others wait as well.
+pub const LANES_WAITING_MAX: usize = 256;
 
 /// How long the connection to a target stays open without notifications.
 pub const TARGET_IDLE_MAX: Duration = Duration::from_secs(30);
@@ -137,3 +156,8 @@ pub const END_INTERVAL: Duration = Duration::from_millis(10);
 /// The pause between two looks at whether notifications of a cluster's partition are replicated:
 /// some round trips between hosts.
 pub const RELEASE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The most repetitions of a timer that are notified late, because no node ran or because its time
+/// is long past: the last hour of one per second, after which a notification is dropped anyway.
+/// Earlier ones are dropped and counted.
+pub const REPETITIONS_MISSED_MAX: u64 = 4096;

@@ -11,18 +11,22 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
-use nearstate_store::{OwnerLease, Txn, now_ms};
+use nearstate_store::{OwnerLease, Txn, now_ms, since_boot};
 
 use crate::changes::{StorageSubscriptions, watched};
 use crate::deliver::{Deliveries, DeliveriesGuard};
-use crate::due::{due_keys, take_due};
+use crate::due::DueRecords;
 use crate::limits::NOTIFIER_INTERVAL;
 use crate::notification_page::PartialTransaction;
 use crate::outbox::Outbox;
-use crate::repository::{Repository, StorageNamespaces};
+use crate::repository::Repository;
+use crate::settings::NotifierEvent;
 
 /// How often a node that does not deliver tries to, and one that delivers looks at all targets.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The shortest time between two reports that the notifier has failed.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Transactions without notifications after which the position is written.
 const UNWRITTEN_MAX: usize = 1024;
@@ -79,7 +83,9 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
     if is_idle || claim.is_taken.swap(true, Ordering::AcqRel) {
         return;
     }
-    let notifier = Notifier { repository: Rc::clone(repository), claim: Arc::clone(claim) };
+    let log = repository.settings.notify.log.clone();
+    let due = DueRecords::new(log.clone(), Arc::clone(&repository.metrics));
+    let notifier = Notifier { repository: Rc::clone(repository), claim: Arc::clone(claim), due };
     // Followers must not make the log forget what has not been read.
     let region = notifier.repository.session.region();
     region.hold_log(Some(0));
@@ -88,10 +94,16 @@ pub(crate) fn begin(repository: &Rc<Repository>, claim: &Arc<NotifierClaim>) {
         let _ = notifier.outbox().and_then(|outbox| outbox.begin());
     }
     drop(spawn(TaskClass::Background, "nudsf-notifier", async move {
+        let mut reported: Option<Duration> = None;
         loop {
             if notifier.is_owner().unwrap_or(false) {
                 // A failure of the region: everything that is due is still in it.
-                let _ = notifier.run().await;
+                let failed = notifier.run().await.err();
+                let is_new = reported.is_none_or(|at| since_boot() >= at + REPORT_INTERVAL);
+                if let Some(error) = failed.filter(|_| is_new) {
+                    reported = Some(since_boot());
+                    log.emit(&NotifierEvent::Failed { reason: error.to_string() });
+                }
             } else if !notifier.claim.is_held(notifier.lock_path()) {
                 // Another process reads the log.
                 region.hold_log(None);
@@ -109,6 +121,7 @@ fn behind(position: u64, partial: Option<&PartialTransaction>) -> u64 {
 struct Notifier {
     repository: Rc<Repository>,
     claim: Arc<NotifierClaim>,
+    due: DueRecords,
 }
 
 impl Notifier {
@@ -215,29 +228,10 @@ impl Notifier {
                 deliveries.wake(&deliveries.outbox.post(Some(position), post).await?);
                 region.hold_log(Some(position));
             }
-            for (storage, _) in &storages {
-                is_busy |= self.take_due(deliveries, storage).await?;
+            for (storage, uri) in &storages {
+                is_busy |= self.due.take(&deliveries, (storage, uri)).await;
             }
             if is_busy { yield_now().await } else { sleep(NOTIFIER_INTERVAL).await }
         }
-    }
-
-    /// Takes care of what is due in a storage. True if something was.
-    async fn take_due(
-        &self,
-        deliveries: &Rc<Deliveries>,
-        storage: &StorageNamespaces,
-    ) -> Result<bool> {
-        let session = &self.repository.session;
-        let now = now_ms();
-        let timers = due_keys(session, storage.timers, now)?;
-        let subscriptions = due_keys(session, storage.subscriptions, now)?;
-        if timers.is_empty() && subscriptions.is_empty() {
-            return Ok(false);
-        }
-        let due = (timers.as_slice(), subscriptions.as_slice());
-        let take = |txn: &Txn<'_>| take_due(txn, storage, due);
-        deliveries.wake(&deliveries.outbox.post(None, take).await?);
-        Ok(true)
     }
 }

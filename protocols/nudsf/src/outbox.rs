@@ -16,7 +16,7 @@ use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::{sleep, yield_now};
 use nearstate_store::{
-    LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, now_ms,
+    LogIdentity, Metadata, Namespace, Schema, Session, TagSchema, Txn, Values, View, now_ms,
 };
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
@@ -34,6 +34,9 @@ const CURSOR: &[u8] = b"cursor";
 
 /// The ordered tag of an entry, with its key.
 const ORDER_TAG: &str = "order";
+
+/// Bytes of the entries that are read at once: each of the targets that are served holds as much.
+pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
 /// The longest pause after a commit that failed.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -81,22 +84,30 @@ impl Notification {
     }
 
     /// `None`: the bytes are not of this format.
+    #[cfg(test)]
     fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, body) = Self::decode_head(bytes)?;
+        Some(Self { body: Bytes::copy_from_slice(body), ..head })
+    }
+
+    /// The notification without its body, and the body. `None`: the bytes are not of this format.
+    fn decode_head(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (length, rest) = bytes.split_first_chunk::<4>()?;
         let (head, body) =
             rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
         let head: Value = serde_json::from_slice(head).ok()?;
         let text = |name: &str| head.get(name).and_then(Value::as_str).map(str::to_owned);
         let number = |name: &str| head.get(name).and_then(Value::as_u64);
-        Some(Self {
+        let notification = Self {
             kind: NotificationKind::of(&text("kind")?)?,
             due_ms: number("due")?,
             order: number("order")?,
             uri: text("uri")?,
             content_type: text("type")?,
             location: text("location")?,
-            body: Bytes::copy_from_slice(body),
-        })
+            body: Bytes::new(),
+        };
+        Some((notification, body))
     }
 }
 
@@ -137,8 +148,51 @@ struct TargetLoad {
 pub(crate) struct OutboxEntry {
     pub(crate) key: Vec<u8>,
     pub(crate) bytes: usize,
+    /// Entries with one number are delivered one after the other: those of a record, a timer or a
+    /// subscription for one callback.
+    pub(crate) order: u64,
+    /// The number of the callback.
+    pub(crate) callback: u64,
     /// `None`: another client has written something else.
     pub(crate) notification: Option<Notification>,
+}
+
+impl OutboxEntry {
+    /// The entry of a view. `None`: it is of an order that is excluded.
+    fn of(view: &View<'_>, is_excluded: &dyn Fn(u64) -> bool) -> Option<Self> {
+        let decoded = Notification::decode_head(view.bytes());
+        let head = decoded.as_ref().map(|(head, _)| head);
+        let callback = head.map_or(0, |head| xxh3_64(head.uri.as_bytes()));
+        let order = head.map_or(0, |head| head.order.rotate_left(1) ^ callback);
+        if is_excluded(order) || is_excluded(callback) {
+            return None;
+        }
+        let with_body = |(head, body): (Notification, &[u8])| {
+            let body = Bytes::copy_from_slice(body);
+            Notification { body, ..head }
+        };
+        let (key, bytes) = (view.key().to_vec(), view.bytes().len());
+        Some(Self { key, bytes, order, callback, notification: decoded.map(with_body) })
+    }
+
+    /// The key as a number.
+    pub(crate) fn place(&self) -> u128 {
+        place_of(&self.key)
+    }
+}
+
+fn place_of(key: &[u8]) -> u128 {
+    key.first_chunk().map_or(0, |key| u128::from_be_bytes(*key))
+}
+
+/// Entries of a target that were read.
+#[derive(Debug)]
+pub(crate) struct OutboxPage {
+    pub(crate) entries: Vec<OutboxEntry>,
+    /// All entries before this place were excluded.
+    pub(crate) next: u128,
+    /// There are no others.
+    pub(crate) is_end: bool,
 }
 
 /// The outbox. Only the notifier of a region changes it.
@@ -352,43 +406,71 @@ impl Outbox {
         load.entries < TARGET_ENTRIES_MAX && load.bytes + bytes <= TARGET_BYTES_MAX
     }
 
-    /// The first entries of a target, at most `limit`, and at most 256 KiB behind the first one:
-    /// each of the targets that are served holds as much.
+    /// The first entries of a target from a place on, without those that are excluded: at most
+    /// `limit`, and at most [`BATCH_BYTES`] behind the first one. Examines some hundreds.
+    /// `is_excluded` is asked for orders and for callbacks.
     ///
     /// # Errors
     /// As [`Session::find_some`].
-    pub(crate) fn first(&self, target: u64, limit: usize) -> Result<Vec<OutboxEntry>> {
-        const BYTES: usize = 256 << 10;
-        let from = target.to_be_bytes();
-        let to = [from, [0xff; 8]].concat();
-        let values = Values::Range(Bound::Included(&from), Bound::Included(&to));
-        let (mut found, mut bytes) = (Vec::new(), 0);
+    pub(crate) fn read(
+        &self,
+        target: u64,
+        (from, limit): (u128, usize),
+        is_excluded: &dyn Fn(u64) -> bool,
+    ) -> Result<OutboxPage> {
+        const EXAMINED_MAX: usize = 512;
+        let first = u128::from(target) << 64;
+        let (begin, end) = (first.max(from).to_be_bytes(), (first | u128::from(u64::MAX)));
+        let end = end.to_be_bytes();
+        let values = Values::Range(Bound::Included(&begin), Bound::Included(&end));
+        let mut page = OutboxPage { entries: Vec::new(), next: from, is_end: true };
+        let (mut bytes, mut examined) = (0, 0);
         self.session.find_some(self.entries, (ORDER_TAG, values), u64::MAX, |view| {
-            bytes += view.bytes().len();
-            found.push(OutboxEntry {
-                key: view.key().to_vec(),
-                bytes: view.bytes().len(),
-                notification: Notification::decode(view.bytes()),
-            });
-            found.len() < limit && bytes < BYTES
+            examined += 1;
+            if let Some(entry) = OutboxEntry::of(view, is_excluded) {
+                bytes += entry.bytes;
+                page.entries.push(entry);
+            } else if page.entries.is_empty() {
+                page.next = place_of(view.key()).saturating_add(1);
+            }
+            let goes_on =
+                page.entries.len() < limit && bytes < BATCH_BYTES && examined < EXAMINED_MAX;
+            page.is_end = goes_on;
+            goes_on
         })?;
-        Ok(found)
+        Ok(page)
     }
 
-    /// Removes delivered entries of a target.
+    /// The entry at a place, if there is one.
+    ///
+    /// # Errors
+    /// As [`Session::get`].
+    pub(crate) fn entry(&self, place: u128) -> Result<Option<OutboxEntry>> {
+        let view = self.session.get(self.entries, &place.to_be_bytes())?;
+        Ok(view.and_then(|view| OutboxEntry::of(&view, &|_| false)))
+    }
+
+    /// Removes delivered entries of a target. A commit that is too large, which the log of a region
+    /// may refuse, is tried again with half of them.
     ///
     /// # Errors
     /// What no other attempt changes.
     pub(crate) async fn remove(&self, target: u64, entries: &[OutboxEntry]) -> Result<()> {
-        loop {
+        let (mut rest, mut most) = (entries, entries.len());
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(most));
             let removed = self.session.transact(|txn| {
-                for entry in entries {
+                for entry in part {
                     txn.delete(self.entries, &entry.key)?;
                 }
                 Ok(())
             });
             match removed {
-                Ok(()) => break,
+                Ok(()) => {
+                    self.subtract(target, part);
+                    rest = behind;
+                }
+                Err(Error::TransactionTooLarge { .. }) if part.len() > 1 => most = part.len() / 2,
                 Err(
                     Error::Conflict { .. }
                     | Error::Full { .. }
@@ -399,17 +481,20 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
+    }
+
+    fn subtract(&self, target: u64, removed: &[OutboxEntry]) {
         let mut loads = self.loads.borrow_mut();
         if let Some(load) = loads.get_mut(&target) {
-            load.entries = load.entries.saturating_sub(entries.len());
-            let bytes: usize = entries.iter().map(|entry| entry.bytes).sum();
+            load.entries = load.entries.saturating_sub(removed.len());
+            let bytes: usize = removed.iter().map(|entry| entry.bytes).sum();
             load.bytes = load.bytes.saturating_sub(bytes);
             self.bytes.set(self.bytes.get().saturating_sub(bytes));
             if load.entries == 0 {
                 loads.remove(&target);
             }
         }
-        Ok(())
     }
 
     /// Milliseconds since a notification became due.

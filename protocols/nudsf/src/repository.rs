@@ -3,14 +3,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::ETAG;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::yield_now;
-use nearstate_store::{Kind, Namespace, Receipt, Schema, Session, TagSchema, Txn, View, WhenFull};
+use nearstate_store::{
+    Kind, Namespace, Receipt, Schema, Session, TagSchema, Txn, View, WhenFull, since_boot,
+};
 
-use crate::limits::TRIES_MAX;
+use crate::limits::{SUBSCRIPTIONS_BYTES_MAX, SUBSCRIPTIONS_MAX, TRIES_MAX};
 use crate::meta::SCHEMA_TAG;
 use crate::problem::Problem;
 use crate::record::StoredRecord;
@@ -21,6 +24,9 @@ use crate::timer::{DUE_TAG, EXPIRED_TAG};
 
 /// Attempts of a transaction that finds the region full: each begins by moving records together.
 const FULL_TRIES_MAX: u32 = 4;
+
+/// How often the subscriptions of a storage are counted, while clients create some.
+const COUNT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The namespaces of a storage.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +42,8 @@ pub(crate) struct StorageNamespaces {
 struct Storage {
     spec: StorageSpec,
     namespaces: Cell<StorageNamespaces>,
+    /// When the subscriptions were last counted, and whether there was space for another.
+    subscriptions: Cell<(Duration, bool)>,
 }
 
 /// The data repository on a core.
@@ -112,7 +120,8 @@ impl Repository {
         let mut storages = Vec::new();
         for spec in &settings.storages {
             let namespaces = Cell::new(open(&session, spec)?);
-            storages.push(Storage { spec: spec.clone(), namespaces });
+            let subscriptions = Cell::new((Duration::ZERO, true));
+            storages.push(Storage { spec: spec.clone(), namespaces, subscriptions });
         }
         Ok(Self { session, storages, settings, metrics })
     }
@@ -176,6 +185,43 @@ impl Repository {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a storage may have another subscription. They are counted once in a while, so
+    /// that some more than the limit are possible.
+    ///
+    /// # Errors
+    /// 500: it has too many.
+    pub(crate) fn check_subscriptions(
+        &self,
+        namespaces: &StorageNamespaces,
+    ) -> Result<(), Problem> {
+        let namespace = namespaces.subscriptions;
+        let is_it = |storage: &&Storage| storage.namespaces.get().subscriptions == namespace;
+        let Some(storage) = self.storages.iter().find(is_it) else { return Ok(()) };
+        let (counted, mut has_space) = storage.subscriptions.get();
+        let now = since_boot();
+        if counted.is_zero() || now >= counted + COUNT_INTERVAL {
+            let (mut count, mut bytes) = (0, 0);
+            let mut scan = self.session.scan(namespace)?;
+            has_space = true;
+            while has_space && scan.step()? {
+                let view = scan.view()?;
+                count += usize::from(view.is_some());
+                bytes += view.map_or(0, |view| view.bytes().len());
+                has_space = count < SUBSCRIPTIONS_MAX && bytes < SUBSCRIPTIONS_BYTES_MAX;
+            }
+            storage.subscriptions.set((now, has_space));
+        }
+        if has_space {
+            return Ok(());
+        }
+        let detail = format!(
+            "the storage has {SUBSCRIPTIONS_MAX} subscriptions or {SUBSCRIPTIONS_BYTES_MAX} bytes \
+             of them: delete some"
+        );
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Err(Problem::new(status, "INSUFFICIENT_RESOURCES", detail))
     }
 
     /// The absolute URI of a storage. `origin` is the scheme and the authority of the request.

@@ -1,5 +1,6 @@
 //! The settings of the protocol, and its counters.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +66,49 @@ pub struct NotifySettings {
     pub lock: Option<PathBuf>,
     /// TLS for `https` targets. `None`: they are not reached.
     pub tls: Option<ClientTls>,
+    /// What the notifier reports to operators.
+    pub log: NotifierLog,
+}
+
+/// An event that operators look into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotifierEvent {
+    /// A timer or a subscription cannot expire: it is kept and not notified.
+    SetAside {
+        /// The URI of the storage.
+        storage: String,
+        /// The id, as text if it is UTF-8.
+        key: String,
+        /// The error of its commit.
+        reason: String,
+    },
+    /// The notifier, or what is due in a storage, has failed, and is tried again. Not every
+    /// attempt is reported.
+    Failed {
+        /// The error.
+        reason: String,
+    },
+}
+
+/// Called with each event.
+pub type OnNotifierEvent = Arc<dyn Fn(&NotifierEvent) + Send + Sync>;
+
+/// A callback for events of the notifier.
+#[derive(Clone, Default)]
+pub struct NotifierLog(pub Option<OnNotifierEvent>);
+
+impl fmt::Debug for NotifierLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NotifierLog").field(&self.0.is_some()).finish()
+    }
+}
+
+impl NotifierLog {
+    pub(crate) fn emit(&self, event: &NotifierEvent) {
+        if let Some(on_event) = &self.0 {
+            on_event(event);
+        }
+    }
 }
 
 /// The settings of the protocol.
@@ -195,6 +239,7 @@ pub struct NudsfMetrics {
     retries: AtomicU64,
     stalls: AtomicU64,
     lost: AtomicU64,
+    set_aside: AtomicU64,
 }
 
 impl Default for NudsfMetrics {
@@ -205,6 +250,7 @@ impl Default for NudsfMetrics {
             retries: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            set_aside: AtomicU64::new(0),
         }
     }
 }
@@ -220,9 +266,18 @@ impl NudsfMetrics {
     }
 
     pub(crate) fn count_notification(&self, kind: NotificationKind, result: NotificationResult) {
+        self.count_notifications(kind, result, 1);
+    }
+
+    pub(crate) fn count_notifications(
+        &self,
+        kind: NotificationKind,
+        result: NotificationResult,
+        number: u64,
+    ) {
         let row = self.notifications.get(kind as usize);
         if let Some(count) = row.and_then(|row| row.get(result as usize)) {
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(number, Ordering::Relaxed);
         }
     }
 
@@ -238,6 +293,10 @@ impl NudsfMetrics {
         self.lost.fetch_add(transactions, Ordering::Relaxed);
     }
 
+    pub(crate) fn count_set_aside(&self) {
+        self.set_aside.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Notifications by kind and by what became of them.
     pub fn notifications(&self) -> Vec<(&'static str, &'static str, u64)> {
         let mut all = Vec::new();
@@ -250,10 +309,16 @@ impl NudsfMetrics {
     }
 
     /// Events of the notifier: `retry` (a target has failed), `stall` (the region was full), `lost`
-    /// (a transaction that the log has lost before it was read).
-    pub fn notifier_events(&self) -> [(&'static str, u64); 3] {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [("retry", load(&self.retries)), ("stall", load(&self.stalls)), ("lost", load(&self.lost))]
+    /// (a transaction that the log has lost before it was read), `set_aside` (a timer or a
+    /// subscription that cannot expire).
+    pub fn notifier_events(&self) -> [(&'static str, u64); 4] {
+        let all = [
+            ("retry", &self.retries),
+            ("stall", &self.stalls),
+            ("lost", &self.lost),
+            ("set_aside", &self.set_aside),
+        ];
+        all.map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 
     /// All counts: the operation (`none` for requests that named none), the class (`2xx`), and the

@@ -11,6 +11,7 @@
 //!                                                     deleteAfter seconds later, if it is present
 //! ```
 
+use nearstate_model::limits::TAGS_MAX;
 use nearstate_store::{Metadata, Namespace, Txn};
 use serde_json::{Value, json};
 
@@ -136,10 +137,46 @@ impl Timer {
             return AfterExpiry::Again(Box::new(next));
         }
         match self.delete_after {
-            None => AfterExpiry::Kept(0),
             Some(0) => AfterExpiry::Deleted,
-            Some(seconds) => AfterExpiry::Kept(self.expires_ms.saturating_add(seconds * 1000)),
+            None | Some(1..) => AfterExpiry::Kept(self.kept_until_ms()),
         }
+    }
+
+    /// Until when the timer is kept once it has expired; 0: until it is deleted.
+    pub(crate) fn kept_until_ms(&self) -> u64 {
+        self.delete_after.map_or(0, |seconds| self.expires_ms.saturating_add(seconds * 1000))
+    }
+
+    /// The number of expiries that are due: one, and the repetitions until then.
+    pub(crate) fn missed(&self, now_ms: u64) -> u64 {
+        let Some(late_ms) = now_ms.checked_sub(self.expires_ms) else { return 0 };
+        let repeated = self.period.map_or(0, |period| late_ms / (period * 1000));
+        1 + repeated.min(self.repetitions.unwrap_or(u64::MAX - 1))
+    }
+
+    /// What becomes of the timer when it has expired so often, at least once, and as often as it
+    /// [has missed](Self::missed) at most.
+    pub(crate) fn after_expiries(&self, count: u64) -> AfterExpiry {
+        let mut last = self.clone();
+        let before = count.saturating_sub(1);
+        last.expires_ms += before * self.period.unwrap_or(0) * 1000;
+        last.repetitions = self.repetitions.map(|left| left.saturating_sub(before));
+        last.after_expiry()
+    }
+
+    /// Checks that the timer can be stored, armed and expired.
+    ///
+    /// # Errors
+    /// 400: too many values of tags.
+    pub(crate) fn check_tags(&self) -> Result<(), Problem> {
+        // Armed it has `DUE_TAG`, expired `EXPIRED_TAG`, and until its deletion both.
+        let own = 1 + usize::from(self.delete_after.is_some_and(|seconds| seconds > 0));
+        let most = TAGS_MAX - own - usize::from(self.schema_id.is_some());
+        if self.tags.len() <= most {
+            return Ok(());
+        }
+        let reason = format!("must have at most {most} values, over all tags of this timer");
+        Err(Problem::attribute("/metaTags", reason))
     }
 
     /// Writes the timer, armed; or expired and kept until a time (0: without end).
@@ -197,6 +234,35 @@ mod tests {
         assert_eq!(timer(&short).after_expiry(), AfterExpiry::Deleted);
         let endless = json!({"expires": "2026-01-01T00:00:00Z", "periodicRepetition": 1});
         assert!(matches!(timer(&endless).after_expiry(), AfterExpiry::Again(_)));
+    }
+
+    #[test]
+    fn missed_repetitions_are_counted_and_taken_at_once() {
+        let at = |text: &str| parse_date_time(text).unwrap();
+        let start = json!({"expires": "2026-01-01T00:00:00Z", "periodicRepetition": 10});
+        let endless = timer(&start);
+        for (now, missed) in [
+            ("2025-12-31T23:59:59Z", 0),
+            ("2026-01-01T00:00:00Z", 1),
+            ("2026-01-01T00:00:09Z", 1),
+            ("2026-01-01T00:00:10Z", 2),
+            ("2026-01-01T01:00:00Z", 361),
+        ] {
+            assert_eq!(endless.missed(at(now)), missed, "{now}");
+        }
+        let AfterExpiry::Again(next) = endless.after_expiries(361) else { panic!("{endless:?}") };
+        assert_eq!(next.value()["expires"], "2026-01-01T01:00:10Z");
+        assert_eq!(next.missed(at("2026-01-01T01:00:00Z")), 0);
+        assert_eq!(endless.after_expiries(1), endless.after_expiry());
+        let mut bounded = start;
+        bounded["repetitionCount"] = json!(5);
+        let bounded = timer(&bounded);
+        assert_eq!(bounded.missed(at("2026-01-01T01:00:00Z")), 6, "the first and its repetitions");
+        let AfterExpiry::Again(next) = bounded.after_expiries(2) else { panic!("{bounded:?}") };
+        assert_eq!(next.value()["repetitionCount"], 3);
+        assert_eq!(bounded.after_expiries(6), AfterExpiry::Kept(0));
+        let once = timer(&json!({"expires": "2026-01-01T00:00:00Z"}));
+        assert_eq!(once.missed(at("2026-01-01T01:00:00Z")), 1);
     }
 
     #[test]

@@ -175,4 +175,9 @@ events! {
     STOPPED_KEPT = "NS-3020" Error "a stopped process holds a lock",
         "The region cannot change its role until the process goes on or ends. `reason` says why \
          the node did not kill it. Continue it (`kill -CONT`), or kill it.";
+    NUDSF_SET_ASIDE = "NS-3021" Error "a timer or a subscription cannot expire",
+        "It is kept, and its expiry is not notified. `reason` says why: it is larger than a 128th \
+         of the region, or has too many tags. Delete it, or put it again with less.";
+    NUDSF_NOTIFIER_FAILED = "NS-3022" Error "the notifier of Nudsf failed",
+        "It is tried again; not each attempt has a line. `reason` says what failed.";
 }

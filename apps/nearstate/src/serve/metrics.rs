@@ -325,8 +325,8 @@ fn repository(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::R
     counters(to, "nudsf_notifications", help, values)?;
     let counts = metrics.0.nudsf.notifier_events().into_iter();
     let values = counts.map(|(event, count)| ([("event", event)], count));
-    let help = "Targets that failed, waits for a full region, and transactions that the log lost \
-                before they were notified.";
+    let help = "Targets that failed, waits for a full region, transactions that the log lost \
+                before they were notified, and timers and subscriptions that cannot expire.";
     counters(to, "nudsf_notifier_events", help, values)
 }
 

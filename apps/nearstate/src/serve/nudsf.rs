@@ -6,8 +6,8 @@ use std::sync::Arc;
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
 use nearstate_nudsf::{
-    KeySource, KeySourceSettings, NotifySettings, NrfClient, NrfEvent, NrfProfile, NrfSettings,
-    NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys,
+    KeySource, KeySourceSettings, NotifierEvent, NotifierLog, NotifySettings, NrfClient, NrfEvent,
+    NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys,
 };
 
 use crate::log;
@@ -93,6 +93,21 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+fn notifier_log() -> NotifierLog {
+    let on_event = |event: &NotifierEvent| match event {
+        NotifierEvent::SetAside { storage, key, reason } => {
+            log::emit(
+                log::NUDSF_SET_ASIDE,
+                &[("storage", storage), ("key", key), ("reason", reason)],
+            );
+        }
+        NotifierEvent::Failed { reason } => {
+            log::emit(log::NUDSF_NOTIFIER_FAILED, &[("reason", reason)]);
+        }
+    };
+    NotifierLog(Some(Arc::new(on_event)))
+}
+
 /// The protocols, and the source of keys.
 ///
 /// # Errors
@@ -109,7 +124,7 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
         storages,
         api_root: settings.nudsf_api_root.clone(),
         tokens,
-        notify: NotifySettings { lock: Some(lock.into()), tls },
+        notify: NotifySettings { lock: Some(lock.into()), tls, log: notifier_log() },
         overload_delay: settings.nudsf_overload_delay.0,
         ..NudsfSettings::default()
     };

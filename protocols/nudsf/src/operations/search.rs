@@ -93,10 +93,11 @@ fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<
     })
 }
 
-/// Calls `visit` with each matching record until it returns false. Yields to other requests.
+/// Calls `visit` with each matching record until it returns false. Yields to other requests. An
+/// index leads to `limit` records at most.
 pub(super) async fn for_each_match(
     call: &Call<'_>,
-    namespace: Namespace,
+    (namespace, limit): (Namespace, usize),
     filter: Option<&Search>,
     mut visit: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, Problem>,
 ) -> Result<(), Problem> {
@@ -112,7 +113,7 @@ pub(super) async fn for_each_match(
         && is_indexed(call, namespace, search)?
     {
         let mut keys = Vec::new();
-        session.search(namespace, search, u64::MAX, |key| {
+        session.search(namespace, search, limit as u64, |key| {
             keys.push(key.to_vec());
             true
         })?;
@@ -161,7 +162,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
     let mut found = Found::default();
     let records_uri = format!("{}/records/", call.uri());
-    for_each_match(call, call.storage.records, filter.as_ref(), |view, tags| {
+    let all = (call.storage.records, usize::MAX);
+    for_each_match(call, all, filter.as_ref(), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
         found.count += 1;
@@ -247,7 +249,8 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
     };
     let filter = parse_text(text, "filter")?;
     let mut keys = Vec::new();
-    for_each_match(call, call.storage.records, Some(&filter), |view, _| {
+    let some = (call.storage.records, DELETED_MAX);
+    for_each_match(call, some, Some(&filter), |view, _| {
         if StoredRecord::of(view).is_some() && str::from_utf8(view.key()).is_ok() {
             keys.push(view.key().to_vec());
         }

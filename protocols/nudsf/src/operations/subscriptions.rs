@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::records::{patched, refuse_failed_test};
 use crate::call::Call;
 use crate::conditions::Validators;
-use crate::document::{Document, write_subscription};
-use crate::limits::{REFERENCES_MAX, SCAN_STEPS};
+use crate::document::{Document, ExpiryAnnouncement, write_subscription};
+use crate::limits::{LIST_BYTES_MAX, REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
 use crate::patch;
 use crate::problem::Problem;
@@ -22,6 +22,9 @@ use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
 const OPERATIONS: [&str; 3] = ["CREATED", "UPDATED", "DELETED"];
+
+/// Bytes whose parsing takes as long as a step of a scan.
+const STEP_BYTES: usize = 1024;
 
 /// The most resources of a filter.
 const MONITORED_MAX: usize = 1024;
@@ -66,8 +69,7 @@ struct Checked {
     client: ClientId,
     /// 0: never.
     expires_ms: u64,
-    /// When the expiry is notified.
-    due_ms: Option<u64>,
+    announcement: ExpiryAnnouncement,
 }
 
 /// Checks a `NotificationSubscription`.
@@ -102,8 +104,10 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     }
     let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
     let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
-    let due_ms = (expires_ms != 0 && expiry_callback.is_some()).then_some(due_ms);
-    Ok(Checked { client, expires_ms, due_ms })
+    let is_announced = expires_ms != 0 && expiry_callback.is_some();
+    let announcement =
+        if is_announced { ExpiryAnnouncement::At(due_ms) } else { ExpiryAnnouncement::Never };
+    Ok(Checked { client, expires_ms, announcement })
 }
 
 /// Replaces the features of the client by those that both sides support: the representation of a
@@ -167,7 +171,7 @@ fn write(
     checked: &Checked,
 ) -> nearstate_model::Result<()> {
     let uri = call.uri();
-    let times = ((call.now_ms, checked.expires_ms), checked.due_ms, uri.as_str());
+    let times = ((call.now_ms, checked.expires_ms), checked.announcement, uri.as_str());
     write_subscription(txn, (call.storage.subscriptions, call.key()), value, times)
 }
 
@@ -182,17 +186,22 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Reply, Reply> {
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(REFERENCES_MAX);
     let session = &call.repository.session;
     let mut scan = session.scan(call.storage.subscriptions).map_err(Problem::from)?;
-    let mut found = Vec::new();
-    let mut steps = 0_u32;
-    while found.len() < limit.min(REFERENCES_MAX) && scan.step().map_err(Problem::from)? {
+    let (mut found, mut bytes, mut unyielded) = (Vec::new(), 0, 0);
+    while found.len() < limit.min(REFERENCES_MAX)
+        && bytes < LIST_BYTES_MAX
+        && scan.step().map_err(Problem::from)?
+    {
         if let Some(view) = scan.view().map_err(Problem::from)? {
+            unyielded += view.bytes().len();
             let document = Document::of(&view)?;
             if !document.has_expired(call.now_ms) {
+                bytes += view.bytes().len();
                 found.push(document.value);
             }
         }
-        steps += 1;
-        if steps.is_multiple_of(SCAN_STEPS) {
+        unyielded += STEP_BYTES;
+        if unyielded >= STEP_BYTES * SCAN_STEPS as usize {
+            unyielded = 0;
             yield_if_due().await;
         }
     }
@@ -234,6 +243,9 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
             }
         }
         call.check_write(|| old.as_ref().map(Document::validators), |_| None)?;
+        if view.is_none() {
+            call.repository.check_subscriptions(&call.storage)?;
+        }
         write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };

@@ -11,7 +11,7 @@ use super::search::for_each_match;
 use crate::call::Call;
 use crate::document::Document;
 use crate::filter::parse_text;
-use crate::limits::DELETED_MAX;
+use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
 use crate::patch;
 use crate::problem::Problem;
 use crate::reply::Reply;
@@ -22,9 +22,17 @@ fn no_timer(id: &str) -> Problem {
     Problem::not_found("TIMER_NOT_FOUND", format!("the timer {id:?} does not exist"))
 }
 
-/// The filter of a request. `expired-filter` selects timers whose time has passed, whether they
-/// were notified or not.
-fn filter(call: &Call<'_>) -> Result<Option<Search>, Problem> {
+/// Which timers `expired-filter` selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expired {
+    /// Those whose time has passed, whether they were notified or not.
+    Due,
+    /// Those that were notified.
+    Notified,
+}
+
+/// The filter of a request.
+fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem> {
     let query = &call.target.query;
     let filter = query.get("filter").map(|text| parse_text(text, "filter")).transpose()?;
     match query.get("expired-filter") {
@@ -37,28 +45,31 @@ fn filter(call: &Call<'_>) -> Result<Option<Search>, Problem> {
         tag: tag.to_owned(),
         value: value.to_vec(),
     };
-    let expired = Search::Or(vec![
-        compare(Op::Eq, EXPIRED_TAG, EXPIRED),
-        compare(Op::Lte, DUE_TAG, &call.now_ms.to_be_bytes()),
-    ]);
+    let notified = compare(Op::Eq, EXPIRED_TAG, EXPIRED);
+    let due = compare(Op::Lte, DUE_TAG, &call.now_ms.to_be_bytes());
+    let expired = match selected {
+        Expired::Due => Search::Or(vec![notified, due]),
+        Expired::Notified => notified,
+    };
     Ok(Some(match filter {
         None => expired,
         Some(filter) => Search::And(vec![filter, expired]),
     }))
 }
 
-/// The keys of the timers that a filter selects, at most `limit`.
+/// The keys of the timers that a filter selects, at most `limit` and of [`LIST_BYTES_MAX`].
 async fn matching(
     call: &Call<'_>,
     filter: Option<&Search>,
     limit: usize,
 ) -> Result<Vec<Vec<u8>>, Problem> {
-    let mut keys = Vec::new();
-    for_each_match(call, call.storage.timers, filter, |view, _| {
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    for_each_match(call, (call.storage.timers, limit), filter, |view, _| {
         if str::from_utf8(view.key()).is_ok() {
+            bytes += view.key().len() + size_of::<Vec<u8>>();
             keys.push(view.key().to_vec());
         }
-        Ok(keys.len() < limit)
+        Ok(keys.len() < limit && bytes < LIST_BYTES_MAX)
     })
     .await?;
     Ok(keys)
@@ -70,8 +81,8 @@ fn id_of(key: &[u8]) -> Value {
 
 /// `SearchTimer`.
 pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
-    let filter = filter(call)?;
-    let keys = matching(call, filter.as_ref(), usize::MAX).await?;
+    let filter = filter(call, Expired::Due)?;
+    let keys = matching(call, filter.as_ref(), REFERENCES_MAX).await?;
     if keys.is_empty() {
         return Ok(Reply::empty(StatusCode::NO_CONTENT));
     }
@@ -81,9 +92,10 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// `DeleteTimers`. Each timer is deleted in a transaction of its own, if it still matches. Without
-/// a filter, all timers of the storage are.
+/// a filter, all timers of the storage are. With `expired-filter`, a timer that is due is not
+/// deleted before its notification is in the outbox.
 pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
-    let filter = filter(call)?;
+    let filter = filter(call, Expired::Notified)?;
     let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
@@ -118,6 +130,7 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let timer = Timer::parse(call.json("application/json")?, &call.target.id)?;
+    timer.check_tags()?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let existed = txn.get(call.storage.timers, call.key())?.is_some();
         timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
@@ -138,16 +151,14 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let old = Document::of(&view)?.value;
         let mut value = old.clone();
-        let validate = |value: &Value| Timer::parse(value.clone(), id).map(drop);
+        let validate = |value: &Value| Timer::parse(value.clone(), id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
         if value != old {
             let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
-            let kept = view.tags().find(|(name, _)| *name == DUE_TAG).map(|(_, due)| due);
-            let kept = kept.and_then(|due| due.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b));
             let is_same = value.get("expires") == old.get("expires");
-            let kept = (is_expired && is_same).then_some(kept);
             let timer = Timer::parse(value, id)?;
+            let kept = (is_expired && is_same).then(|| timer.kept_until_ms());
             timer.write(txn, (call.storage.timers, call.key()), kept, call.now_ms)?;
         }
         Ok(failed)

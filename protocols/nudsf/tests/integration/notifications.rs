@@ -163,6 +163,27 @@ fn req_the_expiry_of_a_subscription_is_notified_ahead_and_once() {
 }
 
 #[test]
+fn req_the_announcement_of_the_expiry_does_not_change_the_entity_tag() {
+    let (node, target) = (node(), receiver());
+    let mut client = node.client();
+    let mut body = json!({
+        "clientId": {"nfId": NF}, "callbackReference": target.uri("/changes"),
+        "expiry": "2999-01-01T00:00:00Z", "expiryNotification": 60_000_000_000_u64,
+        "expiryCallbackReference": target.uri("/expiry"),
+    });
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], body.to_string());
+    target.wait_for(1);
+    assert_eq!(client.get("/subs-to-notify/s1").is(200, "").etag(), created.etag());
+    // The client is told that it expires, and renews it.
+    body["expiryNotification"] = json!(1);
+    let renew = [JSON, ("If-Match", created.etag())];
+    let renewed = client.send("PUT", "/subs-to-notify/s1", &renew, body.to_string());
+    assert_ne!(renewed.is(200, "").etag(), created.etag());
+    let stale = client.send("PUT", "/subs-to-notify/s1", &renew, body.to_string());
+    stale.is(412, "PRECONDITION_FAILED");
+}
+
+#[test]
 fn req_a_target_that_fails_gets_everything_in_order_after_a_pause() {
     let failures = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&failures);
@@ -331,6 +352,50 @@ fn req_a_target_that_refuses_one_record_gets_the_others() {
     let mut records: Vec<String> = received.iter().map(|one| descriptor(one).1).collect();
     records.sort();
     assert_eq!(records, [1, 2, 3, 4].map(|number| format!("{RECORDS}/r{number}")));
+}
+
+#[test]
+fn req_a_path_that_hangs_or_refuses_does_not_stop_the_others_of_its_host() {
+    let target = scripted(|one| match one.path.as_str() {
+        "/hangs" => None,
+        "/refuses" => Some(503),
+        _ => Some(204),
+    });
+    let node = node();
+    let mut client = node.client();
+    for path in ["/hangs", "/refuses", "/accepts"] {
+        subscribe(&mut client, &path[1..], &target.uri(path), &json!({}));
+    }
+    // More than one batch of one record, and of many.
+    for number in 0..100 {
+        let status = if number == 0 { 201 } else { 204 };
+        client.put_record("r", "{}", &[("b", &number.to_string())]).is(status, "");
+    }
+    for number in 0..50 {
+        client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
+    }
+    let accepted = |all: &[Received]| all.iter().filter(|one| one.path == "/accepts").count();
+    target.wait(|all| accepted(all) == 150);
+    assert_eq!(node.notified("data_change", "rejected"), 0, "the others remain");
+}
+
+#[test]
+fn req_each_of_more_targets_than_are_served_at_once_has_its_turn() {
+    // All of these addresses are this host's.
+    let target = receiver_at(([0, 0, 0, 0], 0).into(), Arc::new(|_| Some(204)));
+    let node = node();
+    let mut client = node.client();
+    let count = nearstate_nudsf::limits::TARGETS_MAX + 20;
+    for number in 0..count {
+        let (high, low, port) = (number / 256, number % 256, target.address.port());
+        let uri = format!("http://127.1.{high}.{low}:{port}/{number}");
+        subscribe(&mut client, &format!("s{number}"), &uri, &json!({}));
+    }
+    client.put_record("r1", "{}", &[]).is(201, "");
+    let received = target.wait_for(count);
+    let paths: std::collections::BTreeSet<&str> =
+        received.iter().map(|one| one.path.as_str()).collect();
+    assert_eq!(paths.len(), count);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn lost(node: &TestNode) -> u64 {
-    let [_, _, (name, lost)] = node.metrics.notifier_events();
+    let [_, _, (name, lost), _] = node.metrics.notifier_events();
     assert_eq!(name, "lost");
     lost
 }
@@ -69,7 +69,8 @@ fn subscriptions_among_entries_that_the_log_has_lost_are_served() {
         let before = lost(&node);
         let id = format!("s{round}");
         subscribe(&mut client, &id, &late.uri(&format!("/{id}")));
-        session.release_to(session.log_tail_position().unwrap()).unwrap();
+        let tail = session.log_tail_position().unwrap();
+        session.release_to(tail, tail).unwrap();
         client.put_record(&format!("after{round}"), "{}", &[]).is(201, "");
         early.wait(|all| names(all, &format!("after{round}")));
         if lost(&node) > before {

@@ -1,5 +1,6 @@
 //! Subscriptions (`dr13` to `dr17`).
 
+use nearstate_nudsf::limits::{LIST_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use serde_json::{Value, json};
 
 use crate::fixture::{JSON, PATCH, encode, node};
@@ -172,4 +173,47 @@ fn dr17_only_its_client_deletes_a_subscription() {
     client.send("DELETE", &path(NF, ""), &[], "").is(404, "SUBSCRIPTION_NOT_FOUND");
     client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string()).is(201, "");
     client.send("DELETE", &path(NF, ""), &[], "").is(204, "");
+}
+
+/// A subscription as the store has it.
+fn stored(subscription: &Value) -> Vec<u8> {
+    [&[0; 8], subscription.to_string().as_bytes()].concat()
+}
+
+#[test]
+fn req_the_number_of_subscriptions_is_bounded() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let namespace = session.known_namespace("ue:subscriptions").unwrap();
+    let namespace = namespace.unwrap();
+    let document = stored(&subscription());
+    for number in 0..SUBSCRIPTIONS_MAX {
+        session.put(namespace, format!("s{number}").as_bytes(), &document).unwrap();
+    }
+    let text = subscription().to_string();
+    let refused = client.send("PUT", "/subs-to-notify/more", &[JSON], &text);
+    refused.is(500, "INSUFFICIENT_RESOURCES");
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], &text).is(200, "");
+    session.delete(namespace, b"s2").unwrap();
+    while client.send("PUT", "/subs-to-notify/more", &[JSON], &text).status != 201 {}
+}
+
+#[test]
+fn dr13_a_list_of_subscriptions_is_bounded() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let namespace = session.known_namespace("ue:subscriptions").unwrap();
+    let namespace = namespace.unwrap();
+    let mut large = subscription();
+    large["subFilter"]["monitoredResourceUris"] = json!(vec![RESOURCE; 10_000]);
+    let document = stored(&large);
+    let count = 2 * LIST_BYTES_MAX / document.len();
+    for number in 0..count {
+        session.put(namespace, format!("s{number}").as_bytes(), &document).unwrap();
+    }
+    let listed = client.get("/subs-to-notify");
+    let listed = listed.is(200, "").json().as_array().map_or(0, Vec::len);
+    assert!((count / 3..=count / 2 + 2).contains(&listed), "{listed} of {count}");
 }
