@@ -194,6 +194,7 @@ fn changed_blocks<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
 ) -> Result<StreamedChange<'a>, Corruption> {
+    debug_assert!(old.is_none_or(|old| old.form == new.form), "versions of two forms differ");
     let meta = changed_meta(old, new);
     let after = blocks_of(new)?;
     let Some(old) = old.filter(|old| !is_divided(old.value)) else {
@@ -211,10 +212,13 @@ fn changed_blocks<'a>(
     Ok(StreamedChange::Patched { is_anew: false, blocks, meta })
 }
 
+const NOTHING_LEFT: &str = "a collection that is anew has lost no element";
+
 fn changed_elements<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
 ) -> Result<StreamedChange<'a>, Corruption> {
+    debug_assert!(new.form != Form::Value, "a value has no elements");
     let is_set = new.form == Form::Set;
     let shape = if is_set { Shape::Set } else { Shape::Hash };
     let meta = changed_meta(old, new);
@@ -254,6 +258,7 @@ fn changed_elements<'a>(
         })?;
     }
     elements.extend(was.into_keys().map(|(_, name)| (name, None)));
+    debug_assert!(!is_anew || elements.iter().all(|(_, value)| value.is_some()), "{NOTHING_LEFT}");
     Ok(StreamedChange::Elements { is_set, is_anew, elements, meta })
 }
 
