@@ -9,6 +9,7 @@ pub(crate) mod metadata;
 
 use std::path::Path;
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
@@ -565,7 +566,7 @@ impl Checker<'_> {
     /// Removes the mark of a cell. False if no reachable cell begins there.
     fn unmark(&mut self, at: u64) -> bool {
         let Some((word, bit)) = self.mark_of(at) else { return false };
-        let Some(marks) = self.marks.get_mut(word) else { return false };
+        let marks = guaranteed(self.marks.get_mut(word), "each unit of the heap has a mark");
         let was_set = *marks >> bit & 1 == 1;
         *marks &= !(1 << bit);
         was_set

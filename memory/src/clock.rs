@@ -11,7 +11,9 @@ fn clock(which: libc::clockid_t) -> Duration {
     if failed != 0 {
         return Duration::ZERO;
     }
+    debug_assert!((0..1_000_000_000).contains(&now.tv_nsec), "nanoseconds are below a second");
     let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+    // A clock that is set before 1970 counts as 1970.
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)
 }
 

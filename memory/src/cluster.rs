@@ -13,6 +13,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -165,7 +166,7 @@ fn owner_address(map: &Map) -> Result<Option<String>, Corruption> {
     for at in (0..bytes).step_by(8) {
         text.extend_from_slice(&load(OWNER_ADDRESS + 16 + at)?.to_le_bytes());
     }
-    text.truncate(usize::try_from(bytes).unwrap_or(0));
+    text.truncate(guaranteed(usize::try_from(bytes).ok(), "an address has 112 bytes at most"));
     if address_check(&text) != check {
         return Err(DAMAGED);
     }
@@ -209,7 +210,7 @@ impl Member {
     /// `Damaged`.
     pub fn evicting(&self) -> Result<Option<(u64, u16)>> {
         let word = evicting(self.map())?;
-        let host = u16::try_from(word & 0xffff).unwrap_or(0);
+        let host = guaranteed(u16::try_from(word & 0xffff).ok(), "16 bits are left of a word");
         Ok((word != 0).then_some((word >> 16, host)))
     }
 
@@ -312,6 +313,7 @@ impl Member {
             crash_point!("cluster.lease_ended");
             store(map, LEASE_BOOT, seal(boot))?; // O2
         }
+        // A time that the word cannot hold is cut: the lease ends earlier, and never later.
         let micros = u64::try_from(until.as_micros()).unwrap_or(0);
         store(map, LEASE_END, seal(micros & VIEW_MAX))?; // O3
         self.check_not_truncated()

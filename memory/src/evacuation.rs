@@ -46,6 +46,9 @@ const READERS_WAIT_MAX: Duration = Duration::from_millis(100);
 /// epochs have passed counts as stalled.
 const READERS_PAUSE: Duration = Duration::from_micros(100);
 
+const _: () = assert!(BACKGROUND_SHARE != 0 && GROWTH_SHARE != 0, "shares divide");
+const _: () = assert!(READERS_PAUSE.as_nanos() < READERS_WAIT_MAX.as_nanos(), "pauses end");
+
 /// An evacuation in progress: its chunks, and how far it is.
 #[derive(Debug)]
 pub struct Evacuation {
@@ -87,6 +90,7 @@ impl ClosingChunks {
             let Some(word) = bits.get_mut((chunk.0 / 64) as usize) else {
                 invariant!("{chunk:?} lies outside the heap")
             };
+            invariant!(*word >> (chunk.0 % 64) & 1 == 0, "{chunk:?} is emptied twice at once");
             *word |= 1 << (chunk.0 % 64);
         }
         Self {
@@ -310,6 +314,7 @@ impl Member {
     /// more than `most`, or as many as the cell needs. None if they do not fit elsewhere, or if
     /// that was tried with as little free memory.
     fn chunks_to_empty(&self, units: u64, most: usize) -> Result<Vec<ChunkIndex>> {
+        invariant!(units != 0, "chunks are emptied, and no room is wanted");
         let map = self.map();
         let ordinary = ordinary_chunks(map.chunks());
         let free = self.free_units()?;
@@ -358,6 +363,7 @@ impl Member {
 
     fn evacuate_chunks(&self, chunks: Vec<ChunkIndex>) -> Result<bool> {
         invariant!(!self.has_pin(), "records are moved under a pin, so none of them comes free");
+        invariant!(self.is_in_operation(), "records are moved outside of an operation");
         let mut evacuation = self.begin(chunks)?;
         let done = self.move_some(&mut evacuation, u64::MAX);
         self.end(&evacuation, done.map(drop))?;
@@ -370,6 +376,7 @@ impl Member {
     }
 
     fn begin(&self, chunks: Vec<ChunkIndex>) -> Result<Evacuation> {
+        invariant!(self.is_in_operation(), "chunks are closed outside of an operation");
         invariant!(self.has_no_lock(), "an evacuation begins while this member holds a lock");
         invariant!(!chunks.is_empty(), "an evacuation empties no chunk");
         let before = self.units_of(&chunks)?;

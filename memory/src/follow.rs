@@ -353,7 +353,10 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn set_source_number(&self, namespace: u32, number: u32) -> Result<()> {
-        invariant!(number != NO_NAMESPACE, "a namespace of the source has no number");
+        // It comes from another host.
+        if number == NO_NAMESPACE {
+            return Err(Corruption("a namespace of the source has a number that none has").into());
+        }
         let at = catalog_at(entry_of(namespace)) + CATALOG_SOURCE;
         Ok(store(self.map(), at, seal(u64::from(number) + 1))?)
     }
@@ -488,6 +491,7 @@ impl Member {
     /// `Stalled`, `Damaged`.
     pub fn raise_generation(&self, table: &IndexTable, raised: u64) -> Result<()> {
         self.check_usable()?;
+        invariant!(self.has_no_lock(), "generations are raised while this member holds a lock");
         let mut bucket = 0;
         while bucket < table.refresh(self.map())? {
             let at = table.bucket_at(self.map(), bucket)?;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as StaticWord;
 use std::time::{Duration, Instant};
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::MEMBERS_MAX;
 use nearstate_model::{Error, HeapUsage, Holder, Result, invariant};
 
@@ -295,9 +296,8 @@ impl Member {
 
     /// Remembers the handle of a namespace, which is one of `shared`.
     pub(crate) fn remember_table(&self, table: &IndexTable) {
-        if let Some(known) = self.known_tables.get(table.index() as usize % TABLES_KNOWN) {
-            known.set(Some(NonNull::from(table)));
-        }
+        let known = self.known_tables.get(table.index() as usize % TABLES_KNOWN);
+        guaranteed(known, "each namespace has a place").set(Some(NonNull::from(table)));
     }
 
     #[inline]

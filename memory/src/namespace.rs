@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::NAMESPACES_MAX;
 use nearstate_model::{Result, invariant};
 
@@ -301,9 +302,9 @@ impl Member {
     fn shared_table(&self, number: u32) -> Result<&IndexTable> {
         let index = entry_of(number) as usize;
         let page = self.shared().tables.get(index / TABLE_PAGE);
-        let page = page.ok_or_else(|| namespace_removed(number))?;
+        let page = guaranteed(page, "a number has 16 bits for its entry");
         let slots = page.get_or_init(|| (0..TABLE_PAGE).map(|_| OnceLock::new()).collect());
-        let slot = slots.get(index % TABLE_PAGE).ok_or_else(|| namespace_removed(number))?;
+        let slot = guaranteed(slots.get(index % TABLE_PAGE), "a page has all its tables");
         if let Some(table) = slot.get() {
             return Ok(table);
         }

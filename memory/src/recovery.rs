@@ -168,6 +168,7 @@ impl Member {
         if !state::win(word, seen, self.lock_owner()) {
             return Ok(false);
         }
+        invariant!(state::of(seen) != state::FREE, "a free slot is recovered");
         crash_point!("recover.won");
         if let Err(error) = self.finish_work_of(index) {
             // Another member may retry. The slot must not name a recoverer that has failed.

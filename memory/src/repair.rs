@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use nearstate_model::limits::MEMBERS_MAX;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::Ordering;
 use crate::check::metadata::free_slots;
@@ -53,6 +53,7 @@ pub struct RepairReport {
 impl RepairReport {
     /// Adds a repair.
     pub fn add_repaired(&mut self, text: impl Into<String>) {
+        debug_assert!(self.repaired.len() as u64 <= self.repaired_count, "texts are counted");
         self.repaired_count += 1;
         if self.repaired.len() < NAMED_MAX {
             self.repaired.push(text.into());
@@ -61,6 +62,7 @@ impl RepairReport {
 
     /// Adds a loss.
     pub fn add_lost(&mut self, text: impl Into<String>) {
+        debug_assert!(self.lost.len() as u64 <= self.lost_count, "texts are counted");
         self.lost_count += 1;
         if self.lost.len() < NAMED_MAX {
             self.lost.push(text.into());
@@ -117,6 +119,8 @@ fn correct_superblock(
         return Ok(());
     }
     if let Some((at, byte)) = corrected_byte(&page) {
+        invariant!(at < page.len(), "byte {at} of the superblock is corrected");
+        invariant!(page.get(at) != Some(&byte), "byte {at} is corrected to what it is");
         file.write_all_at(&[byte], at as u64).map_err(|error| Error::System {
             detail: format!("{}: cannot write the superblock", path.display()),
             errno: error.raw_os_error().unwrap_or(0),
@@ -161,7 +165,9 @@ fn member_slots_written(file: &File) -> u64 {
     // What the file does not have is zero.
     let _ = file.read_exact_at(&mut slots, MEMBERS);
     let last = slots.iter().rposition(|byte| *byte != 0);
-    last.map_or(0, |last| last as u64 / MEMBER_BYTES + 1)
+    let used = last.map_or(0, |last| last as u64 / MEMBER_BYTES + 1);
+    invariant!(used <= MEMBERS_MAX as u64, "{used} slots were written");
+    used
 }
 
 /// Recovers dead members in the usual way, if no free slot has a fault on which a session would
@@ -250,6 +256,10 @@ fn correct_sealed_with(
         [value] => Some(value),
         _ => choose(&values),
     };
+    invariant!(
+        value.is_none_or(|value| values.contains(&value)),
+        "{what} is corrected to what no single bit leads to"
+    );
     match value {
         Some(value) if set(map, at, seal(value))? => {
             report.add_repaired(format!("{what}: a flipped bit"));

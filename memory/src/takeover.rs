@@ -9,8 +9,8 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::follow::{FollowPosition, LogIdentity};
 use crate::layout::{
-    CATALOG_LOGGED_SINCE, Corruption, LOG_FLOOR, LOG_GAP_UNKNOWN, LOG_REPLICATED, LOG_WAKE,
-    TAKEOVER, catalog_at, entry_of,
+    CATALOG_LOGGED_SINCE, Corruption, FOLLOW_SWITCH, LOG_FLOOR, LOG_GAP_UNKNOWN, LOG_REPLICATED,
+    LOG_WAKE, TAKEOVER, catalog_at, entry_of,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -78,6 +78,7 @@ impl Member {
         let (seal, check) = (seal.position, seal.check);
         let words =
             [one, other, old.incarnation, old.origin, seal, check, own.incarnation, position];
+        const { assert!(TAKEOVER + 8 * WORDS as u64 + 8 <= FOLLOW_SWITCH, "words overlap") };
         let check_at = TAKEOVER + 8 * WORDS as u64;
         map.word(check_at)?.store(0, Ordering::Release);
         for (word, at) in words.iter().zip((TAKEOVER..).step_by(8)) {

@@ -47,6 +47,7 @@ use crate::region::map::Map;
 
 /// Bits of a position: the lowest ones of a hash, reversed. An index has at most 2^42 buckets.
 const POSITION_BITS: u32 = 47;
+const _: () = assert!(POSITION_BITS < 48, "the number behind the last position can be sealed");
 
 /// The position behind all records.
 pub(crate) const ALL_COUNTED: u64 = 1 << POSITION_BITS;
@@ -93,6 +94,7 @@ pub(crate) const fn position_of(hash: u64) -> u64 {
 
 /// A hash at a position.
 pub(crate) const fn hash_at(position: u64) -> u64 {
+    debug_assert!(position < ALL_COUNTED, "a position behind the last bucket has no hash");
     (position << (u64::BITS - POSITION_BITS)).reverse_bits()
 }
 
@@ -165,6 +167,7 @@ pub(crate) fn units_in(words: &[AtomicU64]) -> u64 {
 /// A1 and A2: the caller, `me`, holds the word and may change what its namespace takes. The sums of
 /// later calls contain what it adds. Returns false if it adds nothing.
 pub(crate) fn reserve(word: &AtomicU64, me: u64, before: u64, delta: i64) -> bool {
+    debug_assert!(before <= PAYLOAD, "a usage has an owner");
     if delta <= 0 && !mutant("usage-early-shrink") || mutant("usage-unreserved") {
         return delta > 0;
     }

@@ -156,6 +156,7 @@ impl Session {
         lookup: KeyLookup<'_>,
         (draft, flags): (PendingCell, u64),
     ) -> Result<bool> {
+        invariant!(flags & namespace_flags::LIMITED != 0, "a counter without limits is counted");
         let mut access = access_of(namespace, lookup);
         (access.change, access.flags) = (CellChange::Publish(draft), flags);
         access.expect = Expectation::Read(ReadToken::absent());

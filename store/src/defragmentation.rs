@@ -2,7 +2,7 @@
 //! (`docs/decisions/015-evacuation.md`).
 
 use nearstate_memory::Evacuation;
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::session::Session;
 
@@ -67,6 +67,7 @@ impl Defragmentation<'_> {
     pub fn step(&mut self, units: u64) -> Result<bool> {
         let Some(evacuation) = &mut self.evacuation else { return Ok(true) };
         let done = self.session.member.continue_evacuation(evacuation, units);
+        invariant!(evacuation.moved() >= self.moved, "records that were moved count again");
         self.moved = evacuation.moved();
         if !matches!(done, Ok(false)) {
             self.evacuation = None;

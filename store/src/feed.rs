@@ -248,6 +248,7 @@ impl Session {
             delay: Delay::default(),
         };
         let stream = self.commit_stream_behind(from)?;
+        invariant!(stream.passed_position() == from, "a feed begins behind its position");
         let acknowledged = (start == FeedStart::Continues)
             .then_some(AcknowledgedPlace { entry: applied, position: from });
         let sent = VecDeque::new();
@@ -367,6 +368,7 @@ impl LogFeed<'_> {
         if let FeedPhase::Joining { until } = self.progress.phase
             && self.stream.next_position() > until
         {
+            invariant!(self.progress.walk.is_empty(), "a copy has all records of a walk");
             self.progress.phase = FeedPhase::Full;
             if self.progress.last.position == 0 {
                 // The log has no entry, or has forgotten the last one.
@@ -499,7 +501,11 @@ impl Progress<'_> {
             }
         }
         if !has_more {
-            self.walk.pop_front();
+            let walked = self.walk.pop_front();
+            invariant!(
+                walked.is_some_and(|(walked, _)| walked == namespace),
+                "a walk ends with another namespace"
+            );
         }
         Ok(has_more || !self.walk.is_empty())
     }

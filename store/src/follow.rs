@@ -275,6 +275,7 @@ impl Follower<'_> {
             let detail = "the source and the follower are one region: give another --region";
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
+        invariant!(session.is_follower.get(), "a session without the follower's lock begins anew");
         session.member.begin_following(source)?;
         self.state = FollowState::Joining;
         self.namespaces.clear();
@@ -502,8 +503,11 @@ impl Follower<'_> {
         let mut set = txn.set.borrow_mut();
         let entry = set.entry_mut(index);
         if entry.write.is_none() {
+            // A version that continues a record and changes nothing of it.
             return Ok(());
         }
+        invariant!(entry.table == namespace.index, "a change is written to another namespace");
+        invariant!(!is_deletion || entry.write.is_delete(), "the deletion of a record writes it");
         invariant!(entry.imposed == 0, "a record gets two versions of its source");
         entry.imposed = record.version;
         entry.is_expiry = matches!(record.change, StreamedChange::Deleted { is_expiry: true });
@@ -546,6 +550,10 @@ impl Follower<'_> {
                 self.session.add_tags(namespace, &tags)?;
             }
         }
+        invariant!(
+            self.announcement == Announcement::Complete,
+            "a copy is full before it knows all namespaces of its source"
+        );
         self.set_position(applied)?;
         self.session.member.set_follow_state(Some(FollowState::Full))?;
         self.state = FollowState::Full;

@@ -9,7 +9,7 @@
 //! | replicated | refused | commits wait no longer | |
 
 use nearstate_memory::ReplicationPolicy;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::log::consumer::WhenFull;
 use crate::namespace_rules::NamespaceRules;
@@ -33,6 +33,7 @@ impl Session {
             return Err(wrong_kind(schema.kind, "replicate", ""));
         }
         let namespace = self.open_namespace(name, schema, Some(policy))?;
+        invariant!(namespace.kind() == schema.kind, "a namespace is opened with its kind");
         if self.replication_policy(namespace)? != policy || policy == ReplicationPolicy::Local {
             self.set_replication_policy(namespace, policy)?;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nearstate_memory::AttachOptions;
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 pub use nearstate_memory::repair::RepairReport;
 
@@ -97,6 +97,10 @@ impl Session {
         let kept: Vec<_> = tags.tags().filter(|tag| tag.is_kept()).cloned().collect();
         let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
         tags.build_again();
+        invariant!(
+            tags.tags().all(|tag| tag.state != TagState::Ready),
+            "a tag whose entries are removed stays ready"
+        );
         tags.generation = tags.generation.max(now).saturating_add(1);
         let key = schema_key(namespace.index);
         self.transact(|txn| txn.set.borrow_mut().put_internal(&key, &tags.encode()))?;

@@ -426,6 +426,7 @@ impl Session {
         hash: u64,
         key: &[u8],
     ) -> Result<LookupResult<'_>> {
+        debug_assert!(hash == self.hash(key), "a key is looked up with another one's hash");
         let table = self.member.table(namespace)?;
         let found = self.member.lookup(table, hash, key)?;
         table.check_current(namespace)?;
@@ -439,6 +440,7 @@ impl Session {
         hash: u64,
         key: &[u8],
     ) -> Result<LookupResult<'_>> {
+        debug_assert!(hash == self.hash(key), "a key is looked up with another one's hash");
         let table = self.member.table(namespace)?;
         let found = self.member.lookup_ends(table, hash, key)?;
         table.check_current(namespace)?;

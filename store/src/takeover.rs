@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, StallHook, Takeover};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::log::consumer::WhenFull;
 use crate::session::Session;
@@ -342,6 +342,7 @@ impl Session {
     /// `Damaged`, `Forked`.
     pub fn demote(&self, seal: Option<u64>) -> Result<Demotion> {
         let _lock = self.member.lock_follower()?;
+        invariant!(!self.is_follower.get(), "the session of a follower demotes its region");
         // A promotion that was killed has fenced writers: the copy is as it was.
         if let Some(following) = self.member.following()?
             && !matches!(following.state, FollowState::Demoting | FollowState::Promoting)

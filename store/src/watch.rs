@@ -13,7 +13,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{
     RingRead, RingReader, RingStart, RingWaiter, is_end_of_namespace, namespace_removed, wait_any,
 };
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::Kind;
 use crate::session::{Namespace, Session, check_key};
@@ -129,6 +129,7 @@ impl Session {
         self.member.set_namespace_flag(namespace.index, namespace_flags::WATCHED)?;
         // Waits for writers that checked the flags before.
         self.member.drain_writers(table)?;
+        invariant!(namespace.kind != Kind::Counters, "adds to counters have no events");
         let reader = self.member.ring_reader(ring, RingStart::Tail)?;
         self.member.check_namespace(namespace.index)?;
         Ok(Watch { reader, namespace: namespace.index, filter, bytes: Vec::new(), is_over: false })
@@ -157,7 +158,10 @@ impl Watch {
         none: impl FnOnce(WatchPosition) -> Result<()>,
     ) -> Result<Option<Notice<'_>>> {
         let mut removed = None;
+        let mut position = self.reader.position();
         for _ in 0..SKIPPED_MAX {
+            invariant!(self.reader.position() >= position, "a watch goes back behind {position}");
+            position = self.reader.position();
             if self.is_over {
                 return Err(namespace_removed(self.namespace));
             }

@@ -29,7 +29,7 @@ pub(crate) const CHECKS: &[Check] = &[
     },
     Check {
         name: "tidy",
-        what: "openings, sizes, retired words, type names, links, places of unsafe",
+        what: "openings, sizes, retired words, type names, links, assertions, places of unsafe",
         run: tidy::check,
     },
     Check {

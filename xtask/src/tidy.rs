@@ -1,7 +1,9 @@
 //! The rules for each file: size, opening comment, leftovers, mode, places of `unsafe`, retired
-//! words, links. And for all files together: no type name with two meanings.
+//! words, links. And for all files together: no type name with two meanings, and enough assertions
+//! in `memory` and `store`.
 
 mod rust_file;
+mod invariants;
 mod retired;
 mod type_names;
 mod pages;
@@ -12,6 +14,7 @@ mod exceptions;
 use crate::finding::Finding;
 use crate::workspace;
 use exceptions::Exceptions;
+use invariants::AssertionRates;
 use retired::RetiredWords;
 use std::fs;
 use std::path::Path;
@@ -25,6 +28,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
     let places = machine::Places::of(root);
     let retired = RetiredWords::read(root);
     let mut type_names = TypeNames::default();
+    let mut rates = AssertionRates::default();
     let mut findings = retired.errors();
     for name in &files {
         findings.extend(any_file::check(root, name, &mut exceptions));
@@ -36,6 +40,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
             "rs" => {
                 findings.extend(rust_file::check(name, &text, &mut exceptions));
                 type_names.collect(&members, name, &text);
+                rates.collect(name, &text);
             }
             "md" => findings.extend(pages::check(root, name, &text, &mut exceptions)),
             _ => {}
@@ -45,6 +50,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<Finding>, String), String> {
         findings.extend(rust_file::check_roots(root, member, &exceptions));
     }
     findings.extend(type_names.check(root));
+    findings.extend(rates.check());
     findings.extend(exceptions.unused());
     findings.sort();
     let (exceptions, types) = (exceptions.count(), type_names.count());

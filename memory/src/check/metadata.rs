@@ -1,6 +1,7 @@
 //! The offline check of words that no walk over the cells reaches: free member slots, closed undo
 //! records, catalog entries, and words that no build uses.
 
+use nearstate_model::invariant;
 use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 
 use crate::atomic::Ordering;
@@ -32,6 +33,8 @@ use crate::usage;
 
 /// Bytes of a page, which the tables get at once.
 const PAGE: u64 = 4096;
+const _: () = assert!(PAGE.is_multiple_of(CATALOG_BYTES), "an entry lies in one page");
+const _: () = assert!(PAGE.is_multiple_of(MEMBER_BYTES), "a slot lies in one page");
 
 /// Words that no build writes must be zero.
 pub(super) fn superblock(map: &Map, report: &mut CheckReport) -> Result<(), Corruption> {
@@ -212,8 +215,9 @@ pub(super) fn catalog(map: &Map, report: &mut CheckReport) -> Result<(), Corrupt
         return Ok(());
     }
     let begun = u32::from(load(map, catalog_at(used) + CATALOG_KIND)? != 0);
-    let end = catalog_at(used + begun);
+    let end = catalog_at(used) + CATALOG_BYTES * u64::from(begun);
     let page_end = (catalog_at(used) + CATALOG_BYTES).next_multiple_of(PAGE);
+    invariant!(end <= page_end, "entry {used} ends behind its page");
     zeros(map, end, page_end - end, "unused catalog entries", report)
 }
 

@@ -42,6 +42,8 @@ impl Member {
     pub(super) fn move_some(&self, evacuation: &mut Evacuation, units: u64) -> Result<bool> {
         let mut left = units.div_ceil(u64::from(u64::BITS));
         invariant!(self.has_no_lock(), "records are moved while this member holds a lock");
+        invariant!(self.is_in_operation(), "records are moved outside of an operation");
+        invariant!(evacuation.unit <= CHUNK_UNITS, "a walk is behind the end of its chunk");
         while let Some(chunk) = evacuation.closing.chunks.get(evacuation.chunk).copied() {
             if evacuation.unit >= CHUNK_UNITS {
                 (evacuation.chunk, evacuation.unit) = (evacuation.chunk + 1, 0);
@@ -71,6 +73,7 @@ impl Member {
 
     /// Moves what is live in 64 units, of which these are allocated.
     fn move_units(&self, first: u64, allocated: u64, closing: &ClosingChunks) -> Result<()> {
+        invariant!(first.is_multiple_of(64 * LINE), "a word of a bitmap stands for 64 units");
         let map = self.map();
         let units = (0..u64::from(u64::BITS)).filter(|unit| allocated >> unit & 1 == 1);
         for unit in units.clone() {
@@ -219,6 +222,7 @@ impl Member {
         if !record.is_whole()? {
             return Ok(()); // The check reports it where it is.
         }
+        invariant!(self.has_pin(), "a record is moved without a pin that protects it");
         let map = self.map();
         let hash = hash_of(map, record.key()?)?;
         let copy = match self.copy_record(record, closing) {
@@ -314,6 +318,7 @@ impl Member {
 
     /// A pending copy of a cell.
     fn copy_cell(&self, from: &Cell<'_>, closing: &ClosingChunks) -> Result<u64> {
+        invariant!(!self.has_lock(LockSlot::Bucket), "a record is copied under its bucket's lock");
         let map = self.map();
         let bytes = from.body()?.len() as u64 + CELL_HEADER_BYTES - WORD_VERSION;
         let to = self.allocate_elsewhere(cell::class_at(map, from.at())?, closing)?;
@@ -353,6 +358,7 @@ impl Member {
         }
         let Some(payload) = self.try_acquire(bucket_at, LockSlot::Bucket)? else { return Ok(()) };
         // No other member waits for what a full heap needs to be described and searched again.
+        invariant!(!self.is_brief.get(), "the lines of two buckets are moved at once");
         self.is_brief.set(true);
         let done = self.move_lines_locked(slot, closing);
         self.is_brief.set(false);
@@ -371,6 +377,7 @@ impl Member {
     }
 
     fn move_lines_locked(&self, slot: u64, closing: &ClosingChunks) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Bucket), "lines are moved without the bucket's lock");
         let map = self.map();
         let old = load(map.word(slot)?);
         let (mut next, mut entries, mut is_in) = (old, Vec::new(), false);

@@ -26,6 +26,7 @@ pub(crate) const TXN_POSITION: u64 = 48;
 /// transaction.
 pub(crate) const HAS_POSITION: u64 = 1 << 63;
 
+const _: () = assert!(TO_HELD < LINE, "the offset of a cell leaves the bit free");
 const _: () = assert!(TXN_POSITION + 8 <= LINE, "the position is in the first line");
 
 /// The lowest position that the log keeps.

@@ -51,6 +51,7 @@ impl Member {
 
     /// Takes the free cells of a member, unless it is in an operation. Returns their bytes.
     fn take_from(&self, index: u32, from: &Arena<'_>) -> Result<u64> {
+        invariant!(index != self.index(), "member {index} takes cells of itself");
         let at = arena_at(index) + undo::TAKER.offset();
         let Some(payload) = self.try_acquire(at, LockSlot::Leaf)? else { return Ok(0) };
         crash_point!("take.locked");

@@ -1,7 +1,7 @@
 //! What a member verifies before it uses memory that its queues and bump ranges name: they lie in
 //! shared memory, and a flipped bit of them must not lead to a cell that is in use.
 
-use std::cell::Cell as Private;
+use nearstate_model::invariant::guaranteed;
 
 use crate::atomic::Ordering;
 use crate::heap::cell::{self, WORD_RETIRED};
@@ -13,6 +13,8 @@ use crate::region::map::Map;
 
 /// What is left of a bump range with a flipped bit stays allocated until the repair.
 const BUMP: Corruption = Corruption("a session's range of unused memory has a flipped bit");
+
+const RANGE: &str = "a session knows both of its ranges";
 
 const HEAD: Corruption = Corruption("a queue of free cells leads to a cell that is not free");
 
@@ -77,17 +79,14 @@ impl Member {
     /// Remembers a bump range that this member stores.
     #[inline]
     pub(crate) fn note_bump(&self, which: Bump, front: u64, end: u64) {
-        if let Some(seen) = self.bumps.get(which.number()) {
-            seen.set((front, end));
-        }
+        guaranteed(self.bumps.get(which.number()), RANGE).set((front, end));
     }
 
     /// Remembers that this member has taken a part from the front of a bump range.
     #[inline]
     pub(crate) fn note_bump_front(&self, which: Bump, front: u64) {
-        if let Some(seen) = self.bumps.get(which.number()) {
-            seen.set((front, seen.get().1));
-        }
+        let seen = guaranteed(self.bumps.get(which.number()), RANGE);
+        seen.set((front, seen.get().1));
     }
 
     /// Remembers the bump ranges that a recovery has stored.
@@ -107,7 +106,7 @@ impl Member {
     #[inline]
     pub(crate) fn check_bump(&self, which: Bump) -> Result<(), Corruption> {
         let (front, end) = self.arena().bump(which);
-        let (seen_front, seen_end) = self.bumps.get(which.number()).map_or((0, 0), Private::get);
+        let (seen_front, seen_end) = guaranteed(self.bumps.get(which.number()), RANGE).get();
         if end == seen_end && front >= seen_front && front.is_multiple_of(LINE) {
             return Ok(());
         }

@@ -65,6 +65,7 @@ pub(crate) fn heap_usage(map: &Map, cells: u64, chunks: u64) -> Result<HeapUsage
             add_queue(&arena, (queue, is_idle), &mut cells_left, &mut pinned, &mut usage)?;
         }
     }
+    // The owners of the queues go on meanwhile, so the parts may be more than the whole.
     usage.live = usage.total.saturating_sub(usage.free + usage.retired + usage.kept);
     pinned.retain(|member| member.bytes != 0);
     pinned.sort_by_key(|member| std::cmp::Reverse(member.bytes));

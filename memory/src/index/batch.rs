@@ -123,6 +123,7 @@ impl Member {
         if probe.0 == NONE {
             return Ok(None);
         }
+        debug_assert!(is_units(probe.0), "a probe leads to a line");
         Ok(of_key(Cell::at_units(self.map(), probe.0)?, hash, key)?)
     }
 

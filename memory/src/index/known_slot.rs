@@ -1,6 +1,6 @@
 //! What a writer knows about the slot of a key before it locks the bucket.
 
-use crate::index::bucket::{entry, hash_tag, is_units};
+use crate::index::bucket::{LAST, entry, hash_tag, is_units};
 use crate::index::lookup::{ReadToken, pick_placed};
 use crate::layout::LINE;
 use crate::member::Member;
@@ -58,6 +58,7 @@ impl Member {
         if !is_units(units) {
             return None;
         }
+        debug_assert!(place < LAST as u64, "an entry lies in the line of its bucket");
         let at = LINE * units;
         self.map().prefetch(at);
         self.map().prefetch(at + LINE * self.last_line());

@@ -498,6 +498,7 @@ impl Member {
                 if self.is_protected()
                     && let Some(found) = of_key(Cell::at_units(map, units)?, hash, key)?
                 {
+                    debug_assert!(place < LAST as u64, "an entry lies in the line of its bucket");
                     let slot_at = line * LINE + 8 + 8 * place;
                     let word = entry(hash_tag(hash), LINE * units);
                     let token = ReadToken { at: LINE * units, slot_at, word };

@@ -209,6 +209,7 @@ impl Member {
         let [first, words @ ..] = line;
         lock::hold_with(first, self.lock_owner(), payload);
         for (index, word) in words.iter().enumerate() {
+            // Words without an entry are empty.
             word.store(inline.get(index).copied().unwrap_or(0), Ordering::Relaxed);
             crash_point!("split.filling");
         }
@@ -381,6 +382,7 @@ fn compact(arena: &Arena<'_>, owner: u64, p_at: u64, last: u64) -> Result<(), Co
     }
     let mut rest = missing.into_iter();
     for word in line[1..LAST].iter().filter(|word| load(word) == 0) {
+        // Room that is left stays empty.
         publish(word, rest.next().unwrap_or(0));
         crash_point!("split.doubling");
     }

@@ -84,6 +84,7 @@ impl LogReader {
         {
             return since.elapsed() > WRITER_DELAY_MAX;
         }
+        debug_assert!(position == self.next, "a reader waits for another position than its own");
         self.waiting = (tail.load(Ordering::Acquire), Some(Instant::now()));
         false
     }

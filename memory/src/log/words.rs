@@ -26,6 +26,9 @@ const CLAIMED: u64 = 1 << UNITS_BITS;
 const VOID: u64 = 2 << UNITS_BITS;
 const STATE: u64 = 3 << UNITS_BITS;
 
+const _: () = assert!(UNITS_BITS + 2 == ROUND_SHIFT, "a word has units, a state and a round");
+const _: () = assert!(CLAIMED | VOID == STATE && CLAIMED & VOID == 0, "states are told apart");
+
 /// The words that writers and readers of the log exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWords<'m> {
@@ -70,6 +73,7 @@ impl LogWords<'_> {
     }
 
     fn word(&self, position: u64) -> &AtomicU64 {
+        debug_assert!(self.ring.len().is_power_of_two(), "positions have their words in turn");
         let index = position as usize & (self.ring.len() - 1);
         nearstate_model::invariant::guaranteed(
             self.ring.get(index),
@@ -96,6 +100,7 @@ impl LogWords<'_> {
     /// L4: names a transaction at its position. A word whose position the floor has not passed is
     /// not replaced, and not one of a later round.
     pub(crate) fn claim(&self, position: u64, units: u64) -> Claim {
+        debug_assert!(units != 0 && units <= UNITS, "a transaction lies in the heap");
         let (word, words) = (self.word(position), self.ring.len() as u64);
         let mut seen = word.load(Ordering::Acquire);
         loop {

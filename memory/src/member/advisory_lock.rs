@@ -114,5 +114,7 @@ impl Member {
 }
 
 const fn byte_of(number: u64) -> u64 {
-    ADVISORY_BYTE + number % ADVISORY_BYTES
+    let byte = ADVISORY_BYTE + number % ADVISORY_BYTES;
+    debug_assert!(byte < FOLLOWER_BYTE, "an advisory lock is not that of the follower");
+    byte
 }

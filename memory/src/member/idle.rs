@@ -20,7 +20,7 @@
 
 use std::time::{Duration, Instant};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, compiler_fence, fence, mutant};
 use crate::layout::Corruption;
@@ -61,6 +61,7 @@ impl Member {
     /// Begins an operation. False if another member takes cells of this one: then it has not begun.
     #[inline]
     pub(crate) fn begin_operation(&self) -> bool {
+        debug_assert!(!self.is_active.get(), "an operation begins within another one");
         let arena = self.arena();
         self.is_active.set(true);
         begin(arena.word(undo::ACTIVE), arena.word(undo::TAKER), self.shared().is_fenced)
@@ -92,6 +93,7 @@ impl Member {
     #[cold]
     #[inline(never)]
     pub(crate) fn wait_for_taker(&self) -> Result<()> {
+        invariant!(self.has_no_lock(), "a member waits for a taker while it holds a lock");
         let since = Instant::now();
         loop {
             self.end_operation();

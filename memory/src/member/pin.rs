@@ -35,6 +35,7 @@ const EPOCH_MASK: u64 = (1 << EPOCH_BITS) - 1;
 /// The largest distance from the start to the end of a pin that its word has room for. A pin with
 /// it has no end.
 const REACH_MAX: u64 = u64::MAX >> EPOCH_BITS;
+const _: () = assert!(EPOCH_BITS + 16 == u64::BITS, "an epoch is what `seal` keeps");
 
 /// Pins the current epoch. Returns the epoch's word, for [`is_within`].
 #[inline]
@@ -178,6 +179,7 @@ impl PinInterval {
 
     /// The smallest interval that contains both.
     fn join(self, other: Self) -> Self {
+        debug_assert!(self.start <= self.end && other.start <= other.end, "an interval is empty");
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
@@ -227,6 +229,8 @@ impl SafeEpochs {
                 *last = last.join(pin);
             }
         }
+        debug_assert!(safe.all <= safe.recent, "what is safe for all is safe for recent readers");
+        debug_assert!(safe.stalled.len() <= STALLED_MAX, "stalled readers are told apart");
         safe
     }
 
@@ -276,6 +280,10 @@ const AGE_HELD: u64 = AGE_UNKNOWN - 1;
 /// The word of a cell that no reader has seen: retired in epoch 0. The first pin of a region starts
 /// in epoch 2 and holds nothing that was retired before epoch 1.
 pub(crate) const NEVER_READ: u64 = RETIRED;
+
+const _: () = assert!(AGE_UNKNOWN << EPOCH_BITS < RETIRED, "an age leaves the highest bit free");
+const _: () = assert!(AGE_HELD > 1 << AGE_BITS, "ages up to two to the 10 are exact");
+const _: () = assert!(RETIRED > EPOCH_MASK, "a live cell's word is its epoch");
 
 /// True if a cell with this word is retired.
 #[inline]

@@ -230,6 +230,7 @@ impl Member {
         };
         let NamespaceIdentity { name, kind, .. } = identity;
         invariant!(name.len() <= NAMESPACE_NAME_BYTES_MAX, "a name of {} bytes", name.len());
+        invariant!(self.has_lock(LockSlot::Split), "an entry gets a name without a lock");
         set(CATALOG_KIND, *kind)?;
         set(CATALOG_FLAGS, seal(0))?;
         set(CATALOG_LOGGED_SINCE, 0)?;
@@ -241,16 +242,19 @@ impl Member {
         let mut bytes = name.chunks(8);
         for which in (CATALOG_NAME..CATALOG_CHECK).step_by(8) {
             let mut word = [0; 8];
+            // Behind the name its words are zero.
             for (to, from) in word.iter_mut().zip(bytes.next().unwrap_or_default()) {
                 *to = *from;
             }
             set(which, u64::from_le_bytes(word))?;
         }
+        invariant!(bytes.next().is_none(), "a name is longer than its words");
         set(CATALOG_CHECK, identity.check(index))
     }
 
     /// Gives an entry its first segment of buckets.
     fn make_index(&self, index: u32) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Split), "an entry gets an index without a lock");
         let (map, at) = (self.map(), catalog_at(index));
         if map.word(segment_slot(index, 0))?.load(Ordering::Relaxed) == 0 {
             self.add_segment(index, 0)?;

@@ -24,6 +24,7 @@ const BUCKETS_AT_ONCE: u64 = 1 << 14;
 
 /// The largest limit in bytes: a sealed word contains it in units.
 const LIMIT_BYTES_MAX: u64 = (1 << 47) * LINE;
+const _: () = assert!(LIMIT_BYTES_MAX / LINE < 1 << 48, "the units of a limit can be sealed");
 
 impl Member {
     /// Sets the limits of a namespace, or removes them. With its first limit its records are

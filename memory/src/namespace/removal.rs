@@ -95,6 +95,7 @@ impl Member {
     fn record_removal(&self, number: u32, is: EntryUse, change: (u64, u64)) {
         invariant!(matches!(is, EntryUse::Free | EntryUse::Removed), "a removed entry is {is:?}");
         let (index, next) = (entry_of(number), (number >> NAMESPACE_NUMBER_BITS) + 1);
+        invariant!(next <= GENERATION_MAX, "entry {index} is used {next} times");
         let state = match is {
             EntryUse::Free => EntryState::Free(next),
             EntryUse::Live | EntryUse::Leaving | EntryUse::Removed => EntryState::Removed(next),
@@ -105,6 +106,7 @@ impl Member {
     /// The highest stamp of an index that has no entry; `None` if it has one. Passes each bucket's
     /// lock. A split moves entries only to a bucket with a higher number, which is visited later.
     fn stamp_if_empty(&self, table: &IndexTable) -> Result<Option<u64>> {
+        invariant!(self.has_lock(LockSlot::Split), "a namespace is walked for its removal");
         let (mut bucket, mut stamp) = (0, 0);
         while bucket < table.refresh(self.map())? {
             let at = table.bucket_at(self.map(), bucket)?;
@@ -179,6 +181,10 @@ impl Member {
     pub fn removal_candidates(&self) -> Result<Vec<NamespaceEntry>> {
         let cursor = self.shared().removal_cursor.load(Ordering::Relaxed);
         let mut all = self.namespaces()?;
+        invariant!(
+            all.is_sorted_by(|one, next| one.entry() < next.entry()),
+            "namespaces are listed in the order of their entries"
+        );
         let first = all.partition_point(|entry| u64::from(entry.entry()) < cursor);
         all.rotate_left(first);
         Ok(all)

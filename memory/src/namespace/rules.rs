@@ -192,6 +192,7 @@ impl Member {
     }
 
     fn store_rules(&self, text: &str) -> Result<(), Corruption> {
+        invariant!(self.has_lock(LockSlot::Split), "rules are stored without a lock");
         let map = self.map();
         let present = current(map)?;
         let change = present.as_ref().map_or(0, |(_, change, _)| *change) + 1;
@@ -202,6 +203,7 @@ impl Member {
         let at = if present.is_some_and(|(at, _, _)| at == one) { other } else { one };
         let mut words = [0; PLACE_WORDS];
         let [_, number, bytes, filled @ ..] = &mut words;
+        invariant!(text.len() <= 8 * filled.len(), "rules of {} bytes are stored", text.len());
         (*number, *bytes) = (seal(change), text.len() as u64);
         for (to, chunk) in filled.iter_mut().zip(text.as_bytes().chunks(8)) {
             let mut word = [0; 8];
@@ -268,6 +270,7 @@ impl Member {
 
     /// B2, before the entry is live: a namespace that is logged is so before its first write.
     pub(super) fn begin_namespace(&self, index: u32, birth: Birth) -> Result<()> {
+        invariant!(self.has_lock(LockSlot::Split), "a namespace begins without a lock");
         let (map, at) = (self.map(), catalog_at(index));
         if birth.is_local {
             map.word(at + CATALOG_POLICY)?.store(seal(LOCAL), Ordering::Release);

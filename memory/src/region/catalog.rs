@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::NAMESPACES_MAX;
 use nearstate_model::{Error, invariant};
 
@@ -95,6 +96,7 @@ pub(crate) fn begin_change(word: &AtomicU64) -> Result<u64, Corruption> {
 /// C3. Returns the number of changes after it.
 pub(crate) fn end_change(word: &AtomicU64, before: u64) -> u64 {
     let after = (before | 1) + 1;
+    debug_assert!(after.is_multiple_of(2) && after > before, "a change ends with an even number");
     let release = if mutant("names-end-relaxed") { Ordering::Relaxed } else { Ordering::Release };
     word.store(count_word(after), release);
     after
@@ -223,10 +225,11 @@ impl NameTable {
     }
 
     fn set(&mut self, index: u32, entry: KnownEntry) {
+        invariant!((index as usize) < NAMESPACES_MAX, "entry {index} of the catalog");
         if self.known(index).is_none() {
             self.entries.resize_with(index as usize + 1, KnownEntry::default);
         }
-        let Some(known) = self.entries.get_mut(index as usize) else { return };
+        let known = guaranteed(self.entries.get_mut(index as usize), "the table has each entry");
         let old = std::mem::replace(known, entry.clone());
         match old.state {
             Some(EntryState::Live(_)) => {
@@ -283,6 +286,7 @@ impl NameTable {
         (name, kind): (&[u8], u64),
         (before, after): (u64, u64),
     ) {
+        invariant!(before < after, "the count of changes goes from {before} to {after}");
         if self.valid_for == Some(before) {
             self.set(index, KnownEntry { state: Some(state), name: name.into(), kind });
             self.valid_for = Some(after);

@@ -21,7 +21,7 @@
 //! D1 to D3 again. The memory of an index stays with the entry. It is always one of buckets, so a
 //! late writer locks a bucket of the next namespace, finds another generation, and changes nothing.
 
-use nearstate_model::Error;
+use nearstate_model::{Error, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, mutant};
 use crate::layout::{Corruption, NAMESPACE_NUMBER_BITS, seal, unseal};
@@ -45,6 +45,8 @@ pub(crate) const GENERATION_MAX: u32 = u16::MAX as u32 - 1;
 
 const GENERATION_SHIFT: u32 = 32;
 
+const _: () =
+    assert!(GENERATION_SHIFT + 16 == 48, "a sealed word has the generation above its use");
 const _: () = assert!(NAMESPACE_NUMBER_BITS == 16, "a number is an entry and a generation");
 
 /// The first bytes of an entry that ends the events of a namespace. No event is as short.
@@ -70,6 +72,7 @@ pub fn is_end_of_namespace(entry: &[u8], number: u32) -> bool {
 
 /// The word of a generation and a use. That of the first namespace of an entry is 0.
 pub(crate) const fn use_word(generation: u32, is: EntryUse) -> u64 {
+    debug_assert!(generation >> 16 == 0, "a generation has 16 bits");
     seal((generation as u64) << GENERATION_SHIFT | is as u64) ^ seal(0)
 }
 
@@ -152,6 +155,8 @@ pub(crate) fn begin_removal(word: &AtomicU64, generation: u32) -> Result<bool, C
 
 /// D3: the commit of a removal. False if a writer has used the namespace since D1.
 pub(crate) fn commit_removal(word: &AtomicU64, generation: u32, is: EntryUse) -> bool {
+    invariant!(generation < GENERATION_MAX, "an entry has {generation} generations");
+    invariant!(matches!(is, EntryUse::Removed | EntryUse::Free), "a removed entry is {is:?}");
     let (leaving, removed) =
         (use_word(generation, EntryUse::Leaving), use_word(generation + 1, is));
     if mutant("removal-store") {

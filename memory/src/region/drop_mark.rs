@@ -19,7 +19,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use nearstate_model::{Error, Holder, Result};
+use nearstate_model::{Error, Holder, Result, invariant};
 
 use crate::atomic::{AtomicU64, Ordering, fence, mutant};
 use crate::crash::crash_point;
@@ -35,6 +35,7 @@ const POLL_EVERY: Duration = Duration::from_micros(200);
 
 /// The mark of a process, sealed: `pid:32 | number:16 | check:16`.
 const fn mark_of(pid: u32, number: u64) -> u64 {
+    debug_assert!(number >> 16 == 0, "the number of a process has 16 bits");
     seal((pid as u64) << 16 | number)
 }
 
@@ -108,6 +109,7 @@ impl Shared {
                 break;
             }
         }
+        invariant!(mine != DROPPED && mine != 0, "the mark of a process says that it is dropped");
         crash_point!("drop.marked");
         let removed = is_unused().and_then(|()| remove());
         if removed.is_ok() {

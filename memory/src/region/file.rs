@@ -401,6 +401,8 @@ impl Region {
     }
 }
 
+const HAS_MAGIC: &str = "a superblock begins with its magic";
+
 fn fill_superblock(map: &Map, page: u64, is_fenced: bool, seed: Option<u64>) -> Result<()> {
     let length = map.len();
     invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
@@ -433,9 +435,7 @@ fn fill_superblock(map: &Map, page: u64, is_fenced: bool, seed: Option<u64>) -> 
     set(SUPER_NAMESPACES, seal(0))?;
     // The checksum covers the final page, including the magic.
     let mut page = map.bytes(0, SUPER_CHECK)?.to_vec();
-    if let Some(first) = page.get_mut(0..8) {
-        first.copy_from_slice(&MAGIC.to_le_bytes());
-    }
+    *guaranteed(page.first_chunk_mut(), HAS_MAGIC) = MAGIC.to_le_bytes();
     set(SUPER_CHECK, xxh3_64(&page))
 }
 
@@ -508,9 +508,7 @@ fn is_creation_interrupted(file: &File) -> std::io::Result<bool> {
         .all(|(at, word)| word == [0; 8] || at != SUPER_MAGIC && SUPER_WORDS.contains(&at));
     let has_superblock_only =
         data.len() >= HEAP + REGION_BYTES_MIN && data.blocks() * 512 <= data.blksize().max(MEMBERS);
-    if let Some(first) = page.get_mut(0..8) {
-        first.copy_from_slice(&MAGIC.to_le_bytes());
-    }
+    *guaranteed(page.first_chunk_mut(), HAS_MAGIC) = MAGIC.to_le_bytes();
     Ok(is_ours && (has_superblock_only || validate_superblock(&page).is_ok()))
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
 use crate::region::lock_page::LockPage;
@@ -21,6 +21,9 @@ const PROBE_BYTE: u64 = 1 << 59;
 
 /// Spreads the first number that a process tries, so that one try is usually enough.
 const FIRST_NUMBER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const _: () = assert!(LIVENESS_BYTE + NUMBERS_MAX < i64::MAX as u64, "the kernel locks such bytes");
+const _: () = assert!(PROBE_BYTE + NUMBERS_MAX < 1 << 60, "the advisory locks come next");
 
 /// Process id and name for messages. A process that is stopped in a commit is found by its id,
 /// after a check ([`process_check`]).
@@ -117,6 +120,7 @@ impl LivenessLock {
                 }
             }
         };
+        invariant!((1..=NUMBERS_MAX).contains(&number), "a process has the number {number}");
         let lock = Self { lock_page, number };
         if let Some(own) = target.received {
             check_distinct(own, &target, number)?;

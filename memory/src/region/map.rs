@@ -206,6 +206,8 @@ impl Map {
     /// `N` words from an 8-aligned offset.
     #[inline]
     pub(crate) fn words<const N: usize>(&self, at: u64) -> Result<&[AtomicU64; N], Corruption> {
+        const { assert!(N != 0, "a structure has words") };
+        debug_assert!(N as u64 <= self.words, "a region is smaller than one structure");
         if at.rotate_right(3) > self.words - N as u64 {
             return Err(OUTSIDE);
         }
@@ -332,6 +334,9 @@ impl Map {
         let words_at = (chunk_words_at(chunks) + 8 * first) & !(TABLE_PAGE - 1);
         let bitmaps_from = (bitmaps_at(chunks) + BITMAP_BYTES * first) & !(TABLE_PAGE - 1);
         let start = HEAP + CHUNK_BYTES * first;
+        invariant!(first <= chunks, "the reserve begins at chunk {first} of {chunks}");
+        invariant!(start <= words_at, "the reserve lies behind the heap");
+        invariant!(words_at <= bitmaps_from, "the tables of the reserve are in their order");
         self.commit(words_at, bitmaps_at(chunks) - words_at)?;
         self.commit(bitmaps_from, self.len() - bitmaps_from)?;
         self.commit(start, chunk_words_at(chunks) - start)?;

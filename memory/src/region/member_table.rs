@@ -25,6 +25,7 @@ pub(crate) fn member_slots_used(map: &Map) -> Result<u32, Corruption> {
 /// True if a slot or the drop mark names a liveness number: then the lock of this number must stay
 /// free, or a dead process would look alive.
 pub(crate) fn is_number_named(map: &Map, number: u64) -> Result<bool, Corruption> {
+    debug_assert!(number != 0, "no process has the number 0");
     if map.word(SUPER_DROP)?.load(Ordering::Acquire) >> 16 & 0xffff == number {
         return Ok(true);
     }

@@ -1,6 +1,8 @@
 //! What the rest of a region says about a word with a flipped bit, if several values have the right
 //! check bits. Exactly one of them is true; the others contradict cells, depths or tables.
 
+use nearstate_model::invariant;
+
 use crate::atomic::Ordering;
 use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD, WORD_RETIRED, WORD_VERSION};
 use crate::heap::chunk::ChunkIndex;
@@ -25,6 +27,7 @@ fn load(map: &Map, at: u64) -> Result<u64, Corruption> {
 
 /// The largest value: of a count that may only be too high.
 pub(super) fn largest(values: &[u64]) -> Option<u64> {
+    invariant!(values.is_sorted(), "candidates are in ascending order");
     values.last().copied()
 }
 

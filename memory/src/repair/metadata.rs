@@ -1,5 +1,7 @@
 //! Repairs superblock, member slots, arenas and the catalog.
 
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_MAX};
 
 use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_with, facts, set};
@@ -65,7 +67,9 @@ fn epoch(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
         found.retain(|word| word >> 16 >= newest);
         let epoch = found.iter().map(|word| word >> 16).min();
         // More than one bit is damaged: an epoch that no cell names.
-        set(map, SUPER_EPOCH, seal(epoch.unwrap_or(newest + 2)))?;
+        let epoch = epoch.unwrap_or(newest + 2);
+        invariant!(epoch >= newest, "epoch {epoch} is before {newest}, in which a cell was born");
+        set(map, SUPER_EPOCH, seal(epoch))?;
         report.add_repaired("the epoch: a flipped bit");
     }
     Ok(())
@@ -337,7 +341,8 @@ fn buckets(map: &Map, index: u32, name: &str, report: &mut RepairReport) -> Resu
 
 /// True if an index can have so many buckets, and so many with pages.
 fn has_pages(count: u64, committed: u64) -> bool {
-    let last = segment_of(count - 1);
+    // A damaged count that cannot be corrected may be 0.
+    let Some(last) = count.checked_sub(1).map(segment_of) else { return false };
     committed >= count
         && last + 1 < SEGMENTS
         && committed <= first_of(last + 1) + buckets_of(last + 1)
@@ -431,10 +436,12 @@ fn identity(
     for (place, which) in places.iter().enumerate() {
         for bit in 0..u64::BITS {
             let mut tried = words.clone();
-            let Some(word) = tried.get_mut(place) else { continue };
+            let word = guaranteed(tried.get_mut(place), "each place has a word");
             *word ^= 1 << bit;
             let fixed = *word;
-            let [kind, bytes, check, name @ ..] = tried.as_slice() else { continue };
+            let [kind, bytes, check, name @ ..] = tried.as_slice() else {
+                invariant!("an identity has three words and a name")
+            };
             let name: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
             let Some(name) = name.get(..*bytes as usize) else { continue };
             let (name, generation) = (name.to_vec(), u64::from(generation));
@@ -457,6 +464,7 @@ fn zero(
     what: &str,
     report: &mut RepairReport,
 ) -> Result<(), Corruption> {
+    invariant!(from <= to && from.is_multiple_of(8), "{what} from {from:#x} to {to:#x}");
     for at in (from..to).step_by(8) {
         if set(map, at, 0)? {
             report.add_repaired(format!("{what}: byte {at:#x}"));

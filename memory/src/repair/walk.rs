@@ -5,7 +5,8 @@ mod orphans;
 
 use std::collections::HashMap;
 
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use self::orphans::LostWord;
 
@@ -35,6 +36,8 @@ use crate::ring;
 
 /// The birth epoch of a cell whose own is damaged: the first epoch of a region.
 const BIRTH: u64 = 2;
+
+const HAS_BIT: &str = "each unit of the heap has a bit";
 
 /// A head word of an overflow line.
 const LINE_HEAD: u64 = cell::kind_in_head(CellKind::OverflowLine);
@@ -130,10 +133,9 @@ impl Walk<'_, '_> {
 
     fn reach(&mut self, at: u64, bytes: u64) {
         for at in (at..at + bytes).step_by(LINE as usize) {
+            // A cell ends behind the heap only if its size was damaged since it was found.
             let Some(unit) = self.unit_of(at) else { continue };
-            if let Some(word) = self.reached.get_mut((unit / 64) as usize) {
-                *word |= 1 << (unit % 64);
-            }
+            *guaranteed(self.reached.get_mut((unit / 64) as usize), HAS_BIT) |= 1 << (unit % 64);
         }
     }
 
@@ -228,6 +230,7 @@ impl Walk<'_, '_> {
         place: &mut BucketPlace<'_>,
         validate: RecordCheck<'_>,
     ) -> Result<(), Corruption> {
+        invariant!(place.bucket < place.count, "bucket {} of {}", place.bucket, place.count);
         let level = place.count.ilog2();
         let is_split = place.bucket < place.count - (1 << level) || place.bucket >= 1 << level;
         let seen = self.load(at)?;
@@ -464,8 +467,10 @@ impl Walk<'_, '_> {
     /// Makes the bitmaps what was reached, and the words of the chunks what the bitmaps say.
     fn free_the_rest(&mut self) -> Result<(), Corruption> {
         for chunk in chunks_with_tables(self.map)? {
-            let first = self.unit_of(chunk.start()).unwrap_or(0) as usize / 64;
-            let wanted = self.reached.get(first..first + BITMAP_WORDS).unwrap_or_default();
+            let unit = guaranteed(self.unit_of(chunk.start()), "a chunk with a table has units");
+            invariant!(unit.is_multiple_of(CHUNK_UNITS), "{chunk:?} begins at unit {unit}");
+            let first = unit as usize / 64;
+            let wanted = guaranteed(self.reached.get(first..first + BITMAP_WORDS), HAS_BIT);
             let words = chunk.bitmap(self.map)?;
             let mut had_all = true;
             for (word, wanted) in words.iter().zip(wanted) {

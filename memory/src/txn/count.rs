@@ -107,6 +107,7 @@ impl Member {
         position: u64,
         (bucket_at, depth): (u64, u32),
     ) -> Result<bool> {
+        invariant!(self.has_lock(LockSlot::Bucket), "records are counted without a lock");
         let map = self.map();
         self.keep_namespace(number)?;
         let is_due = self.namespace_flags(number)? & namespace_flags::LIMITED != 0
@@ -115,6 +116,7 @@ impl Member {
             return Ok(true);
         }
         let end = usage::range_end(position, depth)?;
+        invariant!(position < end, "the count of bucket {bucket_at:#x} does not go on");
         let units = usage::units_of_bucket(map, bucket_at)?;
         let Some(UsageLock { at, payload }) = self.try_lock_usage(number)? else {
             return Ok(false);
@@ -135,6 +137,7 @@ impl Member {
 
     /// Takes the first usage word that no living member holds.
     fn try_lock_usage(&self, number: u32) -> Result<Option<UsageLock>> {
+        invariant!(!self.has_lock(LockSlot::Leaf), "a second usage word is locked");
         let own = u64::from(self.index());
         for stripe in own..own + USAGE_STRIPES as u64 {
             let at = usage::stripe_at(number, stripe);

@@ -2,12 +2,12 @@
 //!
 //! A cell that is filled is pending. No other member can reach it.
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellHeader};
 use crate::index::known_slot::KnownSlot;
-use crate::layout::Corruption;
+use crate::layout::{Corruption, LINE};
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
 use crate::region::map::CellWriter;
@@ -38,6 +38,7 @@ impl Member {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     pub fn allocate_cell(&self, head: &CellHeader) -> Result<u64> {
+        debug_assert!(u64::from(head.key) <= u64::from(head.body), "a key is a part of the body");
         let at = self.allocate(cell::CELL_HEADER_BYTES + u64::from(head.body))?;
         cell::begin(self.map(), at, head)?;
         crash_point!("fill.header");
@@ -67,6 +68,7 @@ impl Member {
         parts: &[&[u8]],
         table: Option<&IndexTable>,
     ) -> Result<PendingCell> {
+        debug_assert!(self.is_in_operation(), "a cell is filled outside of an operation");
         let write_all =
             |writer: &mut CellWriter<'_>| parts.iter().try_for_each(|part| writer.write(part));
         if table.is_some() || head.body <= CHECKED_AS_A_WHOLE_MAX {
@@ -114,9 +116,12 @@ impl Member {
         body: &[u8],
         table: Option<&IndexTable>,
     ) -> Result<PendingCell> {
-        if body.len() as u64 != u64::from(head.body) {
-            return Err(SHORT.into());
-        }
+        invariant!(
+            body.len() as u64 == u64::from(head.body),
+            "a body of {} bytes fills a cell of {}",
+            body.len(),
+            head.body
+        );
         let at = self.allocate_cell(head)?;
         self.write_body(at, 0, body)?;
         if let Some(table) = table {
@@ -163,6 +168,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn seal_block(&self, at: u64, body_crc: u32) -> Result<()> {
+        debug_assert!(at.is_multiple_of(LINE), "a cell begins at a line");
         cell::seal(self.map(), at, 0, body_crc)?;
         crash_point!("fill.block");
         Ok(())

@@ -188,6 +188,7 @@ impl CommitPlan {
     /// Adds an access. What it writes in a namespace with limits is counted.
     #[inline]
     pub fn add(&mut self, access: RecordAccess) {
+        debug_assert!(access.key.0 <= access.key.1, "a key ends before it begins");
         self.accesses.push(access);
         if access.log_mark != 0 {
             self.is_logged = true;

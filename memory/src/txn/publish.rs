@@ -314,6 +314,7 @@ impl Member {
         let class = word.load(crate::atomic::Ordering::Relaxed) & 0xff;
         word.store(class | cell::kind_in_head(head.kind), crate::atomic::Ordering::Relaxed);
         for index in 0..LINE_WORDS {
+            // The words behind the last entry are empty.
             let value = entries.get(index as usize).copied().unwrap_or(0);
             self.map()
                 .word(at + LINE_FIRST + 8 * index)?
@@ -547,6 +548,8 @@ fn each_replaced_child(
     each_of_some_children(map, old, new, each)
 }
 
+const SAME: &str = "both records have the children that are the same";
+
 #[cold]
 fn each_of_some_children(
     map: &Map,
@@ -563,12 +566,10 @@ fn each_of_some_children(
         let ((one, _), (other, _)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
         let is_same = |(one, other): &(&[u8; 8], &[u8; 8])| one == other;
         same = one.iter().zip(other).take_while(is_same).count();
-        let rests = (one.get(same..), other.get(same..));
-        if let (Some(one), Some(other)) = rests {
-            let pairs = one.iter().rev().zip(other.iter().rev());
-            same_last = pairs.take_while(is_same).count();
-        }
-        let rest = other.get(same..other.len() - same_last).unwrap_or_default();
+        let one = guaranteed(one.get(same..), SAME);
+        let other = guaranteed(other.get(same..), SAME);
+        same_last = one.iter().rev().zip(other.iter().rev()).take_while(is_same).count();
+        let rest = guaranteed(other.get(..other.len() - same_last), SAME);
         kept.extend(rest.iter().map(|child| u64::from_le_bytes(*child)));
         kept.sort_unstable();
     }

@@ -240,6 +240,7 @@ impl Member {
 
     /// Publishes the intent, places the transaction in the log, decides and finishes.
     fn publish_logged(&self, decided: &mut Decided, txn: TxnCell<'_>) -> Result<()> {
+        invariant!(decided.access.lock_at != 0, "a change is logged without its bucket's lock");
         let arena = self.arena();
         arena.set(undo::SLOT, txn.at);
         arena.set(undo::OP, op::TXN);

@@ -106,6 +106,7 @@ impl Member {
     /// `LimitReached`; `Damaged`.
     pub(crate) fn reserve_usages(&self, changes: &UsageChanges) -> Result<()> {
         for change in &changes.0 {
+            invariant!(change.word_at != 0, "a usage word is changed without its lock");
             let word = self.map().word(change.word_at)?;
             if usage::reserve(word, self.lock_owner(), change.before, change.delta) {
                 crash_point!("usage.reserved");

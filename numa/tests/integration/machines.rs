@@ -358,7 +358,9 @@ impl Model {
     }
 
     pub(crate) fn write(&self) -> Tree {
-        let tree = Tree(tempfile::tempdir().unwrap());
+        // Thousands of small files: in memory a machine is written in milliseconds.
+        let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        let tree = Tree(tempfile::tempdir_in(base).unwrap());
         let folder = tree.cpu();
         let mut numbers: Vec<u32> = self.cpus.iter().map(|cpu| cpu.number).collect();
         numbers.sort_unstable();

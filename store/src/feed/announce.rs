@@ -8,7 +8,7 @@
 //! records for it is no complete copy until the walk has ended.
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use super::items::announce_one;
 use super::{FeedItem, FeedPhase, FeedSink, Progress};
@@ -125,7 +125,8 @@ impl Progress<'_> {
                     }
                     announce_one(session, &name, namespace, sink)?;
                     let known = Announced { name, schema, pending: None, removed_at: None };
-                    self.known.insert(number, known);
+                    let before = self.known.insert(number, known);
+                    invariant!(before.is_none(), "namespace {number} is announced twice");
                     let is_in_log = self.phase == FeedPhase::Full && is_born_logged;
                     if !is_in_log && (!skips_known || since > self.last.position) {
                         // Its records from before the declaration are not in the log.
@@ -185,7 +186,8 @@ impl Progress<'_> {
             }
         }
         for number in due {
-            self.known.remove(&number);
+            let removed = self.known.remove(&number);
+            invariant!(removed.is_some(), "the removal of an unknown namespace is sent");
             sink.send(FeedItem::Removed { number })?;
         }
         Ok(())

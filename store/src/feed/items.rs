@@ -1,6 +1,7 @@
 //! The items of a feed: namespaces, records of a walk in parts, records of entries.
 
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use super::{FeedItem, FeedSink, FollowedNamespace, FollowedRecord};
 use crate::index::schema::{TagSchema, TagState};
@@ -85,9 +86,12 @@ fn parts_of<'a>(elements: &[Part<'a>]) -> Vec<Vec<Part<'a>>> {
             bytes = 0;
         }
         bytes += size;
-        if let Some(part) = parts.last_mut() {
-            part.push((*name, *value));
-        }
+        guaranteed(parts.last_mut(), "there is a part for each element").push((*name, *value));
     }
+    invariant!(
+        parts.iter().map(Vec::len).sum::<usize>() == elements.len(),
+        "the parts of an item have its {} elements",
+        elements.len()
+    );
     parts
 }

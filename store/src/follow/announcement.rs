@@ -1,7 +1,7 @@
 //! What a connection tells a follower about the namespaces of its source.
 
 use nearstate_memory::{Corruption, FollowState};
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 
 use super::Follower;
 use crate::session::Namespace;
@@ -63,6 +63,7 @@ impl Follower<'_> {
         if self.announcement == Announcement::Complete {
             return Ok(());
         }
+        invariant!(self.session.is_follower.get(), "only a follower removes what it was not told");
         for (_, namespace) in self.session.followed_namespaces()? {
             let is_known = self.namespaces.values().any(|followed| followed.namespace == namespace);
             if !is_known {
@@ -83,6 +84,7 @@ impl Follower<'_> {
             self.session.member.set_follow_state(Some(FollowState::Extending))?;
             self.state = FollowState::Extending;
         }
+        invariant!(self.session.is_follower.get(), "records of a copy are discarded by another");
         self.discard(namespace)
     }
 

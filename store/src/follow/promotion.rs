@@ -2,7 +2,7 @@
 //! without ([`Session::promote`]).
 
 use nearstate_memory::{AdvisoryLock, FollowState, Following};
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::index::schema::{TagSchema, TagState};
 use crate::session::Session;
@@ -16,6 +16,7 @@ impl Session {
     ) -> Result<(AdvisoryLock, Following)> {
         let refuse = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         let lock = self.member.lock_follower()?;
+        invariant!(!self.is_follower.get(), "the session of a follower promotes its region");
         self.finish_switch()?;
         let Some(following) = self.member.following()? else {
             return refuse("the region follows no other one: there is nothing to promote");
@@ -70,6 +71,7 @@ impl Session {
     /// Tags whose records the follower had not all indexed when it ended.
     fn complete_tags(&self) -> Result<()> {
         // The namespaces are the follower's until the promotion is complete.
+        invariant!(!self.is_follower.get(), "a follower promotes its own copy");
         self.is_follower.set(true);
         let completed = self.complete_followed_tags();
         self.is_follower.set(false);

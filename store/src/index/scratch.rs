@@ -66,12 +66,14 @@ impl CollectedValue {
 
     #[inline]
     pub(crate) fn of<'c>(&self, collected: &'c [u8]) -> &'c [u8] {
+        debug_assert!(self.key_at <= self.value.0, "a posting's key begins behind its value");
         guaranteed(collected.get(self.value.0..self.value.1), COLLECTED)
     }
 
     /// The key of the posting of a unique tag's value.
     #[inline]
     pub(crate) fn key<'c>(&self, collected: &'c [u8]) -> &'c [u8] {
+        debug_assert!(self.key_at <= self.value.1, "a key ends before it begins");
         guaranteed(collected.get(self.key_at..self.value.1), COLLECTED)
     }
 }

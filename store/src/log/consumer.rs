@@ -147,6 +147,7 @@ impl Session {
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
         self.member.open_log()?;
+        invariant!(namespace.kind() != Kind::Counters, "adds to counters are not logged");
         let is_lossless = when_full == WhenFull::Refuse;
         self.member.update_namespace_flags(namespace.index, |word| {
             let word = word | namespace_flags::LOGGED;
@@ -212,6 +213,12 @@ impl Session {
             self.commit_stream_behind(shipped.position.max(floor.saturating_sub(1)))?;
         while let Some(item) = stream.next()? {
             if let StreamItem::Transaction(entry) = item {
+                invariant!(
+                    entry.number > last.position || last == shipped,
+                    "entry {} is read after {}",
+                    entry.number,
+                    last.position
+                );
                 last = FollowPosition { position: entry.number, check: entry.check_value()? };
             }
         }
@@ -309,6 +316,7 @@ impl CommitStream<'_> {
 
     /// Everything up to this position was read: it is decided, or has no entry.
     pub const fn passed_position(&self) -> u64 {
+        debug_assert!(self.reader.next_position() != 0, "positions begin at 1");
         self.reader.next_position() - 1
     }
 

@@ -219,6 +219,8 @@ fn changed_blocks<'a>(
     Ok(StreamedChange::Patched { is_anew: false, blocks, meta })
 }
 
+const NOTHING_LEFT: &str = "a collection that is anew has lost no element";
+
 /// A difference of more bytes is sent only if the whole record has more: a transaction can replace
 /// many large collections, and the names of all that it has removed would exceed every message.
 const DIFFERENCE_BYTES_MAX: usize = 1 << 20;
@@ -227,6 +229,7 @@ fn changed_elements<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
 ) -> Result<StreamedChange<'a>, Corruption> {
+    debug_assert!(new.form != Form::Value, "a value has no elements");
     let is_set = new.form == Form::Set;
     let shape = if is_set { Shape::Set } else { Shape::Hash };
     let old = old.filter(|old| is_divided(old.value));
@@ -272,6 +275,7 @@ fn changed_elements<'a>(
         return changed_elements(None, new);
     }
     elements.extend(was.into_keys().map(|(_, name)| (name, None)));
+    debug_assert!(!is_anew || elements.iter().all(|(_, value)| value.is_some()), "{NOTHING_LEFT}");
     Ok(StreamedChange::Elements { is_set, is_anew, elements, meta })
 }
 

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use nearstate_memory::LogWaiter;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::log::receipt::{Receipt, ReceiptState};
 use crate::session::Session;
@@ -171,11 +171,18 @@ impl Future for ReceiptWait {
             if let Some(error) = &list.failed {
                 return Poll::Ready(Err(error.clone()));
             }
+            let is_new = this.listed.is_none();
             let number = *this.listed.get_or_insert_with(|| {
                 list.next += 1;
                 list.next
             });
-            list.wakers.insert((this.receipt.position(), number), cx.waker().clone());
+            let place = (this.receipt.position(), number);
+            invariant!(number <= list.next, "wait {number} has a number that was not given");
+            invariant!(
+                !is_new || !list.wakers.contains_key(&place),
+                "two waits have the number {number}"
+            );
+            list.wakers.insert(place, cx.waker().clone());
             is_listed = true;
             this.waits.changed.notify_one();
         }

@@ -127,6 +127,7 @@ impl CollectionBuilder {
             return Err(Error::TransactionTooLarge { detail });
         }
         self.bytes = all;
+        // With 0 bits the shift is the width of the hash: all elements are in one bucket.
         let which = hash.checked_shr(u32::BITS - self.bits).unwrap_or(0) as usize;
         let bucket = guaranteed(self.buckets.get_mut(which), "the high bits of a hash");
         let from = bucket.bytes.len();
@@ -148,7 +149,7 @@ impl CollectionBuilder {
 
     /// The number of different elements; 0 before the encoding.
     pub fn len(&self) -> usize {
-        usize::try_from(self.elements).unwrap_or(usize::MAX)
+        guaranteed(usize::try_from(self.elements).ok(), "elements are counted one by one")
     }
 
     /// True if there are no elements; also before the encoding.
@@ -195,13 +196,16 @@ impl CollectionBuilder {
             self.run.push((which, index));
             self.run_bytes += more;
         }
+        invariant!(self.parts.len() <= PARTS_MAX, "a collection has {} parts", self.parts.len());
         let is_done = self.next == self.buckets.len();
         if is_done && !self.run.is_empty() {
             self.end_part()?;
         }
         // Elements before the run are encoded.
         let kept = self.run.first().map_or(self.next, |(first, _)| *first);
-        for bucket in self.buckets.get_mut(..kept).unwrap_or_default().iter_mut().rev() {
+        invariant!(kept <= self.next, "the run begins in a bucket that was not read");
+        let encoded = guaranteed(self.buckets.get_mut(..kept), "the run is in the buckets");
+        for bucket in encoded.iter_mut().rev() {
             if bucket.places.capacity() == 0 {
                 break;
             }
@@ -224,6 +228,10 @@ impl CollectionBuilder {
     fn end_part(&mut self) -> Result<()> {
         let run: Vec<Element<'_>> = self.run.iter().map(|at| self.element(*at)).collect();
         let first = guaranteed(run.first(), "no part is empty").hash;
+        invariant!(
+            self.parts.last().is_none_or(|last| last.first < first),
+            "a part begins before the one that it follows"
+        );
         let part = OwnPart { first, bytes: Arc::new(encode(self.shape, &run)?) };
         self.parts.push(part);
         self.run.clear();

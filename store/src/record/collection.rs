@@ -20,6 +20,7 @@ const HEAD: usize = 4 + 8;
 /// The largest number of parts: a cell counts its children in 13 bits.
 pub(crate) const PARTS_MAX: usize = (1 << 13) - 1;
 
+const LOCATED: &str = "a part was located among those that replace stored ones";
 const BAD_TABLE: Corruption = Corruption("the table of a collection's parts is damaged");
 
 /// Bytes above which a part is split, in a collection of this many parts. It balances the copies of
@@ -186,6 +187,7 @@ impl<'v> Collection<'v> {
 
     /// The number of elements.
     pub(crate) fn len(&self) -> usize {
+        // The count is read from the region.
         usize::try_from(self.elements).unwrap_or(usize::MAX)
     }
 
@@ -205,8 +207,8 @@ impl<'v> Collection<'v> {
                 if child >= cell.children() { Err(BAD_TABLE) } else { cell.block(child) }
             }
             PartLocation::Own(range, part) => {
-                let range = self.replaced.get(range).ok_or(BAD_TABLE)?;
-                Ok(&range.parts.get(part).ok_or(BAD_TABLE)?.bytes)
+                let range = guaranteed(self.replaced.get(range), LOCATED);
+                Ok(&guaranteed(range.parts.get(part), LOCATED).bytes)
             }
         }
     }
@@ -231,7 +233,7 @@ impl<'v> Collection<'v> {
         let next = match location {
             PartLocation::Stored(child) => self.table.first(child + 1),
             PartLocation::Own(range, part) => {
-                let range = self.replaced.get(range)?;
+                let range = guaranteed(self.replaced.get(range), LOCATED);
                 let own = range.parts.get(part + 1).map(|part| part.first);
                 own.or_else(|| self.table.first(range.to))
             }
@@ -300,9 +302,8 @@ impl<'v> Collection<'v> {
             let Some((part, after)) = self.part_from(hash) else { break };
             while let Some((index, place)) = wanted.next_if(|(at, _)| *at < start + part.len()) {
                 debug_assert!(index >= start, "element {index} lies in an earlier part");
-                if let Some(slot) = out.get_mut(place) {
-                    *slot = part.element(index - start);
-                }
+                let slot = guaranteed(out.get_mut(place), "each index has a place");
+                *slot = part.element(index - start);
             }
             start += part.len();
             next = after;

@@ -144,6 +144,11 @@ impl CollectionEdit {
 
     /// A new collection of these parts.
     pub(crate) fn of_parts(shape: Shape, seed: u64, elements: u64, own: Vec<OwnPart>) -> Self {
+        invariant!(
+            own.is_sorted_by(|one, next| one.first < next.first),
+            "the parts of a collection are in the order of their hashes"
+        );
+        invariant!(own.is_empty() == (elements == 0), "{elements} elements in {} parts", own.len());
         let parts = own.len();
         let replaced = Arc::new(vec![Replaced { from: 0, to: 0, parts: own }]);
         Self { shape, seed, elements, parts, replaced, kept_bytes: 0 }
@@ -191,7 +196,7 @@ impl CollectionEdit {
             invariant!(taken > 0, "a part has a change");
             all.added += counts.added;
             all.removed += counts.removed;
-            rest = rest.get(taken..).unwrap_or_default();
+            rest = guaranteed(rest.get(taken..), "the changes behind those that were taken");
         }
         Ok(all)
     }
@@ -314,6 +319,7 @@ impl CollectionEdit {
             self.range_mut(range).parts.insert(at + 1, other);
             self.parts += 1;
             end += 1;
+            invariant!(self.parts <= PARTS_MAX, "a collection is divided into {}", self.parts);
         }
         Ok(())
     }
@@ -330,7 +336,9 @@ impl CollectionEdit {
                 self.absorb_right(stored, range)?;
             }
         }
+        invariant!(self.parts > 0, "the part of a collection without parts is dropped");
         let parts = &mut self.range_mut(range).parts;
+        invariant!(at < parts.len(), "part {at} of {} is dropped", parts.len());
         let dropped = parts.remove(at);
         if at == 0
             && let Some(next) = parts.first_mut()
@@ -440,6 +448,7 @@ impl CollectionEdit {
         let joined = left.joined(&right_part)?;
         self.own_mut(range, one).bytes = Arc::new(joined);
         self.range_mut(range).parts.remove(right);
+        invariant!(self.parts > 1, "a part is joined with itself");
         self.parts -= 1;
         Ok(())
     }

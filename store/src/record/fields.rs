@@ -122,6 +122,7 @@ impl<'v> Fields<'v> {
             Source::None => Vec::new(),
             Source::Flat(..) => {
                 let all: Vec<_> = self.clone().collect();
+                // A caller may name more fields than there are.
                 indices.iter().filter_map(|index| all.get(*index).copied()).collect()
             }
             Source::Divided(collection, _) => {

@@ -156,6 +156,7 @@ pub(crate) fn split<'a>(
         return Ok((bytes, &[]));
     }
     let (value, _) = Meta::split(bytes)?;
+    debug_assert!(value.len() + TAIL <= bytes.len(), "metadata has its tail");
     Ok((value, bytes.get(value.len()..).unwrap_or_default()))
 }
 

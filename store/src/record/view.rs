@@ -6,6 +6,7 @@
 use nearstate_memory::{Cell, Pin};
 
 use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
 
 use crate::record::collection::{Collection, ElementWalk, PartTable, is_divided};
 use crate::record::edit::{CollectionEdit, StoredParts};
@@ -95,6 +96,7 @@ impl<'s> View<'s> {
 
     /// A record that the transaction itself has written.
     pub(crate) fn written(record: &'s WrittenRecord) -> Self {
+        debug_assert!(record.edit.is_none(), "the changes of a collection are not in its value");
         let (form, backing) = (record.form, ViewBacking::Written(record));
         Self { version: 0, form, cell: None, value: &[], backing }
     }
@@ -102,6 +104,7 @@ impl<'s> View<'s> {
     /// As [`View::written`] of a divided collection, with the version in the region that it changes
     /// and its value.
     pub(crate) fn edited(record: &'s WrittenRecord, stored: Option<(Cell<'s>, &'s [u8])>) -> Self {
+        debug_assert!(record.edit.is_some(), "a changed collection has changes");
         let (form, backing) = (record.form, ViewBacking::Written(record));
         let (cell, value) = stored.map_or((None, &[][..]), |(cell, value)| (Some(cell), value));
         Self { version: 0, form, cell, value, backing }
@@ -135,7 +138,8 @@ impl<'s> View<'s> {
                     Some(_) => PartTable::parse(self.value).ok()?,
                     None => PartTable::default(),
                 };
-                Some(record.edit.as_ref()?.collection(StoredParts { cell, table }))
+                let edit = guaranteed(record.edit.as_ref(), "a divided record has its changes");
+                Some(edit.collection(StoredParts { cell, table }))
             }
             (_, Some(cell)) => Collection::stored(shape, cell, self.value).ok(),
             (_, None) => None,

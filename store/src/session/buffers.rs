@@ -37,6 +37,7 @@ impl BufferCache {
     #[inline]
     pub(crate) fn give(&self, mut buffers: Box<Buffers>) {
         buffers.clear();
+        debug_assert!(buffers.plan.accesses.is_empty(), "a session keeps a plan");
         self.0.set(Some(buffers));
     }
 }
@@ -356,6 +357,7 @@ impl ElementsWrite {
     /// The changed elements; all if the collection is anew.
     pub(crate) fn changed<'b>(&'b self, bytes: &'b [u8]) -> Vec<(&'b [u8], Option<&'b [u8]>)> {
         if self.is_anew {
+            invariant!(self.changes.is_empty(), "a collection that is anew has no changes");
             return self.edit.own_elements();
         }
         let value = |span: Option<BufferSpan>| span.map(|span| span.of(bytes));

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use nearstate_memory::RecordAccess;
 use nearstate_memory::layout::namespace_flags;
+use nearstate_model::invariant;
 
 use crate::session::buffers::{Buffers, Write};
 
@@ -45,6 +46,12 @@ impl OwnChanges {
 
 #[cold]
 fn record(recorded: &mut Vec<OwnChange>, buffers: &Buffers) {
+    invariant!(
+        buffers.entries.len() == buffers.plan.accesses.len(),
+        "a plan of {} records for {} entries",
+        buffers.plan.accesses.len(),
+        buffers.entries.len()
+    );
     for (entry, access) in buffers.entries.iter().zip(&buffers.plan.accesses) {
         // An expiry is no change of this session: its event says so.
         if entry.write.is_none() || entry.is_expiry || entry.flags & namespace_flags::WATCHED == 0 {
@@ -60,5 +67,6 @@ fn record(recorded: &mut Vec<OwnChange>, buffers: &Buffers) {
 }
 
 fn version_of(access: &RecordAccess) -> u64 {
+    // 0: a record that did not exist was deleted. It has no event.
     access.version_after.or(access.version_before).unwrap_or(0)
 }

@@ -405,6 +405,7 @@ impl Session {
         })?;
         declaring.started.keep(&tags, TagState::Building);
         declaring.started.ids.extend(started.into_inner());
+        invariant!(declaring.presence.is_some(), "tags are started without their lock");
         Ok(Some(TrackedTags { ids: declaring.open(&tags), generation: tags.generation }))
     }
 
@@ -474,6 +475,7 @@ impl Session {
         });
         match newer.into_inner() {
             Some(tags) => {
+                invariant!(moved.is_err(), "tags that have changed are moved");
                 // The process that changed the tags may have died before it did this.
                 self.raise_to(declaring.namespace.index, &tags)?;
                 Ok(false)

@@ -66,6 +66,8 @@ impl WriteSet<'_> {
     fn commit_after_refusal(&mut self, written: usize, kept_bytes: usize) -> Result<usize> {
         let internal = self.session.internal.table.get();
         let Buffers { entries, entry_indices, bytes, plan, .. } = &mut *self.buffers;
+        invariant!(written <= entries.len(), "{written} entries were written");
+        invariant!(kept_bytes <= bytes.len(), "{kept_bytes} bytes were kept");
         entries.truncate(written);
         invariant!(
             entries.iter().all(|entry| Some(entry.table) != internal),
@@ -112,6 +114,7 @@ impl WriteSet<'_> {
 
     /// Commits one record on the path of a put, without an intent.
     fn commit_one(&mut self) -> Result<()> {
+        invariant!(self.buffers.entries.len() == 1, "a commit of one entry has one");
         let draft = match self.change_of(0)? {
             CellChange::Publish(draft) => Some(draft),
             CellChange::Keep | CellChange::Remove => None,

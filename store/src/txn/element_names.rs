@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use crate::record::BlockChange;
 use crate::record::fields::is_block_name;
@@ -54,6 +54,7 @@ pub(super) fn blocks_of<'a>(changes: &[ElementChange<'a>]) -> Result<Vec<BlockCh
             continue;
         }
         let at = known.get_or_add(name, &last);
+        invariant!(at <= last.len(), "name {at} of {}", last.len());
         match last.get_mut(at) {
             Some(known) => known.1 = *bytes,
             None => last.push((name, *bytes)),

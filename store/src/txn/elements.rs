@@ -158,6 +158,7 @@ impl Txn<'_> {
             set.patch(index, &blocks)?;
             return set.set_meta(index, meta);
         }
+        invariant!(namespace.kind == Kind::Mixed, "a namespace without collections gets one");
         let bytes = pairs.iter().map(|(name, value)| name.len() + value.len()).sum();
         set.buffers.count_collection(bytes)?;
         let edit = CollectionEdit::anew(shape_of(form), set.session.member.seed(), pairs)?;

@@ -190,6 +190,7 @@ impl RecordForUpdate<'_> {
         names: &BlockLayout,
         changes: &[(usize, &[u8])],
     ) -> Result<Outcome> {
+        invariant!(self.view.form() == Form::Blocks, "a value is patched");
         if let Some(flags) = FlagCheck::of_direct(self.place(), CHANGES_NEED_TXN, flags) {
             let before = self.session.last_position.get();
             if let Some(outcome) = self.patch_checked::<true>(flags, names, changes)? {

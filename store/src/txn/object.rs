@@ -160,6 +160,7 @@ impl<'s> Opened<'s> {
             Self::Stored(old) => {
                 set.buffers.check_room(old.len())?;
                 let copy = set.buffers.copies.add(old.len(), false);
+                invariant!(part.end <= old.len(), "a copy of {} bytes is filled", old.len());
                 let entry = set.entry_mut(index);
                 invariant!(entry.write.is_none(), "an object is copied once");
                 entry.write = Write::Object { copy };
@@ -347,6 +348,7 @@ impl Txn<'_> {
     pub fn free(&self, address: Address) -> Result<()> {
         let mut set = self.set.borrow_mut();
         let (index, _) = Opened::find(&mut set, address)?;
+        invariant!(!set.is_deleted(index), "object {address} is freed twice");
         set.delete(index);
         Ok(())
     }

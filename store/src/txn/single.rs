@@ -95,6 +95,7 @@ impl Session {
             for ((key, value), (hash, known)) in records.iter().zip(hashes.into_iter().zip(probed))
             {
                 // The lines that the put would prefetch are already being loaded.
+                debug_assert!(hash == self.hash(key), "a record is put with another one's hash");
                 let lookup = KeyLookup { table, hash, key, form: Form::Value, is_seen: true };
                 self.put_at(namespace, (lookup, known), value, Condition::Always)?;
             }

@@ -55,6 +55,7 @@ fn edited_record<'t, 's: 't>(
 ) -> Result<View<'t>> {
     let entry = set.entry_at(index);
     let Write::Elements(elements) = &entry.write else { invariant!("a changed collection") };
+    invariant!(entry.form != Form::Value, "the elements of a value change");
     let seen = entry.seen.filter(|_| !elements.is_anew);
     let stored = seen.map(|seen| set.session.stored(seen)).transpose()?.flatten();
     let stored = match stored {

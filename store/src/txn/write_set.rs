@@ -61,6 +61,7 @@ impl<'s> WriteSet<'s> {
         if index >= TRANSACTION_RECORDS_MAX {
             self.check_more(index)?;
         }
+        debug_assert!(hash == self.session.hash(key), "an entry has another key's hash");
         let key = self.buffers.keep(key)?;
         self.buffers.entries.push(TxnEntry {
             table,
@@ -291,6 +292,7 @@ impl<'s> WriteSet<'s> {
     /// commit.
     #[inline]
     pub(crate) fn claim(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
+        debug_assert!(self.find_entry(table, hash, key).is_none(), "a known record is claimed");
         let index = self.push(table, hash, key)?;
         self.entry_mut(index).is_claim = true;
         Ok(index)

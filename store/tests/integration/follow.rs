@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use nearstate_store::{
     BlockChange, Condition, CreateOptions, Error, FeedItem, FeedStart, FeedStep, FollowPosition,
-    FollowState, FollowedRecord, Follower, Kind, LogFeed, LogIdentity, Metadata, Namespace,
-    Outcome, Region, Schema, Session, StreamedChange, TagSchema, WhenFull,
+    FollowState, FollowedNamespace, FollowedRecord, Follower, Kind, LogFeed, LogIdentity, Metadata,
+    Namespace, Outcome, Region, ReplicationPolicy, Schema, Session, StreamedChange, TagSchema,
+    WhenFull,
 };
 
 use crate::fixture::{TestFolder, clean};
@@ -466,6 +467,11 @@ fn impossible_changes_are_errors() {
         let refused = follower.apply(records).unwrap_err();
         assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
     }
+    let (name, stamp, policy) = ("ue-2", 0, ReplicationPolicy::Async);
+    let (number_of_none, kind, tags) = (u32::MAX, Kind::Value, Vec::new());
+    let told = FollowedNamespace { number: number_of_none, name, kind, stamp, policy, tags };
+    let refused = follower.namespace(&told).unwrap_err();
+    assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
     follower.apply(&[record(number, b"k", 7)]).unwrap();
     assert!(feed.acknowledged(u64::MAX).unwrap_err().to_string().contains("not sent"));
     drop((feed, follower));

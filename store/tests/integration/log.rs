@@ -261,7 +261,7 @@ fn a_log_that_keeps_entries_keeps_them_for_a_reader_that_holds_it_and_refuses_no
     let release = || {
         let tail = session.log_tail_position().unwrap();
         session.acknowledge_to(tail).unwrap();
-        session.release_to(tail).unwrap();
+        session.release_to(tail, tail).unwrap();
         tail
     };
     fixture.region.hold_log(Some(begin));

@@ -407,15 +407,15 @@ mod tests {
 
     #[test]
     fn a_uniform_ring_draws_more_records_than_it_has_entries() {
-        const RECORDS: u64 = 4 * DRAWN as u64;
+        const RECORDS: u64 = 2 * DRAWN as u64;
         let mut sequence = RecordSequence::new(Spread::Uniform, RECORDS, 6).unwrap();
-        let mut seen = vec![false; 4 * DRAWN];
-        for _ in 0..8 * DRAWN {
+        let mut seen = vec![false; 2 * DRAWN];
+        for _ in 0..4 * DRAWN {
             seen[usize::try_from(sequence.next()).unwrap()] = true;
         }
-        // 1 - e^-2 of them if every draw were new: one pass alone would give 22 %.
+        // 1 - e^-2 of them if every draw were new: one pass alone would give 39 %.
         let met = seen.iter().filter(|s| **s).count();
-        assert!(met > 3 * DRAWN, "{met}");
+        assert!(2 * met > 3 * DRAWN, "{met}");
         assert!(RecordSequence::new(Spread::Uniform, 0, 1).is_err());
         assert!(RecordSequence::new(Spread::Uniform, RECORDS_MAX + 1, 1).is_err());
     }

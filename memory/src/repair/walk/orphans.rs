@@ -8,9 +8,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use nearstate_model::invariant;
+use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::KEY_BYTES_MAX;
 
-use super::{BIRTH, DamagedWord, LINE_HEAD, Walk};
+use super::{BIRTH, DamagedWord, HAS_BIT, LINE_HEAD, Walk};
 use crate::atomic::Ordering;
 use crate::check::RecordCheck;
 use crate::heap::bitmap::BITMAP_WORDS;
@@ -181,6 +183,7 @@ impl Walk<'_, '_> {
     /// Stores an entry in an empty word of a bucket, or in a new overflow line. False if no unit is
     /// free for one.
     fn insert(&mut self, word: u64, bucket_at: u64) -> Result<bool, Corruption> {
+        invariant!(word != 0, "an empty word is no entry");
         let (mut at, mut words, mut last) = (bucket_at + 8, WORDS as u64 - 1, 0);
         for _ in 0..CHAIN_MAX {
             let mut next = 0;
@@ -206,11 +209,13 @@ impl Walk<'_, '_> {
     /// Replaces the last word of a chain by a link to a new line with that word and another one.
     fn append_line(&mut self, word: u64, last: u64) -> Result<bool, Corruption> {
         let Some(line) = self.free_unit() else { return Ok(false) };
+        invariant!(self.is_unreached(line, LINE), "an overflow line takes the unit of a cell");
         let displaced = self.load(last)?;
         set(self.map, line + WORD_HEAD, LINE_HEAD)?;
         set(self.map, line + WORD_NEXT, 0)?;
         set(self.map, line + WORD_RETIRED, BIRTH)?;
         for index in 0..LINE_WORDS {
+            // The other words of the new line are empty.
             let value = [displaced, word].get(index as usize).copied().unwrap_or(0);
             set(self.map, line + LINE_FIRST + 8 * index, value)?;
         }
@@ -256,9 +261,8 @@ impl Walk<'_, '_> {
         for cell in cells {
             for at in (cell..cell + cell::bytes_at(self.map, cell)?).step_by(LINE as usize) {
                 let Some(unit) = self.unit_of(at) else { continue };
-                if let Some(word) = self.reached.get_mut((unit / u64::from(u64::BITS)) as usize) {
-                    *word &= !(1 << (unit % u64::from(u64::BITS)));
-                }
+                let (word, bit) = (unit / u64::from(u64::BITS), unit % u64::from(u64::BITS));
+                *guaranteed(self.reached.get_mut(word as usize), HAS_BIT) &= !(1 << bit);
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Checks that an ordered index is consistent. Part of the offline check of a region.
 
 use nearstate_memory::Corruption;
-use nearstate_model::Result;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Result, invariant};
 
 use super::descent::Nodes;
 use super::node::{IndexNode, LEVEL_MAX};
@@ -39,6 +40,7 @@ pub fn check<N: Nodes>(
     }
     let bounds = NodeBounds { root, level: top.header.level, low: Vec::new(), high: Vec::new() };
     visit(nodes, root, &bounds, &mut Visit { counts: &mut counts, each })?;
+    invariant!(counts.nodes > 0, "a tree with a root has a node");
     Ok(counts)
 }
 
@@ -93,7 +95,8 @@ fn visit<N: Nodes>(
         }
         let low = if is_first_child { header.low } else { key };
         let high = if entry + 1 < node.count() { node.key(entry + 1)? } else { header.high };
-        let level = header.level.saturating_sub(1);
+        // A branch: its level is not 0.
+        let level = guaranteed(header.level.checked_sub(1), "the level of a branch is above 0");
         let below = NodeBounds { root: bounds.root, level, low: low.to_vec(), high: high.to_vec() };
         visit(nodes, node.child(entry)?, &below, seen)?;
     }

@@ -18,9 +18,14 @@ const CUT: Corruption = Corruption("a key of an ordered index is cut short");
 /// Appends the composite key of a value and a record key.
 #[inline]
 pub fn composite(value: &[u8], record_key: &[u8], out: &mut Vec<u8>) {
+    let begin = out.len();
     escape(value, out);
     out.extend_from_slice(&[0, 0]);
     out.extend_from_slice(record_key);
+    debug_assert!(
+        out.len() - begin >= value.len() + 2 + record_key.len(),
+        "a composite key lacks a part of its value"
+    );
 }
 
 fn escape(value: &[u8], out: &mut Vec<u8>) {
@@ -51,6 +56,7 @@ pub fn split_composite<'a>(key: &'a [u8], value: &mut Vec<u8>) -> Result<&'a [u8
                 return Err(Corruption("a key of an ordered index has a mark that does not exist"));
             }
         }
+        debug_assert!(after.len() < rest.len(), "a composite key is read byte by byte");
         rest = after;
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::slice;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_model::{Error, Result};
+use nearstate_model::{Error, Result, invariant};
 
 use super::walk::BucketWalk;
 use super::{Contradiction, PendingTagDeclaration, Stage, TrackedTags};
@@ -91,6 +91,7 @@ impl Session {
                 *remaining = Some(self.values_of(declaring.namespace, key, &tracked.ids)?);
             }
             done?;
+            invariant!(contradiction.get().is_none(), "a contradicted record counts as indexed");
             match remaining.as_mut() {
                 Some(left) if left.len() > 1 => drop(left.pop()),
                 Some(_) | None => break,

@@ -77,6 +77,7 @@ impl Session {
     ) -> Result<()> {
         let table = self.table(namespace)?;
         let mut cells = Vec::new();
+        invariant!(part.next <= part.all, "bucket {} of {}", part.next, part.all);
         // The rest of a bucket counts as one.
         let mut left = count.max(1) - u64::from(!part.keys.is_empty());
         loop {
