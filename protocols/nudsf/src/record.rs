@@ -79,6 +79,11 @@ impl RecordDraft {
         multipart_of(&self.meta.to_text(), &blocks, seed)
     }
 
+    /// At least the bytes of the blocks in [`Self::to_multipart`].
+    pub(crate) fn multipart_bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.bytes.len() + 1024).sum()
+    }
+
     /// The record behind a part of its own, as a `multipart/mixed` body. Blocks that would exceed
     /// `bytes_max` are left out, all of them.
     pub(crate) fn to_notification(

@@ -2,7 +2,7 @@
 
 use hyper::body::Bytes;
 use hyper::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
     LOCATION,
 };
 use hyper::{Response, StatusCode};
@@ -25,6 +25,11 @@ impl Reply {
     /// A response without a body.
     pub(crate) fn empty(status: StatusCode) -> Self {
         Self { status, headers: Vec::new(), body: Bytes::new() }
+    }
+
+    /// The same response with another status.
+    pub(crate) fn with_status(self, status: StatusCode) -> Self {
+        Self { status, ..self }
     }
 
     /// A response with a body of this content type.
@@ -77,20 +82,17 @@ impl Reply {
         }
     }
 
-    /// 406 if the client accepts no such body. Errors are sent whatever the client accepts.
-    pub(crate) fn checked_for(self, headers: &HeaderMap) -> Self {
-        if !headers.keys().any(|name| *name == ACCEPT) {
-            return self;
-        }
+    /// Fails if the client accepts no such body. Errors are sent whatever the client accepts.
+    ///
+    /// # Errors
+    /// 406.
+    pub(crate) fn check_accepted(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let media = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
         let media = media.and_then(|(_, media)| media.to_str().ok());
-        let Some(media) = media.filter(|_| self.status.is_success()) else { return self };
-        if accepts(headers, &media_type(media)) {
-            return self;
+        match media.filter(|_| self.status.is_success()) {
+            Some(media) => check_accepted(headers, media),
+            None => Ok(()),
         }
-        let detail = format!("the response is {media}, which Accept excludes");
-        let cause = "UNSUPPORTED_MEDIA_TYPE";
-        Self::problem(&Problem::new(StatusCode::NOT_ACCEPTABLE, cause, detail))
     }
 
     /// The length of the body.
@@ -105,12 +107,39 @@ impl Reply {
         response.headers_mut().extend(self.headers);
         response
     }
+
+    /// The head of a response of HTTP/2, and its body.
+    pub(crate) fn into_head(self, date: HeaderValue) -> (Response<()>, Bytes) {
+        let mut headers = HeaderMap::with_capacity(self.headers.len() + 2);
+        headers.extend(self.headers);
+        headers.insert(DATE, date);
+        if !self.body.is_empty() {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        }
+        let mut response = Response::new(());
+        *response.status_mut() = self.status;
+        *response.headers_mut() = headers;
+        (response, self.body)
+    }
 }
 
 impl From<Problem> for Reply {
     fn from(problem: Problem) -> Self {
         Self::problem(&problem)
     }
+}
+
+/// Fails if `Accept` excludes a content type.
+///
+/// # Errors
+/// 406.
+pub(crate) fn check_accepted(headers: &HeaderMap, media: &str) -> Result<(), Problem> {
+    // Most requests have none, and few headers: no search hashes a name.
+    if !headers.keys().any(|name| *name == ACCEPT) || accepts(headers, &media_type(media)) {
+        return Ok(());
+    }
+    let detail = format!("the response is {media}, which Accept excludes");
+    Err(Problem::new(StatusCode::NOT_ACCEPTABLE, "UNSUPPORTED_MEDIA_TYPE", detail))
 }
 
 /// True if `Accept` is absent or allows a media type.

@@ -144,6 +144,11 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         check_schema(txn, call, &draft.meta)?;
         let previous = old.as_ref().filter(|_| call.gets_previous);
         let previous = previous.map(|old| with_record(StatusCode::OK, old));
+        match &previous {
+            Some(previous) => call.check_reply(previous)?,
+            None if old.is_some() => {}
+            None => call.check_body(MIXED, draft.multipart_bytes())?,
+        }
         write_record(txn, place(call), &draft, old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
@@ -170,12 +175,13 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let validators = old.validators();
         call.check_write(|| Some(validators.clone()), |status| Some(with_record(status, &old)))?;
-        txn.delete(call.storage.records, call.key())?;
         let reply = if call.gets_previous {
             with_record(StatusCode::OK, &old)
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
+        call.check_reply(&reply)?;
+        txn.delete(call.storage.records, call.key())?;
         Ok(reply.validated(&validators))
     };
     Ok(call.transact(call.key(), body).await?.0)
@@ -214,6 +220,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         let validate = |document: &Value| meta_of(call, document, &old_meta).map(drop);
         let failed = patch::apply(&mut document, &items, validate);
         refuse_failed_test(&failed)?;
+        call.check_reply(&patched(&failed))?;
         let meta = meta_of(call, &document, &old_meta)?;
         if meta == old_meta {
             return Ok((validators, failed));

@@ -7,7 +7,7 @@ use nearstate_store::search::{Op, Search};
 use serde_json::{Map, Value};
 
 use super::records::{patched, refuse_failed_test};
-use super::search::for_each_match;
+use super::search::{check_deletion, for_each_match};
 use crate::call::Call;
 use crate::document::Document;
 use crate::filter::parse_text;
@@ -85,6 +85,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
     let filter = filter(call)?;
     let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
+    check_deletion(call, &keys)?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
         let done = call.transact(&key, |txn| {
@@ -141,6 +142,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         let validate = |value: &Value| Timer::parse(value.clone(), id).map(drop);
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
+        call.check_reply(&patched(&failed))?;
         if value != old {
             let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
             let kept = view.tags().find(|(name, _)| *name == DUE_TAG).map(|(_, due)| due);
