@@ -10,7 +10,7 @@ use nearstate_store::{Namespace, Receipt, ReplicationPolicy, Txn, now_ms};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
-use crate::limits::JSON_BYTES_MAX;
+use crate::meta::parse_json;
 use crate::multipart::is_media_type;
 use crate::problem::Problem;
 use crate::reply::{Reply, check_accepted};
@@ -235,17 +235,4 @@ impl<'r> Call<'r> {
             None => Err(precondition_failed(current.map(|current| current.etag.as_str())).into()),
         }
     }
-}
-
-/// Parses a JSON text of limited size.
-///
-/// # Errors
-/// 400, 413.
-pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
-    if bytes.len() > JSON_BYTES_MAX {
-        let detail = format!("the JSON text exceeds {JSON_BYTES_MAX} bytes: send less at once");
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail));
-    }
-    serde_json::from_slice(bytes)
-        .map_err(|error| Problem::message(format!("the body is no JSON: {error}")))
 }

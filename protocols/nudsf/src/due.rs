@@ -3,6 +3,7 @@
 
 use std::ops::Bound;
 
+use hyper::body::Bytes;
 use nearstate_model::Result;
 use nearstate_store::{Namespace, Session, Txn, Values, View, now_ms};
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ pub(crate) fn take_due(
     Ok(notifications)
 }
 
-fn notification(kind: NotificationKind, uri: String, body: &Value, order: u64) -> Notification {
+fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) -> Notification {
     Notification {
         kind,
         due_ms: now_ms(),
@@ -76,7 +77,7 @@ fn notification(kind: NotificationKind, uri: String, body: &Value, order: u64) -
         uri,
         content_type: "application/json".to_owned(),
         location: String::new(),
-        body: body.to_string().into(),
+        body,
     }
 }
 
@@ -87,9 +88,9 @@ fn expire_timer(
     now_ms: u64,
 ) -> Result<Option<Notification>> {
     let key = view.key();
-    let document = Document::of(view).ok();
     let id = String::from_utf8_lossy(key);
-    let timer = document.and_then(|document| Timer::parse(document.value, &id).ok());
+    let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
+    let timer = text.and_then(|text| Timer::read(&text, &id).ok());
     let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
     // What another client has written as a timer, and is none, is removed as well.
     let Some(timer) = timer.filter(|_| !is_over) else {
@@ -102,7 +103,7 @@ fn expire_timer(
         AfterExpiry::Deleted => drop(txn.delete(namespace, key)?),
     }
     let (kind, order) = (NotificationKind::TimerExpiry, order_of(namespace, key));
-    let posted = |uri: &String| notification(kind, uri.clone(), timer.value(), order);
+    let posted = |uri: &String| notification(kind, uri.clone(), timer.text().clone(), order);
     Ok(timer.callback.as_ref().map(posted))
 }
 
@@ -134,5 +135,5 @@ fn expire_subscription(
     };
     let (kind, order) = (NotificationKind::SubscriptionExpiry, order_of(namespace, key));
     let body = json!({"expiredSubscriptions": [value]});
-    Ok(Some(notification(kind, uri.to_owned(), &body, order)))
+    Ok(Some(notification(kind, uri.to_owned(), body.to_string().into(), order)))
 }

@@ -36,6 +36,7 @@ mod filter;
 mod timer;
 mod meta;
 mod tags;
+mod plain_json;
 mod conditions;
 mod multipart;
 mod settings;

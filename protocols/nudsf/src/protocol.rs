@@ -13,8 +13,8 @@ use serde_json::json;
 use crate::connection::NudsfConnection;
 use crate::load::CoreLoad;
 use crate::notify::{self, NotifierClaim};
-use crate::repository::Repository;
 use crate::reply_body::HttpConnectionState;
+use crate::repository::Repository;
 use crate::service::RequestContext;
 use crate::settings::{NudsfMetrics, NudsfSettings};
 

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::Method;
 use nearstate_node::Core;
 use nearstate_node::executor::timeout;
 use nearstate_store::{Receipt, now_ms};
@@ -121,11 +121,8 @@ async fn execute_request(
     // A body of another request is read and ignored by HTTP itself.
     let has_body = head.method == Method::PUT || head.method == Method::PATCH;
     let limits = context.core.limits();
-    let body = if has_body {
-        collect(body, &head.headers, guard, limits).await?
-    } else {
-        Bytes::new()
-    };
+    let body =
+        if has_body { collect(body, &head.headers, guard, limits).await? } else { Bytes::new() };
     let (repository, state) = (&*context.repository, &*context.state);
     let call = Call::new((repository, state), target, (&head.headers, origin), body)?;
     let reply = execute(&call).await;
@@ -161,4 +158,3 @@ async fn when_replicated(context: &RequestContext, call: &Call<'_>, reply: Reply
         Err(error) => Reply::problem(&Problem::from(error)),
     }
 }
-

@@ -9,9 +9,9 @@ use nearstate_store::Txn;
 use serde_json::{Value, json};
 
 use super::schemas::check_schema;
-use crate::call::{Call, parse_json};
+use crate::call::Call;
 use crate::conditions::Validators;
-use crate::meta::RecordMeta;
+use crate::meta::{RecordMeta, parse_json};
 use crate::multipart::{self, BodyPart};
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;

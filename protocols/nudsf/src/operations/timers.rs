@@ -118,7 +118,8 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
 
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let timer = Timer::parse(call.json("application/json")?, &call.target.id)?;
+    call.require_media("application/json")?;
+    let timer = Timer::read(&call.body, &call.target.id)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let existed = txn.get(call.storage.timers, call.key())?.is_some();
         timer.write(txn, (call.storage.timers, call.key()), None, call.now_ms)?;
