@@ -91,6 +91,8 @@ struct ServedConnection<S> {
     close_reason: Option<CloseReason>,
     /// The bytes of this connection in the core's total.
     bytes_buffered: usize,
+    /// The handler knows that the node ends.
+    is_draining: bool,
 }
 
 /// Serves a client until the connection ends.
@@ -132,6 +134,7 @@ async fn serve_stream<S>(
         auth_timer: None,
         close_reason: None,
         bytes_buffered: 0,
+        is_draining: false,
     };
     let end = poll_fn(|cx| connection.poll(cx)).await;
     let metrics = connection.endpoint.core().metrics();
@@ -160,6 +163,10 @@ impl<S> Drop for ServedConnection<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+        if self.endpoint.is_draining() && !self.is_draining {
+            self.is_draining = true;
+            self.handler.begin_drain();
+        }
         let end = self.run(cx);
         if end.is_pending() {
             self.release_buffers();

@@ -39,47 +39,41 @@ impl OutboundStream {
         let stream = TlsConnector::from(config).connect(name, stream).await?;
         Ok(Self(Inner::Tls(Box::new(stream))))
     }
+}
 
-    /// Reads into `into`. `Ready(Ok(0))`: the other host has closed the connection.
-    ///
-    /// # Errors
-    /// As the socket, or as TLS.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut buffer = ReadBuf::new(into);
-        let polled = match &mut self.0 {
-            Inner::Plain(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
-            Inner::Tls(stream) => Pin::new(stream).poll_read(cx, &mut buffer),
-        };
-        polled.map(|read| read.map(|()| buffer.filled().len()))
+impl AsyncRead for OutboundStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream).poll_read(cx, into),
+            Inner::Tls(stream) => Pin::new(stream).poll_read(cx, into),
+        }
     }
+}
 
-    /// Writes some of the bytes.
-    ///
-    /// # Errors
-    /// As the socket, or as TLS.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+impl AsyncWrite for OutboundStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match &mut self.0 {
             Inner::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Inner::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
-    /// Sends what TLS has buffered.
-    ///
-    /// # Errors
-    /// As the socket, or as TLS.
-    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.0 {
             Inner::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Inner::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
-    /// Ends the own direction.
-    ///
-    /// # Errors
-    /// As the socket, or as TLS.
-    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.0 {
             Inner::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Inner::Tls(stream) => Pin::new(stream).poll_shutdown(cx),

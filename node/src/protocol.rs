@@ -127,8 +127,13 @@ pub trait ConnectionHandler {
         false
     }
 
+    /// The node ends, and the connection with it: the handler tells its client if the protocol has
+    /// a message for that. Called once, before the next [`ConnectionHandler::poll_progress`].
+    fn begin_drain(&mut self) {}
+
     /// False while requests are in progress although the handler has returned
-    /// [`NextAction::Read`]. A node that ends waits for their replies, for
+    /// [`NextAction::Read`], or while a client has not seen yet that the node ends. A node that
+    /// ends waits for their replies, for
     /// [`crate::ConnectionLimits::shutdown_timeout`] at most. It polls the handler before it asks.
     fn is_idle(&self) -> bool {
         true

@@ -20,9 +20,6 @@ use crate::multipart::has_control;
 /// The version of the encoding.
 const FORMAT: u8 = 1;
 
-/// The content type of a block that has none: what RFC 9110 says of unknown content.
-pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
-
 /// The attributes of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlockAttributes<'a> {

@@ -10,12 +10,13 @@ use nearstate_store::{Namespace, Receipt, ReplicationPolicy, Txn, now_ms};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
-use crate::limits::JSON_BYTES_MAX;
+use crate::meta::parse_json;
 use crate::multipart::is_media_type;
 use crate::problem::Problem;
-use crate::reply::Reply;
+use crate::reply::{Reply, check_accepted};
+use crate::reply_body::HttpConnectionState;
 use crate::repository::{CallRefusal, Repository, StorageNamespaces, precondition_failed};
-use crate::table::Resource;
+use crate::table::{NudsfOperation, Resource};
 use crate::target::{NudsfTarget, encode_segment};
 
 /// A request.
@@ -33,6 +34,9 @@ pub(crate) struct Call<'r> {
     pub(crate) gets_previous: bool,
     /// The time of the request in milliseconds.
     pub(crate) now_ms: u64,
+    state: &'r HttpConnectionState,
+    /// The request has changed something: its response must be sent.
+    has_committed: Cell<bool>,
     /// The last commit of the request that must be replicated before it is answered.
     owed: Cell<Receipt>,
 }
@@ -43,7 +47,7 @@ impl<'r> Call<'r> {
     /// # Errors
     /// 400, 404 for the realm or the storage.
     pub(crate) fn new(
-        repository: &'r Repository,
+        (repository, state): (&'r Repository, &'r HttpConnectionState),
         target: &'r NudsfTarget<'r>,
         (headers, origin): (&'r HeaderMap, (&'r str, &'r str)),
         body: Bytes,
@@ -60,6 +64,8 @@ impl<'r> Call<'r> {
             body,
             gets_previous: target.query.flag("get-previous")?,
             now_ms: now_ms(),
+            state,
+            has_committed: Cell::new(false),
             owed: Cell::default(),
         })
     }
@@ -73,7 +79,41 @@ impl<'r> Call<'r> {
         key: &[u8],
         body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
     ) -> Result<(T, Option<u64>), Reply> {
-        self.repository.transact((key, &self.owed), body).await
+        let done = self.repository.transact((key, &self.owed), body).await;
+        if done.is_ok() {
+            self.has_committed.set(true);
+        }
+        done
+    }
+
+    /// True if a transaction of the request has committed.
+    pub(crate) fn has_committed(&self) -> bool {
+        self.has_committed.get()
+    }
+
+    /// Fails if a response must not be sent: the client accepts no such body (406), or has too many
+    /// that it has not read (503). A write checks its response before it commits. Errors are sent
+    /// whatever the client accepts.
+    ///
+    /// # Errors
+    /// 406, 503.
+    pub(crate) fn check_reply(&self, reply: &Reply) -> Result<(), Problem> {
+        // The `OpenAPI` file calls a schema `multipart/mixed` by mistake, and so do generated
+        // clients.
+        if self.target.spec.operation != NudsfOperation::GetMetaSchema {
+            reply.check_accepted(self.headers)?;
+        }
+        self.state.check_reply(reply.body_bytes())
+    }
+
+    /// As [`Self::check_reply`], for a response with a body of this type and length that is made
+    /// after the commit.
+    ///
+    /// # Errors
+    /// 406, 503.
+    pub(crate) fn check_body(&self, media: &str, bytes: usize) -> Result<(), Problem> {
+        check_accepted(self.headers, media)?;
+        self.state.check_reply(bytes)
     }
 
     /// What must be replicated before the request is answered: its commits in namespaces whose
@@ -195,17 +235,4 @@ impl<'r> Call<'r> {
             None => Err(precondition_failed(current.map(|current| current.etag.as_str())).into()),
         }
     }
-}
-
-/// Parses a JSON text of limited size.
-///
-/// # Errors
-/// 400, 413.
-pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
-    if bytes.len() > JSON_BYTES_MAX {
-        let detail = format!("the JSON text exceeds {JSON_BYTES_MAX} bytes: send less at once");
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail));
-    }
-    serde_json::from_slice(bytes)
-        .map_err(|error| Problem::message(format!("the body is no JSON: {error}")))
 }

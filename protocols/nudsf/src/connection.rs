@@ -8,36 +8,24 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use hyper::body::Incoming;
-use hyper::rt::Executor;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Request, Response};
-use nearstate_node::executor::{Sleep, TaskClass, sleep, spawn};
+use hyper_util::rt::TokioIo;
+use nearstate_node::executor::{Sleep, sleep};
 use nearstate_node::{ConnectionHandler, Consumed, NextAction};
 
-use crate::limits::{
-    CONNECTION_WINDOW_BYTES, HEAD_BYTES_MAX, HEADERS_MAX, INPUT_HIGH_WATER_BYTES,
-    RESET_STREAMS_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX,
-};
+use crate::http2::Http2Connection;
+use crate::limits::{GOAWAY_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX, INPUT_HIGH_WATER_BYTES};
 use crate::pipe::{Pipe, PipeBuffers};
-use crate::service::{CountedBody, HttpConnectionState, RequestContext, respond};
+use crate::reply_body::{CountedBody, HttpConnectionState};
+use crate::request_body::RequestBody;
+use crate::service::{RequestContext, respond};
 
 /// What an HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Runs the streams of HTTP/2 as tasks of the core.
-#[derive(Clone, Copy, Debug)]
-struct CoreExecutor;
-
-impl<F: Future + 'static> Executor<F> for CoreExecutor {
-    fn execute(&self, stream: F) {
-        drop(spawn(TaskClass::Request, "nudsf-stream", async move {
-            stream.await;
-        }));
-    }
-}
-
-/// The service of a connection.
+/// The service of a connection of HTTP/1.1.
 #[derive(Clone)]
 struct RequestService(Rc<RequestContext>);
 
@@ -49,7 +37,11 @@ impl Service<Request<Incoming>> for RequestService {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let context = Rc::clone(&self.0);
         let arrived = context.core.clock().now();
-        Box::pin(async move { Ok(respond(context, request, arrived).await) })
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let reply = respond(&context, (head, RequestBody::One(body)), arrived).await;
+            Ok(reply.into_response().map(|bytes| CountedBody::new(bytes, &context.state)))
+        })
     }
 }
 
@@ -57,8 +49,8 @@ impl Service<Request<Incoming>> for RequestService {
 enum HttpVersion {
     /// Not known yet: fewer bytes than the preface arrived, and all of them equal it.
     Unknown,
-    One(Box<http1::Connection<Pipe, RequestService>>),
-    Two(Box<http2::Connection<Pipe, RequestService, CoreExecutor>>),
+    One(Box<http1::Connection<TokioIo<Pipe>, RequestService>>),
+    Two(Box<Http2Connection>),
 }
 
 /// The handler of one connection.
@@ -70,6 +62,9 @@ pub(crate) struct NudsfConnection {
     /// The time limit of the head of a request of HTTP/1.1, or of the preface, and the number of
     /// requests when it began.
     head_timer: Option<(Sleep, u64)>,
+    /// The time that a client of HTTP/2 has to notice that the node ends.
+    goaway_timer: Option<Sleep>,
+    is_goaway_over: bool,
 }
 
 impl NudsfConnection {
@@ -81,6 +76,8 @@ impl NudsfConnection {
             context: Rc::new(context),
             state,
             head_timer: None,
+            goaway_timer: None,
+            is_goaway_over: true,
         }
     }
 
@@ -97,23 +94,15 @@ impl NudsfConnection {
             }
             begin == PREFACE
         };
-        let service = RequestService(Rc::clone(&self.context));
-        let pipe = Pipe(Rc::clone(&self.buffers));
+        let (context, pipe) = (Rc::clone(&self.context), Pipe(Rc::clone(&self.buffers)));
         self.http = if is_two {
-            let mut builder = http2::Builder::new(CoreExecutor);
-            builder
-                .max_concurrent_streams(STREAMS_MAX)
-                .initial_stream_window_size(STREAM_WINDOW_BYTES)
-                .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-                .max_header_list_size(HEAD_BYTES_MAX)
-                .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
-                .max_local_error_reset_streams(RESET_STREAMS_MAX);
             self.head_timer = None;
-            HttpVersion::Two(Box::new(builder.serve_connection(pipe, service)))
+            HttpVersion::Two(Box::new(Http2Connection::new(pipe, context)))
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(HEAD_BYTES_MAX as usize).max_headers(HEADERS_MAX);
-            HttpVersion::One(Box::new(builder.serve_connection(pipe, service)))
+            let service = RequestService(context);
+            HttpVersion::One(Box::new(builder.serve_connection(TokioIo::new(pipe), service)))
         };
     }
 
@@ -155,9 +144,15 @@ impl ConnectionHandler for NudsfConnection {
         let ended = match &mut self.http {
             HttpVersion::Unknown => Poll::Pending,
             HttpVersion::One(connection) => Pin::new(connection).poll(cx).map(drop),
-            HttpVersion::Two(connection) => Pin::new(connection).poll(cx).map(drop),
+            HttpVersion::Two(connection) => connection.poll(cx),
         };
         std::mem::swap(&mut self.buffers.borrow_mut().output, output);
+        if let Some(timer) = &mut self.goaway_timer
+            && Pin::new(timer).poll(cx).is_ready()
+        {
+            self.goaway_timer = None;
+            self.is_goaway_over = true;
+        }
         if ended.is_ready() || self.update_head_timer(cx) {
             return Poll::Ready(NextAction::Close);
         }
@@ -168,8 +163,21 @@ impl ConnectionHandler for NudsfConnection {
         Poll::Pending
     }
 
+    fn begin_drain(&mut self) {
+        match &mut self.http {
+            HttpVersion::Unknown => {}
+            // The response to the request in progress has `Connection: close`.
+            HttpVersion::One(connection) => Pin::new(connection.as_mut()).graceful_shutdown(),
+            HttpVersion::Two(connection) => {
+                connection.begin_end();
+                self.goaway_timer = Some(sleep(GOAWAY_TIME_MAX));
+                self.is_goaway_over = false;
+            }
+        }
+    }
+
     fn is_idle(&self) -> bool {
-        self.state.open.get() == 0
+        self.state.open.get() == 0 && self.is_goaway_over
     }
 
     fn buffered_bytes(&self) -> usize {

@@ -9,6 +9,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hyper::body::Bytes;
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::yield_now;
 use nearstate_store::{Metadata, Namespace, Session, Txn, Values, View, now_ms};
@@ -293,7 +294,7 @@ fn take_due(
     Ok(taken)
 }
 
-fn notification(kind: NotificationKind, uri: String, body: &Value, order: u64) -> Notification {
+fn notification(kind: NotificationKind, uri: String, body: Bytes, order: u64) -> Notification {
     Notification {
         kind,
         due_ms: now_ms(),
@@ -301,7 +302,7 @@ fn notification(kind: NotificationKind, uri: String, body: &Value, order: u64) -
         uri,
         content_type: "application/json".to_owned(),
         location: String::new(),
-        body: body.to_string().into(),
+        body,
     }
 }
 
@@ -312,9 +313,9 @@ fn expire_timer(
     (now_ms, repetitions, taken): (u64, usize, &mut TakenRecords),
 ) -> Result<()> {
     let key = view.key();
-    let document = Document::of(view).ok();
     let id = String::from_utf8_lossy(key);
-    let timer = document.and_then(|document| Timer::parse(document.value, &id).ok());
+    let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
+    let timer = text.and_then(|text| Timer::read(&text, &id).ok());
     let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
     // What another client has written as a timer, and is none, is removed as well.
     let Some(mut timer) = timer.filter(|_| !is_over) else {
@@ -331,7 +332,7 @@ fn expire_timer(
     let mut left = repetitions;
     let next = loop {
         if let Some(uri) = &timer.callback {
-            taken.add(notification(kind, uri.clone(), timer.value(), order));
+            taken.add(notification(kind, uri.clone(), timer.text().clone(), order));
         }
         left -= 1;
         match timer.after_expiry() {
@@ -383,5 +384,5 @@ fn expire_subscription(
     };
     let (kind, order) = (NotificationKind::SubscriptionExpiry, order_of(namespace, key));
     let body = json!({"expiredSubscriptions": [value]});
-    Ok(Some(notification(kind, uri.to_owned(), &body, order)))
+    Ok(Some(notification(kind, uri.to_owned(), body.to_string().into(), order)))
 }

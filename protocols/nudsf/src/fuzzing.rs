@@ -50,7 +50,7 @@ pub fn parse_headers(fields: &[(String, Vec<u8>)]) -> bool {
             headers.append(name, value);
         }
     }
-    let sbi = SbiHeaders::parse(&headers, Duration::ZERO, 0);
+    let sbi = SbiHeaders::parse(&headers, || (Duration::ZERO, 0));
     let _ = accepts(&headers, "application/json");
     sbi.priority <= 31 && Conditions::parse(&headers).is_ok()
 }

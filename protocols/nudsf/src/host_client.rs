@@ -1,16 +1,14 @@
 //! An HTTP/2 client for notifications: one connection to one host.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper::header::{CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, USER_AGENT};
-use hyper::rt::{Executor, Read, ReadBufCursor, Write};
+use hyper::rt::Executor;
 use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
 use nearstate_node::executor::{TaskClass, spawn, timeout};
 use nearstate_node::{ClientTls, OutboundStream};
 
@@ -22,9 +20,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// How long a notification may take until its response.
 const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes that one read takes.
-const READ_BYTES: usize = 4 << 10;
-
 /// Runs the tasks of a connection on the core.
 #[derive(Clone, Copy, Debug)]
 struct ClientExecutor;
@@ -34,42 +29,6 @@ impl<F: Future + 'static> Executor<F> for ClientExecutor {
         drop(spawn(TaskClass::Background, "nudsf-notify-connection", async move {
             task.await;
         }));
-    }
-}
-
-/// The socket as hyper reads and writes it.
-struct HostSocket(OutboundStream);
-
-impl Read for HostSocket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut into: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut buffer = [0; READ_BYTES];
-        let wanted = into.remaining().min(READ_BYTES);
-        let (buffer, _) = buffer.split_at_mut(wanted);
-        let count = ready!(self.0.poll_read(cx, buffer))?;
-        into.put_slice(buffer.get(..count).unwrap_or_default());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Write for HostSocket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.0.poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_shutdown(cx)
     }
 }
 
@@ -105,7 +64,7 @@ impl HostClient {
         let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
         let connected = timeout(CONNECT_MAX, OutboundStream::connect((host, port), tls)).await;
         let stream = connected?.ok()?;
-        let handshake = http2::handshake(ClientExecutor, HostSocket(stream));
+        let handshake = http2::handshake(ClientExecutor, TokioIo::new(stream));
         let (sender, connection) = timeout(CONNECT_MAX, handshake).await?.ok()?;
         ClientExecutor.execute(connection);
         Some(Self(sender))

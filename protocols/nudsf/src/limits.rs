@@ -53,9 +53,15 @@ pub const CONNECTION_BODY_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 /// nothing are bounded although each keeps its own limits.
 pub const STREAM_BYTES: usize = 4608;
 
-/// Bytes of a response that HTTP takes at once. What it has not taken yet is counted, and HTTP/2
-/// holds at most 400 KiB of a stream behind it.
+/// Bytes of a response that HTTP takes at once.
 pub const REPLY_FRAME_BYTES: usize = 64 << 10;
+
+/// Bytes of a response that HTTP/2 holds for a stream whose client does not read.
+pub const STREAM_SEND_BYTES: usize = 400 << 10;
+
+/// How long a client of HTTP/2 may take to notice that the node ends (GOAWAY). After it, and when
+/// its requests are answered, the connection is closed although the client may send others.
+pub const GOAWAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The longest content type, transfer encoding or id of a part, in bytes. A longer one is answered
 /// with 400.

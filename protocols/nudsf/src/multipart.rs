@@ -16,6 +16,9 @@ const BOUNDARY_BYTES_MAX: usize = 70;
 /// The most parts of a body: the blocks of a record, and meta.
 const PARTS_MAX: usize = nearstate_model::limits::BLOCKS_MAX + 2;
 
+/// The content type of a block that has none: what RFC 9110 says of unknown content.
+pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
+
 /// A part of a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BodyPart {

@@ -3,19 +3,18 @@
 //! client. Every request is bounded in time and its response in size.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
-use hyper::rt::{Executor, Read, ReadBufCursor, Write};
+use hyper::rt::Executor;
 use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
 use nearstate_model::{Error, Result};
 use nearstate_node::ClientTls;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -108,14 +107,14 @@ impl OutboundClient {
             (self.root.scheme_str().unwrap_or("http"), Full::new(Bytes::from(body)));
         let parts = RequestParts { request, scheme, authority, path, body };
         let Some(tls) = self.tls.as_ref().filter(|_| is_tls) else {
-            return exchange(TokioStream(stream), self.plain, parts).await;
+            return exchange(TokioIo::new(stream), self.plain, parts).await;
         };
         let server = ServerName::try_from(name.to_owned()).map_err(|e| failed("name", &e))?;
         let connector = TlsConnector::from(tls.config());
         let stream = connector.connect(server, stream).await.map_err(|e| failed("TLS", &e))?;
         let is_two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let version = if is_two { PlainHttp::Two } else { PlainHttp::One };
-        exchange(TokioStream(stream), version, parts).await
+        exchange(TokioIo::new(stream), version, parts).await
     }
 }
 
@@ -129,7 +128,7 @@ struct RequestParts<'a> {
 
 /// Sends a request over a new connection and reads its response.
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin + 'static>(
-    stream: TokioStream<S>,
+    stream: TokioIo<S>,
     version: PlainHttp,
     parts: RequestParts<'_>,
 ) -> std::result::Result<OutboundReply, String> {
@@ -196,46 +195,6 @@ impl<F: Future + 'static> Executor<F> for ThreadExecutor {
         drop(tokio::task::spawn_local(async move {
             task.await;
         }));
-    }
-}
-
-/// A stream of tokio as one of hyper.
-#[derive(Debug)]
-struct TokioStream<S>(S);
-
-/// Bytes of one read.
-const READ_BYTES: usize = 8 << 10;
-
-impl<S: AsyncRead + Unpin> Read for TokioStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut into: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut bytes = [0; READ_BYTES];
-        let size = into.remaining().min(READ_BYTES);
-        let mut buffer = ReadBuf::new(bytes.get_mut(..size).unwrap_or_default());
-        ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
-        into.put_slice(buffer.filled());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> Write for TokioStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
 

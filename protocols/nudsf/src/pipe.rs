@@ -1,4 +1,4 @@
-//! The byte streams between the node, which owns the socket, and hyper, which owns the protocol:
+//! The byte streams between the node, which owns the socket, and HTTP, which hyper and h2 implement:
 //! two buffers in memory.
 
 use std::cell::RefCell;
@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
 use nearstate_node::OUTPUT_HIGH_WATER_BYTES;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Buffers above this size are released when they are empty.
 const KEPT_BYTES: usize = 16 << 10;
@@ -17,9 +17,9 @@ const KEPT_BYTES: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct PipeBuffers {
     input: Vec<u8>,
-    /// The first byte of the input that hyper has not read.
+    /// The first byte of the input that HTTP has not read.
     at: usize,
-    /// The node's output buffer while hyper is polled.
+    /// The node's output buffer while HTTP is polled.
     pub(crate) output: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl PipeBuffers {
         self.input.extend_from_slice(bytes);
     }
 
-    /// Input that hyper has not read.
+    /// Input that HTTP has not read.
     pub(crate) fn unread(&self) -> &[u8] {
         self.input.get(self.at..).unwrap_or_default()
     }
@@ -53,16 +53,16 @@ impl PipeBuffers {
     }
 }
 
-/// The end of the pipe that hyper reads and writes. The connection polls hyper after each change,
+/// The end of the pipe that HTTP reads and writes. The connection polls HTTP after each change,
 /// so that no waker is needed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pipe(pub(crate) Rc<RefCell<PipeBuffers>>);
 
-impl Read for Pipe {
+impl AsyncRead for Pipe {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
-        mut into: ReadBufCursor<'_>,
+        into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut buffers = self.0.borrow_mut();
         let bytes = buffers.unread().len().min(into.remaining());
@@ -75,7 +75,7 @@ impl Read for Pipe {
     }
 }
 
-impl Write for Pipe {
+impl AsyncWrite for Pipe {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

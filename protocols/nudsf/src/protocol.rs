@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use hyper::header::HeaderValue;
 use nearstate_model::Result;
 use nearstate_node::{ConnectionHandler, Core, CoreService, LimitExceeded, PeerIdentity, Protocol};
 use serde_json::json;
@@ -12,8 +13,9 @@ use serde_json::json;
 use crate::connection::NudsfConnection;
 use crate::load::CoreLoad;
 use crate::notify::{self, NotifierClaim};
+use crate::reply_body::HttpConnectionState;
 use crate::repository::Repository;
-use crate::service::{HttpConnectionState, RequestContext};
+use crate::service::RequestContext;
 use crate::settings::{NudsfMetrics, NudsfSettings};
 
 /// Nudsf over HTTP/2 and HTTP/1.1.
@@ -118,6 +120,7 @@ impl CoreService for NudsfCoreService {
             scheme: self.scheme,
             grant: RefCell::default(),
             load: Rc::clone(&self.load),
+            date: RefCell::new((0, HeaderValue::from_static(""))),
         }))
     }
 }

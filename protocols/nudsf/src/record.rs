@@ -20,13 +20,11 @@ use hyper::body::Bytes;
 use nearstate_model::limits::TAG_VALUE_BYTES_MAX;
 use nearstate_store::{Form, Kind, Metadata, Namespace, Txn, View};
 
-use crate::attributes::{
-    Attributes, BlockAttributes, DEFAULT_TYPE, block_digest, digest_etag, meta_digest,
-};
+use crate::attributes::{Attributes, BlockAttributes, block_digest, digest_etag, meta_digest};
 use crate::conditions::Validators;
 use crate::meta::{RecordMeta, SCHEMA_TAG, meta_text};
-use crate::multipart::MultipartWriter;
-use crate::tags::{MetaTags, is_reserved};
+use crate::multipart::{DEFAULT_TYPE, MultipartWriter};
+use crate::tags::{MetaTags, is_plain, is_reserved};
 
 /// The id of the one block of a record with an unnamed block.
 pub(crate) const VALUE_BLOCK: &str = "value";
@@ -75,6 +73,11 @@ impl RecordDraft {
     pub(crate) fn to_multipart(&self, seed: u64) -> (String, Vec<u8>) {
         let blocks: Vec<StoredBlock<'_>> = self.blocks.iter().map(BlockDraft::as_stored).collect();
         multipart_of(&self.meta.to_text(), &blocks, seed)
+    }
+
+    /// At least the bytes of the blocks in [`Self::to_multipart`].
+    pub(crate) fn multipart_bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.bytes.len() + 1024).sum()
     }
 }
 
@@ -195,8 +198,10 @@ impl<'v> StoredRecord<'v> {
         self.meta_text.get_or_init(|| {
             let mut schema = None;
             let mut tags: Vec<(&str, Cow<'_, str>)> = Vec::with_capacity(16);
+            let mut is_text_plain = true;
             for (name, value) in self.view.tags() {
-                let text = String::from_utf8_lossy(value);
+                let text = lossy(value);
+                is_text_plain &= is_plain(name) && is_plain(&text);
                 if name == SCHEMA_TAG {
                     schema = Some(text);
                 } else if !is_reserved(name) {
@@ -207,7 +212,8 @@ impl<'v> StoredRecord<'v> {
             let callback = self.attributes.as_ref().map(|attributes| attributes.callback);
             let callback = callback.filter(|callback| !callback.is_empty());
             let tags = tags.iter().map(|(name, value)| (*name, &**value));
-            meta_text(self.view.expires_ms(), (callback, schema.as_deref()), tags)
+            let texts = (callback, schema.as_deref());
+            meta_text(self.view.expires_ms(), texts, (tags, is_text_plain))
         })
     }
 
@@ -342,6 +348,11 @@ impl<'a> BlockOrder<'a> {
         };
         found.unwrap_or(usize::MAX)
     }
+}
+
+/// As [`String::from_utf8_lossy`], which takes longer for a valid text.
+fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
 /// Writes a block as a part with this id.

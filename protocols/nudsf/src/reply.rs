@@ -2,35 +2,50 @@
 
 use hyper::body::Bytes;
 use hyper::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
-    LOCATION,
+    ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, HeaderName,
+    HeaderValue, LAST_MODIFIED, LOCATION,
 };
 use hyper::{Response, StatusCode};
 use serde_json::Value;
 
 use crate::conditions::Validators;
-use crate::multipart::media_type;
+use crate::multipart::{DEFAULT_TYPE, media_type};
 use crate::problem::Problem;
 use crate::times::format_http_date;
+
+/// Headers of a response, with those that HTTP adds: the map does not grow.
+const HEADERS: usize = 8;
+
+/// Content types of most responses, of which no copy is made.
+const KNOWN_TYPES: [&str; 3] = ["application/json", DEFAULT_TYPE, "application/problem+json"];
 
 /// A response.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    headers: HeaderMap,
     body: Bytes,
 }
 
 impl Reply {
     /// A response without a body.
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, headers: Vec::new(), body: Bytes::new() }
+        Self { status, headers: HeaderMap::with_capacity(HEADERS), body: Bytes::new() }
+    }
+
+    /// The same response with another status.
+    pub(crate) fn with_status(self, status: StatusCode) -> Self {
+        Self { status, ..self }
     }
 
     /// A response with a body of this content type.
     pub(crate) fn with_body(status: StatusCode, media: &str, body: impl Into<Bytes>) -> Self {
-        let mut reply = Self { status, headers: Vec::with_capacity(4), body: body.into() };
-        reply.push(CONTENT_TYPE, media);
+        let mut reply = Self { body: body.into(), ..Self::empty(status) };
+        let known = KNOWN_TYPES.into_iter().find(|known| *known == media);
+        match known {
+            Some(known) => reply.put(CONTENT_TYPE, HeaderValue::from_static(known)),
+            None => reply.push(CONTENT_TYPE, media.to_owned()),
+        }
         reply
     }
 
@@ -47,7 +62,7 @@ impl Reply {
         let body = problem.to_json().to_string();
         let mut reply = Self::with_body(problem.status, "application/problem+json", body);
         if let Some((name, value)) = problem.header.as_deref() {
-            reply.push(name.clone(), value);
+            reply.push(name.clone(), value.clone());
         }
         reply
     }
@@ -55,42 +70,45 @@ impl Reply {
     /// Adds `ETag`, and `Last-Modified` if it is known. `no-cache` lets caches keep the response
     /// and asks them to validate it each time: another client may change the resource at any time.
     pub(crate) fn validated(mut self, validators: &Validators) -> Self {
-        self.push(ETAG, &validators.etag);
+        self.push(ETAG, validators.etag.clone());
         if let Some(modified) = validators.modified_ms {
-            self.push(LAST_MODIFIED, &format_http_date(modified));
+            self.push(LAST_MODIFIED, format_http_date(modified));
         }
-        self.headers.push((CACHE_CONTROL, HeaderValue::from_static("no-cache")));
+        self.put(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         self
     }
 
     /// Adds `Location`.
     pub(crate) fn located(mut self, uri: &str) -> Self {
-        self.push(LOCATION, uri);
+        self.push(LOCATION, uri.to_owned());
         self
     }
 
     /// Adds a header. A value with other bytes than a header may have comes from another interface,
     /// and is left out.
-    fn push(&mut self, name: HeaderName, value: &str) {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.push((name, value));
+    fn push(&mut self, name: HeaderName, value: String) {
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
+            self.put(name, value);
         }
     }
 
-    /// 406 if the client accepts no such body. Errors are sent whatever the client accepts.
-    pub(crate) fn checked_for(self, headers: &HeaderMap) -> Self {
+    fn put(&mut self, name: HeaderName, value: HeaderValue) {
+        self.headers.append(name, value);
+    }
+
+    /// Fails if the client accepts no such body. Errors are sent whatever the client accepts.
+    ///
+    /// # Errors
+    /// 406.
+    pub(crate) fn check_accepted(&self, headers: &HeaderMap) -> Result<(), Problem> {
         if !headers.keys().any(|name| *name == ACCEPT) {
-            return self;
+            return Ok(());
         }
-        let media = self.headers.iter().find(|(name, _)| *name == CONTENT_TYPE);
-        let media = media.and_then(|(_, media)| media.to_str().ok());
-        let Some(media) = media.filter(|_| self.status.is_success()) else { return self };
-        if accepts(headers, &media_type(media)) {
-            return self;
+        let media = self.headers.get(CONTENT_TYPE).and_then(|media| media.to_str().ok());
+        match media.filter(|_| self.status.is_success()) {
+            Some(media) => check_accepted(headers, media),
+            None => Ok(()),
         }
-        let detail = format!("the response is {media}, which Accept excludes");
-        let cause = "UNSUPPORTED_MEDIA_TYPE";
-        Self::problem(&Problem::new(StatusCode::NOT_ACCEPTABLE, cause, detail))
     }
 
     /// The length of the body.
@@ -102,8 +120,21 @@ impl Reply {
     pub(crate) fn into_response(self) -> Response<Bytes> {
         let mut response = Response::new(self.body);
         *response.status_mut() = self.status;
-        response.headers_mut().extend(self.headers);
+        *response.headers_mut() = self.headers;
         response
+    }
+
+    /// The head of a response of HTTP/2, and its body.
+    pub(crate) fn into_head(self, date: HeaderValue) -> (Response<()>, Bytes) {
+        let mut headers = self.headers;
+        headers.append(DATE, date);
+        if !self.body.is_empty() {
+            headers.append(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        }
+        let mut response = Response::new(());
+        *response.status_mut() = self.status;
+        *response.headers_mut() = headers;
+        (response, self.body)
     }
 }
 
@@ -111,6 +142,19 @@ impl From<Problem> for Reply {
     fn from(problem: Problem) -> Self {
         Self::problem(&problem)
     }
+}
+
+/// Fails if `Accept` excludes a content type.
+///
+/// # Errors
+/// 406.
+pub(crate) fn check_accepted(headers: &HeaderMap, media: &str) -> Result<(), Problem> {
+    // Most requests have none, and few headers: no search hashes a name.
+    if !headers.keys().any(|name| *name == ACCEPT) || accepts(headers, &media_type(media)) {
+        return Ok(());
+    }
+    let detail = format!("the response is {media}, which Accept excludes");
+    Err(Problem::new(StatusCode::NOT_ACCEPTABLE, "UNSUPPORTED_MEDIA_TYPE", detail))
 }
 
 /// True if `Accept` is absent or allows a media type.

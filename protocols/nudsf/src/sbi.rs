@@ -36,12 +36,14 @@ pub(crate) struct SbiHeaders {
 }
 
 impl SbiHeaders {
-    /// Reads the headers of a request that arrived `waited` ago. `now_ms` is the time of day.
-    pub(crate) fn parse(headers: &HeaderMap, waited: Duration, now_ms: u64) -> Self {
+    /// Reads the headers of a request. `times` has how long ago it arrived, and the time of day in
+    /// milliseconds.
+    pub(crate) fn parse(headers: &HeaderMap, times: impl FnOnce() -> (Duration, u64)) -> Self {
         // Most requests have none, and few headers: no search hashes a name.
         if !headers.keys().any(|name| name.as_str().starts_with("3gpp-sbi-")) {
             return Self { priority: PRIORITY_DEFAULT, remaining: None };
         }
+        let (waited, now_ms) = times();
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let number =
             |name: &HeaderName| text(name).and_then(|text| text.trim().parse::<u32>().ok());
@@ -75,7 +77,7 @@ mod tests {
         for (name, value) in headers {
             map.insert((*name).clone(), value.parse().unwrap());
         }
-        SbiHeaders::parse(&map, Duration::from_millis(waited_ms), NOW_MS)
+        SbiHeaders::parse(&map, || (Duration::from_millis(waited_ms), NOW_MS))
     }
 
     #[test]

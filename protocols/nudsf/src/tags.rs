@@ -1,12 +1,11 @@
 //! The tags of a meta: each name with one value or more. All texts are in one buffer, because a
 //! record has ten tags or more and each write parses them.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+
+use crate::plain_json::PlainJson;
 
 /// The first byte of the names of tags and blocks that the protocol keeps for itself. Clients
 /// cannot use such names.
@@ -20,6 +19,13 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 /// True for the name of a tag that a client writes.
 pub(crate) fn is_tag_name(name: &str) -> bool {
     !name.is_empty() && !is_reserved(name)
+}
+
+/// True for a text that needs no escape in JSON. Most do not. Without an early end, several bytes
+/// are examined at once.
+pub(crate) fn is_plain(text: &str) -> bool {
+    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    text.bytes().fold(true, |all, byte| all & is_plain(byte))
 }
 
 /// Pairs of a name and a value, ascending once they are [sorted](Self::sort).
@@ -47,6 +53,27 @@ impl TagPlace {
 }
 
 impl MetaTags {
+    /// Reads valid tags. `None`: they are not, or a name occurs twice, or the text is unusual.
+    pub(crate) fn read(json: &mut PlainJson<'_>) -> Option<Self> {
+        let (text, pairs) = (String::with_capacity(512), Vec::with_capacity(16));
+        let (mut tags, mut names) = (Self { text, pairs }, 0);
+        json.members(|json, name| {
+            let before = tags.len();
+            json.elements(|json| {
+                tags.push(name, json.string()?);
+                Some(())
+            })?;
+            names += 1;
+            (is_tag_name(name) && tags.len() > before).then_some(())
+        })?;
+        (tags.sort() && tags.names() == names).then_some(tags)
+    }
+
+    /// True if no text needs an escape in JSON.
+    pub(crate) fn is_plain(&self) -> bool {
+        is_plain(&self.text)
+    }
+
     /// Adds a pair behind all others.
     pub(crate) fn push(&mut self, name: &str, value: &str) {
         let begin = self.text.len();
@@ -108,70 +135,5 @@ impl Eq for MetaTags {}
 impl fmt::Debug for MetaTags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
-    }
-}
-
-/// A string of a JSON text, without a copy unless it has escapes.
-#[derive(Deserialize)]
-pub(crate) struct JsonText<'t>(#[serde(borrow)] pub(crate) Cow<'t, str>);
-
-/// Reads valid tags. An error says only that they are not, or that a name occurs twice.
-impl<'de> Deserialize<'de> for MetaTags {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(TagsVisitor)
-    }
-}
-
-struct TagsVisitor;
-
-impl<'de> Visitor<'de> for TagsVisitor {
-    type Value = MetaTags;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of tag names")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MetaTags, A::Error> {
-        let (text, pairs) = (String::with_capacity(512), Vec::with_capacity(16));
-        let (mut tags, mut names) = (MetaTags { text, pairs }, 0);
-        while let Some(JsonText(name)) = map.next_key()? {
-            let before = tags.len();
-            map.next_value_seed(ValuesSeed { name: &name, tags: &mut tags })?;
-            names += 1;
-            if !is_tag_name(&name) || tags.len() == before {
-                return Err(A::Error::custom("an invalid tag"));
-            }
-        }
-        let is_distinct = tags.sort() && tags.names() == names;
-        if is_distinct { Ok(tags) } else { Err(A::Error::custom("a tag that occurs twice")) }
-    }
-}
-
-/// Adds the values of an array.
-struct ValuesSeed<'a> {
-    name: &'a str,
-    tags: &'a mut MetaTags,
-}
-
-impl<'de> DeserializeSeed<'de> for ValuesSeed<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for ValuesSeed<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of strings")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(JsonText(value)) = seq.next_element()? {
-            self.tags.push(self.name, &value);
-        }
-        Ok(())
     }
 }

@@ -125,9 +125,13 @@ pub(crate) fn parse<'u>(method: &Method, uri: &'u Uri) -> Result<NudsfTarget<'u>
 /// The segments of a path that begins with a slash, and their number, of which the last may be the
 /// first of many: no resource has so many.
 fn split(path: &str) -> ([&str; SEGMENTS_MAX], usize) {
-    let (mut segments, mut count) = ([""; SEGMENTS_MAX], 0);
-    for (place, segment) in segments.iter_mut().zip(path.split('/').skip(1)) {
-        *place = segment;
+    let (mut segments, mut count, mut begin) = ([""; SEGMENTS_MAX], 0, 1);
+    // Segments are short: a loop over the bytes takes less time than a search for each slash.
+    let ends = path.bytes().enumerate().skip(1).filter(|(_, byte)| *byte == b'/');
+    let ends = ends.map(|(at, _)| at).chain([path.len()]);
+    for (place, end) in segments.iter_mut().zip(ends) {
+        *place = path.get(begin..end).unwrap_or_default();
+        begin = end + 1;
         count += 1;
     }
     (segments, count)

@@ -11,11 +11,16 @@
 //!                                                     deleteAfter seconds later, if it is present
 //! ```
 
+use hyper::body::Bytes;
 use nearstate_model::limits::TAGS_MAX;
 use nearstate_store::{Metadata, Namespace, Txn};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::meta::{SCHEMA_TAG, tags_from_json, text, uri};
+use crate::limits::JSON_BYTES_MAX;
+use crate::meta::{
+    SCHEMA_TAG, is_callback, is_short_text, parse_json, push_json_text, tags_from_json, text, uri,
+};
+use crate::plain_json::PlainJson;
 use crate::problem::Problem;
 use crate::tags::MetaTags;
 use crate::times::{format_date_time, parse_date_time};
@@ -38,16 +43,21 @@ const SECONDS_MAX: u64 = 3_155_760_000;
 pub(crate) fn document_bytes(modified_ms: u64, value: &Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     bytes.extend_from_slice(&modified_ms.to_le_bytes());
-    // Half the instructions of `to_string`, which writes through a formatter.
-    let written = serde_json::to_writer(&mut bytes, value);
-    debug_assert!(written.is_ok(), "a value in memory has a text");
+    push_json(value, &mut bytes);
     bytes
+}
+
+fn push_json(value: &Value, bytes: &mut Vec<u8>) {
+    // Half the instructions of `to_string`, which writes through a formatter.
+    let written = serde_json::to_writer(bytes, value);
+    debug_assert!(written.is_ok(), "a value in memory has a text");
 }
 
 /// A timer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Timer {
-    value: Value,
+    /// The JSON text with the `timerId`.
+    text: Bytes,
     tags: MetaTags,
     schema_id: Option<String>,
     pub(crate) callback: Option<String>,
@@ -55,6 +65,12 @@ pub(crate) struct Timer {
     delete_after: Option<u64>,
     period: Option<u64>,
     repetitions: Option<u64>,
+}
+
+fn text_of(value: &Value) -> Bytes {
+    let mut text = Vec::with_capacity(256);
+    push_json(value, &mut text);
+    Bytes::from(text)
 }
 
 /// What becomes of a timer at its expiry.
@@ -68,7 +84,91 @@ pub(crate) enum AfterExpiry {
     Deleted,
 }
 
+/// The attributes of a valid timer, as far as a text has them.
+#[derive(Default)]
+struct TimerText<'t> {
+    id: Option<&'t str>,
+    expires: Option<&'t str>,
+    callback: Option<&'t str>,
+    schema_id: Option<&'t str>,
+    delete_after: Option<u64>,
+    period: Option<u64>,
+    repetitions: Option<u64>,
+    tags: Option<MetaTags>,
+}
+
+impl<'t> TimerText<'t> {
+    /// `None`: the text is invalid, or unusual (escapes, attributes that the node does not know).
+    fn read(bytes: &'t [u8]) -> Option<Self> {
+        let mut json = PlainJson::new(bytes)?;
+        let mut read = Self::default();
+        json.members(|json, name| {
+            let is_first = match name {
+                "timerId" => read.id.replace(json.string()?).is_none(),
+                "expires" => read.expires.replace(json.string()?).is_none(),
+                "callbackReference" => read.callback.replace(json.string()?).is_none(),
+                "schemaId" => read.schema_id.replace(json.string()?).is_none(),
+                "deleteAfter" => read.delete_after.replace(json.number()?).is_none(),
+                "periodicRepetition" => read.period.replace(json.number()?).is_none(),
+                "repetitionCount" => read.repetitions.replace(json.number()?).is_none(),
+                "metaTags" => read.tags.replace(MetaTags::read(json)?).is_none(),
+                _ => false,
+            };
+            is_first.then_some(())
+        })?;
+        json.end()?;
+        let is_period = |seconds: &u64| (1..=SECONDS_MAX).contains(seconds);
+        let is_valid = read.callback.is_none_or(is_callback)
+            && read.schema_id.is_none_or(is_short_text)
+            && read.delete_after.is_none_or(|seconds| seconds <= SECONDS_MAX)
+            && read.period.as_ref().is_none_or(is_period)
+            && read.repetitions.is_none_or(|count| count <= SECONDS_MAX);
+        is_valid.then_some(read)
+    }
+}
+
 impl Timer {
+    /// Reads the JSON text of a timer with this id.
+    ///
+    /// # Errors
+    /// 400, 413.
+    pub(crate) fn read(text: &Bytes, id: &str) -> Result<Self, Problem> {
+        let valid = (text.len() <= JSON_BYTES_MAX).then(|| Self::read_valid(text, id)).flatten();
+        match valid {
+            Some(timer) => Ok(timer),
+            None => Self::parse(parse_json(text)?, id),
+        }
+    }
+
+    /// Reads a valid text without a tree of values. `None`: the tree has the reason.
+    fn read_valid(text: &Bytes, id: &str) -> Option<Self> {
+        let read = TimerText::read(text)?;
+        let expires_ms = parse_date_time(read.expires?)?;
+        let text = match read.id {
+            Some(given) if given != id => return None,
+            Some(_) => text.clone(),
+            // The object is not empty.
+            None => {
+                let mut with_id = String::with_capacity(text.len() + id.len() + 16);
+                with_id.push_str("{\"timerId\":");
+                push_json_text(id, &mut with_id);
+                with_id.push(',');
+                with_id.push_str(str::from_utf8(text).ok()?.trim_start().strip_prefix('{')?);
+                Bytes::from(with_id)
+            }
+        };
+        Some(Self {
+            text,
+            expires_ms,
+            callback: read.callback.map(str::to_owned),
+            schema_id: read.schema_id.map(str::to_owned),
+            delete_after: read.delete_after,
+            period: read.period,
+            repetitions: read.repetitions,
+            tags: read.tags.unwrap_or_default(),
+        })
+    }
+
     /// Checks the JSON of a timer with this id.
     ///
     /// # Errors
@@ -105,18 +205,18 @@ impl Timer {
             delete_after: number("deleteAfter", 0)?,
             period: number("periodicRepetition", 1)?,
             repetitions: number("repetitionCount", 0)?,
-            value: Value::Null,
+            text: Bytes::new(),
         };
         if let Some(object) = value.as_object_mut() {
             object.insert("timerId".to_owned(), json!(id));
         }
-        timer.value = value;
+        timer.text = text_of(&value);
         Ok(timer)
     }
 
-    /// The JSON of the timer.
-    pub(crate) fn value(&self) -> &Value {
-        &self.value
+    /// The JSON text of the timer.
+    pub(crate) fn text(&self) -> &Bytes {
+        &self.text
     }
 
     /// What becomes of the timer when it has expired. Its repetitions follow its own times, so that
@@ -128,12 +228,14 @@ impl Timer {
             let mut next = self.clone();
             next.expires_ms = self.expires_ms.saturating_add(period * 1000);
             next.repetitions = self.repetitions.map(|left| left - 1);
-            if let Some(object) = next.value.as_object_mut() {
-                object.insert("expires".to_owned(), json!(format_date_time(next.expires_ms)));
-                if let Some(left) = next.repetitions {
-                    object.insert("repetitionCount".to_owned(), json!(left));
-                }
+            // The text was read before.
+            let mut object: Map<String, Value> =
+                serde_json::from_slice(&self.text).unwrap_or_default();
+            object.insert("expires".to_owned(), json!(format_date_time(next.expires_ms)));
+            if let Some(left) = next.repetitions {
+                object.insert("repetitionCount".to_owned(), json!(left));
             }
+            next.text = text_of(&Value::Object(object));
             return AfterExpiry::Again(Box::new(next));
         }
         match self.delete_after {
@@ -200,7 +302,9 @@ impl Timer {
         if kept_until_ms.is_some() {
             tags.push((EXPIRED_TAG, EXPIRED));
         }
-        let bytes = document_bytes(now_ms, &self.value);
+        let mut bytes = Vec::with_capacity(8 + self.text.len());
+        bytes.extend_from_slice(&now_ms.to_le_bytes());
+        bytes.extend_from_slice(&self.text);
         txn.put_with_metadata(namespace, key, &bytes, Metadata { tags: &tags, expires_ms: 0 })
     }
 }
@@ -208,9 +312,14 @@ impl Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn timer(value: &Value) -> Timer {
         Timer::parse(value.clone(), "t").unwrap()
+    }
+
+    fn value(timer: &Timer) -> Value {
+        serde_json::from_slice(timer.text()).unwrap()
     }
 
     #[test]
@@ -221,9 +330,9 @@ mod tests {
         }));
         for (expires, left) in [("2026-01-01T00:00:10Z", 1), ("2026-01-01T00:00:20Z", 0)] {
             let AfterExpiry::Again(next) = now.after_expiry() else { panic!("{now:?}") };
-            assert_eq!(next.value()["expires"], expires);
-            assert_eq!(next.value()["repetitionCount"], left);
-            assert_eq!(timer(next.value()), *next);
+            assert_eq!(value(&next)["expires"], expires);
+            assert_eq!(value(&next)["repetitionCount"], left);
+            assert_eq!(timer(&value(&next)), *next);
             now = *next;
         }
         let kept = parse_date_time("2026-01-01T00:00:25Z").unwrap();
@@ -251,7 +360,7 @@ mod tests {
             assert_eq!(endless.missed(at(now)), missed, "{now}");
         }
         let AfterExpiry::Again(next) = endless.after_expiries(361) else { panic!("{endless:?}") };
-        assert_eq!(next.value()["expires"], "2026-01-01T01:00:10Z");
+        assert_eq!(value(&next)["expires"], "2026-01-01T01:00:10Z");
         assert_eq!(next.missed(at("2026-01-01T01:00:00Z")), 0);
         assert_eq!(endless.after_expiries(1), endless.after_expiry());
         let mut bounded = start;
@@ -259,7 +368,7 @@ mod tests {
         let bounded = timer(&bounded);
         assert_eq!(bounded.missed(at("2026-01-01T01:00:00Z")), 6, "the first and its repetitions");
         let AfterExpiry::Again(next) = bounded.after_expiries(2) else { panic!("{bounded:?}") };
-        assert_eq!(next.value()["repetitionCount"], 3);
+        assert_eq!(value(&next)["repetitionCount"], 3);
         assert_eq!(bounded.after_expiries(6), AfterExpiry::Kept(0));
         let once = timer(&json!({"expires": "2026-01-01T00:00:00Z"}));
         assert_eq!(once.missed(at("2026-01-01T01:00:00Z")), 1);
@@ -286,5 +395,34 @@ mod tests {
             assert_eq!(problem.invalid.first().unwrap().0, param, "{value}");
         }
         assert!(Timer::parse(json!([]), "t").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_is_read_directly_as_through_a_tree_of_values(
+            members in prop::collection::vec(prop::sample::select(vec![
+                r#""expires":"2030-01-01T01:00:00+01:00""#, r#""expires":"soon""#,
+                r#""expires":null"#, r#""timerId":"t""#, r#""timerId":"u""#,
+                r#""timerId":"\u0074""#,
+                r#""metaTags":{"a":["x","w"],"b":["y"]}"#, r#""metaTags":{"a":[]}"#,
+                r#""deleteAfter":0"#, r#""deleteAfter":5"#, r#""deleteAfter":-1"#,
+                r#""deleteAfter":3155760001"#, r#""deleteAfter":"1""#, r#""periodicRepetition":0"#,
+                r#""periodicRepetition":1"#, r#""repetitionCount":0"#, r#""repetitionCount":1.5"#,
+                r#""callbackReference":"http://nf/x""#, r#""callbackReference":"nf""#,
+                r#""schemaId":"s""#, r#""schemaId":"""#, r#""x":[{"y":null}]"#,
+            ]), 0..6),
+            has_expiry: bool,
+        ) {
+            let mut members = members;
+            if has_expiry {
+                members.push(r#""expires":"2030-01-01T00:00:00Z""#);
+            }
+            let text = Bytes::from(format!(" {{{}}} ", members.join(",")));
+            let tree = Timer::parse(serde_json::from_slice(&text).unwrap(), "t");
+            let read = Timer::read(&text, "t");
+            // The text keeps the order of the client.
+            let same = |timer: Timer| (value(&timer), Timer { text: Bytes::new(), ..timer });
+            prop_assert_eq!(read.map(same), tree.map(same));
+        }
     }
 }

@@ -99,6 +99,9 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         call.check_write(validators, |status| Some(with_block(status, old.as_ref()?)))?;
         let previous = old.as_ref().filter(|_| call.gets_previous);
         let previous = previous.map(|old| with_block(StatusCode::OK, old));
+        if let Some(previous) = &previous {
+            call.check_reply(previous)?;
+        }
         if record.is_unnamed() {
             require_exact(&record)?;
         }
@@ -135,6 +138,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
+        call.check_reply(&reply)?;
         if record.is_unnamed() {
             require_exact(&record)?;
         }

@@ -9,9 +9,9 @@ use nearstate_store::Txn;
 use serde_json::{Value, json};
 
 use super::schemas::check_schema;
-use crate::call::{Call, parse_json};
+use crate::call::Call;
 use crate::conditions::Validators;
-use crate::meta::RecordMeta;
+use crate::meta::{RecordMeta, parse_json};
 use crate::multipart::{self, BodyPart};
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
@@ -168,6 +168,11 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         check_schema(txn, call, &draft.meta)?;
         let previous = old.as_ref().filter(|_| call.gets_previous);
         let previous = previous.map(|old| with_record(StatusCode::OK, old));
+        match &previous {
+            Some(previous) => call.check_reply(previous)?,
+            None if old.is_some() => {}
+            None => call.check_body(MIXED, draft.multipart_bytes())?,
+        }
         write_record(txn, place(call), &draft, old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
@@ -194,12 +199,13 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         };
         let validators = old.validators();
         call.check_write(|| Some(validators.clone()), |status| Some(with_record(status, &old)))?;
-        txn.delete(call.storage.records, call.key())?;
         let reply = if call.gets_previous {
             with_record(StatusCode::OK, &old)
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
+        call.check_reply(&reply)?;
+        txn.delete(call.storage.records, call.key())?;
         Ok(reply.validated(&validators))
     };
     Ok(call.transact(call.key(), body).await?.0)
@@ -238,6 +244,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         let validate = |document: &Value| meta_of(call, document, &old_meta).map(drop);
         let failed = patch::apply(&mut document, &items, validate);
         refuse_failed_test(&failed)?;
+        call.check_reply(&patched(&failed))?;
         let meta = meta_of(call, &document, &old_meta)?;
         if meta == old_meta {
             return Ok((validators, failed));

@@ -215,6 +215,11 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         }
         let previous = old.as_ref().filter(|_| call.gets_previous);
         let previous = previous.map(|old| old.reply(StatusCode::OK));
+        match &previous {
+            Some(previous) => call.check_reply(previous)?,
+            None if old.is_some() => {}
+            None => call.check_reply(&Reply::json(StatusCode::CREATED, &value))?,
+        }
         write_document(txn, (call.storage.schemas, call.key()), &value, (call.now_ms, 0))?;
         Ok(old.is_some().then_some(previous))
     };
@@ -260,12 +265,13 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         let old = Document::of(&view)?;
         let validators = old.validators();
         call.check_write(|| Some(validators.clone()), |status| Some(old.reply(status)))?;
-        txn.delete(call.storage.schemas, call.key())?;
         let reply = if call.gets_previous {
             old.reply(StatusCode::OK)
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
         };
+        call.check_reply(&reply)?;
+        txn.delete(call.storage.schemas, call.key())?;
         Ok(reply.validated(&validators))
     };
     Ok(call.transact(call.key(), body).await?.0)

@@ -241,6 +241,19 @@ fn add_record(
     true
 }
 
+/// Fails if the response with these ids must not be sent, before any of them is deleted.
+///
+/// # Errors
+/// As [`Call::check_body`].
+pub(super) fn check_deletion(call: &Call<'_>, keys: &[Vec<u8>]) -> Result<(), Problem> {
+    const ID_BYTES: usize = "\"\",".len();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let bytes = keys.iter().map(|key| key.len() + ID_BYTES).sum();
+    call.check_body("application/json", bytes)
+}
+
 /// `BulkDeleteRecords`. Each record is deleted in a transaction of its own, if it still matches.
 pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
     let Some(text) = call.target.query.get("filter") else {
@@ -257,6 +270,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         Ok(keys.len() < DELETED_MAX)
     })
     .await?;
+    check_deletion(call, &keys)?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
         let id = Value::from(String::from_utf8_lossy(&key).into_owned());

@@ -231,6 +231,8 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let mut value = call.json("application/json")?;
     let checked = check(call, &value)?;
     negotiate(&mut value);
+    let reply = Reply::json(StatusCode::OK, &value);
+    call.check_reply(&reply)?;
     // From here on the log has what the subscription asks for.
     call.repository.log_changes(&call.storage).map_err(Problem::from)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
@@ -251,10 +253,10 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     };
     let (existed, version) = call.transact(call.key(), body).await?;
     let reply = if existed {
-        Reply::json(StatusCode::OK, &value)
+        reply
     } else {
         let uri = format!("{}/subs-to-notify/{}", call.uri(), encode_segment(&call.target.id));
-        Reply::json(StatusCode::CREATED, &value).located(&uri)
+        reply.with_status(StatusCode::CREATED).located(&uri)
     };
     Ok(reply.validated(&written(call, version)))
 }
@@ -276,6 +278,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
                 if checked.client == owner { Ok(()) } else { Err(not_owner()) }
             });
             refuse_failed_test(&failed)?;
+            call.check_reply(&patched(&failed))?;
             negotiate(&mut value);
             if value == old.value {
                 return Ok((failed, Some(old.validators())));
@@ -306,12 +309,14 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
             return Err(not_owner().into());
         }
         call.check_write(|| Some(old.validators()), |status| Some(old.reply(status)))?;
-        txn.delete(call.storage.subscriptions, call.key())?;
-        Ok(if call.gets_previous {
+        let reply = if call.gets_previous {
             Reply::json(StatusCode::OK, &Value::Array(vec![old.value]))
         } else {
             Reply::empty(StatusCode::NO_CONTENT)
-        })
+        };
+        call.check_reply(&reply)?;
+        txn.delete(call.storage.subscriptions, call.key())?;
+        Ok(reply)
     };
     Ok(call.transact(call.key(), body).await?.0)
 }

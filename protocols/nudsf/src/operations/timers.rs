@@ -7,7 +7,7 @@ use nearstate_store::search::{Op, Search};
 use serde_json::{Map, Value};
 
 use super::records::{patched, refuse_failed_test};
-use super::search::for_each_match;
+use super::search::{check_deletion, for_each_match};
 use crate::call::Call;
 use crate::document::Document;
 use crate::filter::parse_text;
@@ -97,6 +97,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
     let filter = filter(call, Expired::Notified)?;
     let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
+    check_deletion(call, &keys)?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {
         let done = call.transact(&key, |txn| {
@@ -129,7 +130,8 @@ pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
 
 /// `CreateOrModifyTimer`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
-    let timer = Timer::parse(call.json("application/json")?, &call.target.id)?;
+    call.require_media("application/json")?;
+    let timer = Timer::read(&call.body, &call.target.id)?;
     timer.check_tags()?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let existed = txn.get(call.storage.timers, call.key())?.is_some();
@@ -154,6 +156,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         let validate = |value: &Value| Timer::parse(value.clone(), id)?.check_tags();
         let failed = patch::apply(&mut value, &items, validate);
         refuse_failed_test(&failed)?;
+        call.check_reply(&patched(&failed))?;
         if value != old {
             let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
             let is_same = value.get("expires") == old.get("expires");

@@ -118,6 +118,14 @@ impl TestNode {
         self.node.as_ref().unwrap().stats().total().0.out_of_memory
     }
 
+    /// Connections that were cut at the end of the time in which a node ends. It has ended.
+    pub(crate) fn cut_connections(mut self) -> u64 {
+        let node = self.node.take().unwrap();
+        let metrics = node.metrics();
+        node.join().unwrap();
+        metrics.snapshot().total().0.drain_aborts
+    }
+
     /// Asks the node to end.
     pub(crate) fn begin_shutdown(&self) {
         self.node.as_ref().unwrap().shutdown();

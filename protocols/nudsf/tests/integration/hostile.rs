@@ -73,17 +73,21 @@ impl NodeProcess {
 }
 
 /// A client that follows no rule of HTTP/2 but the format of frames.
-struct RawHttp2 {
-    stream: TcpStream,
+pub(crate) struct RawHttp2 {
+    pub(crate) stream: TcpStream,
 }
 
 /// The frames that arrived: by stream, the status of its response or the code of its reset.
 #[derive(Debug, Default)]
-struct Answers {
-    headers: BTreeMap<u32, Vec<u8>>,
+pub(crate) struct Answers {
+    pub(crate) headers: BTreeMap<u32, Vec<u8>>,
     resets: BTreeMap<u32, u32>,
     goaway: Option<u32>,
-    is_closed: bool,
+    /// The last stream that GOAWAY names.
+    pub(crate) last_stream: Option<u32>,
+    /// The content of the last PING.
+    pub(crate) ping: Option<Vec<u8>>,
+    pub(crate) is_closed: bool,
 }
 
 impl Answers {
@@ -97,7 +101,7 @@ fn number(bytes: &[u8]) -> u32 {
 }
 
 impl RawHttp2 {
-    fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -118,13 +122,13 @@ impl RawHttp2 {
     }
 
     /// Sends SETTINGS with this initial window, and the largest window of the connection.
-    fn settings(&mut self, window: u32) {
+    pub(crate) fn settings(&mut self, window: u32) {
         let window = [&4_u16.to_be_bytes()[..], &window.to_be_bytes()].concat();
         self.stream.write_all(&frame(4, 0, 0, &window)).unwrap();
     }
 
     /// Reads frames until a condition holds or the connection ends.
-    fn read_until(&mut self, answers: &mut Answers, holds: impl Fn(&Answers) -> bool) {
+    pub(crate) fn read_until(&mut self, answers: &mut Answers, holds: impl Fn(&Answers) -> bool) {
         while !holds(answers) && !answers.is_closed {
             let mut head = [0; 9];
             if self.stream.read_exact(&mut head).is_err() {
@@ -140,7 +144,11 @@ impl RawHttp2 {
             match head[3] {
                 1 => drop(answers.headers.insert(stream, payload)),
                 3 => drop(answers.resets.insert(stream, number(&payload))),
-                7 => answers.goaway = Some(number(&payload[4..8])),
+                6 if head[4] == 0 => answers.ping = Some(payload),
+                7 => {
+                    answers.last_stream = Some(number(&payload[..4]));
+                    answers.goaway = Some(number(&payload[4..8]));
+                }
                 _ => {}
             }
         }
@@ -148,7 +156,7 @@ impl RawHttp2 {
 }
 
 /// The head of a request as HPACK literals without indexing.
-fn head(method: &str, path: &str) -> Vec<u8> {
+pub(crate) fn head(method: &str, path: &str) -> Vec<u8> {
     let mut block = vec![0x86];
     for (name, value) in [(2_u8, method), (4, path), (1, "udsf.example")] {
         block.extend([name, u8::try_from(value.len()).unwrap()]);
@@ -227,7 +235,8 @@ fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them()
     let mut client = node.connect();
     client.settings(0);
     let head = head("GET", &format!("{STORAGE}/records/large"));
-    let streams = nearstate_nudsf::limits::STREAMS_MAX;
+    // One stream is left.
+    let streams = nearstate_nudsf::limits::STREAMS_MAX - 1;
     for index in 0..streams {
         client.stream.write_all(&frame(1, 5, index * 2 + 1, &head)).unwrap();
     }
@@ -240,6 +249,14 @@ fn req_hostile_a_client_that_reads_no_responses_holds_a_bounded_number_of_them()
     // 200 is index 8 of the static table. What was too much has another status.
     let sent = answers.headers.values().filter(|block| block[0] == 0x88).count();
     assert!((1..=17).contains(&sent), "{sent} of 16 MiB were kept for the client");
+    // A deletion whose response has no room deletes nothing.
+    let path = format!("{STORAGE}/records/large?get-previous=true");
+    let stream = streams * 2 + 1;
+    client.stream.write_all(&frame(1, 5, stream, &self::head("DELETE", &path))).unwrap();
+    client.read_until(&mut answers, |answers| answers.headers.contains_key(&stream));
+    let status = answers.headers.get(&stream).map(|block| block[0]);
+    assert!(status.is_some_and(|status| ![0x88, 0x89].contains(&status)), "{status:?}");
+    TestClient::connect(node.address).get("/records/large/meta").is(200, "");
     node.serves_others();
 }
 

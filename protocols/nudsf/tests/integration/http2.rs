@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -51,7 +49,7 @@ pub(crate) fn status_over_tls(
         let name = ServerName::try_from("udsf.example").unwrap();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let stream = connector.connect(name, stream).await.map_err(|e| failed(&e))?;
-        let handshake = hyper::client::conn::http2::handshake(TokioExecutor, TokioIo(stream));
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor, TokioIo::new(stream));
         let (mut client, connection) = handshake.await.map_err(|e| failed(&e))?;
         tokio::task::spawn_local(async move {
             let _ = connection.await;
@@ -69,7 +67,7 @@ pub(crate) fn run<T>(body: impl Future<Output = T>) -> T {
 }
 
 async fn connect<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S) -> Http2Client {
-    let handshake = hyper::client::conn::http2::handshake(TokioExecutor, TokioIo(stream));
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor, TokioIo::new(stream));
     let (client, connection) = handshake.await.unwrap();
     tokio::task::spawn_local(async move {
         let _ = connection.await;
@@ -85,41 +83,5 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for TokioExecutor {
         tokio::task::spawn_local(async move {
             future.await;
         });
-    }
-}
-
-/// A stream of tokio as one of hyper.
-pub(crate) struct TokioIo<S>(pub(crate) S);
-
-impl<S: AsyncRead + Unpin> hyper::rt::Read for TokioIo<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut into: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut bytes = [0; 16 << 10];
-        let size = into.remaining().min(bytes.len());
-        let mut buffer = ReadBuf::new(bytes.get_mut(..size).unwrap_or_default());
-        ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
-        into.put_slice(buffer.filled());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> hyper::rt::Write for TokioIo<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

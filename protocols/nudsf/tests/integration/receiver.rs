@@ -12,8 +12,9 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 
-use crate::http2::{TokioExecutor, TokioIo, run};
+use crate::http2::{TokioExecutor, run};
 
 /// The longest time that a test waits for a notification.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -85,12 +86,14 @@ pub(crate) fn receiver_over(
                     let builder = hyper::server::conn::http2::Builder::new(TokioExecutor);
                     match &tls {
                         None => {
-                            let connection = builder.serve_connection(TokioIo(stream), service);
+                            let connection =
+                                builder.serve_connection(TokioIo::new(stream), service);
                             drop(tokio::task::spawn_local(connection));
                         }
                         Some(tls) => {
                             let stream = tls.accept(stream).await.unwrap();
-                            let connection = builder.serve_connection(TokioIo(stream), service);
+                            let connection =
+                                builder.serve_connection(TokioIo::new(stream), service);
                             drop(tokio::task::spawn_local(connection));
                         }
                     }

@@ -2,9 +2,10 @@
 
 use serde_json::json;
 
-use crate::fixture::{JSON, MIXED, PATCH, TestClient, node, patch_body, record_body};
+use crate::fixture::{JSON, MIXED, PATCH, TestClient, encode, node, patch_body, record_body};
 
 const META: &str = r#"{"tags":{"ueId":["455345"],"supi":["imsi-999559807001001"]}}"#;
+const TIMER: &str = r#"{"expires":"2999-01-01T00:00:00Z"}"#;
 
 #[test]
 fn dr04_put_creates_a_record_and_get_returns_meta_and_blocks_in_their_order() {
@@ -293,4 +294,44 @@ fn req11_realms_and_storages_are_configuration_and_others_are_unknown() {
     }
     client.send("PUT", &path("Realm01/Other"), &[MIXED], &body).is(201, "");
     client.get("/records/r1").is(404, "RECORD_NOT_FOUND");
+}
+
+#[test]
+fn dr04_a_write_whose_response_the_client_excludes_changes_nothing() {
+    let node = node();
+    let mut client = node.client();
+    let etag = client.put_record("r1", META, &[("a", "1")]).etag().to_owned();
+    let (multipart, json, text) =
+        (("Accept", "multipart/mixed"), ("Accept", "application/json"), ("Accept", "text/html"));
+    let body = record_body("{}", &[("a", "2")]);
+    let patch = r#"[{"op":"remove","path":"/tags/none"},{"op":"remove","path":"/tags/ueId"}]"#;
+    let filter = format!("?filter={}", encode(r#"{"op":"EQ","tag":"ueId","value":"455345"}"#));
+    let timers = "/nudsf-timer/v1/Realm01/Storage01/timers";
+    client.send("PUT", &format!("{timers}/t"), &[JSON], TIMER).is(201, "");
+    let subscription = json!({
+        "clientId": {"nfId": "4947a69a-f61b-4bc1-b9da-47c9c5d14b64"},
+        "callbackReference": "http://127.0.0.1:9/x",
+    })
+    .to_string();
+    let schema = r#"{"schemaId":"s","metaTags":[{"tagName":"x","keyType":"OTHER_TAG"}]}"#;
+    for (method, path, headers, body) in [
+        ("PUT", "/records/r2", [MIXED, json], body.as_str()),
+        ("PUT", "/records/r1?get-previous=true", [MIXED, json], &body),
+        ("DELETE", "/records/r1?get-previous=true", [JSON, json], ""),
+        ("PATCH", "/records/r1/meta", [PATCH, multipart], patch),
+        ("PUT", "/records/r1/blocks/a?get-previous=true", [JSON, json], "2"),
+        ("DELETE", "/records/r1/blocks/a?get-previous=true", [JSON, json], ""),
+        ("DELETE", &format!("/records{filter}"), [JSON, multipart], ""),
+        ("DELETE", timers, [JSON, multipart], ""),
+        ("PUT", "/subs-to-notify/s1", [JSON, multipart], &subscription),
+        ("PUT", "/meta-schemas/s", [JSON, text], schema),
+    ] {
+        let refused = client.send(method, path, &headers, body);
+        assert_eq!(refused.status, 406, "{method} {path} {}", refused.text());
+    }
+    client.get("/records/r2").is(404, "RECORD_NOT_FOUND");
+    client.get(&format!("{timers}/t")).is(200, "");
+    client.get("/subs-to-notify/s1").is(404, "SUBSCRIPTION_NOT_FOUND");
+    client.get("/meta-schemas/s").is(404, "SCHEMA_NOT_FOUND");
+    assert_eq!(client.get("/records/r1").etag(), etag);
 }

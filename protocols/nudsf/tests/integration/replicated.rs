@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -15,6 +15,8 @@ use crate::fixture::{
     JSON, MIXED, PATCH, STORAGE, TestClient, TestNode, TestNodeOptions, encode, node_of,
     patch_body, record_body,
 };
+use crate::hostile::{Answers, RawHttp2, head};
+use crate::http::frame;
 use crate::http2::with_http2;
 
 const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
@@ -237,4 +239,53 @@ fn req_replicated_a_node_that_ends_answers_the_writes_that_wait() {
     acknowledge(&session);
     client.read("PUT").is(201, "");
     assert_eq!(client.stream.read(&mut [0]).unwrap(), 0, "it is closed behind its answer");
+}
+
+#[test]
+fn req_http_2_a_node_that_ends_says_goaway_and_answers_the_streams_in_progress() {
+    let (node, session) = waiting_node(LONG);
+    let mut client = RawHttp2::connect(node.address);
+    client.settings(65_535);
+    let before = session.log_tail_position().unwrap();
+    let mut request = head("PUT", &format!("{STORAGE}/records/r1/blocks/b"));
+    let body = record_body("{}", &[("a", "1")]);
+    node.client().write(("PUT", "/records/r1"), &[MIXED], body.as_bytes()).unwrap();
+    while session.log_tail_position().unwrap() == before {
+        std::thread::yield_now();
+    }
+    acknowledge(&session);
+    let before = session.log_tail_position().unwrap();
+    request.extend(b"\x0f\x10\x0atext/plain");
+    client.stream.write_all(&frame(1, 4, 1, &request)).unwrap();
+    client.stream.write_all(&frame(0, 1, 1, b"x")).unwrap();
+    while session.log_tail_position().unwrap() == before {
+        std::thread::yield_now();
+    }
+    node.begin_shutdown();
+    // First no stream is excluded: some may be on their way.
+    let mut answers = Answers::default();
+    client.read_until(&mut answers, |answers| answers.ping.is_some());
+    assert_eq!(answers.last_stream, Some(0x7fff_ffff), "{answers:?}");
+    client.stream.write_all(&frame(6, 1, 0, &answers.ping.take().unwrap())).unwrap();
+    client.read_until(&mut answers, |answers| answers.last_stream != Some(0x7fff_ffff));
+    assert_eq!(answers.last_stream, Some(1), "{answers:?}");
+    assert!(answers.headers.is_empty() && !answers.is_closed, "{answers:?}");
+    acknowledge(&session);
+    client.read_until(&mut answers, |_| false);
+    // 201 is no status of the static table: it is a literal for index 8.
+    assert!(answers.headers.contains_key(&1) && answers.is_closed, "{answers:?}");
+}
+
+#[test]
+fn req_http_2_a_client_that_ignores_goaway_does_not_hold_up_the_end_of_the_node() {
+    let (node, _session) = waiting_node(LONG);
+    let mut client = RawHttp2::connect(node.address);
+    client.settings(65_535);
+    let mut answers = Answers::default();
+    client.stream.write_all(&frame(1, 5, 1, &head("GET", STORAGE))).unwrap();
+    client.read_until(&mut answers, |answers| answers.headers.contains_key(&1));
+    node.begin_shutdown();
+    client.read_until(&mut answers, |_| false);
+    assert!(answers.last_stream.is_some() && answers.is_closed, "{answers:?}");
+    assert_eq!(node.cut_connections(), 0, "it is closed before the time limit of the node");
 }

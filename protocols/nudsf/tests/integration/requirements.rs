@@ -46,6 +46,16 @@ const REQUIREMENTS: &[Requirement] = &[
         "a write to a storage whose commits wait is answered when it is replicated",
         &["req_replicated_"],
     ),
+    (
+        "refused",
+        "a write whose response cannot be sent changes nothing",
+        &["dr04_a_write_whose", "req_hostile_a_client_that_reads_no"],
+    ),
+    (
+        "end",
+        "a node that ends answers the requests in progress, in bounded time",
+        &["req_http_2_a_", "req_replicated_a_node_that_ends"],
+    ),
     ("one record", "one record, three interfaces", &["req_a_record_of_", "req_what_nudsf_"]),
 ];
 

@@ -14,8 +14,9 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 
-use crate::http2::{TokioExecutor, TokioIo, run};
+use crate::http2::{TokioExecutor, run};
 
 /// A request that the server got.
 #[derive(Clone, Debug)]
@@ -100,7 +101,7 @@ async fn accept(
             let service = service_fn(move |request: Request<Incoming>| {
                 answer(request, Rc::clone(&script), seen.clone())
             });
-            let stream = TokioIo(stream);
+            let stream = TokioIo::new(stream);
             // A client may close its connection at any time.
             if is_two {
                 let builder = hyper::server::conn::http2::Builder::new(TokioExecutor);

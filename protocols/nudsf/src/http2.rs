@@ -1,0 +1,142 @@
+//! HTTP/2: h2 frames, and a request is answered while its connection is polled. One that has to
+//! wait, for its body, for another writer or for its window, becomes a task of the core.
+
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use h2::server::{Builder, Connection, Handshake, SendResponse};
+use h2::{Reason, RecvStream};
+use hyper::Request;
+use nearstate_node::executor::{TaskClass, is_due, spawn};
+
+use crate::limits::{
+    CONNECTION_WINDOW_BYTES, HEAD_BYTES_MAX, RESET_STREAMS_MAX, STREAM_SEND_BYTES,
+    STREAM_WINDOW_BYTES, STREAMS_MAX,
+};
+use crate::pipe::Pipe;
+use crate::reply_body::ReplyFrame;
+use crate::request_body::RequestBody;
+use crate::service::{RequestContext, respond};
+
+/// A connection.
+pub(crate) struct Http2Connection {
+    state: Http2State,
+    context: Rc<RequestContext>,
+    is_ending: bool,
+}
+
+enum Http2State {
+    Handshake(Handshake<Pipe, ReplyFrame>),
+    Open(Connection<Pipe, ReplyFrame>),
+}
+
+impl Http2Connection {
+    pub(crate) fn new(pipe: Pipe, context: Rc<RequestContext>) -> Self {
+        let handshake = Builder::new()
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(HEAD_BYTES_MAX)
+            .max_send_buffer_size(STREAM_SEND_BYTES)
+            .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
+            .max_local_error_reset_streams(Some(RESET_STREAMS_MAX))
+            .handshake(pipe);
+        Self { state: Http2State::Handshake(handshake), context, is_ending: false }
+    }
+
+    /// Tells the client that the connection ends (GOAWAY): it sends no further requests, and
+    /// [`Self::poll`] is ready once those in progress are answered.
+    pub(crate) fn begin_end(&mut self) {
+        self.is_ending = true;
+        if let Http2State::Open(connection) = &mut self.state {
+            connection.graceful_shutdown();
+        }
+    }
+
+    /// Reads and writes frames, and answers requests. `Ready`: the connection has ended.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match &mut self.state {
+                Http2State::Handshake(handshake) => match ready!(Pin::new(handshake).poll(cx)) {
+                    Ok(mut connection) => {
+                        if self.is_ending {
+                            connection.graceful_shutdown();
+                        }
+                        self.state = Http2State::Open(connection);
+                    }
+                    Err(_) => return Poll::Ready(()),
+                },
+                Http2State::Open(connection) => match ready!(connection.poll_accept(cx)) {
+                    Some(Ok((request, respond))) => begin(&self.context, request, respond),
+                    Some(Err(_)) | None => return Poll::Ready(()),
+                },
+            }
+        }
+    }
+}
+
+/// Answers a request as far as that is possible now. The rest is a task.
+fn begin(
+    context: &Rc<RequestContext>,
+    request: Request<RecvStream>,
+    respond: SendResponse<ReplyFrame>,
+) {
+    let arrived = context.core.clock().now();
+    let mut stream = Box::pin(serve_stream(Rc::clone(context), request, respond, arrived));
+    // A task is polled when it begins, so nothing needs the waker of this poll.
+    let mut cx = Context::from_waker(Waker::noop());
+    if !is_due() && stream.as_mut().poll(&mut cx).is_ready() {
+        return;
+    }
+    drop(spawn(TaskClass::Request, "nudsf-stream", stream));
+}
+
+async fn serve_stream(
+    context: Rc<RequestContext>,
+    request: Request<RecvStream>,
+    mut stream: SendResponse<ReplyFrame>,
+    arrived: u64,
+) {
+    let (head, body) = request.into_parts();
+    let reply = {
+        let mut reply = pin!(respond(&context, (head, RequestBody::Two(body)), arrived));
+        std::future::poll_fn(|cx| match reply.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Some(reply)),
+            // The client resets the stream, or the connection has ended.
+            Poll::Pending => stream.poll_reset(cx).map(|_| None),
+        })
+        .await
+    };
+    let Some(reply) = reply else { return };
+    let (head, body) = reply.into_head(context.date());
+    let is_last = body.is_empty();
+    let Ok(mut sender) = stream.send_response(head, is_last) else {
+        stream.send_reset(Reason::INTERNAL_ERROR);
+        return;
+    };
+    let mut rest = (!is_last).then(|| ReplyFrame::new(body, &context.state));
+    while let Some(body) = rest {
+        let (frame, after) = body.split();
+        rest = after;
+        // The first frame waits in HTTP, where it is counted; the others wait here.
+        if sender.send_data(frame, rest.is_none()).is_err() {
+            return;
+        }
+        if rest.is_some() {
+            sender.reserve_capacity(1);
+            let has_window = std::future::poll_fn(|cx| {
+                while sender.capacity() == 0 {
+                    match ready!(sender.poll_capacity(cx)) {
+                        Some(Ok(_)) => {}
+                        Some(Err(_)) | None => return Poll::Ready(false),
+                    }
+                }
+                Poll::Ready(true)
+            });
+            if !has_window.await {
+                return;
+            }
+        }
+    }
+}
