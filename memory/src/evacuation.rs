@@ -4,6 +4,7 @@
 //! A move is a put of the same bytes with the same version. It needs no step that a put does not
 //! have, except that a chain of overflow lines is replaced as a whole.
 
+mod joining;
 mod moving;
 
 use std::cell::{Cell as Private, RefCell};
@@ -81,6 +82,9 @@ struct ClosingChunks {
     kept: RefCell<HashSet<u64>>,
     /// The least class for which there was no room elsewhere.
     full_class: Private<u8>,
+    /// Records are moved away from behind a free cell: into free cells of their class only, and
+    /// their old cells are set aside, from where they come free first.
+    is_join: bool,
 }
 
 impl ClosingChunks {
@@ -99,13 +103,22 @@ impl ClosingChunks {
             moved: Private::new(0),
             kept: RefCell::default(),
             full_class: Private::new(CLASSES),
+            is_join: false,
         }
+    }
+
+    /// No chunk: some records are moved away from behind a free cell.
+    fn of_join() -> Self {
+        Self { is_join: true, ..Self::new(Vec::new(), 0) }
     }
 
     /// True if an offset lies in one of them.
     fn contains(&self, map: &crate::region::map::Map, at: u64) -> Result<bool, Corruption> {
         let chunk = ChunkIndex::of(map, at)?.0;
-        debug_assert!(chunk < 64 * self.bits.len() as u64, "each chunk of the heap has a bit");
+        debug_assert!(
+            self.is_join || chunk < 64 * self.bits.len() as u64,
+            "each chunk of the heap has a bit"
+        );
         Ok(self.bits.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 == 1))
     }
 }
@@ -367,7 +380,7 @@ impl Member {
         let mut evacuation = self.begin(chunks)?;
         let done = self.move_some(&mut evacuation, u64::MAX);
         self.end(&evacuation, done.map(drop))?;
-        self.wait_for_readers()?;
+        self.wait_for_readers(READERS_WAIT_MAX)?;
         self.free_all()?;
         let Evacuation { closing, before, .. } = evacuation;
         // What is left in them cannot be moved: the next evacuation of this operation takes others.
@@ -418,7 +431,7 @@ impl Member {
     }
 
     /// Waits until no reader can hold what was retired until now, except stalled ones.
-    fn wait_for_readers(&self) -> Result<()> {
+    fn wait_for_readers(&self, most: Duration) -> Result<()> {
         invariant!(!self.has_pin(), "a member waits until its own pin has ended");
         let since = Instant::now();
         let retired = pin::birth_epoch(self.epoch());
@@ -427,7 +440,7 @@ impl Member {
         loop {
             self.advance()?;
             if self.safe_epochs.borrow().is_safe_but_for(retired, &stalled)
-                || since.elapsed() > READERS_WAIT_MAX
+                || since.elapsed() > most
             {
                 return Ok(());
             }

@@ -5,6 +5,7 @@ pub(crate) mod usage;
 pub(crate) mod release;
 pub(crate) mod span;
 pub(crate) mod refill;
+pub(crate) mod kept;
 pub(crate) mod set_aside;
 pub(crate) mod idle;
 pub(crate) mod held;

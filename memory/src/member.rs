@@ -66,6 +66,20 @@ enum Health {
     Unrecovered,
 }
 
+/// What follows if an operation finds no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterFull {
+    /// The error, after everything was tried.
+    Error,
+    /// The operation runs again, after everything was tried.
+    Retry,
+    /// The operation runs again, after records were moved away from behind a free cell. That is
+    /// tried so many times.
+    Join(u32),
+    /// As `Join`, and no room was found for a small cell.
+    JoinDue(u32),
+}
+
 /// What the heap was used for when it was full.
 #[derive(Debug)]
 pub(crate) struct KnownUsage {
@@ -126,8 +140,8 @@ pub struct Member {
     pub(crate) trimmed_class: Private<u8>,
     /// The class that this member looked at last for cells that it does not need.
     pub(crate) stale_class: Private<u8>,
-    /// The heads of its queues when it looked at them.
-    pub(crate) queue_heads: Box<[Private<u64>; QUEUES]>,
+    /// The heads of its queues when it looked at them, and how often it has seen them since.
+    pub(crate) queue_heads: Box<[Private<(u64, u32)>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
     /// True while others may wait for a lock of this member: a full heap is not searched again.
@@ -150,6 +164,11 @@ pub struct Member {
     pub(crate) vain_search: Private<(u8, u32)>,
     /// True while an allocation that finds no room is followed by another attempt.
     pub(crate) tries_again: Private<bool>,
+    /// Refills that first split what this member keeps, because no chunk near the last one had
+    /// room.
+    pub(crate) scarce_refills: Private<u32>,
+    /// What follows if the current operation finds no room.
+    pub(crate) after_full: Private<AfterFull>,
     /// The chunk that this member took memory from last.
     pub(crate) chunk: Private<u64>,
     /// Its bump ranges as it stored them last.

@@ -28,7 +28,8 @@ const NUDSF: (&str, &[&str]) =
 const GROWTH_MAX: f64 = 0.02;
 
 /// Writes in a heap that is 95 % full, and the same in one that is half full.
-const FILLED: [(&str, &str); 2] = [("churn-95", "churn-50"), ("mixed-churn-95", "mixed-churn-50")];
+const FILLED: [(&str, &str); 3] =
+    [("update-95", "update-50"), ("churn-95", "churn-50"), ("mixed-churn-95", "mixed-churn-50")];
 
 /// How many times the instructions of the latter the former may take.
 const FILLED_TIMES_MAX: f64 = 1.3;

@@ -26,7 +26,7 @@ use crate::region::linear_hash::step;
 use crate::txn::publish::finish_record;
 
 /// What is live at a unit, and where the index leads to it.
-enum LiveCell<'a> {
+pub(super) enum LiveCell<'a> {
     /// A record.
     Record(&'a IndexTable, Cell<'a>),
     /// An overflow line of the bucket at this offset.
@@ -117,7 +117,7 @@ impl Member {
 
     /// What the index leads to at an offset: a record, the record of a block, or an overflow line.
     /// The caller has a pin.
-    fn live_cell(&self, at: u64) -> Result<Option<LiveCell<'_>>> {
+    pub(super) fn live_cell(&self, at: u64) -> Result<Option<LiveCell<'_>>> {
         let map = self.map();
         let birth = cell::word(map, at, WORD_RETIRED)?.load(Ordering::Relaxed);
         if birth == 0 || pin::is_retired(birth) {
@@ -213,7 +213,7 @@ impl Member {
     }
 
     /// Replaces a record by a copy with the same version, if it is still the current one.
-    fn move_record(
+    pub(super) fn move_record(
         &self,
         table: &IndexTable,
         record: &Cell<'_>,
@@ -254,7 +254,13 @@ impl Member {
                 crash_point!("publish.recorded");
                 publish(map.word(slot)?, new);
                 crash_point!("publish.committed");
-                finish_record(&arena, old, new)?;
+                if closing.is_join {
+                    arena.retire_aside(record.at())?;
+                    crash_point!("join.retired");
+                    finish_word(&arena);
+                } else {
+                    finish_record(&arena, old, new)?;
+                }
                 closing.moved.set(closing.moved.get() + 1);
                 crash_point!("evacuate.moved");
             }
@@ -337,6 +343,13 @@ impl Member {
         let arena = self.arena();
         let queue = arena.queue(class)?;
         let head = queue.head.load(Ordering::Relaxed);
+        if closing.is_join {
+            if head == 0 || !self.is_head_reusable(queue, class, head)? {
+                return Err(no_room());
+            }
+            arena.pop(queue, head)?;
+            return Ok(head);
+        }
         // Cells that came from a fragmented chunk stand before those that were retired.
         if head != 0 && retired_word(self.map(), class, head) == Ok(NEVER_READ) {
             arena.pop(queue, head)?;

@@ -255,3 +255,132 @@ fn a_chunk_whose_word_is_wrong_keeps_its_pages() {
         assert_eq!(block(&member, table, number).0, [number as u8; 300], "record {number}");
     }
 }
+
+/// Puts a record without blocks.
+fn put_plain(member: &Member, table: &IndexTable, number: u32, bytes: usize) -> Result<()> {
+    let key = key(number);
+    let hash = hash(member.seed(), &key);
+    let body = [&key[..], &vec![number as u8; bytes]].concat();
+    let head = CellHeader {
+        kind: CellKind::Record,
+        flags: 0,
+        namespace: table.index(),
+        body: u32::try_from(body.len()).unwrap(),
+        key: u16::try_from(key.len()).unwrap(),
+        children: 0,
+        hash,
+    };
+    member.operation(|| {
+        let at = member.allocate_cell(&head)?;
+        member.write_body(at, 0, &body)?;
+        let draft = PendingCell { at, body_crc: crc32fast::hash(&body) };
+        member
+            .write_record(table, hash, &key, Some(draft), |_| Ok(WriteDecision::Publish))
+            .map(drop)
+    })
+}
+
+fn remove_plain(member: &Member, table: &IndexTable, number: u32) {
+    let key = key(number);
+    let hash = hash(member.seed(), &key);
+    member.write_record(table, hash, &key, None, |_| Ok(WriteDecision::Remove)).unwrap();
+}
+
+/// The place of a record, after its value was compared.
+fn place_of(member: &Member, table: &IndexTable, number: u32, bytes: usize) -> u64 {
+    let _pin = member.pin().unwrap();
+    let key = key(number);
+    let (record, _) = member.find(table, hash(member.seed(), &key), &key).unwrap().unwrap();
+    assert_eq!(record.value().unwrap(), vec![number as u8; bytes], "record {number}");
+    record.at()
+}
+
+/// Bytes of the records of [`in_pairs`], and units of their cells.
+const PAIR_BYTES: usize = 1400;
+const PAIR_UNITS: u64 = 23;
+
+/// Forty records one behind the other, of which each second one was removed.
+fn in_pairs(member: &Member) -> &IndexTable {
+    let table = member.namespace(b"pairs", 1).unwrap();
+    (0..40).for_each(|number| put_plain(member, table, number, PAIR_BYTES).unwrap());
+    (0..40).step_by(2).for_each(|number| remove_plain(member, table, number));
+    member.operation(|| member.advance().and_then(|()| member.advance())).unwrap();
+    table
+}
+
+/// The numbers of the records that are not where they were.
+fn moved_since(before: &[(u32, u64)], member: &Member, table: &IndexTable) -> Vec<u32> {
+    let places = before.iter().map(|(number, at)| {
+        let is_there = place_of(member, table, *number, PAIR_BYTES) == *at;
+        (!is_there).then_some(*number)
+    });
+    places.flatten().collect()
+}
+
+#[test]
+fn one_record_is_moved_for_a_cell_of_twice_its_size_and_nothing_else_is_freed() {
+    let path = TestRegionPath::new("join");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = in_pairs(&member);
+    let kept = |class| member.arena().queue_count(class);
+    let class = crate::heap::class::class_of(PAIR_UNITS * LINE).unwrap();
+    assert_eq!(kept(class), 20);
+    let before: Vec<_> = (1..40)
+        .step_by(2)
+        .map(|number| (number, place_of(&member, table, number, PAIR_BYTES)))
+        .collect();
+    member.wanted_units.set(2 * PAIR_UNITS);
+    assert_eq!(member.joins_run(), Ok(true));
+    let room = member.arena().room(crate::member::arena::Bump::Small);
+    assert_eq!(room, 2 * PAIR_UNITS * LINE, "the cell and the one behind it");
+    assert_eq!(moved_since(&before, &member, table).len(), 1);
+    // One was freed, and one has the record.
+    assert_eq!(kept(class), 18, "the other free cells stay");
+    let large = member.operation(|| {
+        let large = member.allocate(2 * PAIR_UNITS * LINE)?;
+        member.free_pending().map(|()| large)
+    });
+    let behind = large.unwrap() + PAIR_UNITS * LINE;
+    assert!(before.iter().any(|(_, at)| *at == behind), "the run is that of the moved record");
+    drop((member, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+/// What a reader may still find is not overwritten: the run is not made.
+#[test]
+fn a_record_that_a_reader_may_find_is_not_overwritten_by_a_run() {
+    let path = TestRegionPath::new("join-pinned");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let (member, reader) = (region.member().unwrap(), region.member().unwrap());
+    let table = in_pairs(&member);
+    let seen: Vec<_> = (1..40)
+        .step_by(2)
+        .map(|number| (number, place_of(&member, table, number, PAIR_BYTES)))
+        .collect();
+    let pin = reader.pin().unwrap();
+    member.wanted_units.set(2 * PAIR_UNITS);
+    assert_eq!(member.joins_run(), Ok(false));
+    let moved = moved_since(&seen, &member, table);
+    assert_eq!(moved.len(), 1, "it was moved before its old cell could be freed");
+    // Cells of any size are taken meanwhile.
+    member
+        .operation(|| {
+            for _ in 0..200 {
+                let at = member.allocate(2 * PAIR_UNITS * LINE)?;
+                member.map().write(at + 64, &[0xee; 1000])?;
+            }
+            member.free_pending()
+        })
+        .unwrap();
+    for (number, at) in &seen {
+        let bytes = member.map().bytes(*at + 44 + key(*number).len() as u64, PAIR_BYTES as u64);
+        assert_eq!(bytes.unwrap(), vec![*number as u8; PAIR_BYTES], "record {number}");
+    }
+    drop(pin);
+    member.operation(|| member.advance().and_then(|()| member.free_all())).unwrap();
+    drop((member, reader, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}

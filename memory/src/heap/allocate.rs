@@ -15,11 +15,12 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, WORD_HEAD, WORD_VERSION};
 use crate::heap::class::{self, CLASSES};
 use crate::heap::held;
+use crate::heap::kept::CLASS_SMALL_MAX;
 use crate::heap::refill::no_room;
 use crate::heap::usage::{CELLS_FOR_ERROR, CHUNKS_FOR_ERROR, heap_usage, usage_state};
 use crate::layout::{CHUNK_BYTES, CLASS_EXTENT, Corruption, LINE, MEMBER_STATE, QUEUES, member_at};
 use crate::member::arena::{Arena, BUMP_SMALL_CELL_MAX, Bump, SET_ASIDE, op, undo};
-use crate::member::{KnownUsage, Member};
+use crate::member::{AfterFull, KnownUsage, Member};
 use crate::region::member_table::{member_slots_used, state};
 
 /// The most and the fewest cells of one class that a member collects before it advances the epoch.
@@ -61,6 +62,10 @@ const USAGE_AGE_MAX: Duration = Duration::from_millis(100);
 /// Bytes of a new cell that are prefetched before the copy: what one core can have in flight. The
 /// processor's sequential prefetch loads the rest.
 const PREFETCH_BYTES: u64 = 2048;
+
+/// How often an operation runs again after records were moved away from behind a free cell. It may
+/// need several cells.
+const JOINS_MAX: u32 = 8;
 
 const _: () = assert!(CHUNK_BYTES >= BUMP_SMALL_CELL_MAX, "a small cell lies in one chunk");
 const _: () = assert!(QUEUE_EXCESS > 1, "a queue keeps what its member needs");
@@ -184,7 +189,7 @@ impl Member {
             self.empty_bump(which)?;
             self.take_span(bytes, false)?;
         } else if arena.room(which) < bytes {
-            self.empty_bump(which)?;
+            self.keep_rest()?;
             self.refill(class)?;
         }
         if arena.room(which) >= bytes {
@@ -218,7 +223,7 @@ impl Member {
                 self.wanted_units.set(bytes / LINE);
                 self.reclaim()?;
                 match self.retry_with_idle(take) {
-                    Err(full @ Error::Full { .. }) => return Err(self.describe_full(full)?),
+                    Err(full @ Error::Full { .. }) => return Err(self.describe_if_last(full)?),
                     other => other?,
                 }
             }
@@ -244,6 +249,7 @@ impl Member {
     #[inline]
     pub fn with_reserve<T>(&self, mut operation: impl FnMut() -> Result<T>) -> Result<T> {
         let (mut refusal, mut evacuations) = (None, 0);
+        self.after_full.set(AfterFull::Join(JOINS_MAX));
         // One call in a loop, so that it is part of its caller.
         loop {
             // In the same operation, so that no member takes cells of this one while it has pending
@@ -260,32 +266,56 @@ impl Member {
             }
             match done {
                 Err(full @ Error::Full { .. }) if !self.may_use_reserve.get() => {
-                    evacuations += 1;
-                    if !self.makes_room(evacuations)? {
+                    let is_of_heap = self.wanted_units.get() != 0;
+                    if !self.has_room_after(&mut evacuations)? {
                         self.may_use_reserve.set(true);
-                        refusal = Some(full);
+                        refusal = Some((full, is_of_heap));
                     }
                 }
-                other => return other,
+                other => {
+                    self.after_full.set(AfterFull::Error);
+                    return other;
+                }
             }
         }
+    }
+
+    /// After an operation found no room: true if it should run again without the reserve.
+    #[cold]
+    fn has_room_after(&self, evacuations: &mut u32) -> Result<bool> {
+        if let AfterFull::JoinDue(left) = self.after_full.get() {
+            // A failure ends the operation.
+            self.after_full.set(AfterFull::Error);
+            let has_joined = left != 0 && self.joins_run()?;
+            let next = if has_joined { AfterFull::Join(left - 1) } else { AfterFull::Retry };
+            self.after_full.set(next);
+            return Ok(true);
+        }
+        *evacuations += 1;
+        self.after_full.set(AfterFull::Error);
+        let has_room = self.makes_room(*evacuations)?;
+        self.after_full.set(AfterFull::Retry);
+        Ok(has_room)
     }
 
     /// Ends the use of the reserve. If the operation does not fit into the reserve either, its
     /// first error tells why.
     #[cold]
-    fn end_reserve<T>(&self, repeated: Result<T>, full: Error) -> Result<T> {
+    fn end_reserve<T>(&self, repeated: Result<T>, (full, is_of_heap): (Error, bool)) -> Result<T> {
         self.may_use_reserve.set(false);
+        self.after_full.set(AfterFull::Error);
+        let repeated = match repeated {
+            Err(Error::Full { .. }) if is_of_heap => Err(self.describe_full(full)?),
+            Err(Error::Full { .. }) => Err(full),
+            other => other,
+        };
         // What was lent comes back at once, and what was replaced is free for others. A failure
         // does not change what the operation did: the next refill frees what is left.
         let _ = self.operation(|| {
             held::give_up_log(self.map())?;
             self.free_all()
         });
-        match repeated {
-            Err(Error::Full { .. }) => Err(full),
-            other => other,
-        }
+        repeated
     }
 
     /// Fails if an operation that uses the reserve makes the content of the region larger.
@@ -433,13 +463,27 @@ impl Member {
     #[cold]
     fn allocate_last_resort(&self, arena: &Arena<'_>, class: u8, full: Error) -> Result<u64> {
         self.wanted_units.set(class::bytes_of(class) / LINE);
-        self.recover_the_dead()?;
+        let joins = match self.after_full.get() {
+            AfterFull::Join(left) | AfterFull::JoinDue(left)
+                if class <= CLASS_SMALL_MAX && !self.has_pin() =>
+            {
+                Some(left)
+            }
+            AfterFull::Join(_) | AfterFull::JoinDue(_) | AfterFull::Retry | AfterFull::Error => {
+                self.recover_the_dead()?;
+                None
+            }
+        };
         self.advance()?;
         self.advance()?;
         let queue = arena.queue(class)?;
         if let Some(head) = self.reusable_head(arena, queue, class)? {
             arena.pop(queue, head)?;
             return Ok(head);
+        }
+        if let Some(left) = joins {
+            self.after_full.set(AfterFull::JoinDue(left));
+            return Err(full);
         }
         if class::bytes_of(class) <= BUMP_SMALL_CELL_MAX {
             // Larger cells that this member has retired can be split now.
@@ -450,7 +494,7 @@ impl Member {
         }
         self.reclaim()?;
         match self.retry_with_idle(|| self.allocate_fresh(class)) {
-            Err(Error::Full { .. }) => Err(self.describe_full(full)?),
+            Err(Error::Full { .. }) => Err(self.describe_if_last(full)?),
             other => other,
         }
     }
@@ -486,6 +530,11 @@ impl Member {
             }
         }
         Ok(())
+    }
+
+    /// As [`Member::describe_full`], unless the operation runs again.
+    fn describe_if_last(&self, full: Error) -> Result<Error> {
+        if self.after_full.get() == AfterFull::Error { self.describe_full(full) } else { Ok(full) }
     }
 
     /// Adds to the error of a full heap what the memory is used for.

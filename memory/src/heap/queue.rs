@@ -273,6 +273,26 @@ impl Arena<'_> {
         Ok(head.load(Ordering::Relaxed) as u8)
     }
 
+    /// As [`Arena::retire`], into the queue of the cells that are set aside: they come free there
+    /// without waiting for those of their class.
+    pub(crate) fn retire_aside(&self, cell: u64) -> Result<(), Corruption> {
+        let [_, next, retired, ..] = cell::first_line(self.map, cell)?;
+        let word = retired.load(Ordering::Acquire);
+        if pin::is_retired(word) || !cell::has_class_of_its_size(self.map, cell)? {
+            return Ok(());
+        }
+        self.set(undo::POP, cell);
+        crash_point!("join.recorded");
+        next.store(0, Ordering::Release);
+        let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
+        retired.store(pin::retire(word, now), Ordering::Release);
+        crash_point!("join.stamped");
+        self.link_last(self.set_aside(), cell)?;
+        crash_point!("join.linked");
+        self.set(undo::POP, 0);
+        Ok(())
+    }
+
     /// Turns the content of a bump range into free cells, so that the range is empty.
     pub(crate) fn carve(&self, which: Bump) -> Result<(), Corruption> {
         loop {
@@ -286,7 +306,7 @@ impl Arena<'_> {
             // Only this cell is freed. What was pending stays pending.
             self.set(undo::POP, cell);
             self.set(undo::PENDING, pending);
-            self.link(cell, None)?;
+            self.link(cell, Some(pin::NEVER_READ))?;
             self.set(undo::POP, 0);
         }
     }

@@ -29,15 +29,10 @@ const SEARCH_WINDOW: u64 = 512;
 /// some writes. Others may have freed memory meanwhile.
 const VAIN_REFILLS: u32 = 64;
 
-/// The largest class of small cells.
-const CLASS_SMALL_MAX: u8 = match class::class_within(BUMP_SMALL_CELL_MAX) {
-    Some(class) => class,
-    None => 0,
-};
-
-/// The share of the cells of a larger class that one refill splits, and how many at most.
-const SPLIT_SHARE: u64 = 8;
-const SPLIT_MAX: u64 = 4;
+/// Looks at a class that has lost no cell since the first of them before its cells are freed: what
+/// the member reuses soon stays. Otherwise, after the cells of all classes were freed once, each
+/// refill would free those of the classes that had no turn since the last one.
+const STALE_LOOKS: u32 = 8;
 
 /// Cells of another class that one refill frees at most.
 const STALE_CELLS: u64 = 256;
@@ -82,10 +77,17 @@ impl Member {
         self.free_stale(class)?;
         self.revisit_set_aside(set_aside::BATCH)?;
         self.keep_reserve(bytes / LINE)?;
-        let mut search = ChunkSearch::default();
-        let is_done = self.take_near(class, &mut search)?
+        let is_scarce = self.is_scarce();
+        let mut search = ChunkSearch { is_scarce, ..ChunkSearch::default() };
+        if is_scarce && self.split_kept(class)?
+            || self.take_near(class, &mut search)?
             || self.take_fresh(class, &mut search)?
-            || self.split_larger(class, &mut search)?
+        {
+            return Ok(());
+        }
+        self.note_scarcity();
+        search.is_scarce = true;
+        let is_done = !is_scarce && self.split_kept(class)?
             || !self.is_first_try(class) && self.search_all(class, &mut search)?
             || self.take_lent(class, &mut search)?;
         if is_done { Ok(()) } else { Err(search.no_pages.unwrap_or_else(no_room)) }
@@ -94,7 +96,6 @@ impl Member {
     /// Takes memory of the chunk used last, or of one of those behind it.
     fn take_near(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
         let (vain_class, left) = self.vain_search.get();
-        search.is_scarce = left != 0;
         let hint = ChunkIndex(self.chunk.get());
         let used = chunks_used(self.map())?;
         if hint.0 < used
@@ -128,49 +129,6 @@ impl Member {
             }
         }
         Ok(false)
-    }
-
-    /// Memory is scarce: splits cells of a larger class that this member keeps, of the class with
-    /// the most of them. What is left of them remains free. So the cells of each size stay what
-    /// most of the next writes need, and are not scattered by those of other sizes.
-    fn split_larger(&self, class: u8, search: &mut ChunkSearch) -> Result<bool> {
-        let (arena, vain) = (self.arena(), self.vain_search.get());
-        let (mut most, mut larger) = (0, class);
-        for other in class + 1..=CLASS_SMALL_MAX {
-            let queue = arena.queue(other)?;
-            let head = queue.head.load(Ordering::Relaxed);
-            if head != 0 && self.is_head_reusable(queue, other, head)? {
-                // The count is a hint.
-                let count = queue.count.load(Ordering::Relaxed).max(1);
-                (most, larger) = if count > most { (count, other) } else { (most, larger) };
-            }
-        }
-        search.is_scarce = true;
-        let mut is_done = false;
-        if larger != class {
-            let queue = arena.queue(larger)?;
-            for _ in 0..(most / SPLIT_SHARE).clamp(1, SPLIT_MAX) {
-                let head = queue.head.load(Ordering::Relaxed);
-                if head == 0 || !self.is_head_reusable(queue, larger, head)? {
-                    break;
-                }
-                self.free_queue(larger, 1)?;
-                let chunk = ChunkIndex::of(self.map(), head)?;
-                if self.may_take_from(chunk)? {
-                    is_done |= self.take_from_chunk(chunk, class, search)?;
-                }
-            }
-        }
-        // What was freed for this does not end the scarcity.
-        self.vain_search.set(vain);
-        Ok(is_done)
-    }
-
-    /// True for a chunk that is not being emptied, and that lends nothing to an operation that may
-    /// not use the reserve.
-    fn may_take_from(&self, chunk: ChunkIndex) -> Result<bool> {
-        let is_ordinary = chunk.0 < ordinary_chunks(self.map().chunks());
-        Ok((is_ordinary || self.may_use_reserve.get()) && !state_of(self.map(), chunk)?.is_closing)
     }
 
     /// True if a search of all chunks was in vain lately, and the caller tries again after it has
@@ -232,7 +190,10 @@ impl Member {
                 invariant!("class {other} has no queue")
             };
             // A class in use loses its head to the next allocation.
-            if seen.replace(head) == head && head != 0 && other != class {
+            let (before, looks) = seen.get();
+            let looks = if before == head { looks + 1 } else { 0 };
+            seen.set((head, looks));
+            if looks >= STALE_LOOKS && head != 0 && other != class {
                 return self.free_queue(other, STALE_CELLS);
             }
         }
@@ -339,7 +300,7 @@ impl Member {
     }
 
     /// Makes a run of a locked chunk the content of the small bump range, which is empty.
-    fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
+    pub(crate) fn claim(&self, chunk: ChunkIndex, run: UnitRun) -> Result<()> {
         let arena = self.arena();
         invariant!(self.has_lock(LockSlot::Leaf), "a bitmap changes without its lock");
         // It was emptied before. A flipped bit since then must not be taken for a part of it.

@@ -19,7 +19,9 @@ use crate::layout::{
 };
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::stalled::StallHooks;
-use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead, lock};
+use crate::member::{
+    ALL_ASIDE, AfterFull, Health, Member, Private, TABLES_KNOWN, is_process_dead, lock,
+};
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::process_check;
 use crate::region::member_table::{
@@ -235,9 +237,11 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         only_retires: Private::new(false),
         trimmed_class: Private::new(0),
         stale_class: Private::new(0),
-        queue_heads: Box::new([const { Private::new(0) }; QUEUES]),
+        queue_heads: Box::new([const { Private::new((0, 0)) }; QUEUES]),
         may_use_reserve: Private::new(false),
         is_brief: Private::new(false),
+        scarce_refills: Private::new(0),
+        after_full: Private::new(AfterFull::Error),
         growth_pause: Private::new(0),
         vain_search: Private::new((0, 0)),
         tries_again: Private::new(false),

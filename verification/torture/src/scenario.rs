@@ -92,6 +92,9 @@ const TAKE_FIRST: u32 = 0b00_00_00_01_00_10;
 /// Pairs of records that fill what large ones leave of the region.
 const SCATTERED: u32 = 1600;
 
+/// Pairs of records of 1,500 bytes, more than that memory has room for.
+const PAIRS: u32 = 2600;
+
 /// Pairs of records that fill a chunk.
 const HOLES: u32 = 1100;
 
@@ -262,6 +265,32 @@ pub const SCENARIOS: &[Scenario] = &[
             },
             |s| {
                 s.each(WriteKind::Put, KeySpace::Own, 0..30, 60_000);
+            },
+        )
+    },
+    Scenario {
+        is_full: true,
+        #[cfg(feature = "crash-points")]
+        prefixes: &["open.", "join.", "pop.", "append.", "free.", "chunk.", "publish."],
+        ..scenario(
+            "kept",
+            |s| {
+                s.each(WriteKind::Put, KeySpace::Hot, 0..14, 4 << 20);
+                // Pairs fill what is left, and then the chunks that have room for one record more.
+                for number in 0..PAIRS {
+                    s.each(WriteKind::Put, KeySpace::Own, 1000 + number..1001 + number, 1500);
+                    s.each(WriteKind::Put, KeySpace::Grow, number..number + 1, 1500);
+                }
+                s.each(WriteKind::Put, KeySpace::Hot, 1000..1100, 60);
+            },
+            |s| {
+                // Fewer than after which a session frees what it deletes.
+                s.each(WriteKind::Delete, KeySpace::Own, 1000..1040, 0);
+                // The free cells between the others are split for some, and for some the record
+                // behind one is moved into another one.
+                s.each(WriteKind::Put, KeySpace::Own, 0..6, 200);
+                s.each(WriteKind::Put, KeySpace::Own, 6..12, 2900);
+                s.each(WriteKind::Put, KeySpace::Own, 12..16, 600);
             },
         )
     },

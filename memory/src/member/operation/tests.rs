@@ -119,6 +119,7 @@ fn try_commit(
 /// queues overflow into chunks and that chains get lines.
 fn work(region: &Region, member: &Member) -> Result<()> {
     let table = member.namespace(b"work", 1)?;
+    join_and_split(member, table)?;
     let ring_at = member.open_watch_ring(table, 1 << 14)?;
     member.append_to_ring(ring_at, b"event")?;
     member.set_namespace_flag(table.index(), namespace_flags::WATCHED)?;
@@ -239,6 +240,27 @@ fn refill_from_holes(region: &Region, member: &Member, table: &IndexTable) -> Re
     let more: Vec<Vec<u8>> = (0..4500_u32).map(|n| format!("more-{n}").into_bytes()).collect();
     more.iter().try_for_each(|key| put(member, table, key, &[1; 60]))?;
     more.iter().try_for_each(|key| remove(member, table, key))
+}
+
+/// Makes a run for a large record of a free cell and the record behind it, and splits another free
+/// cell of that size.
+fn join_and_split(member: &Member, table: &IndexTable) -> Result<()> {
+    let keys: Vec<Vec<u8>> = (0..80_u32).map(|n| format!("join-{n}").into_bytes()).collect();
+    keys.iter().try_for_each(|key| put(member, table, key, &[1; 1500]))?;
+    keys.iter().step_by(2).try_for_each(|key| remove(member, table, key))?;
+    member.operation(|| member.advance().and_then(|()| member.advance()))?;
+    for _ in 0..2 {
+        member.wanted_units.set(40);
+        invariant!(member.joins_run()?, "a record is moved away from behind a free cell");
+        member.note_scarcity();
+        member.operation(|| {
+            member.keep_rest()?;
+            invariant!(member.split_kept(3)?, "a free cell is split");
+            member.keep_rest()
+        })?;
+    }
+    keys.iter().skip(1).step_by(2).try_for_each(|key| remove(member, table, key))?;
+    member.operation(|| member.free_all())
 }
 
 /// While another session grows the index, its buckets get overflow lines. Buckets that lose their

@@ -1,4 +1,5 @@
-//! Inserts and deletes in a heap that is half full, and in one that is 95 % full.
+//! Inserts and deletes, and updates of records in place, in a heap that is half full, and in one
+//! that is 95 % full.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +9,8 @@ use nearstate_instructions::{MeasuredOperation, MeasuredResult, key, measured, n
 use nearstate_store::{Namespace, Region, Schema, Session};
 
 const OPERATIONS: &[MeasuredOperation] = &[
+    ("update-50", 20_000, |times| update(times, 50)),
+    ("update-95", 20_000, |times| update(times, 95)),
     ("churn-50", 20_000, |times| churn(times, 50, ONE_SIZE)),
     ("churn-95", 20_000, |times| churn(times, 95, ONE_SIZE)),
     ("mixed-churn-50", 20_000, |times| churn(times, 50, MIXED_SIZES)),
@@ -112,6 +115,15 @@ impl FilledHeap {
         Ok(())
     }
 
+    /// Replaces the value of a record by one of the same size.
+    fn update(&mut self) -> MeasuredResult {
+        let at = usize::try_from(self.below(self.records.len() as u64))?;
+        let (number, size) = *self.records.get(at).ok_or("there is no record")?;
+        let value = self.value.get(..size).ok_or("a value is larger than the largest")?;
+        self.session.put(self.values, &key(number), value)?;
+        Ok(())
+    }
+
     /// Deletes a record and inserts another one.
     fn replace(&mut self) -> MeasuredResult {
         let at = self.below(self.records.len() as u64);
@@ -122,6 +134,12 @@ impl FilledHeap {
         self.bytes -= size;
         self.insert()
     }
+}
+
+/// An update of a record with a value of the same size, with a share of the heap in use.
+fn update(times: u64, percent: u64) -> MeasuredResult {
+    let mut filled = FilledHeap::new(percent, ONE_SIZE)?;
+    measured(times, |_| filled.update())
 }
 
 /// A delete and an insert, with a share of the heap in use.
