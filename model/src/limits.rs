@@ -48,6 +48,12 @@ pub const REGION_BYTES_MAX: u64 = 16 << 40;
 /// The commit holds a lock for each record, so the limit keeps that time below some milliseconds.
 pub const TRANSACTION_RECORDS_MAX: usize = 4096;
 
+/// The most records of a transaction that applies one of another host. The indexes of a copy have
+/// other nodes than those of the source: all expiry times lie in one tree, not in sixteen. A record
+/// changes a node for its expiry, and splits few. Nothing else writes these records, so the locks
+/// delay no writer.
+pub const APPLIED_RECORDS_MAX: usize = 4 * TRANSACTION_RECORDS_MAX;
+
 /// The most bytes that one transaction writes. They are buffered in the process until the commit.
 pub const TRANSACTION_BYTES_MAX: usize = 256 << 20;
 

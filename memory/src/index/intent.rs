@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use nearstate_model::invariant;
-use nearstate_model::limits::TRANSACTION_RECORDS_MAX;
+use nearstate_model::limits::APPLIED_RECORDS_MAX;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
@@ -67,7 +67,7 @@ const _: () = assert!(LINES.is_multiple_of(8) && EVENTS + 8 <= LINE, "the head i
 const _: () = assert!(LINE_LOCK < LINE_SLOT && LINE_SLOT < LINE_OLD && LINE_OLD < LINE_NEW);
 const _: () = assert!(LINE_NEW < LINE_OWNER && LINE_OWNER < LINE_RING && LINE_RING < LINE_TAIL);
 const _: () = assert!(LINE_TAIL < LINE_SOURCE && LINE_SOURCE + 8 == LINE, "a line has eight words");
-const _: () = assert!(2 * TRANSACTION_RECORDS_MAX as u64 <= LINES_MAX);
+const _: () = assert!(2 * APPLIED_RECORDS_MAX as u64 <= LINES_MAX);
 
 /// The most lines of a transaction cell. A higher count is corrupt.
 pub(crate) const LINES_MAX: u64 = 1 << 16;

@@ -37,7 +37,7 @@ pub enum StreamedChange<'a> {
     Elements {
         /// True for members of a set, which have empty values.
         is_set: bool,
-        /// True if the record is new, or all earlier elements were removed.
+        /// True if the record is new, or these elements replace all earlier ones.
         is_anew: bool,
         /// Name and value of each.
         elements: Vec<(&'a [u8], Option<&'a [u8]>)>,
@@ -111,6 +111,12 @@ impl<'a> Version<'a> {
         let (value, meta) = split(cell, cell.value()?)?;
         // The cells of every kind of namespace have their form.
         Ok(Self { cell, form: Form::of(Kind::Mixed, &cell), value, meta })
+    }
+
+    /// The bytes of a collection in parts.
+    fn stored_bytes(&self) -> Result<usize, Corruption> {
+        let bytes = |child| self.cell.block(child).map(<[u8]>::len);
+        (0..self.cell.children()).map(bytes).sum()
     }
 
     fn is_absent(&self, absence: Absence) -> Result<bool, Corruption> {
@@ -213,6 +219,10 @@ fn changed_blocks<'a>(
     Ok(StreamedChange::Patched { is_anew: false, blocks, meta })
 }
 
+/// A difference of more bytes is sent only if the whole record has more: a transaction can replace
+/// many large collections, and the names of all that it has removed would exceed every message.
+const DIFFERENCE_BYTES_MAX: usize = 256 << 10;
+
 fn changed_elements<'a>(
     old: Option<Version<'a>>,
     new: Version<'a>,
@@ -247,13 +257,19 @@ fn changed_elements<'a>(
         })?;
     }
     let mut elements: Vec<(&[u8], Option<&[u8]>)> = Vec::new();
+    let mut bytes = 0;
     for part in after {
         each_element(shape, part, |element| {
             let before = was.remove(&(element.hash, element.name));
             if before.is_none_or(|value| value != element.value) {
+                bytes += element.name.len() + element.value.len();
                 elements.push((element.name, Some(element.value)));
             }
         })?;
+    }
+    bytes += was.keys().map(|(_, name)| name.len()).sum::<usize>();
+    if !is_anew && bytes > DIFFERENCE_BYTES_MAX && bytes > new.stored_bytes()? {
+        return changed_elements(None, new);
     }
     elements.extend(was.into_keys().map(|(_, name)| (name, None)));
     Ok(StreamedChange::Elements { is_set, is_anew, elements, meta })

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{CommitPlan, ReadToken};
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX};
+use nearstate_model::limits::{
+    APPLIED_RECORDS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_RECORDS_MAX,
+};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::scratch::IndexScratch;
@@ -71,7 +73,7 @@ pub(crate) struct BufferSpan {
 }
 
 const _: () = assert!(TRANSACTION_BYTES_MAX <= u32::MAX as usize, "spans count in 32 bits");
-const _: () = assert!(TRANSACTION_RECORDS_MAX <= u32::MAX as usize, "entry indices have 32 bits");
+const _: () = assert!(APPLIED_RECORDS_MAX <= u32::MAX as usize, "entry indices have 32 bits");
 
 impl BufferSpan {
     /// Its first byte, and the byte after its last.
@@ -211,7 +213,7 @@ impl Buffers {
         self.copies.clear();
         self.plan.clear();
         invariant!(
-            self.entry_indices.is_empty() || self.entry_indices.len() <= TRANSACTION_RECORDS_MAX,
+            self.entry_indices.is_empty() || self.entry_indices.len() <= APPLIED_RECORDS_MAX,
             "{} entries are found through the tree",
             self.entry_indices.len()
         );

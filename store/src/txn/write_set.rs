@@ -5,7 +5,7 @@
 
 use nearstate_memory::{Cell, Pin, ReadToken};
 use nearstate_model::invariant::guaranteed;
-use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
+use nearstate_model::limits::{APPLIED_RECORDS_MAX, TRANSACTION_RECORDS_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::record::{BlockChange, Form};
@@ -58,9 +58,7 @@ impl<'s> WriteSet<'s> {
     fn push(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
         let index = self.buffers.entries.len();
         if index >= TRANSACTION_RECORDS_MAX {
-            return Err(Error::TransactionTooLarge {
-                detail: format!("a transaction of more than {TRANSACTION_RECORDS_MAX} records"),
-            });
+            self.check_more(index)?;
         }
         let key = self.buffers.keep(key)?;
         self.buffers.entries.push(TxnEntry {
@@ -82,6 +80,22 @@ impl<'s> WriteSet<'s> {
             self.add_to_tree(index);
         }
         Ok(index)
+    }
+
+    /// Checks that a transaction may have more than [`TRANSACTION_RECORDS_MAX`] entries. The source
+    /// has decided what a follower applies: a limit of its own would end the replication.
+    #[cold]
+    fn check_more(&self, entries: usize) -> Result<()> {
+        let most = if self.session.is_follower.get() {
+            APPLIED_RECORDS_MAX
+        } else {
+            TRANSACTION_RECORDS_MAX
+        };
+        if entries < most {
+            return Ok(());
+        }
+        let detail = format!("a transaction of more than {most} records");
+        Err(Error::TransactionTooLarge { detail })
     }
 
     /// Adds the last entry to the tree, through which many entries are found; the first time all.

@@ -2,7 +2,7 @@
 
 use nearstate_store::{
     Collected, FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, Schema, Session,
-    WhenFull, now_ms,
+    StreamedChange, Txn, WhenFull, now_ms,
 };
 
 use crate::follow::{Host, change, contents, deliver, mixed, run, start};
@@ -220,6 +220,96 @@ fn a_collection_that_becomes_large_or_small_keeps_its_metadata_at_a_copy() {
         })
         .unwrap();
     compare();
+    drop((feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// At the source the expiry times lie in sixteen trees, at a copy in one, so its transactions have
+/// more nodes.
+#[test]
+fn a_copy_applies_the_largest_transaction_of_scattered_expiry_times() {
+    const RECORDS: u64 = 3_600;
+    let (host, backup) = (Host::new(), Host::new());
+    let [source, other] = [0; 2].map(|_| host.region.session().unwrap());
+    let copy = backup.region.session().unwrap();
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let begin = now_ms() + 3_600_000;
+    let put = |txn: &Txn<'_>, number: u64, expires_ms| {
+        let metadata = Metadata { tags: &[], expires_ms };
+        txn.put_with_metadata(ns, &number.to_le_bytes(), b"v", metadata)
+    };
+    for round in 0..60_u64 {
+        other
+            .transact(|txn| {
+                (0..500).try_for_each(|number| {
+                    let number = 500 * round + number;
+                    put(txn, RECORDS + number, begin + number * 7_919 % 30_011)
+                })
+            })
+            .unwrap();
+        run(&source, &mut feed, &mut follower);
+    }
+    source
+        .transact(|txn| {
+            (0..RECORDS).try_for_each(|number| put(txn, number, begin + number * 7_907 % 30_011))
+        })
+        .unwrap();
+    run(&source, &mut feed, &mut follower);
+    let mirrored = copy.namespace("ue", &Schema::default()).unwrap();
+    assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+    drop((feed, follower));
+    drop((source, other, copy));
+    host.check();
+    backup.check();
+}
+
+/// The names that were removed are not sent when the record is the smaller part.
+#[test]
+fn a_large_collection_that_is_replaced_is_sent_as_a_whole() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &mixed()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let names = |first: u64, count: u64| -> Vec<Vec<u8>> {
+        (first..first + count).map(|number| number.to_be_bytes().repeat(64)).collect()
+    };
+    let put = |names: &[Vec<u8>], guti: &[u8]| {
+        let members: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+        let metadata = Metadata { tags: &[("guti", guti)], expires_ms: 0 };
+        source.transact(|txn| txn.put_members(ns, b"set", &members, metadata)).unwrap();
+    };
+    put(&names(0, 600), b"1");
+    run(&source, &mut feed, &mut follower);
+    put(&names(600, 100), b"1");
+    let mut largest = 0;
+    let mut applied = 0;
+    while feed
+        .step(true, &mut |item: FeedItem<'_>| {
+            if let FeedItem::Entry { records, .. } = &item {
+                for record in records {
+                    let StreamedChange::Elements { is_anew, elements, meta, .. } = &record.change
+                    else {
+                        panic!("{:?}", record.change)
+                    };
+                    assert!(*is_anew && meta.is_some(), "the whole record");
+                    largest = largest.max(elements.len());
+                }
+            }
+            deliver(&mut follower, item, &mut applied)
+        })
+        .unwrap()
+        == FeedStep::More
+    {}
+    assert_eq!(largest, 100);
+    let mirrored = copy.namespace("ue", &mixed()).unwrap();
+    assert_eq!(contents(&copy, mirrored), contents(&source, ns));
     drop((feed, follower));
     drop((source, copy));
     host.check();
