@@ -28,6 +28,7 @@ pub use group::{AcceptedLoss, Applied, CommandRefusal, Degraded, GroupPhase, Gro
 pub use host::Host;
 pub use id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 pub use input::{ConnectionNumber, FollowerAcknowledgement, HostInput, OwnerMessage};
+pub use log_ends::LogEnds;
 pub use operator::{OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask, OperatorWait};
 pub use position::LogPosition;
 pub use region::{CopyState, MemberRecord, RegionFacts};
@@ -47,6 +48,7 @@ mod input;
 mod event;
 mod snapshot;
 mod state;
+mod log_ends;
 mod group;
 mod command;
 mod config;

@@ -170,6 +170,8 @@ pub(crate) const MEMBER_STATE: u64 = 64;
 pub(crate) const MEMBER_PID: u64 = 72;
 /// A copy of holder and incarnation while a session owns the slot (`region/member_table.rs`).
 pub(crate) const MEMBER_COPY: u64 = 80;
+/// A check value over the state, the process id and its namespace (`region/liveness.rs`).
+pub(crate) const MEMBER_PROCESS_CHECK: u64 = 88;
 pub(crate) const MEMBER_NAME: u64 = 96;
 pub(crate) const MEMBER_SINCE: u64 = 112;
 
@@ -327,7 +329,8 @@ const _: () = assert!(FOLLOW_SWITCH + 8 * 7 <= OWNER_ADDRESS, "a switch has seve
 const _: () = assert!(FOLLOW_WORDS[1] <= NAMESPACE_RULES[0], "the rules are the last words");
 const _: () = assert!(OWNER_ADDRESS_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
 const _: () = assert!(NAMESPACE_RULES_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
-const _: () = assert!(MEMBER_STATE + 8 == MEMBER_PID && MEMBER_COPY + 8 <= MEMBER_NAME);
+const _: () = assert!(MEMBER_STATE + 8 == MEMBER_PID && MEMBER_COPY + 8 == MEMBER_PROCESS_CHECK);
+const _: () = assert!(MEMBER_PROCESS_CHECK + 8 <= MEMBER_NAME);
 const _: () = assert!(SUPER_CATALOG_CHANGES + 8 == SUPER_STAMP_FLOOR, "both lie in one line");
 const _: () = assert!(BITMAP_BYTES * 8 == CHUNK_UNITS, "a unit has one bit");
 const _: () = assert!(RESERVE_CHUNKS_MIN <= RESERVE_CHUNKS_MAX && ordinary_chunks(4) == 0);

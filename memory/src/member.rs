@@ -5,6 +5,7 @@ pub(crate) mod operation;
 pub(crate) mod idle;
 pub(crate) mod claim;
 pub(crate) mod locking;
+pub(crate) mod stalled;
 pub(crate) mod advisory_lock;
 pub(crate) mod arena;
 pub(crate) mod pin;
@@ -25,6 +26,7 @@ use crate::crash::crash_point;
 use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
+use crate::member::stalled::StallHooks;
 use crate::region::file::{Region, Shared};
 use crate::region::index_table::IndexTable;
 use crate::region::liveness::is_process_alive;
@@ -159,6 +161,8 @@ pub struct Member {
     pub(crate) log_floor: Private<(u64, u64)>,
     /// Units of its commits that the log holds, since it last looked at what the log holds.
     pub(crate) log_units: Private<u64>,
+    /// Decides about waits for locks that one process keeps.
+    pub(crate) stall_hook: StallHooks,
 }
 
 // SAFETY: the words are shared memory or static, accessed through atomics only; `shared` keeps the

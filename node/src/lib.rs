@@ -45,7 +45,9 @@ pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use outbound::OutboundStream;
-pub use partition::{FollowTarget, Freeze, Partition, PartitionOptions, PartitionState};
+pub use partition::{
+    FollowTarget, Freeze, Partition, PartitionOptions, PartitionState, StoppedHolder,
+};
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,
     PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer, follow,

@@ -14,6 +14,7 @@
 //! the process, and then completes what was begun.
 
 mod member;
+mod stopped;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ use nearstate_store::{
 };
 
 use self::member::{MemberThread, OwnerTarget};
+pub use self::stopped::StoppedHolder;
+use self::stopped::StoppedHolders;
 use self::watch::LogWatch;
 use crate::peer::ClientTls;
 use crate::peer::events::{FollowerStats, PeerEvent, SourceConfig};
@@ -50,6 +53,9 @@ pub struct PartitionOptions {
     pub namespaces: NamespaceRules,
     /// The names of the hosts that may follow. Others are refused.
     pub members: BTreeSet<String>,
+    /// A process that is stopped while it holds a lock for which a change of the role waits may be
+    /// killed.
+    pub kills_stopped: bool,
     /// TLS of connections to the owner.
     pub tls: Option<ClientTls>,
     /// Called on the threads of the connections, for the log of the host.
@@ -137,6 +143,7 @@ pub struct Partition {
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
     watch: LogWatch,
+    stopped: Arc<StoppedHolders>,
 }
 
 impl Drop for Partition {
@@ -158,6 +165,7 @@ impl Partition {
     /// `System`: no thread; those of a session.
     pub fn open(config: PartitionOptions, region: &Region) -> Result<Self> {
         let PartitionOptions { cluster_id, partition, host, lease, namespaces, .. } = config;
+        let stopped = StoppedHolders::new(config.kills_stopped);
         let group = Arc::new(PartitionGroup::new((cluster_id, partition), lease, config.inputs));
         let source = SourceConfig {
             namespaces,
@@ -172,14 +180,18 @@ impl Partition {
         let thread = member::start(&member, region, &group)?;
         let shared = Arc::new(shared);
         let watch = LogWatch::start(&shared)?;
+        // Only the session that changes the role kills.
+        let session = region.session()?;
+        session.set_stall_hook(Some(stopped.hook()));
         Ok(Self {
             shared,
             group,
-            session: Mutex::new(region.session()?),
+            session: Mutex::new(session),
             words: Mutex::new(region.session()?),
             member,
             thread: Some(thread),
             watch,
+            stopped,
         })
     }
 
@@ -217,6 +229,28 @@ impl Partition {
             tail: session.log_tail_position()?,
             replicated: session.replicated_position()?,
         })
+    }
+
+    /// What was done about processes that hold locks for which changes of the role have waited,
+    /// since the last call.
+    pub fn take_stopped_holders(&self) -> Vec<StoppedHolder> {
+        self.stopped.take()
+    }
+
+    /// True if the region was ever bound to this cluster, also in another boot of the machine.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_of_cluster(&self) -> Result<bool> {
+        Ok(self.words().bound_cluster()? == Some(self.group.cluster_id))
+    }
+
+    /// Checks that the region may become a copy of the partition ([`Session::check_disposable`]).
+    ///
+    /// # Errors
+    /// `BadArgument`: it has records of its own, and what to do; `Damaged`.
+    pub fn check_disposable(&self) -> Result<()> {
+        self.words().check_disposable(self.group.cluster_id)
     }
 
     /// The members that are connected to this host.
@@ -382,6 +416,12 @@ impl Partition {
         self.shared.declare()?;
         self.group.set_served_view(view);
         Ok(())
+    }
+
+    /// The driver works at this time of the clock of leases: members learn until when it has heard
+    /// their answers.
+    pub fn set_worked_at(&self, at: Duration) {
+        self.group.set_worked_at(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Serves no member from now on. Connections end.

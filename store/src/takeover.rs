@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use nearstate_memory::layout::namespace_flags;
-use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, Takeover};
+use nearstate_memory::{FollowState, Following, LogIdentity, OwnerLease, StallHook, Takeover};
 use nearstate_model::{Error, Result};
 
 use crate::log::consumer::WhenFull;
@@ -40,6 +40,12 @@ pub struct Demotion {
 }
 
 impl Session {
+    /// Waits of this session for a lock that one process keeps are decided by the hook from now on
+    /// ([`StalledHolder`](nearstate_memory::StalledHolder)). Without one they end with `Stalled`.
+    pub fn set_stall_hook(&self, hook: Option<StallHook>) {
+        self.member.set_stall_hook(hook);
+    }
+
     /// The highest view that this host has seen.
     ///
     /// # Errors

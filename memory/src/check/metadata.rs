@@ -15,10 +15,10 @@ use crate::layout::{
     CATALOG_POLICY, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
     CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
     LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
-    LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
-    MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES,
-    SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at,
-    is_cluster_word, member_at, namespace_flags, unseal,
+    LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
+    MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS,
+    SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
+    USAGE_STRIPES, arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
 };
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
@@ -98,7 +98,14 @@ pub(crate) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Co
     for index in 0..used {
         let at = member_at(index);
         let word = load(map, at + MEMBER_STATE)?;
-        let known = [MEMBER_PIN, MEMBER_STATE, MEMBER_PID, MEMBER_NAME, MEMBER_NAME + 8];
+        let known = [
+            MEMBER_PIN,
+            MEMBER_STATE,
+            MEMBER_PID,
+            MEMBER_PROCESS_CHECK,
+            MEMBER_NAME,
+            MEMBER_NAME + 8,
+        ];
         for which in (0..MEMBER_BYTES).step_by(8) {
             let is_copy = which == MEMBER_COPY && state::of(word) != state::FREE;
             let is_known = known.contains(&which) || which == MEMBER_SINCE || is_copy;

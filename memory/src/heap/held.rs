@@ -11,7 +11,8 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
 use crate::heap::queue::TO_HELD;
 use crate::layout::{
-    Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL,
+    Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_KEEPS, LOG_ORIGIN, LOG_REPLICATED,
+    LOG_TAIL, unseal,
 };
 use crate::member::Member;
 use crate::member::arena::{Arena, undo};
@@ -34,13 +35,19 @@ pub(crate) fn floor(map: &Map) -> Result<u64, Corruption> {
 }
 
 /// The floor that a writer may give a log that keeps entries, when something is full: behind what
-/// each follower that counts has, or if that is not known, behind what was acknowledged. One
-/// acknowledgement of several followers says nothing about the others.
+/// each follower that counts has. If that is not known, behind what was acknowledged, unless the
+/// log is that of a partition: one acknowledgement of several members says nothing about the others.
 #[cold]
 pub(crate) fn floor_limit(map: &Map) -> Result<u64, Corruption> {
     let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
-    let known = load(LOG_FLOOR_LIMIT)?;
-    let limit = if known == 0 { load(LOG_REPLICATED)? + 1 } else { known };
+    let limit = match (load(LOG_FLOOR_LIMIT)?, load(LOG_ORIGIN)?) {
+        (0, 0) => load(LOG_REPLICATED)? + 1,
+        (0, origin) => match unseal(origin, "the origin of the log has a flipped bit")? {
+            0 => load(LOG_REPLICATED)? + 1,
+            _ => floor(map)?,
+        },
+        (known, _) => known,
+    };
     Ok(limit.min(load(LOG_TAIL)? + 1))
 }
 

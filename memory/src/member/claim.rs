@@ -13,12 +13,15 @@ use nearstate_model::{Error, Result, invariant};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::{crash_point, is_planted};
 use crate::layout::{
-    ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN, MEMBER_SINCE,
-    QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at, seal,
+    ARENA_BYTES, Corruption, MEMBER_BYTES, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
+    MEMBER_PROCESS_CHECK, MEMBER_SINCE, QUEUES, SUPER_EPOCH, SUPER_MEMBERS, arena_at, member_at,
+    seal,
 };
 use crate::member::arena::{Arena, Bump, undo};
+use crate::member::stalled::StallHooks;
 use crate::member::{ALL_ASIDE, Health, Member, Private, TABLES_KNOWN, is_process_dead, lock};
 use crate::region::file::{Region, Shared};
+use crate::region::liveness::process_check;
 use crate::region::member_table::{
     clear_copy, has_no_copy, member_slots_used, names_its_process, set_copy, state, state_of,
 };
@@ -195,6 +198,9 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         set(MEMBER_NAME + 8 * half, name)?;
     }
     set(MEMBER_SINCE, crate::clock::now_ms())?;
+    // Without a known namespace the id is for messages only.
+    let check = if me.namespace == 0 { 0 } else { process_check(claimed, me.pid, me.namespace) };
+    set(MEMBER_PROCESS_CHECK, check)?;
     set_copy(map, index, claimed)?;
     crash_point!("attach.identity");
     if !state::set_alive(word, claimed) {
@@ -245,5 +251,6 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         span_chunk: Private::new(0),
         log_floor: Private::new((0, 0)),
         log_units: Private::new(0),
+        stall_hook: StallHooks::default(),
     })
 }

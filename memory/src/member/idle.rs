@@ -104,10 +104,11 @@ impl Member {
 
     /// Waits until the lock of a taker is free, for [`LOCK_WAIT_MAX`] at most. Recovers a dead
     /// taker.
-    fn wait_until_not_taken(&self, taker: &AtomicU64, since: Instant) -> Result<()> {
+    fn wait_until_not_taken(&self, taker: &AtomicU64, mut since: Instant) -> Result<()> {
         let mut probed = Instant::now();
         loop {
-            let owner = lock::owner_of(taker.load(Ordering::Acquire));
+            let seen = taker.load(Ordering::Acquire);
+            let owner = lock::owner_of(seen);
             if owner == 0 {
                 return Ok(());
             }
@@ -124,6 +125,10 @@ impl Member {
             if self.recover_if_dead(index)? {
                 self.check_lock_owner(taker, owner)?;
             } else if now.duration_since(since) > LOCK_WAIT_MAX {
+                if self.waits_on(taker, seen, index)? {
+                    since = now;
+                    continue;
+                }
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }

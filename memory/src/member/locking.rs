@@ -222,7 +222,12 @@ impl Member {
                 self.check_lock_owner(word, owner)?;
                 continue;
             }
-            if wait.is_over(word.load(Ordering::Relaxed), now) {
+            let seen = word.load(Ordering::Relaxed);
+            if wait.is_over(seen, now) {
+                if wait.is_kept(now) && self.waits_on(word, seen, index)? {
+                    wait = LockWait::new(now, bounds);
+                    continue;
+                }
                 return Err(Error::Stalled { holder: self.holder(index)? });
             }
         }
@@ -259,14 +264,18 @@ impl LockWait {
         Self { since, bounds, word: 0, unchanged_since: since }
     }
 
+    /// True if one holder has kept the lock for its bound.
+    fn is_kept(&self, now: Instant) -> bool {
+        now.duration_since(self.unchanged_since) > self.bounds.one
+    }
+
     /// True if the wait is over: one holder has kept the lock for its bound, or several for theirs.
     /// `word` is the lock's word at `now`.
     fn is_over(&mut self, word: u64, now: Instant) -> bool {
         if word != self.word {
             (self.word, self.unchanged_since) = (word, now);
         }
-        now.duration_since(self.unchanged_since) > self.bounds.one
-            || now.duration_since(self.since) > self.bounds.all
+        self.is_kept(now) || now.duration_since(self.since) > self.bounds.all
     }
 }
 

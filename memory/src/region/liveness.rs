@@ -22,11 +22,22 @@ const PROBE_BYTE: u64 = 1 << 59;
 /// Spreads the first number that a process tries, so that one try is usually enough.
 const FIRST_NUMBER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Process id and name for messages. No decision depends on it.
+/// Process id and name for messages. A process that is stopped in a commit is found by its id,
+/// after a check ([`process_check`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
     pub(crate) name: [u8; 16],
+    /// Its PID namespace, in which the id is valid. 0: not known. Not read from a slot.
+    pub(crate) namespace: u64,
+}
+
+/// What a session stores so that another process can tell whether a process id of its slot is one
+/// of that process's own PID namespace. Never 0. `state`: the slot's state word.
+pub(crate) fn process_check(state: u64, pid: u32, namespace: u64) -> u64 {
+    let words = [crate::region::member_state::owner(state), u64::from(pid), namespace];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    xxhash_rust::xxh3::xxh3_64(&bytes) | 1
 }
 
 impl ProcessIdentity {
@@ -38,7 +49,9 @@ impl ProcessIdentity {
                 *to = *from;
             }
         }
-        Self { pid: std::process::id(), name }
+        // The link of a namespace names its inode, which is unique on the machine while it exists.
+        let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+        Self { pid: std::process::id(), name, namespace }
     }
 
     /// The command name.

@@ -58,6 +58,11 @@ pub(crate) const fn make(state: u64, holder: u64, incarnation: u64) -> u64 {
     state << 56 | holder << 40 | incarnation & 0xff_ffff_ffff
 }
 
+/// Holder and incarnation: which session owns a slot.
+pub(crate) const fn owner(word: u64) -> u64 {
+    word & ((1 << 56) - 1)
+}
+
 pub(crate) const fn incarnation(word: u64) -> u64 {
     word & 0xff_ffff_ffff
 }

@@ -75,7 +75,7 @@ pub(crate) fn names_its_process(map: &Map, index: u32, seen: u64) -> Result<bool
 /// Reads the process of a member.
 pub(crate) fn identity_of(map: &Map, index: u32) -> Result<ProcessIdentity, Corruption> {
     if state::of(state_of(map, index)?.load(Ordering::Acquire)) == state::CLAIMING {
-        return Ok(ProcessIdentity { pid: 0, name: *b"opens a session\0" });
+        return Ok(ProcessIdentity { pid: 0, name: *b"opens a session\0", namespace: 0 });
     }
     let at = member_at(index);
     let load = |which: u64| -> Result<u64, Corruption> {
@@ -85,7 +85,7 @@ pub(crate) fn identity_of(map: &Map, index: u32) -> Result<ProcessIdentity, Corr
     for (half, chunk) in (0_u64..).zip(name.chunks_exact_mut(8)) {
         chunk.copy_from_slice(&load(MEMBER_NAME + 8 * half)?.to_le_bytes());
     }
-    Ok(ProcessIdentity { pid: load(MEMBER_PID)? as u32, name })
+    Ok(ProcessIdentity { pid: load(MEMBER_PID)? as u32, name, namespace: 0 })
 }
 
 #[cfg(not(loom))]

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    CopyState, HostId, LogPosition, MemberRecord, Monotonic, PartitionId, RegionFacts, Revision,
-    ViewNumber,
+    CopyState, HostId, LogEnds, LogPosition, MemberRecord, Monotonic, PartitionId, RegionFacts,
+    Revision, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::{
@@ -36,8 +36,20 @@ pub(super) enum CopyTask {
     Freeze(ViewNumber),
     Promote { origin: ViewNumber, seal: Option<LogPosition> },
     Demote { view: ViewNumber, seal: Option<LogPosition> },
-    Follow { view: ViewNumber, name: String, address: String, clients: String, discards: bool },
+    Follow(FollowTask),
     StopFollowing,
+}
+
+/// What is to be followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FollowTask {
+    pub(super) view: ViewNumber,
+    pub(super) name: String,
+    pub(super) address: String,
+    pub(super) clients: String,
+    pub(super) discards: bool,
+    /// For the region of an earlier owner that is not of this boot.
+    pub(super) ends: LogEnds,
 }
 
 impl CopyTask {
@@ -138,6 +150,7 @@ impl CopyShared {
         while !self.is_over() {
             let task = self.next();
             let outcome = task.as_ref().map_or(Ok(()), |task| self.carry_out(task));
+            self.tell_stopped_holders();
             self.tell_facts(&mut told, task.is_some());
             if let (Some(task), Err(error)) = (task, outcome) {
                 let (partition, reason) = (self.partition, error.to_string());
@@ -145,6 +158,13 @@ impl CopyShared {
                 self.postpone(task);
             }
             locked(&self.tasks).present = None;
+        }
+    }
+
+    fn tell_stopped_holders(&self) {
+        let partition = self.partition;
+        for stopped in self.copy.take_stopped_holders() {
+            (self.notices)(&ClusterNotice::StoppedHolder { partition, stopped });
         }
     }
 
@@ -172,7 +192,7 @@ impl CopyShared {
         let mut tasks = waited.unwrap_or_else(PoisonError::into_inner).0;
         let has_ended = |later: &CopyTask| match task {
             CopyTask::Serve(_) => *later == CopyTask::StopServing,
-            CopyTask::Follow { .. } => *later == CopyTask::StopFollowing,
+            CopyTask::Follow(_) => *later == CopyTask::StopFollowing,
             CopyTask::Fence(_) => matches!(later, CopyTask::Fence(_)),
             CopyTask::StopServing
             | CopyTask::StopFollowing
@@ -209,11 +229,7 @@ impl CopyShared {
                 self.copy.promote(origin.0, seal).map(drop)
             }
             CopyTask::Demote { view, seal } => self.demote(*view, *seal),
-            CopyTask::Follow { view, name, address, clients, discards } => {
-                let clients = Some(clients.as_str());
-                let (view, discards) = (view.0, *discards);
-                self.copy.follow(&FollowTarget { view, name, address, clients, discards })
-            }
+            CopyTask::Follow(task) => self.follow(task),
         }
     }
 
@@ -230,6 +246,35 @@ impl CopyShared {
             self.inbox.copy(self.partition, CopyInput::Frozen(view, held));
         }
         Ok(())
+    }
+
+    fn follow(&self, task: &FollowTask) -> Result<()> {
+        let FollowTask { view, name, address, clients, discards, ends } = task;
+        let state = self.copy.state()?;
+        if !state.is_bound && state.following.is_none() && state.own.origin != 0 {
+            self.demote_old(*view, &state, ends)?;
+        }
+        let clients = Some(clients.as_str());
+        let (view, discards) = (view.0, *discards);
+        self.copy.follow(&FollowTarget { view, name, address, clients, discards })
+    }
+
+    /// An owner's region of another boot, or one that was repaired, counts as lost. It becomes an
+    /// empty copy if the partition has everything that its log had replicated.
+    fn demote_old(&self, view: ViewNumber, state: &PartitionState, ends: &LogEnds) -> Result<()> {
+        self.copy.check_disposable()?;
+        let place = FollowPosition { position: state.replicated, check: 0 };
+        if self.copy.is_of_cluster()? && !ends.have(&log_position(state.own, place)) {
+            let detail = format!(
+                "the region is that of an earlier owner and of another boot, and an operator may \
+                 have given up what it has: it had replicated everything up to position {}. As a \
+                 copy of the partition it would lose that. Move its file away, and restart this \
+                 host",
+                state.replicated
+            );
+            return Err(Error::BadArgument { detail });
+        }
+        self.demote(view, ends.seal)
     }
 
     fn demote(&self, view: ViewNumber, seal: Option<LogPosition>) -> Result<()> {
@@ -268,6 +313,8 @@ impl CopyShared {
             revision: Revision(revision),
             evicting: (evicting != 0).then_some(HostId(evicting)),
         };
+        // What another boot has left may be older than what this host has promised or stored.
+        let record = if state.is_bound { record } else { MemberRecord::NEW };
         let (copy, replicated) = (copy_state(&state), state.replicated);
         Ok(RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_until) })
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, ClusterState, Command, Effects, FollowStart, FollowerAcknowledgement,
-    GroupState, Host, HostEffect, HostId, HostInput, MemberRecord, MemberRole, Monotonic,
+    GroupState, Host, HostEffect, HostId, HostInput, LogEnds, MemberRecord, MemberRole, Monotonic,
     OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result, invariant};
@@ -20,7 +20,7 @@ use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
 
-use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, now};
+use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::notice::ClusterNotice;
@@ -68,6 +68,9 @@ pub struct DriverConfig {
     pub tls: Option<ClientTls>,
     /// Which namespaces are replicated, and how.
     pub namespaces: NamespaceRules,
+    /// A process that is stopped while it holds a lock for which a change of the role waits may be
+    /// killed.
+    pub kills_stopped: bool,
     /// Told what happens to connections.
     pub on_peer_event: fn(&PeerEvent<'_>),
     /// Told what happens.
@@ -256,6 +259,7 @@ fn open(
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
         namespaces: config.namespaces.preceded_by(ReplicationPolicy::Async, FIRST_NAMESPACE)?,
         members: config.hosts.values().map(|host| host.name.clone()).collect(),
+        kills_stopped: config.kills_stopped,
         tls: config.tls.clone(),
         on_event: config.on_peer_event,
         inputs: Arc::new(move |input| {
@@ -334,6 +338,8 @@ impl Driver {
             self.step_state();
         }
         self.step(HostInput::Tick);
+        let copies = self.copies.values();
+        copies.for_each(|(copy, _)| copy.shared.copy.set_worked_at(lease_clock()));
         self.note_tails();
         let roles = self.copies.keys().filter_map(|of| Some((*of, self.host.role(*of)?)));
         let now = now();
@@ -573,12 +579,15 @@ impl Driver {
     fn follow(&self, partition: PartitionId, owner: HostId, view: ViewNumber, start: FollowStart) {
         let Some(address) = self.config.hosts.get(&owner) else { return };
         let Some((copy, port)) = self.copies.get(&partition) else { return };
-        copy.add(CopyTask::Follow {
+        let group = self.state.group(partition);
+        let seal = group.and_then(GroupState::seal);
+        copy.add(CopyTask::Follow(FollowTask {
             view,
             name: address.name.clone(),
             address: address.peer.clone(),
             clients: format!("{}:{port}", address.clients),
             discards: start == FollowStart::Discard,
-        });
+            ends: LogEnds { seal, loss: group.and_then(GroupState::loss) },
+        }));
     }
 }

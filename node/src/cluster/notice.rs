@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use nearstate_cluster::{ClusterEvent, PartitionId};
 
+use crate::partition::StoppedHolder;
+
 /// Tells what happens. It is called on several threads and must not block.
 pub(super) type Notices = Arc<dyn Fn(&ClusterNotice) + Send + Sync>;
 
@@ -18,6 +20,13 @@ pub enum ClusterNotice {
         partition: PartitionId,
         /// The reason.
         reason: String,
+    },
+    /// A process was stopped while it held a lock for which a change of the region's role waited.
+    StoppedHolder {
+        /// Of which partition.
+        partition: PartitionId,
+        /// What was done.
+        stopped: StoppedHolder,
     },
     /// The membership has stopped on this host.
     EngineFailed {

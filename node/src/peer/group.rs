@@ -150,6 +150,8 @@ pub(crate) struct PartitionGroup {
     /// be ahead of followers. It never falls, so an order of an earlier view that is carried out
     /// late takes nothing back.
     watched_view: AtomicU64,
+    /// When the driver has worked last, by the clock of leases in nanoseconds.
+    worked_at: AtomicU64,
     /// The highest stamp that may be answered, with its view.
     answer: Mutex<(u64, u64)>,
     turn: Mutex<()>,
@@ -187,6 +189,7 @@ impl PartitionGroup {
             lease,
             inputs,
             served_view: AtomicU64::new(0),
+            worked_at: AtomicU64::new(0),
             answer: Mutex::new((0, 0)),
             connections: AtomicU64::new(0),
             floor: AtomicU64::new(0),
@@ -237,6 +240,16 @@ impl PartitionGroup {
 
     pub(crate) fn clear_floor(&self) {
         self.floor.store(0, Ordering::Release);
+    }
+
+    /// When the driver has worked last. It keeps the lease and counts the answers of members, so an
+    /// owner says only up to here that it hears them.
+    pub(crate) fn worked_at(&self) -> u64 {
+        self.worked_at.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_worked_at(&self, at_ns: u64) {
+        self.worked_at.fetch_max(at_ns, Ordering::AcqRel);
     }
 
     pub(crate) fn next_connection(&self) -> u64 {

@@ -206,21 +206,26 @@ impl PeerShared {
     /// leases is not waited for. One that joins may be silent for longer, while it discards what it
     /// had, or indexes what it has got. When the log is full, writers go on without it.
     fn member_floor(&self) -> u64 {
+        self.floor_of(|one| one.acknowledged.load(Ordering::Relaxed) == 0)
+    }
+
+    /// The least of the driver's floor and what followers hold that are heard, or exempt.
+    fn floor_of(&self, is_exempt: impl Fn(&Served) -> bool) -> u64 {
         let Some(group) = &self.group else { return 0 };
         // A clock that no operator sets.
         let since = lease_ns().saturating_sub(nanos(group.lease).saturating_mul(2));
         let held = |one: &Arc<Served>| {
             let is_heard = one.acknowledged_ns.load(Ordering::Relaxed) >= since;
-            let is_new = one.acknowledged.load(Ordering::Relaxed) == 0;
-            (is_heard || is_new).then(|| one.held())
+            (is_heard || is_exempt(one)).then(|| one.held())
         };
         let least = self.followers().iter().filter_map(held).min();
         least.map_or(group.floor(), |least| least.min(group.floor()))
     }
 
-    /// In a cluster: as [`PeerShared::releasable`].
+    /// In a cluster: as [`PeerShared::releasable`]. While the own copy suffices, one that is heard
+    /// counts here: otherwise it would lose the race with writers, and one copy would suffice on.
     pub(crate) fn releasable_to_members(&self) -> (u64, u64) {
-        (self.member_floor(), self.group.as_ref().map_or(0, |group| group.floor()))
+        (self.member_floor(), self.counted_floor())
     }
 
     /// What members are told: up to there all that count have the log. The driver of an owner whose
@@ -228,7 +233,7 @@ impl PeerShared {
     pub(super) fn counted_floor(&self) -> u64 {
         match &self.group {
             Some(group) if !group.is_watched() => group.floor(),
-            Some(_) | None => self.member_floor(),
+            Some(_) | None => self.floor_of(|_| false),
         }
     }
 

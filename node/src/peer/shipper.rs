@@ -86,7 +86,11 @@ impl Shipment<'_> {
                 continue;
             }
             if self.link.is_full() {
-                self.link.stream.wait(LOOK_INTERVAL)?;
+                // The lease rests on stamps also while the follower takes the log slowly.
+                if self.member.is_some() && pace.beat.elapsed() >= pace.interval {
+                    self.beat(session, &mut pace, 0)?;
+                }
+                self.link.stream.wait(LOOK_INTERVAL.min(pace.interval))?;
                 continue;
             }
             let before = self.link.stream.unsent();
@@ -216,7 +220,11 @@ impl Shipment<'_> {
                 Some(_) => self.shared.counted_floor(),
                 None => self.shared.releasable(replicated).0,
             },
-            answered: pace.answered,
+            // The driver keeps the lease. If it does not work, this owner does not hear.
+            answered: match self.member {
+                Some(member) => pace.answered.min(member.group.worked_at()),
+                None => pace.answered,
+            },
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))
     }

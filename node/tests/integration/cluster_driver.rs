@@ -4,18 +4,20 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_cluster::{
     ClusterConfig, Command, CopyMissingPolicy, HostConfig, HostId, PartitionConfig, PartitionId,
+    ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
     EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, PeerEvent, PeerListener,
-    StateMachine,
+    StateMachine, StoppedHolder,
 };
 use nearstate_store::{
     CreateOptions, NamespaceRules, Region, ReplicationPolicy, Schema, lease_clock,
@@ -33,17 +35,19 @@ const HOSTS: [(u16, &str); 3] = [(1, "driver-a"), (2, "driver-b"), (3, "driver-c
 
 /// What all hosts have in common.
 #[derive(Default)]
-struct CommandLog {
+pub(crate) struct CommandLog {
     commands: Mutex<Vec<Vec<u8>>>,
     states: Mutex<Vec<Arc<EngineState>>>,
     /// Proposals of evictions, and what was wrong with one.
     evictions: Mutex<Vec<HostId>>,
     violations: Mutex<Vec<String>>,
+    /// What was done about stopped processes.
+    pub(crate) stopped: Mutex<Vec<StoppedHolder>>,
     /// Regions that could not be used, and why.
-    failures: Mutex<Vec<(HostId, String)>>,
+    pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -153,9 +157,10 @@ struct DrivenHost {
 }
 
 /// Three hosts, of which each can be lost and start again.
-struct DrivenCluster {
-    log: Arc<CommandLog>,
+pub(crate) struct DrivenCluster {
+    pub(crate) log: Arc<CommandLog>,
     addresses: BTreeMap<HostId, HostAddress>,
+    kills_stopped: bool,
     folder: tempfile::TempDir,
     running: BTreeMap<u16, DrivenHost>,
 }
@@ -182,6 +187,10 @@ fn on_peer_event(event: &PeerEvent<'_>) {
 impl DrivenCluster {
     /// A cluster whose copies are all full. The first host is the owner.
     fn start() -> Self {
+        Self::start_with(true)
+    }
+
+    pub(crate) fn start_with(kills_stopped: bool) -> Self {
         // The ports stay those of this cluster when a host is away.
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let bound = HOSTS.map(|_| TcpListener::bind(any).unwrap());
@@ -193,7 +202,7 @@ impl DrivenCluster {
         drop(bound);
         let (log, running) = (Arc::new(CommandLog::default()), BTreeMap::new());
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let mut cluster = Self { log, addresses, folder, running };
+        let mut cluster = Self { log, addresses, kills_stopped, folder, running };
         for (id, _) in HOSTS {
             let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
             drop(Region::create(&cluster.region(id), &options).unwrap());
@@ -203,7 +212,7 @@ impl DrivenCluster {
         cluster
     }
 
-    fn region(&self, id: u16) -> PathBuf {
+    pub(crate) fn region(&self, id: u16) -> PathBuf {
         self.folder.path().join(id.to_string())
     }
 
@@ -215,7 +224,12 @@ impl DrivenCluster {
         &self.addresses[&HostId(id)].peer
     }
 
-    fn run(&mut self, id: u16) {
+    /// The node of the host ends.
+    pub(crate) fn stop(&mut self, id: u16) {
+        self.running.remove(&id);
+    }
+
+    pub(crate) fn run(&mut self, id: u16) {
         let region = Region::attach(&self.region(id)).unwrap();
         let listen = self.address(id).parse().unwrap();
         let listener = PeerListener::start(&[listen], None, on_peer_event).unwrap();
@@ -226,12 +240,16 @@ impl DrivenCluster {
             cluster_id: CLUSTER,
             hosts: self.addresses.clone(),
             copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],
+            kills_stopped: self.kills_stopped,
             tls: None,
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             on_peer_event,
             on_notice: Arc::new(move |notice| {
                 if let ClusterNotice::Failed { reason, .. } = notice {
                     locked(&failing.failures).push((HostId(id), reason.clone()));
+                }
+                if let ClusterNotice::StoppedHolder { stopped, .. } = notice {
+                    locked(&failing.stopped).push(stopped.clone());
                 }
             }),
         };
@@ -254,7 +272,7 @@ impl DrivenCluster {
     }
 
     /// The host that owns the partition, with these copies.
-    fn owner_with(&self, full: &[u16]) -> u16 {
+    pub(crate) fn owner_with(&self, full: &[u16]) -> u16 {
         let found = Cell::new(None);
         until(&format!("{full:?} are full"), || {
             let owner = self.running.iter().find(|(_, host)| is_owner_with(host, full));
@@ -290,7 +308,7 @@ fn status(host: &DrivenHost) -> Option<CopyStatus> {
     host.driver.status().copies.into_iter().next()
 }
 
-fn until(what: &str, is_true: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is_true: impl Fn() -> bool) {
     let end = lease_clock() + WAIT_MAX;
     while !is_true() {
         assert!(lease_clock() < end, "it does not become true: {what}");
@@ -373,6 +391,68 @@ fn a_member_whose_region_was_restored_from_an_older_copy_gets_what_it_lacks() {
 #[test]
 fn an_owner_whose_region_was_restored_from_an_older_copy_loses_nothing_replicated() {
     restore_older(true);
+}
+
+/// The word of a region that says in which boot it was bound to its cluster: in another one it is
+/// not that of the present boot (`spec/region.md`, section 11).
+const CLUSTER_BOOT: u64 = 0x1000 + 0x010;
+
+/// The host is away for a restart of its machine, which its region, on a disk, survives.
+fn reboot(cluster: &mut DrivenCluster, id: u16) {
+    cluster.running.remove(&id);
+    let file = std::fs::File::options().write(true).open(cluster.region(id)).unwrap();
+    file.write_all_at(&0_u64.to_le_bytes(), CLUSTER_BOOT).unwrap();
+}
+
+#[test]
+fn an_owner_whose_region_is_of_another_boot_joins_again() {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..50, 100);
+    reboot(&mut cluster, 1);
+    let owner = cluster.owner_with(&[2, 3]);
+    cluster.write(owner, 50..60, 100);
+    cluster.run(1);
+    cluster.assert_equal(60);
+    assert_eq!(cluster.owner_with(&[1, 2, 3]), owner);
+    // Also if it owns the partition when it returns.
+    reboot(&mut cluster, owner);
+    cluster.run(owner);
+    cluster.assert_equal(60);
+    assert_ne!(cluster.owner_with(&[1, 2, 3]), owner);
+}
+
+#[test]
+fn an_owner_of_another_boot_that_has_what_an_operator_gave_up_is_kept() {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..50, 100);
+    cluster.running.remove(&3);
+    cluster.owner_with(&[1, 2]);
+    cluster.write(1, 50..80, 100);
+    // Only the evicted member is left: what it lacks is given up.
+    reboot(&mut cluster, 1);
+    cluster.running.remove(&2);
+    cluster.run(3);
+    let (partition, host) = (PARTITION, HostId(3));
+    until("it knows its view", || status(cluster.host(3)).is_some());
+    let view = ViewNumber(status(cluster.host(3)).unwrap().view);
+    cluster.log.append(&Command::Exclude { partition, view }.encode());
+    let view = ViewNumber(view.0 + 1);
+    until("the loss is accepted", || {
+        cluster.log.append(&Command::AcceptLoss { partition, view, host }.encode());
+        status(cluster.host(3)).is_some_and(|status| status.role == "fenced")
+    });
+    cluster.run(1);
+    let refused = |of: &(HostId, String)| of.0 == HostId(1) && of.1.contains("Move its file away");
+    until("its region is refused", || locked(&cluster.log.failures).iter().any(refused));
+    assert_eq!(contents(&cluster.host(1).region.session().unwrap()).len(), 80);
+    // As the message says.
+    cluster.running.remove(&1);
+    std::fs::rename(cluster.region(1), cluster.folder.path().join("away")).unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&cluster.region(1), &options).unwrap());
+    cluster.run(1);
+    cluster.run(2);
+    cluster.assert_equal(50);
 }
 
 #[test]

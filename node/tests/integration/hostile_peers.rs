@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use nearstate_node::FollowerStats;
-use nearstate_store::{FollowPosition, LogIdentity, Schema};
+use nearstate_store::{FollowPosition, LogIdentity, Schema, lease_clock};
 use nearstate_wire::{
     Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, PositionMessage,
 };
@@ -290,4 +290,37 @@ fn a_member_that_is_slower_than_the_log_is_told_to_join_again() {
     // The others have everything.
     put(&session, 500..520);
     replicate(1, &mut owner, &mut [&mut one, &mut other]);
+}
+
+/// A slow network or member. The lease rests on the stamps, so they are sent meanwhile as well.
+#[test]
+fn a_member_that_takes_nothing_for_a_while_gets_the_stamps_of_that_time() {
+    let [mut owner, mut one, mut other] = group("slow");
+    // More than the kernel and the owner keep for a connection.
+    let session = owner.session();
+    for key in 1000_u64..1400 {
+        let ue = session.namespace("ue", &Schema::default()).unwrap();
+        session.put(ue, &key.to_le_bytes(), &[7; 64 << 10]).unwrap();
+        if key % 20 == 0 {
+            replicate(1, &mut owner, &mut [&mut one, &mut other]);
+        }
+    }
+    let mut slow = Intruder::connect(&owner.address());
+    slow.say(&hello(&owner, "slow-d", FollowPosition::default()));
+    // Time in which its output is full: thirty intervals of position messages.
+    let now = || u64::try_from(lease_clock().as_nanos()).unwrap();
+    let full_since = now() + 1_000_000_000;
+    while now() < full_since + 3_000_000_000 {
+        owner.take_inputs(1);
+    }
+    let until = now();
+    let mut stamps = Vec::new();
+    slow.receive(|message| {
+        let Message::Position(position) = message else { return None };
+        stamps.push(position.stamp);
+        (position.stamp > until).then_some(())
+    })
+    .unwrap();
+    let of_then = stamps.iter().filter(|stamp| (full_since..until).contains(stamp));
+    assert!(of_then.count() > 0, "{full_since} to {until}: {stamps:?}");
 }

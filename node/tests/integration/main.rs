@@ -12,5 +12,7 @@ mod fixture;
 mod hostile_peers;
 mod joining;
 mod log_watch;
+mod owner_heard;
 mod partition;
 mod sockets;
+mod stopped_writers;

@@ -100,6 +100,7 @@ impl TestHost {
             lease: Duration::from_millis(400),
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             members: hosts_like(name),
+            kills_stopped: true,
             tls: None,
             on_event,
             // A driver that has ended hears nothing.

@@ -317,6 +317,33 @@ fn a_full_heap_with_a_log_that_keeps_entries_names_the_log() {
     fixture.close_and_check();
 }
 
+/// The log of a partition is released by what its node says, not by what counts as replicated: a
+/// slower member would lose what it lacks, and join anew.
+#[test]
+fn writers_do_not_release_the_log_of_a_partition() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    session.begin_partition(1).unwrap();
+    let kept = logged(&session, "kept", Kind::Value, WhenFull::Refuse);
+    let refused = loop {
+        match session.put(kept, b"k", &[1; 9000]) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Behind { .. }), "{refused}");
+    // One of two members has everything.
+    let tail = session.log_tail_position().unwrap();
+    session.acknowledge_to(tail).unwrap();
+    let refused = session.put(kept, b"k", &[1; 9000]).unwrap_err();
+    assert!(matches!(refused, Error::Behind { .. }), "{refused}");
+    // Both have.
+    session.release_to(tail, tail).unwrap();
+    session.put(kept, b"k", &[1; 9000]).unwrap();
+    drop(session);
+    fixture.close_and_check();
+}
+
 #[test]
 fn a_receipt_is_replicated_when_the_consumer_has_acknowledged_its_position() {
     let fixture = TestRegion::new();

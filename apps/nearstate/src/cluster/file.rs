@@ -68,6 +68,8 @@ struct RawCluster {
     local: Vec<String>,
     #[serde(default)]
     insecure: bool,
+    #[serde(default = "default_kill_stopped")]
+    kill_stopped: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,6 +129,9 @@ fn default_directory() -> String {
 }
 fn default_namespaces() -> Vec<String> {
     vec!["*".to_owned()]
+}
+const fn default_kill_stopped() -> bool {
+    true
 }
 const fn default_votes() -> bool {
     true
@@ -200,6 +205,8 @@ pub(crate) struct ClusterFile {
     pub(crate) partitions: Vec<FilePartition>,
     pub(crate) namespaces: NamespaceRules,
     pub(crate) config: ClusterConfig,
+    /// A stopped process that holds a lock is killed when a region changes its role.
+    pub(crate) kills_stopped: bool,
     regions: String,
     directory: String,
     tls: Option<RawTls>,
@@ -265,6 +272,7 @@ impl ClusterFile {
                 (ReplicationPolicy::Async, cluster.namespaces),
             ])?,
             config,
+            kills_stopped: cluster.kill_stopped,
             regions: cluster.regions,
             directory: cluster.directory,
             tls: raw.tls,

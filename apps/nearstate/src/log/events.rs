@@ -169,4 +169,10 @@ events! {
     CLUSTER_DEGRADING = "NS-3018" Error "one copy of two is to suffice",
         "The other one has been missing for the time of `cluster.when_copy_missing`. The loss of \
          this host loses commits from now on. Start the node of the other host.";
+    STOPPED_KILLED = "NS-3019" Warn "a stopped process was killed",
+        "It was stopped in a commit, and the region had to change its role. `cluster.kill_stopped` \
+         allows that. Its commit was finished or undone.";
+    STOPPED_KEPT = "NS-3020" Error "a stopped process holds a lock",
+        "The region cannot change its role until the process goes on or ends. `reason` says why \
+         the node did not kill it. Continue it (`kill -CONT`), or kill it.";
 }

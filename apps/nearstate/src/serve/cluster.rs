@@ -486,6 +486,7 @@ fn start(
         hosts: file.addresses(),
         copies: copies.iter().map(copy).collect(),
         tls: tls.clone().map(|tls| tls.client),
+        kills_stopped: file.kills_stopped,
         namespaces: file.namespaces.clone(),
         on_peer_event: peers::on_event,
         on_notice: facts::notices(file, messages.clone(), facts),

@@ -205,3 +205,37 @@ fn a_partition_without_a_copy_begins_anew_with_the_region_that_an_operator_names
     assert!(copy(&hosts)["loss"]["view"].as_u64().is_some(), "{}", copy(&hosts));
     assert_eq!(hosts.clients(1).ask(&["SET", "key", "1"]), "+OK");
 }
+
+/// A host whose links for replication are cut, and not those of the membership: it hears no owner.
+#[test]
+fn an_owner_that_only_the_membership_reaches_is_not_given_away() {
+    let mut hosts = Hosts::start_with(Folder::new(), "1s", "", &[]);
+    let mut client = hosts.clients(0);
+    assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
+    hosts.kill(2);
+    // It connects to ports at which no host listens.
+    let mut dead = free_ports(2).into_iter();
+    let line = |line: &str| match line.strip_prefix("peer = ").and_then(|_| dead.next()) {
+        Some(port) => format!("peer = \"127.0.0.1:{port}\"\n"),
+        None => format!("{line}\n"),
+    };
+    let text: String = std::fs::read_to_string(&hosts.file).unwrap().lines().map(line).collect();
+    let cut = hosts.folder.path("cut.toml");
+    std::fs::write(&cut, text).unwrap();
+    let whole = std::mem::replace(&mut hosts.file, cut.clone());
+    hosts.run(2);
+    hosts.file = whole;
+    until("the owner does not count it", || hosts.status(0).contains("\"full\":[\"a\",\"b\"]"));
+    until("its node answers", || !hosts.status(2).is_empty());
+    for words in [&["accept-loss"][..], &["force-new", "--from-region"]] {
+        let mut command = Command::new(NEARSTATE);
+        command.arg("cluster").args(words).args(["--partition", "amf", "--to", "c"]);
+        let output = command.args(["--host", "c", "--cluster"]).arg(&cut).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        assert!(text.contains("a lives and owns the partition"), "{words:?}: {text}");
+    }
+    assert_eq!(hosts.owner(), Some(0));
+    assert!(hosts.status(0).contains("\"view\":1}"), "{}", hosts.status(0));
+    assert_eq!(client.ask(&["SET", "key", "2"]), "+OK");
+}

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nearstate_cluster::{ClusterEvent, ClusterEventKind, HostId, LogPosition, PartitionId};
-use nearstate_node::{ClusterNotice, ClusterStatus};
+use nearstate_node::{ClusterNotice, ClusterStatus, StoppedHolder};
 
 use crate::cluster::alarms::{self, AlarmChange, AlarmList, FAILURE_KEPT, Failures};
 use crate::cluster::file::{ClusterFile, FileHost};
@@ -159,12 +159,32 @@ pub(super) fn notices(
             log::emit(log::CLUSTER_COPY_FAILED, fields);
             facts.lock().failed.insert(*of, (Instant::now(), reason.clone()));
         }
+        ClusterNotice::StoppedHolder { partition, stopped } => {
+            stopped_holder(&file.partition_name(*partition), stopped, &facts);
+        }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
             facts.push(format!("{} {reason}", log::MEMBERSHIP_FAILED.id));
         }
         ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
     })
+}
+
+fn stopped_holder(partition: &str, stopped: &StoppedHolder, facts: &HostFacts) {
+    let (record, process, reason) = match stopped {
+        StoppedHolder::Killed(process) => (log::STOPPED_KILLED, process, ""),
+        StoppedHolder::Kept(process, reason) => (log::STOPPED_KEPT, process, reason.as_str()),
+    };
+    let fields: &log::LogFields<'_> = &[
+        ("partition", &partition),
+        ("pid", &process.pid),
+        ("process", &process.name),
+        ("reason", &reason),
+    ];
+    log::emit(record, fields);
+    let ms = nearstate_store::now_ms_coarse();
+    let (pid, name) = (process.pid, &process.name);
+    facts.push(format!("{ms} {} partition={partition} {pid} ({name}) {reason}", record.id));
 }
 
 fn happened(file: &ClusterFile, event: &ClusterEvent, facts: &HostFacts) {
