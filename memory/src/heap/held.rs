@@ -37,7 +37,7 @@ pub(crate) fn floor(map: &Map) -> Result<u64, Corruption> {
 
 /// The floor that a writer may give a log that keeps entries, when something is full: behind what
 /// each follower that counts has. If that is not known, behind what was acknowledged, unless the
-/// log is that of a partition: one acknowledgement of several members says nothing about the others.
+/// log is that of a partition: what one member has acknowledged says nothing about the others.
 #[cold]
 pub(crate) fn floor_limit(map: &Map) -> Result<u64, Corruption> {
     let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));

@@ -202,9 +202,9 @@ impl PeerShared {
 
     /// In a cluster: the position up to which the log may be forgotten. What the members that count
     /// have is not enough: one that joins or catches up gets what is written meanwhile from the
-    /// log, and would begin again without it. A follower that has acknowledged and is silent for two
-    /// leases is not waited for. One that joins may be silent for longer, while it discards what it
-    /// had, or indexes what it has got. When the log is full, writers go on without it.
+    /// log, and would begin again without it. A follower that has acknowledged and is silent for
+    /// two leases is not waited for. One that joins may be silent for longer, while it discards
+    /// what it had, or indexes what it has got. When the log is full, writers go on without it.
     fn member_floor(&self) -> u64 {
         self.floor_of(|one| one.acknowledged.load(Ordering::Relaxed) == 0)
     }

@@ -37,7 +37,7 @@ pub enum StreamedChange<'a> {
     Elements {
         /// True for members of a set, which have empty values.
         is_set: bool,
-        /// True if the record is new, or all earlier elements were removed.
+        /// True if the record is new, or these elements replace all earlier ones.
         is_anew: bool,
         /// Name and value of each.
         elements: Vec<(&'a [u8], Option<&'a [u8]>)>,
@@ -223,7 +223,7 @@ const NOTHING_LEFT: &str = "a collection that is anew has lost no element";
 
 /// A difference of more bytes is sent only if the whole record has more: a transaction can replace
 /// many large collections, and the names of all that it has removed would exceed every message.
-const DIFFERENCE_BYTES_MAX: usize = 1 << 20;
+const DIFFERENCE_BYTES_MAX: usize = 256 << 10;
 
 fn changed_elements<'a>(
     old: Option<Version<'a>>,

@@ -2,10 +2,9 @@
 //! expiry time again, so a record expires once even if several processes collect.
 //!
 //! The order of expiry has an entry for each record with an expiry time, at or before that time. A
-//! write that postpones the expiry, or deletes the record, leaves the entry unchanged; the collector
-//! moves or removes it when its time has come. So a record that is written again and again has one
-//! entry while its expiry is only postponed, and one for each time at which it was deleted, until
-//! that time.
+//! write that postpones the expiry, or deletes the record, leaves the entry unchanged; the
+//! collector moves or removes it when its time has come. So a record that is written again and again
+//! has one entry while its expiry is only postponed. Each deletion leaves one until its time.
 //!
 //! A host that follows another one judges no expiry of the other's records: their deletion follows.
 //! It does remove and move their entries, which no log has.
@@ -79,8 +78,9 @@ impl Session {
     /// is set back, expired records that were not collected are visible again.
     ///
     /// Complexity: a transaction for each expired record, and one for each record whose expiry was
-    /// postponed, or that was deleted: its entry is moved or removed, and counts towards `limit`. If one record fails (a full
-    /// stream), the collection continues and returns the error at the end.
+    /// postponed, or that was deleted: its entry is moved or removed, and counts towards `limit`.
+    /// If one record fails (a full stream), the collection continues and returns the error at the
+    /// end.
     ///
     /// # Errors
     /// `Full`, `Stalled`, `Damaged`, `Forked`.

@@ -321,7 +321,7 @@ fn a_log_leaves_the_heap_to_the_records() {
     fixture.close_and_check();
 }
 
-/// One follower has acknowledged everything, another one that counts has not, and a third one joins.
+/// One follower has acknowledged everything, another one that counts has not, and a third joins.
 #[test]
 fn a_full_log_refuses_commits_until_each_follower_that_counts_has_an_entry() {
     let fixture = TestRegion::with_bytes(64 << 20);
