@@ -20,7 +20,7 @@ pub enum StoppedHolder {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct StallRecord {
     /// The lock for which one bound was over.
     waited: Option<HeldLock>,
     /// The lock whose holder was killed, or was told as kept.
@@ -32,7 +32,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct StoppedHolders {
     may_kill: bool,
-    known: Mutex<Known>,
+    known: Mutex<StallRecord>,
 }
 
 impl StoppedHolders {
