@@ -46,8 +46,8 @@ impl StoppedHolders {
         known.outcomes.drain(..).collect()
     }
 
-    /// For the session that changes the role. Two waits of `LOCK_WAIT_MAX` are the bound of 2 s
-    /// (`STOPPED_HOLDER_MAX` of the page) after which a stopped holder is killed.
+    /// For the session that changes the role. A stopped holder is killed after two bounds of a
+    /// wait (`LOCK_WAIT_MAX`): 2 s.
     pub(super) fn hook(self: &Arc<Self>) -> StallHook {
         let holders = Arc::clone(self);
         Box::new(move |holder| holders.decide(holder))
