@@ -17,7 +17,7 @@ use crate::limits::{
     UNDELIVERED_MS_MAX,
 };
 
-/// DeliveryFailures in a row.
+/// Failures in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DeliveryFailures {
     count: u32,
