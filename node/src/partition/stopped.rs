@@ -20,7 +20,7 @@ pub enum StoppedHolder {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct StallRecord {
     /// The lock for which one bound was over.
     waited: Option<HeldLock>,
     /// The lock whose holder was killed, or was told as kept.
@@ -32,7 +32,7 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct StoppedHolders {
     may_kill: bool,
-    known: Mutex<Known>,
+    known: Mutex<StallRecord>,
 }
 
 impl StoppedHolders {
@@ -46,8 +46,8 @@ impl StoppedHolders {
         known.outcomes.drain(..).collect()
     }
 
-    /// For the session that changes the role. Two waits of `LOCK_WAIT_MAX` are the bound of 2 s
-    /// (`STOPPED_HOLDER_MAX` of the page) after which a stopped holder is killed.
+    /// For the session that changes the role. A stopped holder is killed after two bounds of a
+    /// wait (`LOCK_WAIT_MAX`): 2 s.
     pub(super) fn hook(self: &Arc<Self>) -> StallHook {
         let holders = Arc::clone(self);
         Box::new(move |holder| holders.decide(holder))
