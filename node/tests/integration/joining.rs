@@ -20,7 +20,7 @@ struct GatedLink {
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream) {
-    let mut buffer = [0; 1 << 16];
+    let mut buffer = vec![0; 1 << 16];
     while let Ok(count) = from.read(&mut buffer)
         && count != 0
         && to.write_all(&buffer[..count]).is_ok()
