@@ -91,7 +91,6 @@ struct ServedConnection<S> {
     close_reason: Option<CloseReason>,
     /// The bytes of this connection in the core's total.
     bytes_buffered: usize,
-    /// The handler knows that the node ends.
     is_draining: bool,
 }
 
@@ -163,8 +162,7 @@ impl<S> Drop for ServedConnection<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
-        if self.endpoint.is_draining() && !self.is_draining {
-            self.is_draining = true;
+        if self.endpoint.is_draining() && !std::mem::replace(&mut self.is_draining, true) {
             self.handler.begin_drain();
         }
         let end = self.run(cx);
@@ -209,8 +207,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
         }
     }
 
-    /// Reading: messages of other clients first, then requests. `Ready(None)`: there may be output,
-    /// or the phase has changed.
+    /// Reading: messages of other clients, then requests. `Ready(None)`: output, or another phase.
     fn poll_reading(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         match self.poll_handler(cx) {
             Poll::Ready(NextAction::Read) | Poll::Pending => {}
@@ -309,8 +306,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
         reply.map(|reply| (bytes, reply))
     }
 
-    /// Closing: shuts the write side down. A TLS stream writes its last message, for which a client
-    /// that does not read leaves no room.
+    /// Closing: shuts the write side down. TLS writes its last message if the client leaves room.
     fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
         if Pin::new(&mut self.stream).poll_shutdown(cx).is_pending() {
             let timer = self.close_timer.get_or_insert_with(|| sleep(LINGER));
@@ -494,8 +490,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// The client does not read. In Reading, messages of other clients are still delivered into the
-    /// output; requests and work wait.
+    /// The client does not read. In Reading, messages of other clients are delivered all the same.
     fn wait_for_reader(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
         self.input.request_timer = None;
         if self.handler.poll_end(cx).is_ready() {

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use nearstate_node::executor::{Sleep, sleep};
 use nearstate_node::{ConnectionHandler, Consumed, NextAction};
 
-use crate::http2::Http2Connection;
+use crate::http2::Http2Server;
 use crate::limits::{GOAWAY_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX, INPUT_HIGH_WATER_BYTES};
 use crate::pipe::{Pipe, PipeBuffers};
 use crate::reply_body::{CountedBody, HttpConnectionState};
@@ -50,7 +50,7 @@ enum HttpVersion {
     /// Not known yet: fewer bytes than the preface arrived, and all of them equal it.
     Unknown,
     One(Box<http1::Connection<TokioIo<Pipe>, RequestService>>),
-    Two(Box<Http2Connection>),
+    Two(Box<Http2Server>),
 }
 
 /// The handler of one connection.
@@ -97,7 +97,7 @@ impl NudsfConnection {
         let (context, pipe) = (Rc::clone(&self.context), Pipe(Rc::clone(&self.buffers)));
         self.http = if is_two {
             self.head_timer = None;
-            HttpVersion::Two(Box::new(Http2Connection::new(pipe, context)))
+            HttpVersion::Two(Box::new(Http2Server::new(pipe, context)))
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(HEAD_BYTES_MAX as usize).max_headers(HEADERS_MAX);

@@ -20,7 +20,7 @@ use crate::request_body::RequestBody;
 use crate::service::{RequestContext, respond};
 
 /// A connection.
-pub(crate) struct Http2Connection {
+pub(crate) struct Http2Server {
     state: Http2State,
     context: Rc<RequestContext>,
     is_ending: bool,
@@ -31,7 +31,7 @@ enum Http2State {
     Open(Connection<Pipe, ReplyFrame>),
 }
 
-impl Http2Connection {
+impl Http2Server {
     pub(crate) fn new(pipe: Pipe, context: Rc<RequestContext>) -> Self {
         let handshake = Builder::new()
             .max_concurrent_streams(STREAMS_MAX)

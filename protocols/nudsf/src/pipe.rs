@@ -1,5 +1,5 @@
-//! The byte streams between the node, which owns the socket, and HTTP, which hyper and h2 implement:
-//! two buffers in memory.
+//! The byte streams between the node, which owns the socket, and HTTP, which hyper and h2
+//! implement: two buffers in memory.
 
 use std::cell::RefCell;
 use std::io;

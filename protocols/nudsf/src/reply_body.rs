@@ -90,8 +90,8 @@ impl Drop for CountedBytes {
     }
 }
 
-/// The body of a response of HTTP/1.1, which counts for its connection until it is sent or dropped. A client
-/// that does not read has only so many.
+/// The body of a response of HTTP/1.1, which counts for its connection until it is sent or dropped.
+/// A client that does not read has only so many.
 pub(crate) struct CountedBody {
     bytes: Option<Bytes>,
     _counted: CountedBytes,
@@ -132,8 +132,8 @@ impl Body for CountedBody {
     }
 }
 
-/// A part of the body of a response of HTTP/2, which counts for its connection until all of it is in
-/// the output of the connection, or its stream was reset.
+/// A part of the body of a response of HTTP/2, which counts for its connection until all of it is
+/// in the output of the connection, or its stream was reset.
 #[derive(Debug)]
 pub(crate) struct ReplyFrame {
     bytes: Bytes,
