@@ -42,8 +42,8 @@ mod tests {
         LogPosition { origin, log: [name; 16], incarnation: 1, position, check: 0 }
     }
 
-    fn loss(view: u64, sealed: Option<LogPosition>) -> Option<AcceptedLoss> {
-        Some(AcceptedLoss { view: ViewNumber(view), longest: None, sealed })
+    fn loss(view: u64, sealed: Option<LogPosition>) -> AcceptedLoss {
+        AcceptedLoss { view: ViewNumber(view), longest: None, sealed }
     }
 
     #[test]
@@ -53,19 +53,19 @@ mod tests {
             ("no loss", None, None, true),
             ("a fail-over", Some(log(1, 3, 100)), None, true),
             ("two fail-overs", Some(log(2, 4, 7)), None, true),
-            ("a loss before the log began", Some(log(1, 3, 120)), loss(3, None), true),
-            ("a loss that gave up less", None, loss(5, Some(log(1, 3, 100))), true),
-            ("a loss that gave up one entry", None, loss(5, Some(log(1, 3, 99))), false),
-            ("its seal", Some(log(1, 3, 99)), loss(5, Some(log(1, 3, 99))), false),
+            ("a loss before the log began", Some(log(1, 3, 120)), Some(loss(3, None)), true),
+            ("a loss that gave up less", None, Some(loss(5, Some(log(1, 3, 100)))), true),
+            ("a loss that gave up one entry", None, Some(loss(5, Some(log(1, 3, 99)))), false),
+            ("its seal", Some(log(1, 3, 99)), Some(loss(5, Some(log(1, 3, 99)))), false),
             (
                 "another incarnation",
                 None,
-                loss(5, Some(LogPosition { incarnation: 2, ..own })),
+                Some(loss(5, Some(LogPosition { incarnation: 2, ..own }))),
                 false,
             ),
-            ("a partition that began anew", None, loss(5, None), false),
-            ("a loss of a later log", Some(log(2, 4, 7)), loss(5, Some(log(2, 4, 7))), false),
-            ("a fail-over before a loss", Some(log(1, 3, 100)), loss(2, None), true),
+            ("a partition that began anew", None, Some(loss(5, None)), false),
+            ("a loss of a later log", Some(log(2, 4, 7)), Some(loss(5, Some(log(2, 4, 7)))), false),
+            ("a fail-over before a loss", Some(log(1, 3, 100)), Some(loss(2, None)), true),
         ];
         for (name, seal, loss, has_all) in rows {
             assert_eq!(LogEnds { seal, loss }.have(&own), has_all, "{name}");

@@ -118,7 +118,8 @@ impl Member {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::fixture::TestRegionPath;

@@ -300,7 +300,7 @@ fn a_member_that_takes_nothing_for_a_while_gets_the_stamps_of_that_time() {
     let session = owner.session();
     for key in 1000_u64..1400 {
         let ue = session.namespace("ue", &Schema::default()).unwrap();
-        session.put(ue, &key.to_le_bytes(), &[7; 64 << 10]).unwrap();
+        session.put(ue, &key.to_le_bytes(), &vec![7; 64 << 10]).unwrap();
         if key % 20 == 0 {
             replicate(1, &mut owner, &mut [&mut one, &mut other]);
         }

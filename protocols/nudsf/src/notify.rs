@@ -202,7 +202,7 @@ impl Notifier {
             // Expired records go to the log. A failure of one does not stop the others.
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
-            let batch = subscribers.read(&mut stream, position, partial.clone())?;
+            let batch = subscribers.read(&mut stream, position, partial.as_ref())?;
             if known.is_some() && session.namespace_changes()? != known {
                 // The entries may be of a storage that was created meanwhile: they are read again.
                 stream = session.commit_stream_behind(behind(position, partial.as_ref()))?;
@@ -229,7 +229,7 @@ impl Notifier {
                 region.hold_log(Some(position));
             }
             for (storage, uri) in &storages {
-                is_busy |= self.due.take(&deliveries, (storage, uri)).await;
+                is_busy |= self.due.take(deliveries, (storage, uri)).await;
             }
             if is_busy { yield_now().await } else { sleep(NOTIFIER_INTERVAL).await }
         }

@@ -282,7 +282,7 @@ fn a_log_that_keeps_entries_keeps_them_for_a_reader_that_holds_it_and_refuses_no
     assert_eq!(read(begin), (4, 6), "the rest is released");
     // A reader that is too far behind loses entries. Writers go on.
     for round in 0..200_u32 {
-        session.put(ns, &(round % 2).to_le_bytes(), &[1; 100_000]).unwrap();
+        session.put(ns, &(round % 2).to_le_bytes(), &vec![1; 100_000]).unwrap();
         release();
     }
     let (kept, lost) = read(begin + 6);

@@ -85,7 +85,7 @@ fn take(member: &Member, units: u64) -> Result<(u64, u64)> {
     Ok((chunk.0, (cell - chunk.start()) / LINE))
 }
 
-fn is_full<T: std::fmt::Debug>(taken: Result<T>) -> bool {
+fn is_full<T>(taken: &Result<T>) -> bool {
     matches!(taken, Err(Error::Full { .. }))
 }
 
@@ -94,11 +94,11 @@ fn a_chunk_far_behind_the_last_one_is_found_in_a_heap_of_many() {
     in_full_heap("far", 260 << 20, |member| {
         let used = chunks_used(member.map()).unwrap();
         assert!(used > 1000, "{used} chunks: more than a search near the last one looks at");
-        assert!(is_full(take(member, 4)));
+        assert!(is_full(&take(member, 4)));
         forget_searches(member);
         free_units(member, 900, 100, 4);
         assert_eq!(take(member, 4), Ok((900, 100)));
-        assert!(is_full(take(member, 4)));
+        assert!(is_full(&take(member, 4)));
     });
 }
 
@@ -111,7 +111,7 @@ fn a_search_of_all_chunks_in_vain_is_not_repeated_for_some_refills() {
             member.tries_again.set(false);
             taken
         };
-        assert!(is_full(search(4)));
+        assert!(is_full(&search(4)));
         // Another member frees a run behind the near chunks.
         free_units(member, 900, 100, 4);
         let mut refills = 0;
@@ -126,10 +126,10 @@ fn a_search_of_all_chunks_in_vain_is_not_repeated_for_some_refills() {
         assert!(refills >= 16, "it is repeated after {refills} refills");
         // Shorter runs were not searched for, and an operation without another attempt searches.
         free_units(member, 901, 7, 2);
-        assert!(is_full(search(4)));
+        assert!(is_full(&search(4)));
         assert_eq!(search(2), Ok((901, 7)));
         free_units(member, 902, 9, 4);
-        assert!(is_full(search(4)));
+        assert!(is_full(&search(4)));
         assert_eq!(take(member, 4), Ok((902, 9)));
     });
 }
@@ -140,7 +140,7 @@ fn what_this_member_frees_ends_the_memory_of_a_vain_search() {
         free_units(member, 900, 100, 12);
         let (chunk, unit) = take(member, 12).unwrap();
         assert_eq!((chunk, unit), (900, 100));
-        assert!(is_full(take(member, 12)));
+        assert!(is_full(&take(member, 12)));
         assert_ne!(member.vain_search.get().1, 0);
         member.arena().roll_back().unwrap();
         // The cells of one unit are shorter than what was searched for.
@@ -183,7 +183,7 @@ fn the_reserve_lends_one_cell_at_a_time_and_gets_it_back_first() {
         let lent = || -> u64 {
             reserve(member.map()).map(|chunk| state_of(member.map(), chunk).unwrap().used).sum()
         };
-        assert!(is_full(take(member, 20)));
+        assert!(is_full(&take(member, 20)));
         assert_eq!(lent(), 0, "an ordinary operation takes nothing of it");
         member.may_use_reserve.set(true);
         let (chunk, _) = take(member, 20).unwrap();
@@ -192,7 +192,7 @@ fn the_reserve_lends_one_cell_at_a_time_and_gets_it_back_first() {
         assert_eq!(lent(), 20);
         // What was lent must be free elsewhere, besides what is taken.
         free_units(member, 40, 0, 23);
-        assert!(is_full(take(member, 4)));
+        assert!(is_full(&take(member, 4)));
         free_units(member, 41, 0, 1);
         assert_eq!(take(member, 4).map(|taken| taken.0), Ok(40));
     });
@@ -209,7 +209,7 @@ fn a_free_cell_is_split_and_what_is_left_of_it_is_kept() {
         assert_eq!(take(member, 5), Ok((20, 50)));
         assert_eq!(take(member, 3), Ok((20, 55)), "from the same range");
         // Too large for the rest, which becomes a cell of a queue.
-        assert!(is_full(take(member, 9)));
+        assert!(is_full(&take(member, 9)));
         assert_eq!(member.arena().room(Bump::Small), 0);
         let queue = member.arena().queue(class_of_units(8)).unwrap();
         let rest = queue.head.load(Ordering::Relaxed);
