@@ -3,8 +3,8 @@
 //!
 //! The order of expiry has an entry for each record with an expiry time, at or before that time. A
 //! write that postpones the expiry, or deletes the record, leaves the entry unchanged; the
-//! collector moves or removes it when its time has come. So a record that is written again and again
-//! has one entry while its expiry is only postponed. Each deletion leaves one until its time.
+//! collector moves or removes it when its time has come. So a record that is written again and
+//! again has one entry while its expiry is only postponed. Each deletion leaves one until its time.
 //!
 //! A host that follows another one judges no expiry of the other's records: their deletion follows.
 //! It does remove and move their entries, which no log has.
