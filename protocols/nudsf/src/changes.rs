@@ -62,7 +62,7 @@ impl Monitored {
                 *id == change.id && before.map(|one| &one.meta) != after.map(|one| &one.meta)
             }
             Self::Blocks(id) => {
-                *id == change.id && is_other(before, after, |one, other| one.has_same_blocks(other))
+                *id == change.id && is_other(before, after, NotifiedRecord::has_same_blocks)
             }
             Self::Block(id, block) => {
                 let (before, after) = (block_of(before, block), block_of(after, block));
@@ -196,7 +196,7 @@ impl StorageSubscriptions {
         &mut self,
         stream: &mut CommitStream<'_>,
         position: u64,
-        partial: Option<PartialTransaction>,
+        partial: Option<&PartialTransaction>,
     ) -> Result<ChangeBatch> {
         let mut batch = ChangeBatch { position, ..ChangeBatch::default() };
         let mut page = NotificationPage::default();
@@ -214,7 +214,7 @@ impl StorageSubscriptions {
             };
             let (number, time_ms) = (entry.number, entry.time_ms()?);
             let versions = entry.versions()?;
-            let place = match &partial {
+            let place = match partial {
                 Some(partial) if partial.number == number => partial.place.clone(),
                 Some(_) | None => NotificationPlace::default(),
             };

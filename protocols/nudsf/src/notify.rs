@@ -189,7 +189,7 @@ impl Notifier {
             // Expired records go to the log. A failure of one does not stop the others.
             let collected = session.collect_expired(COLLECTED_MAX);
             let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
-            let batch = subscribers.read(&mut stream, position, partial.clone())?;
+            let batch = subscribers.read(&mut stream, position, partial.as_ref())?;
             if known.is_some() && session.namespace_changes()? != known {
                 // The entries may be of a storage that was created meanwhile: they are read again.
                 stream = session.commit_stream_behind(behind(position, partial.as_ref()))?;
