@@ -425,7 +425,6 @@ pub(crate) fn watched(storages: &[(StorageNamespaces, String)]) -> Vec<Namespace
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use nearstate_store::{CreateOptions, Kind, Region, Schema, WhenFull};
 
