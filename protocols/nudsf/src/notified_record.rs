@@ -22,10 +22,10 @@ pub(crate) struct NotifiedRecord<'v> {
 type LoggedFields<'r, 'v> = &'r [(&'v [u8], Option<&'v [u8]>)];
 
 /// The unnamed block, the fields and the metadata of a version.
-type LoggedParts<'r, 'v> = (Option<&'v [u8]>, LoggedFields<'r, 'v>, &'v [u8]);
+type VersionParts<'r, 'v> = (Option<&'v [u8]>, LoggedFields<'r, 'v>, &'v [u8]);
 
-/// Those of a version; `None` for a set.
-fn parts_of<'r, 'v>(version: &'r StreamedRecord<'v>) -> Option<LoggedParts<'r, 'v>> {
+/// The parts of a version; `None` for a set.
+fn parts_of<'r, 'v>(version: &'r StreamedRecord<'v>) -> Option<VersionParts<'r, 'v>> {
     match &version.change {
         StreamedChange::Put { value, meta, is_set: false } => Some((Some(*value), &[][..], *meta)),
         StreamedChange::Patched { blocks, meta, .. } => {
