@@ -159,6 +159,11 @@ impl Member {
         let chunk = ChunkIndex::of(map, place.at)?;
         let words = chunk.bitmap(map)?;
         let closing = ClosingChunks::of_join();
+        invariant!(
+            place.end <= chunk.end() && place.at + LINE * units <= place.end,
+            "a run of {units} units is joined within its chunk"
+        );
+        invariant!(place.records <= RECORDS_MAX, "{} records are moved", place.records);
         // First, because a record behind it may need the next cell of the same queue.
         self.free_queue(place.class, 1)?;
         crash_point!("join.freed");
@@ -183,6 +188,7 @@ impl Member {
             }
             at += bytes;
         }
+        invariant!(at >= place.end, "the whole run is looked at");
         crash_point!("join.moved");
         self.wait_for_readers(READERS_WAIT_MAX)?;
         self.aside_to_revisit.set(ALL_ASIDE);
@@ -207,6 +213,7 @@ impl Member {
             }
             let most = units.max(self.shared().claim_units()) as u32;
             let run = UnitRun { units: run.units.min(most), ..run };
+            invariant!(run.units >= 1 && u64::from(run.units) >= units, "the run is long enough");
             self.claim(chunk, run)?;
             *state = state.after_taking(&Bitmap::load(words), used + u64::from(run.units));
             Ok(true)

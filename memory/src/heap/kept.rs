@@ -45,6 +45,7 @@ impl Member {
     /// of which this member keeps the most. So it keeps some of each class. False if there is none.
     pub(crate) fn split_kept(&self, class: u8) -> Result<bool> {
         debug_assert!(self.is_in_operation(), "another member may be taking cells");
+        debug_assert!(class <= CLASS_SMALL_MAX, "class {class} has no small cells");
         let arena = self.arena();
         let mut tried = [0; SPLIT_TRIES];
         for place in 0..SPLIT_TRIES {
@@ -72,6 +73,7 @@ impl Member {
                 // A flipped bit since it was emptied must not be taken for a part of it.
                 self.check_bump(Bump::Small)?;
                 let bytes = class::bytes_of(larger);
+                invariant!(bytes > class::bytes_of(class), "a cell of class {larger} is no larger");
                 arena.open_cell(queue, head, bytes)?;
                 self.note_bump(Bump::Small, head, head + bytes);
                 return Ok(true);
@@ -108,6 +110,7 @@ impl Arena<'_> {
     fn open_cell(&self, queue: Queue<'_>, cell: u64, bytes: u64) -> Result<(), Corruption> {
         let (front, end) = self.bump(Bump::Small);
         invariant!(front >= end, "a bump range of {} bytes is lost", end - front);
+        invariant!(bytes <= BUMP_SMALL_CELL_MAX, "{bytes} bytes are no small cell");
         let next = cell::word(self.map, cell, WORD_NEXT)?;
         self.set(undo::POP, cell);
         crash_point!("open.recorded");

@@ -27,6 +27,7 @@ mod fixture;
 mod follow;
 mod followers;
 mod for_update;
+mod full_log;
 mod full_region;
 mod scattered_memory;
 mod hostile;
