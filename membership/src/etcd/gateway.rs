@@ -3,20 +3,17 @@
 
 use std::fmt;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 use nearstate_model::Error;
 use nearstate_node::ClientTls;
 use serde_json::Value;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -126,7 +123,7 @@ impl Gateway {
                 Box::new(TlsConnector::from(tls.config()).connect(name, socket).await?)
             }
         };
-        let (sender, connection) = handshake(GatewayIo(stream)).await.map_err(io::Error::other)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         Ok(GatewayConnection { sender, task })
     }
@@ -191,42 +188,6 @@ impl Gateway {
     pub(super) fn close(&mut self) {
         self.connection = None;
         self.at = self.at.wrapping_add(1);
-    }
-}
-
-/// A stream of tokio as one of hyper.
-struct GatewayIo(Box<dyn MemberStream>);
-
-impl Read for GatewayIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut into: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut bytes = [0; 8 << 10];
-        let size = into.remaining().min(bytes.len());
-        let mut buffer = ReadBuf::new(bytes.get_mut(..size).unwrap_or_default());
-        ready!(Pin::new(&mut self.0).poll_read(cx, &mut buffer))?;
-        into.put_slice(buffer.filled());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Write for GatewayIo {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
 

@@ -131,6 +131,26 @@ impl TestServer {
         is_asked && stream.read_exact(&mut reply).is_ok() && reply == *b"+PONG\r\n"
     }
 
+    /// Processor time of its threads so far.
+    pub fn processor_time(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let ran = |task: fs::DirEntry| -> Option<u64> {
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse().ok()
+        };
+        let all = tasks.into_iter().flatten().filter_map(Result::ok).filter_map(ran);
+        Duration::from_nanos(all.sum())
+    }
+
+    /// Memory of the process that is not shared: all but its region.
+    pub fn private_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok())
+            .map_or(0, |kilobytes| kilobytes << 10)
+    }
+
     /// Its standard error so far.
     pub fn error_output(&self) -> String {
         fs::read_to_string(&self.errors).unwrap_or_default()

@@ -5,22 +5,19 @@ use crate::reaper::system;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::rt::{Executor, Read, ReadBufCursor, Write};
+use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
 use nearstate_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 /// A response.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -92,8 +89,8 @@ pub fn serve(port: u16, replies: &Path) -> Result<()> {
             let service = Rc::clone(&service);
             let answer = service_fn(move |request| answer(Rc::clone(&service), request));
             let builder = http2::Builder::new(LocalExecutor);
-            let stream = BufferedStream { stream, buffer: vec![0; READ_BYTES] };
-            drop(tokio::task::spawn_local(builder.serve_connection(stream, answer)));
+            let connection = builder.serve_connection(TokioIo::new(stream), answer);
+            drop(tokio::task::spawn_local(connection));
         }
     })
 }
@@ -129,47 +126,5 @@ impl<F: Future + 'static> Executor<F> for LocalExecutor {
         drop(tokio::task::spawn_local(async move {
             task.await;
         }));
-    }
-}
-
-/// Bytes of one read: those of the node.
-const READ_BYTES: usize = 64 << 10;
-
-/// A socket as hyper reads and writes it.
-struct BufferedStream {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-}
-
-impl Read for BufferedStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut into: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let BufferedStream { stream, buffer } = self.get_mut();
-        let size = into.remaining().min(READ_BYTES);
-        let mut read = ReadBuf::new(buffer.get_mut(..size).unwrap_or_default());
-        ready!(Pin::new(stream).poll_read(cx, &mut read))?;
-        into.put_slice(read.filled());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Write for BufferedStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
