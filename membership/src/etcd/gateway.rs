@@ -123,7 +123,8 @@ impl Gateway {
                 Box::new(TlsConnector::from(tls.config()).connect(name, socket).await?)
             }
         };
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         Ok(GatewayConnection { sender, task })
     }

@@ -224,7 +224,9 @@ impl Member {
             }
             let seen = word.load(Ordering::Relaxed);
             if wait.is_over(seen, now) {
-                if wait.is_kept(now) && self.waits_on(word, seen, index)? {
+                // A caller that can do without the lock asks for less, and does.
+                let is_long = one >= LOCK_WAIT_MAX;
+                if is_long && wait.is_kept(now) && self.waits_on(word, seen, index)? {
                     wait = LockWait::new(now, bounds);
                     continue;
                 }

@@ -23,7 +23,7 @@ pub enum StoppedHolder {
 struct StallRecord {
     /// The lock for which one bound was over.
     waited: Option<HeldLock>,
-    /// The lock whose holder was killed, or was told as kept.
+    /// The lock whose holder was told as killed or kept.
     done: Option<HeldLock>,
     outcomes: VecDeque<StoppedHolder>,
 }
@@ -60,9 +60,6 @@ impl StoppedHolders {
             known.waited = Some(held);
             return StallDecision::WaitOn;
         }
-        if known.done == Some(held) {
-            return StallDecision::GiveUp;
-        }
         let process = holder.process().clone();
         let (outcome, decision) = match self.kill(holder) {
             // It goes on.
@@ -70,6 +67,10 @@ impl StoppedHolders {
             Ok(true) => (StoppedHolder::Killed(process), StallDecision::WaitOn),
             Err(reason) => (StoppedHolder::Kept(process, reason), StallDecision::GiveUp),
         };
+        // It may be stopped later: it is looked at each time, and told once.
+        if known.done == Some(held) {
+            return decision;
+        }
         known.done = Some(held);
         known.outcomes.truncate(OUTCOMES_MAX - 1);
         known.outcomes.push_back(outcome);

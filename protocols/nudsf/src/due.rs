@@ -315,7 +315,7 @@ fn expire_timer(
     let key = view.key();
     let id = String::from_utf8_lossy(key);
     let text = view.bytes().get(size_of::<u64>()..).map(Bytes::copy_from_slice);
-    let timer = text.and_then(|text| Timer::read(&text, &id).ok());
+    let timer = text.and_then(|text| Timer::of_stored(&text, &id));
     let is_over = view.tags().any(|(name, _)| name == EXPIRED_TAG);
     // What another client has written as a timer, and is none, is removed as well.
     let Some(mut timer) = timer.filter(|_| !is_over) else {

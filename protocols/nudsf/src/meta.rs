@@ -189,15 +189,24 @@ fn push_quoted(text: &str, out: &mut String) {
     out.push('"');
 }
 
+/// Checks the length of a JSON text.
+///
+/// # Errors
+/// 413.
+pub(crate) fn check_json_bytes(bytes: &[u8]) -> Result<(), Problem> {
+    if bytes.len() <= JSON_BYTES_MAX {
+        return Ok(());
+    }
+    let detail = format!("the JSON text exceeds {JSON_BYTES_MAX} bytes: send less at once");
+    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail))
+}
+
 /// Parses a JSON text of limited size.
 ///
 /// # Errors
 /// 400, 413.
 pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
-    if bytes.len() > JSON_BYTES_MAX {
-        let detail = format!("the JSON text exceeds {JSON_BYTES_MAX} bytes: send less at once");
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail));
-    }
+    check_json_bytes(bytes)?;
     serde_json::from_slice(bytes)
         .map_err(|error| Problem::message(format!("the body is no JSON: {error}")))
 }

@@ -121,8 +121,13 @@ async fn execute_request(
     // A body of another request is read and ignored by HTTP itself.
     let has_body = head.method == Method::PUT || head.method == Method::PATCH;
     let limits = context.core.limits();
-    let body =
-        if has_body { collect(body, &head.headers, guard, limits).await? } else { Bytes::new() };
+    let body = if has_body {
+        collect(body, &head.headers, guard, limits).await?
+    } else {
+        // Its window is free for others while the operation runs.
+        drop(body);
+        Bytes::new()
+    };
     let (repository, state) = (&*context.repository, &*context.state);
     let call = Call::new((repository, state), target, (&head.headers, origin), body)?;
     let reply = execute(&call).await;

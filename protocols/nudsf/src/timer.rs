@@ -140,6 +140,12 @@ impl Timer {
         }
     }
 
+    /// Reads the text of a stored timer, of any length. `None`: it is no timer.
+    pub(crate) fn of_stored(text: &Bytes, id: &str) -> Option<Self> {
+        let tree = || Self::parse(serde_json::from_slice(text).ok()?, id).ok();
+        Self::read_valid(text, id).or_else(tree)
+    }
+
     /// Reads a valid text without a tree of values. `None`: the tree has the reason.
     fn read_valid(text: &Bytes, id: &str) -> Option<Self> {
         let read = TimerText::read(text)?;

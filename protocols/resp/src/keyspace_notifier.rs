@@ -7,16 +7,14 @@
 //! is published when its change is replicated. Ten times a second the task looks for namespaces
 //! that other processes created (the region sends no wake-up for them) and for expired records.
 
+use crate::held_events::{EventRelease, HeldEvent, HeldEvents};
 use crate::keyspace_events::watches::WatchedNamespace;
 use crate::keyspace_events::{EventClass, KeyspaceEvents, names_of};
 use crate::server::RespServer;
 use nearstate_model::Result;
 use nearstate_node::WatchSelector;
 use nearstate_node::executor::{Sleep, is_due, sleep, yield_now};
-use nearstate_store::{
-    Event, EventKind, Namespace, Notice, OwnChange, OwnerLease, Receipt, ReceiptState,
-    ReplicationPolicy, Session,
-};
+use nearstate_store::{Event, EventKind, Notice, OwnChange, Session};
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -42,7 +40,7 @@ const EVENTS_IN_A_ROW: usize = 1024;
 /// Events between two checks of the clock.
 const EVENTS_AT_ONCE: usize = 16;
 
-/// Between two looks at whether a change is replicated: some round trips.
+/// Between two looks at whether changes are replicated: some round trips.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Publishes events for the lifetime of the core.
@@ -79,39 +77,10 @@ struct KeyspaceNotifier<'s> {
     tick: Sleep,
     generation: u64,
     channel: Vec<u8>,
-    /// What other hosts have of the log.
-    released: ReleasedLog,
-}
-
-/// The position of the log up to which it is known that changes are replicated.
-#[derive(Debug, Default)]
-struct ReleasedLog(u64);
-
-impl ReleasedLog {
-    /// Waits until a change that was seen before may leave the host. False: it never may.
-    async fn may_leave(&mut self, session: &Session, namespace: Namespace) -> Result<bool> {
-        let seen = session.log_tail_position()?;
-        if seen <= self.0 || session.replication_policy(namespace)? == ReplicationPolicy::Local {
-            return Ok(true);
-        }
-        loop {
-            // What a copy has applied, another host has as well.
-            let is_owned = session.following()?.is_none();
-            let lease = session.owner_lease()?;
-            match (lease, session.receipt_state(Receipt::of_position(seen))?) {
-                (_, ReceiptState::Lost) => return Ok(false),
-                (OwnerLease::Unclustered, _) => return Ok(true),
-                (OwnerLease::Held { .. } | OwnerLease::Expired, _) if !is_owned => return Ok(true),
-                (OwnerLease::Held { .. }, ReceiptState::Replicated) => {
-                    self.0 = seen;
-                    return Ok(true);
-                }
-                (OwnerLease::Held { .. } | OwnerLease::Expired, _) => {
-                    sleep(RELEASE_INTERVAL).await;
-                }
-            }
-        }
-    }
+    /// Events whose changes are not replicated.
+    held: HeldEvents,
+    /// The next look at those.
+    release: Option<Sleep>,
 }
 
 impl<'s> KeyspaceNotifier<'s> {
@@ -128,7 +97,8 @@ impl<'s> KeyspaceNotifier<'s> {
             tick: sleep(POLL_INTERVAL),
             generation,
             channel: Vec::new(),
-            released: ReleasedLog::default(),
+            held: HeldEvents::default(),
+            release: None,
         })
     }
 
@@ -153,6 +123,7 @@ impl<'s> KeyspaceNotifier<'s> {
                 self.read(place).await;
             }
             self.drop_failed();
+            self.release()?;
             if self.ready.is_empty() && !self.is_waiting {
                 let waits = self.watched.iter();
                 let waits = waits.map(|one| (one.watch.waiter(), one.watch.position()));
@@ -178,7 +149,9 @@ impl<'s> KeyspaceNotifier<'s> {
         }
         let is_fresh = self.server.keyspace.poll_new(cx, self.generation).is_ready();
         let is_tick = Pin::new(&mut self.tick).poll(cx).is_ready();
-        if is_tick || is_fresh || !self.ready.is_empty() {
+        let release = self.release.as_mut();
+        let is_release = release.is_some_and(|at| Pin::new(at).poll(cx).is_ready());
+        if is_tick || is_fresh || is_release || !self.ready.is_empty() {
             return Poll::Ready(Ok(is_tick));
         }
         Poll::Pending
@@ -212,36 +185,47 @@ impl<'s> KeyspaceNotifier<'s> {
         Ok(())
     }
 
-    /// Publishes the events of one namespace. Marks it ready again if there are more.
+    /// Publishes the held events whose changes are replicated by now.
+    fn release(&mut self) -> Result<()> {
+        let (server, events) = (self.server, self.server.keyspace.events());
+        let channel = &mut self.channel;
+        let lost = self.held.release(self.session, |event| {
+            publish_event(server, events, event, channel);
+        })?;
+        server.keyspace.counts.lost.fetch_add(lost, Ordering::Relaxed);
+        self.release = (!self.held.is_empty()).then(|| sleep(RELEASE_INTERVAL));
+        Ok(())
+    }
+
+    /// Reads the events of one namespace, and publishes those whose changes need not be replicated.
+    /// Marks it ready again if there are more.
     async fn read(&mut self, place: usize) {
-        let events = self.server.keyspace.events();
+        let (server, events) = (self.server, self.server.keyspace.events());
         for count in 1..=EVENTS_IN_A_ROW {
             let Some(watched) = self.watched.get_mut(place) else { return };
             let WatchedNamespace { number, namespace, prefix, watch } = watched;
             match watch.next() {
                 Ok(None) => return,
                 Ok(Some(Notice::Event(event))) => {
-                    let server = self.server;
                     server.keyspace.counts.seen.fetch_add(1, Ordering::Relaxed);
                     let has_subscribers = server.pubsub.has_subscribers();
                     if has_subscribers || server.tracking.is_any() {
                         let key = [prefix, event.key].concat();
                         // What clients have cached is old from the commit on.
                         invalidate(server, (*number, &key), &event);
-                        if has_subscribers {
-                            let leaves = self.released.may_leave(self.session, *namespace).await;
-                            match leaves {
-                                Ok(true) => {
-                                    let about = (key.as_slice(), &event);
-                                    publish_event(server, events, about, &mut self.channel);
-                                }
-                                Ok(false) => {
-                                    server.keyspace.counts.lost.fetch_add(1, Ordering::Relaxed);
-                                }
-                                Err(_) => {
-                                    self.failed.push(*number);
-                                    return;
-                                }
+                        let event = HeldEvent { key, kind: event.kind, form: event.form };
+                        let is_named = has_subscribers && is_enabled(events, &event);
+                        match is_named.then(|| self.held.hold(self.session, *namespace, event)) {
+                            None | Some(Ok(EventRelease::Held)) => {}
+                            Some(Ok(EventRelease::Now(event))) => {
+                                publish_event(server, events, &event, &mut self.channel);
+                            }
+                            Some(Ok(EventRelease::Lost)) => {
+                                server.keyspace.counts.lost.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Some(Err(_)) => {
+                                self.failed.push(*number);
+                                return;
                             }
                         }
                     }
@@ -306,13 +290,19 @@ fn invalidate(server: &RespServer, (namespace, key): (u32, &[u8]), event: &Event
     server.invalidate(key, change.as_ref());
 }
 
+/// True if one of the names under which an event is published is enabled.
+fn is_enabled(events: KeyspaceEvents, event: &HeldEvent) -> bool {
+    names_of(event.kind, event.form).any(|(class, _)| events.has(class))
+}
+
 /// Publishes one event.
 fn publish_event(
     server: &RespServer,
     events: KeyspaceEvents,
-    (key, event): (&[u8], &Event<'_>),
+    event: &HeldEvent,
     channel: &mut Vec<u8>,
 ) {
+    let key = event.key.as_slice();
     for (class, name) in names_of(event.kind, event.form) {
         if !events.has(class) {
             continue;

@@ -8,7 +8,7 @@ use nearstate_memory::layout::namespace_flags;
 use nearstate_memory::{BucketLine, Corruption, IndexTable};
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::limits::{
-    INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX, TRANSACTION_RECORDS_MAX,
+    APPLIED_RECORDS_MAX, INDEX_KEY_BYTES_MAX, KEY_BYTES_MAX, TAG_VALUE_BYTES_MAX,
 };
 use nearstate_model::{Error, Result, invariant};
 
@@ -37,7 +37,8 @@ impl<'s> WriteSet<'s> {
     #[inline]
     pub(crate) fn index_all(&mut self) -> Result<usize> {
         let written = self.buffers.entries.len();
-        invariant!(written <= TRANSACTION_RECORDS_MAX, "a transaction of {written} entries");
+        // A follower applies what its source has sent: the first write beyond it is refused.
+        invariant!(written <= APPLIED_RECORDS_MAX, "a transaction of {written} entries");
         self.buffers.is_validated_later = true;
         let mut seen = 0;
         for index in 0..written {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::schemas::check_schema;
 use crate::call::Call;
 use crate::conditions::Validators;
-use crate::meta::{RecordMeta, parse_json};
+use crate::meta::{RecordMeta, check_json_bytes, parse_json};
 use crate::multipart::{self, BodyPart};
 use crate::patch::{self, PatchItem};
 use crate::problem::Problem;
@@ -89,6 +89,7 @@ fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
     if !head.content_type.as_deref().is_none_or(is_json) {
         return Err(Problem::message("the content type of the meta part must be application/json"));
     }
+    check_json_bytes(&head.bytes)?;
     let meta = RecordMeta::parse(&head.bytes)?;
     check_ttl(call, &meta, "")?;
     Ok(RecordDraft { meta, blocks: block_drafts(parts)? })

@@ -12,6 +12,7 @@ use crate::call::Call;
 use crate::document::Document;
 use crate::filter::parse_text;
 use crate::limits::{DELETED_MAX, LIST_BYTES_MAX, REFERENCES_MAX};
+use crate::meta::check_json_bytes;
 use crate::patch;
 use crate::problem::Problem;
 use crate::reply::Reply;
@@ -161,6 +162,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             let is_expired = view.tags().any(|(name, _)| name == EXPIRED_TAG);
             let is_same = value.get("expires") == old.get("expires");
             let timer = Timer::parse(value, id)?;
+            check_json_bytes(timer.text())?;
             let kept = (is_expired && is_same).then(|| timer.kept_until_ms());
             timer.write(txn, (call.storage.timers, call.key()), kept, call.now_ms)?;
         }
