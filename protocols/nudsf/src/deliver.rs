@@ -305,6 +305,7 @@ impl Deliveries {
                 None => state.passed(lane, place),
                 // The first one of a record and that of its callback may be the same.
                 Some(entry) if entries.iter().any(|one| one.key == entry.key) => {}
+                Some(entry) if state.is_postponed(lane, [entry.order, entry.callback], now) => {}
                 Some(entry) => {
                     bytes += entry.bytes;
                     entries.push(entry);
@@ -372,12 +373,17 @@ impl Deliveries {
     ) -> Result<()> {
         let now = since_boot();
         let is_answered = sequences.iter().any(|sequence| sequence.is_answered);
-        let (mut removed, mut failed) = (Vec::new(), BTreeMap::<u64, u128>::new());
+        let (mut removed, mut refused) = (Vec::new(), Vec::new());
+        // The callbacks that do not answer, each with its first entry.
+        let mut failed = BTreeMap::<u64, u128>::new();
         for Sequence { entries, done, is_unanswered, .. } in sequences {
             if let Some(entry) = entries.get(done) {
-                let lane = if is_unanswered { entry.callback } else { entry.order };
-                let first = failed.entry(lane).or_insert(u128::MAX);
-                *first = entry.place().min(*first);
+                if is_unanswered {
+                    let first = failed.entry(entry.callback).or_insert(u128::MAX);
+                    *first = entry.place().min(*first);
+                } else {
+                    refused.push(((entry.order, entry.callback), entry.place()));
+                }
             }
             removed.extend(entries.into_iter().take(done));
         }
@@ -391,8 +397,13 @@ impl Deliveries {
         } else if !failed.is_empty() && batch == BatchScope::Whole {
             state.unanswered(now);
         }
-        if !failed.is_empty() {
+        if !failed.is_empty() || !refused.is_empty() {
             self.metrics.count_retry();
+        }
+        for (lanes, place) in refused {
+            if state.refused(lanes, place, now) {
+                self.drop_old(target, state, Some(lanes.0)).await?;
+            }
         }
         for (lane, place) in failed {
             if state.failed(lane, place, now) {

@@ -6,6 +6,7 @@
 //! | one is not answered, and others are | its callback |
 //! | none of a batch is answered | the target |
 //!
+//! An entry is sent again when neither its order nor its callback waits.
 //! Others are read on. After some batches without an answer, one notification probes the target,
 //! each time that of a callback that does not wait.
 
@@ -130,6 +131,33 @@ impl TargetState {
         }
     }
 
+    /// The host refuses an entry of an order for now. Its callback has answered, and does not wait
+    /// for this entry any more. True if old entries of the order are to be given up.
+    pub(crate) fn refused(
+        &mut self,
+        (order, callback): (u64, u64),
+        entry: u128,
+        now: Duration,
+    ) -> bool {
+        let waits = self.lanes.get(&callback).map(|lane| lane.entry);
+        if waits.is_some_and(|waits| waits.is_none_or(|waits| waits == entry)) {
+            self.passed(callback, entry);
+        }
+        self.failed(order, entry, now)
+    }
+
+    /// True if the entry of a lane is not sent yet, as one of its two lanes waits for longer: then
+    /// this one waits as long.
+    pub(crate) fn is_postponed(&mut self, lane: u64, both: [u64; 2], now: Duration) -> bool {
+        let waiting = both.iter().filter_map(|lane| self.lanes.get(lane));
+        let waiting = waiting.filter(|lane| lane.entry.is_some());
+        let until = waiting.map(|lane| lane.failures.retry).max().filter(|until| *until > now);
+        if let (Some(lane), Some(until)) = (self.lanes.get_mut(&lane), until) {
+            lane.failures.retry = until;
+        }
+        until.is_some()
+    }
+
     /// An entry has failed. True if old entries of the lane are to be given up.
     pub(crate) fn failed(&mut self, lane: u64, entry: u128, now: Duration) -> bool {
         if self.lanes.len() >= 2 * LANES_WAITING_MAX {
@@ -191,6 +219,31 @@ mod tests {
             state.failed(lane, 1, start);
         }
         assert!(!state.reads_on(), "the number of lanes that wait is bounded");
+    }
+
+    #[test]
+    fn an_entry_of_two_lanes_is_not_sent_before_both_are_due() {
+        let (order, callback, start) = (7, 3, Duration::from_secs(100));
+        // It is not answered, and then refused: the callback answers again.
+        let mut state = TargetState { read_from: 90, ..TargetState::default() };
+        state.failed(callback, 40, start);
+        let later = start + RETRY_MIN;
+        assert!(!state.is_postponed(callback, [order, callback], later));
+        state.refused((order, callback), 40, later);
+        assert_eq!((state.due(later), state.is_waiting(callback)), (vec![], false));
+        assert_eq!((state.next_retry(later), state.read_from), (Some(RETRY_MIN), 40));
+        // It is refused, and then not answered: the order waits for the callback.
+        let last = later + RETRY_MIN;
+        state.failed(callback, 40, last);
+        assert_eq!(state.due(last), [(order, 40)]);
+        assert!(state.is_postponed(order, [order, callback], last));
+        assert_eq!((state.due(last), state.next_retry(last)), (vec![], Some(RETRY_MIN)));
+        let end = last + RETRY_MIN;
+        assert_eq!(state.due(end), [(callback, 40), (order, 40)]);
+        assert!(!state.is_postponed(order, [order, callback], end));
+        // Another entry of the callback still waits for an answer.
+        state.refused((8, callback), 50, end);
+        assert!(state.is_waiting(callback) && state.is_waiting(8));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use nearstate_store::{
 use serde_json::json;
 
 use crate::fixture::{JSON, PATCH, TestClient, TestNode, TestNodeOptions, node, node_at};
-use crate::receiver::{Received, receiver, scripted};
+use crate::receiver::{Received, receiver, receiver_at, scripted};
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -147,6 +147,56 @@ fn an_entry_that_is_in_flight_when_the_lease_ends_is_not_sent_again_before_it_is
     let [first, second, ..] = attempts.lock().unwrap()[..] else { panic!("two attempts") };
     // The first one is given up after 5 s; the receiver may have noticed it late.
     assert!(second.saturating_sub(first) > Duration::from_secs(3), "{first:?} {second:?}");
+}
+
+fn retries(node: &TestNode) -> u64 {
+    let [(name, retries), ..] = node.metrics.notifier_events();
+    assert_eq!(name, "retry");
+    retries
+}
+
+#[test]
+fn attempts_have_pauses_when_a_target_that_was_down_refuses() {
+    const ATTEMPTS: usize = 6;
+    let node = node();
+    let address = receiver().address;
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &format!("http://{address}/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it has failed twice", || retries(&node) > 1);
+    let attempts = Arc::<Mutex<Vec<Duration>>>::default();
+    let seen = Arc::clone(&attempts);
+    let refuses = move |_: &Received| {
+        seen.lock().unwrap().push(lease_clock());
+        Some(503)
+    };
+    let _target = receiver_at(address, Arc::new(refuses));
+    until("it has attempts", || attempts.lock().unwrap().len() >= ATTEMPTS);
+    let attempts = attempts.lock().unwrap();
+    // Of 50, 100, 200, 400 and 800 ms.
+    let lasted = attempts[ATTEMPTS - 1].saturating_sub(attempts[0]);
+    assert!(lasted > Duration::from_secs(1), "{attempts:?}");
+}
+
+#[test]
+fn attempts_have_pauses_when_a_target_that_refused_is_down() {
+    let node = node();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&refused);
+    let target = scripted(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Some(503)
+    });
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it is refused", || refused.load(Ordering::SeqCst) > 0);
+    drop(target);
+    let (begin, before) = (lease_clock(), retries(&node));
+    until("it fails", || retries(&node) >= before + 6);
+    // One may have been counted late. Others have pauses of 50, 100, 200 and 400 ms.
+    let lasted = lease_clock().saturating_sub(begin);
+    assert!(lasted > Duration::from_millis(600), "{lasted:?}");
 }
 
 /// Brings a copy to the end of the log of the source.
