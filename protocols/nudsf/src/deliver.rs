@@ -152,11 +152,12 @@ impl Deliveries {
         (target, event): (u64, &Rc<TaskEvent>),
         state: &mut TargetState,
     ) -> Result<()> {
-        let (mut client, mut retry) = (None, None::<Retry>);
+        let (mut client, mut retry) = (None::<HostClient>, None::<Retry>);
         while !self.is_over.get() {
             event.reset();
             if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
                 let sent = done.task.await.unwrap_or_default();
+                client = client.filter(|_| is_answered(&sent));
                 self.finish((target, BatchScope::Retry), sent, state).await?;
             }
             let (again, others) = match self.next_batch(target, state, retry.is_some())? {
@@ -184,6 +185,7 @@ impl Deliveries {
             if !self.may_release().await? {
                 return Ok(());
             }
+            client = client.filter(|client| !client.is_closed());
             let first = others.first().or(again.first());
             let uri = first.and_then(|entry| Some(entry.notification.as_ref()?.uri.as_str()));
             if let (None, Some(uri)) = (&client, uri) {
@@ -194,9 +196,7 @@ impl Deliveries {
             }
             if !others.is_empty() {
                 let sent = self.send(others, client.as_ref()).await;
-                if !sent.iter().any(|sequence| sequence.is_answered) {
-                    client = None;
-                }
+                client = client.filter(|_| is_answered(&sent));
                 self.finish((target, BatchScope::Whole), sent, state).await?;
             }
             if self.is_crowded.get() {
@@ -372,7 +372,7 @@ impl Deliveries {
         state: &mut TargetState,
     ) -> Result<()> {
         let now = since_boot();
-        let is_answered = sequences.iter().any(|sequence| sequence.is_answered);
+        let is_answered = is_answered(&sequences);
         let (mut removed, mut refused) = (Vec::new(), Vec::new());
         // The callbacks that do not answer, each with its first entry.
         let mut failed = BTreeMap::<u64, u128>::new();
@@ -446,6 +446,11 @@ impl Deliveries {
             yield_now().await;
         }
     }
+}
+
+/// True if the target has answered. If not, the next batch has a new connection.
+fn is_answered(sent: &[Sequence]) -> bool {
+    sent.iter().any(|sequence| sequence.is_answered)
 }
 
 /// True for an entry that became due too long ago.
