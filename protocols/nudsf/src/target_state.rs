@@ -47,7 +47,8 @@ impl DeliveryFailures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FailedLane {
     failures: DeliveryFailures,
-    /// The entry that is tried again; `None`: it was dropped, and the next one is not read yet.
+    /// The first entry that has failed, which is tried again; `None`: it was dropped, and the next
+    /// one is not read yet.
     entry: Option<u128>,
 }
 
@@ -163,9 +164,11 @@ impl TargetState {
         if self.lanes.len() >= 2 * LANES_WAITING_MAX {
             self.lanes.retain(|_, lane| lane.entry.is_some());
         }
-        let before = self.lanes.get(&lane).map(|lane| lane.failures);
-        let failures = DeliveryFailures::after(before, now);
-        self.lanes.insert(lane, FailedLane { failures, entry: Some(entry) });
+        let before = self.lanes.get(&lane);
+        let failures = DeliveryFailures::after(before.map(|lane| lane.failures), now);
+        // Another one may have failed before, and nothing behind it has priority.
+        let first = before.and_then(|lane| lane.entry).map_or(entry, |first| first.min(entry));
+        self.lanes.insert(lane, FailedLane { failures, entry: Some(first) });
         failures.is_given_up(now)
     }
 
@@ -244,6 +247,25 @@ mod tests {
         // Another entry of the callback still waits for an answer.
         state.refused((8, callback), 50, end);
         assert!(state.is_waiting(callback) && state.is_waiting(8));
+    }
+
+    #[test]
+    fn a_callback_waits_for_the_first_of_its_entries_that_have_failed() {
+        let (order, callback, start) = (7, 3, Duration::from_secs(100));
+        let mut state = TargetState::default();
+        // An order of the callback waits for its entry 50, and then the callback for another's 40.
+        state.refused((order, callback), 50, start);
+        state.failed(callback, 40, start);
+        state.read_from = 90;
+        let later = start + RETRY_MIN;
+        // The one of the order is sent, and not answered.
+        state.failed(callback, 50, later);
+        let last = later + 2 * RETRY_MIN;
+        assert_eq!(state.due(last), [(order, 50), (callback, 40)]);
+        // It is delivered: the callback is read from its first entry on.
+        state.passed(order, 50);
+        state.passed(callback, 50);
+        assert_eq!((state.read_from, state.is_clear()), (40, true));
     }
 
     #[test]
