@@ -140,19 +140,28 @@ impl Deliveries {
     /// Delivers the entries of a target until it has none for a while, or others wait for the task.
     async fn deliver(self: &Rc<Self>, target: u64, event: &Rc<TaskEvent>) -> Result<()> {
         let mut state = self.states.borrow_mut().remove(&target).unwrap_or_default();
-        let delivered = self.deliver_all((target, event), &mut state).await;
+        let mut retry = None::<Retry>;
+        let mut delivered = self.deliver_all((target, event), &mut state, &mut retry).await;
+        // However it ends: the next task of the target must not send beside this one.
+        if let Some(retry) = retry {
+            let sent = retry.task.await.unwrap_or_default();
+            let finished = self.finish((target, BatchScope::Retry), sent, &mut state).await;
+            delivered = delivered.and(finished);
+        }
         if !state.is_clear() {
             self.states.borrow_mut().insert(target, state);
         }
         delivered
     }
 
+    /// Leaves what is sent again, and has not ended, in `retry`.
     async fn deliver_all(
         self: &Rc<Self>,
         (target, event): (u64, &Rc<TaskEvent>),
         state: &mut TargetState,
+        retry: &mut Option<Retry>,
     ) -> Result<()> {
-        let (mut client, mut retry) = (None::<HostClient>, None::<Retry>);
+        let mut client = None::<HostClient>;
         while !self.is_over.get() {
             event.reset();
             if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
@@ -192,7 +201,7 @@ impl Deliveries {
                 client = HostClient::connect(uri, self.tls.as_ref()).await;
             }
             if !again.is_empty() {
-                retry = Some(self.retry(again, client.as_ref(), event));
+                *retry = Some(self.retry(again, client.as_ref(), event));
             }
             if !others.is_empty() {
                 let sent = self.send(others, client.as_ref()).await;
@@ -202,10 +211,6 @@ impl Deliveries {
             if self.is_crowded.get() {
                 break;
             }
-        }
-        if let Some(retry) = retry {
-            let sent = retry.task.await.unwrap_or_default();
-            self.finish((target, BatchScope::Retry), sent, state).await?;
         }
         Ok(())
     }

@@ -149,6 +149,47 @@ fn an_entry_that_is_in_flight_when_the_lease_ends_is_not_sent_again_before_it_is
     assert!(second.saturating_sub(first) > Duration::from_secs(3), "{first:?} {second:?}");
 }
 
+#[test]
+fn what_is_sent_again_when_the_lease_ends_is_answered_before_others_are_sent() {
+    let node = node();
+    let session = node.session();
+    let attempts = Arc::<Mutex<Vec<Duration>>>::default();
+    let seen = Arc::clone(&attempts);
+    // The first attempt of the record is refused, and the second one hangs.
+    let target = scripted(move |one| {
+        if !names(std::slice::from_ref(one), "r") {
+            return Some(204);
+        }
+        let mut seen = seen.lock().unwrap();
+        seen.push(lease_clock());
+        match seen.len() {
+            1 => Some(503),
+            2 => None,
+            _ => Some(204),
+        }
+    });
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it is sent again", || attempts.lock().unwrap().len() == 2);
+    // Another record is not sent, as it is not replicated, and then the lease ends.
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    client.put_record("other", "{}", &[]).is(201, "");
+    until("the other one is due", || node.notified("data_change", "due") == 2);
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    for number in 0..200 {
+        client.put_record(&format!("more{number}"), "{}", &[]);
+    }
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    until("it is sent by the next run", || {
+        session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+        attempts.lock().unwrap().len() > 2
+    });
+    let [_, second, third, ..] = attempts.lock().unwrap()[..] else { panic!("three attempts") };
+    // As above.
+    assert!(third.saturating_sub(second) > Duration::from_secs(3), "{second:?} {third:?}");
+}
+
 fn retries(node: &TestNode) -> u64 {
     let [(name, retries), ..] = node.metrics.notifier_events();
     assert_eq!(name, "retry");
