@@ -46,8 +46,19 @@ struct Sequence {
     done: usize,
     /// The target has answered.
     is_answered: bool,
-    /// The entry behind those was not answered.
-    is_unanswered: bool,
+    /// Why it does not go on; `None`: all were sent.
+    end: Option<SequenceEnd>,
+}
+
+/// What became of the first entry that was neither delivered nor rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SequenceEnd {
+    /// The host refuses it for now.
+    Refused,
+    /// The host has not answered.
+    Unanswered,
+    /// It was not sent: another host may deliver.
+    Stopped,
 }
 
 /// What a batch says of its target.
@@ -354,7 +365,7 @@ impl Deliveries {
                 let (client, context) = (client.cloned(), Rc::clone(self));
                 spawn(TaskClass::Background, "nudsf-notify-send", async move {
                     send_sequence(
-                        Sequence { entries, done: 0, is_answered: false, is_unanswered: false },
+                        Sequence { entries, done: 0, is_answered: false, end: None },
                         client,
                         &context,
                     )
@@ -381,14 +392,16 @@ impl Deliveries {
         let (mut removed, mut refused) = (Vec::new(), Vec::new());
         // The callbacks that do not answer, each with its first entry.
         let mut failed = BTreeMap::<u64, u128>::new();
-        for Sequence { entries, done, is_unanswered, .. } in sequences {
-            if let Some(entry) = entries.get(done) {
-                if is_unanswered {
+        for Sequence { entries, done, end, .. } in sequences {
+            match (end, entries.get(done)) {
+                (Some(SequenceEnd::Unanswered), Some(entry)) => {
                     let first = failed.entry(entry.callback).or_insert(u128::MAX);
                     *first = entry.place().min(*first);
-                } else {
+                }
+                (Some(SequenceEnd::Refused), Some(entry)) => {
                     refused.push(((entry.order, entry.callback), entry.place()));
                 }
+                (Some(SequenceEnd::Stopped) | None, _) | (Some(_), None) => {}
             }
             removed.extend(entries.into_iter().take(done));
         }
@@ -472,6 +485,7 @@ async fn send_sequence(
 ) -> Sequence {
     for entry in &sequence.entries {
         if !context.may_send() {
+            sequence.end = Some(SequenceEnd::Stopped);
             break;
         }
         let Some(notification) = &entry.notification else {
@@ -486,9 +500,12 @@ async fn send_sequence(
         let result = match sent {
             Sent::Delivered => NotificationResult::Delivered,
             Sent::Rejected => NotificationResult::Rejected,
-            Sent::Busy => break,
+            Sent::Busy => {
+                sequence.end = Some(SequenceEnd::Refused);
+                break;
+            }
             Sent::Failed => {
-                sequence.is_unanswered = true;
+                sequence.end = Some(SequenceEnd::Unanswered);
                 break;
             }
         };
@@ -496,4 +513,60 @@ async fn send_sequence(
         sequence.done += 1;
     }
     sequence
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use hyper::body::Bytes;
+    use nearstate_store::{CreateOptions, Region, lease_clock};
+
+    use super::*;
+    use crate::outbox::Notification;
+    use crate::settings::NotificationKind;
+
+    /// The outcome of a future that waits for nothing.
+    fn ready<T>(future: impl Future<Output = T>) -> T {
+        let polled = std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(outcome) = polled else { panic!("it waits") };
+        outcome
+    }
+
+    #[test]
+    fn what_is_not_sent_without_a_lease_is_no_failure_of_the_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = Rc::new(region.unwrap().session().unwrap());
+        let metrics = Arc::<NudsfMetrics>::default();
+        let outbox = Outbox::open(Rc::clone(&session), Arc::clone(&metrics)).unwrap();
+        let deliveries = Deliveries::new(outbox, None, Arc::clone(&metrics));
+        let notification = Notification {
+            kind: NotificationKind::DataChange,
+            due_ms: 0,
+            order: 7,
+            uri: "http://nf.example/".to_owned(),
+            content_type: String::new(),
+            location: String::new(),
+            body: Bytes::new(),
+        };
+        let (key, notification) = (vec![1; 16], Some(notification));
+        let entry = OutboxEntry { key, bytes: 1, order: 7, callback: 3, notification };
+        let send = |deliveries: &Deliveries, state: &mut TargetState| {
+            let entries = vec![entry.clone()];
+            let sequence = Sequence { entries, done: 0, is_answered: false, end: None };
+            let sent = ready(send_sequence(sequence, None, deliveries));
+            ready(deliveries.finish((1, BatchScope::Whole), vec![sent], state)).unwrap();
+        };
+        let mut state = TargetState::default();
+        session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+        send(&deliveries, &mut state);
+        assert!(state.is_clear(), "{state:?}");
+        assert_eq!(metrics.notifier_events()[0], ("retry", 0));
+        // With a lease, that there is no connection is one.
+        session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+        send(&deliveries, &mut state);
+        assert!(state.is_waiting(3) && state.pause(since_boot()).is_some(), "{state:?}");
+        assert_eq!(metrics.notifier_events()[0], ("retry", 1));
+    }
 }
