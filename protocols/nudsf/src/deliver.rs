@@ -405,7 +405,9 @@ impl Deliveries {
             }
             removed.extend(entries.into_iter().take(done));
         }
-        self.outbox.remove(target, &removed).await?;
+        if !self.outbox.remove(target, &removed, &self.is_over).await? {
+            return Ok(());
+        }
         for entry in &removed {
             state.passed(entry.order, entry.place());
             state.passed(entry.callback, entry.place());
@@ -452,7 +454,9 @@ impl Deliveries {
             old.retain(|entry| {
                 lane.is_none_or(|lane| [entry.order, entry.callback].contains(&lane))
             });
-            self.outbox.remove(target, &old).await?;
+            if !self.outbox.remove(target, &old, &self.is_over).await? {
+                return Ok(());
+            }
             for entry in &old {
                 if let Some(notification) = &entry.notification {
                     let (kind, result) = (notification.kind, NotificationResult::Dropped);
