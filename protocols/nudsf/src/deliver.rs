@@ -46,8 +46,19 @@ struct Sequence {
     done: usize,
     /// The target has answered.
     is_answered: bool,
-    /// The entry behind those was not answered.
-    is_unanswered: bool,
+    /// Why it does not go on; `None`: all were sent.
+    end: Option<SequenceEnd>,
+}
+
+/// What became of the first entry that was neither delivered nor rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SequenceEnd {
+    /// The host refuses it for now.
+    Refused,
+    /// The host has not answered.
+    Unanswered,
+    /// It was not sent: another host may deliver.
+    Stopped,
 }
 
 /// What a batch says of its target.
@@ -140,23 +151,33 @@ impl Deliveries {
     /// Delivers the entries of a target until it has none for a while, or others wait for the task.
     async fn deliver(self: &Rc<Self>, target: u64, event: &Rc<TaskEvent>) -> Result<()> {
         let mut state = self.states.borrow_mut().remove(&target).unwrap_or_default();
-        let delivered = self.deliver_all((target, event), &mut state).await;
+        let mut retry = None::<Retry>;
+        let mut delivered = self.deliver_all((target, event), &mut state, &mut retry).await;
+        // However it ends: the next task of the target must not send beside this one.
+        if let Some(retry) = retry {
+            let sent = retry.task.await.unwrap_or_default();
+            let finished = self.finish((target, BatchScope::Retry), sent, &mut state).await;
+            delivered = delivered.and(finished);
+        }
         if !state.is_clear() {
             self.states.borrow_mut().insert(target, state);
         }
         delivered
     }
 
+    /// Leaves what is sent again, and has not ended, in `retry`.
     async fn deliver_all(
         self: &Rc<Self>,
         (target, event): (u64, &Rc<TaskEvent>),
         state: &mut TargetState,
+        retry: &mut Option<Retry>,
     ) -> Result<()> {
-        let (mut client, mut retry) = (None, None::<Retry>);
+        let mut client = None::<HostClient>;
         while !self.is_over.get() {
             event.reset();
             if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
                 let sent = done.task.await.unwrap_or_default();
+                client = client.filter(|_| is_answered(&sent));
                 self.finish((target, BatchScope::Retry), sent, state).await?;
             }
             let (again, others) = match self.next_batch(target, state, retry.is_some())? {
@@ -184,28 +205,23 @@ impl Deliveries {
             if !self.may_release().await? {
                 return Ok(());
             }
+            client = client.filter(|client| !client.is_closed());
             let first = others.first().or(again.first());
             let uri = first.and_then(|entry| Some(entry.notification.as_ref()?.uri.as_str()));
             if let (None, Some(uri)) = (&client, uri) {
                 client = HostClient::connect(uri, self.tls.as_ref()).await;
             }
             if !again.is_empty() {
-                retry = Some(self.retry(again, client.as_ref(), event));
+                *retry = Some(self.retry(again, client.as_ref(), event));
             }
             if !others.is_empty() {
                 let sent = self.send(others, client.as_ref()).await;
-                if !sent.iter().any(|sequence| sequence.is_answered) {
-                    client = None;
-                }
+                client = client.filter(|_| is_answered(&sent));
                 self.finish((target, BatchScope::Whole), sent, state).await?;
             }
             if self.is_crowded.get() {
                 break;
             }
-        }
-        if let Some(retry) = retry {
-            let sent = retry.task.await.unwrap_or_default();
-            self.finish((target, BatchScope::Retry), sent, state).await?;
         }
         Ok(())
     }
@@ -305,6 +321,7 @@ impl Deliveries {
                 None => state.passed(lane, place),
                 // The first one of a record and that of its callback may be the same.
                 Some(entry) if entries.iter().any(|one| one.key == entry.key) => {}
+                Some(entry) if state.is_postponed(lane, [entry.order, entry.callback], now) => {}
                 Some(entry) => {
                     bytes += entry.bytes;
                     entries.push(entry);
@@ -348,7 +365,7 @@ impl Deliveries {
                 let (client, context) = (client.cloned(), Rc::clone(self));
                 spawn(TaskClass::Background, "nudsf-notify-send", async move {
                     send_sequence(
-                        Sequence { entries, done: 0, is_answered: false, is_unanswered: false },
+                        Sequence { entries, done: 0, is_answered: false, end: None },
                         client,
                         &context,
                     )
@@ -371,17 +388,26 @@ impl Deliveries {
         state: &mut TargetState,
     ) -> Result<()> {
         let now = since_boot();
-        let is_answered = sequences.iter().any(|sequence| sequence.is_answered);
-        let (mut removed, mut failed) = (Vec::new(), BTreeMap::<u64, u128>::new());
-        for Sequence { entries, done, is_unanswered, .. } in sequences {
-            if let Some(entry) = entries.get(done) {
-                let lane = if is_unanswered { entry.callback } else { entry.order };
-                let first = failed.entry(lane).or_insert(u128::MAX);
-                *first = entry.place().min(*first);
+        let is_answered = is_answered(&sequences);
+        let (mut removed, mut refused) = (Vec::new(), Vec::new());
+        // The callbacks that do not answer, each with its first entry.
+        let mut failed = BTreeMap::<u64, u128>::new();
+        for Sequence { entries, done, end, .. } in sequences {
+            match (end, entries.get(done)) {
+                (Some(SequenceEnd::Unanswered), Some(entry)) => {
+                    let first = failed.entry(entry.callback).or_insert(u128::MAX);
+                    *first = entry.place().min(*first);
+                }
+                (Some(SequenceEnd::Refused), Some(entry)) => {
+                    refused.push(((entry.order, entry.callback), entry.place()));
+                }
+                (Some(SequenceEnd::Stopped) | None, _) | (Some(_), None) => {}
             }
             removed.extend(entries.into_iter().take(done));
         }
-        self.outbox.remove(target, &removed).await?;
+        if !self.outbox.remove(target, &removed, &self.is_over).await? {
+            return Ok(());
+        }
         for entry in &removed {
             state.passed(entry.order, entry.place());
             state.passed(entry.callback, entry.place());
@@ -391,8 +417,13 @@ impl Deliveries {
         } else if !failed.is_empty() && batch == BatchScope::Whole {
             state.unanswered(now);
         }
-        if !failed.is_empty() {
+        if !failed.is_empty() || !refused.is_empty() {
             self.metrics.count_retry();
+        }
+        for (lanes, place) in refused {
+            if state.refused(lanes, place, now) {
+                self.drop_old(target, state, Some(lanes.0)).await?;
+            }
         }
         for (lane, place) in failed {
             if state.failed(lane, place, now) {
@@ -423,7 +454,9 @@ impl Deliveries {
             old.retain(|entry| {
                 lane.is_none_or(|lane| [entry.order, entry.callback].contains(&lane))
             });
-            self.outbox.remove(target, &old).await?;
+            if !self.outbox.remove(target, &old, &self.is_over).await? {
+                return Ok(());
+            }
             for entry in &old {
                 if let Some(notification) = &entry.notification {
                     let (kind, result) = (notification.kind, NotificationResult::Dropped);
@@ -435,6 +468,11 @@ impl Deliveries {
             yield_now().await;
         }
     }
+}
+
+/// True if the target has answered. If not, the next batch has a new connection.
+fn is_answered(sent: &[Sequence]) -> bool {
+    sent.iter().any(|sequence| sequence.is_answered)
 }
 
 /// True for an entry that became due too long ago.
@@ -451,6 +489,7 @@ async fn send_sequence(
 ) -> Sequence {
     for entry in &sequence.entries {
         if !context.may_send() {
+            sequence.end = Some(SequenceEnd::Stopped);
             break;
         }
         let Some(notification) = &entry.notification else {
@@ -465,9 +504,12 @@ async fn send_sequence(
         let result = match sent {
             Sent::Delivered => NotificationResult::Delivered,
             Sent::Rejected => NotificationResult::Rejected,
-            Sent::Busy => break,
+            Sent::Busy => {
+                sequence.end = Some(SequenceEnd::Refused);
+                break;
+            }
             Sent::Failed => {
-                sequence.is_unanswered = true;
+                sequence.end = Some(SequenceEnd::Unanswered);
                 break;
             }
         };
@@ -475,4 +517,60 @@ async fn send_sequence(
         sequence.done += 1;
     }
     sequence
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use hyper::body::Bytes;
+    use nearstate_store::{CreateOptions, Region, lease_clock};
+
+    use super::*;
+    use crate::outbox::Notification;
+    use crate::settings::NotificationKind;
+
+    /// The outcome of a future that waits for nothing.
+    fn ready<T>(future: impl Future<Output = T>) -> T {
+        let polled = std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(outcome) = polled else { panic!("it waits") };
+        outcome
+    }
+
+    #[test]
+    fn what_is_not_sent_without_a_lease_is_no_failure_of_the_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("region"), &CreateOptions::default());
+        let session = Rc::new(region.unwrap().session().unwrap());
+        let metrics = Arc::<NudsfMetrics>::default();
+        let outbox = Outbox::open(Rc::clone(&session), Arc::clone(&metrics)).unwrap();
+        let deliveries = Deliveries::new(outbox, None, Arc::clone(&metrics));
+        let notification = Notification {
+            kind: NotificationKind::DataChange,
+            due_ms: 0,
+            order: 7,
+            uri: "http://nf.example/".to_owned(),
+            content_type: String::new(),
+            location: String::new(),
+            body: Bytes::new(),
+        };
+        let (key, notification) = (vec![1; 16], Some(notification));
+        let entry = OutboxEntry { key, bytes: 1, order: 7, callback: 3, notification };
+        let send = |deliveries: &Deliveries, state: &mut TargetState| {
+            let entries = vec![entry.clone()];
+            let sequence = Sequence { entries, done: 0, is_answered: false, end: None };
+            let sent = ready(send_sequence(sequence, None, deliveries));
+            ready(deliveries.finish((1, BatchScope::Whole), vec![sent], state)).unwrap();
+        };
+        let mut state = TargetState::default();
+        session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+        send(&deliveries, &mut state);
+        assert!(state.is_clear(), "{state:?}");
+        assert_eq!(metrics.notifier_events()[0], ("retry", 0));
+        // With a lease, that there is no connection is one.
+        session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+        send(&deliveries, &mut state);
+        assert!(state.is_waiting(3) && state.pause(since_boot()).is_some(), "{state:?}");
+        assert_eq!(metrics.notifier_events()[0], ("retry", 1));
+    }
 }

@@ -70,6 +70,11 @@ impl HostClient {
         Some(Self(sender))
     }
 
+    /// True if the connection has ended: nothing is sent over it any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
     /// Sends a notification.
     pub(crate) async fn send(&mut self, notification: &Notification) -> Sent {
         let request = Request::post(notification.uri.as_str())

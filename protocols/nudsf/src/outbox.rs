@@ -451,11 +451,17 @@ impl Outbox {
     }
 
     /// Removes delivered entries of a target. A commit that is too large, which the log of a region
-    /// may refuse, is tried again with half of them.
+    /// may refuse, is tried again with half of them. False: the deliveries are over, and what could
+    /// not be removed until then remains.
     ///
     /// # Errors
     /// What no other attempt changes.
-    pub(crate) async fn remove(&self, target: u64, entries: &[OutboxEntry]) -> Result<()> {
+    pub(crate) async fn remove(
+        &self,
+        target: u64,
+        entries: &[OutboxEntry],
+        is_over: &Cell<bool>,
+    ) -> Result<bool> {
         let (mut rest, mut most) = (entries, entries.len());
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(rest.len().min(most));
@@ -477,11 +483,16 @@ impl Outbox {
                     | Error::Behind { .. }
                     | Error::Stalled { .. }
                     | Error::Deadline { .. },
-                ) => sleep(Duration::from_millis(10)).await,
+                ) => {
+                    if is_over.get() {
+                        return Ok(false);
+                    }
+                    sleep(Duration::from_millis(10)).await;
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn subtract(&self, target: u64, removed: &[OutboxEntry]) {
@@ -505,7 +516,44 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use nearstate_store::{CreateOptions, Region, WhenFull};
+
     use super::*;
+
+    #[test]
+    fn at_the_end_what_a_full_log_does_not_let_be_removed_remains() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+        let region = Region::create(&folder.path().join("region"), &options).unwrap();
+        let session = Rc::new(region.session().unwrap());
+        let outbox = Outbox::open(Rc::clone(&session), Arc::default()).unwrap();
+        session.stream(outbox.entries, WhenFull::Refuse).unwrap();
+        let (key, value) = ([7; 16], vec![1; 100_000]);
+        let put = || {
+            session.transact(|txn| -> Result<()> {
+                let metadata = Metadata { tags: &[(ORDER_TAG, &key)], expires_ms: 0 };
+                txn.put_with_metadata(outbox.entries, &key, &value, metadata)
+            })
+        };
+        let full = std::iter::repeat_with(put).take(200).find_map(Result::err);
+        assert!(matches!(full, Some(Error::Behind { .. })), "{full:?}");
+        let place = u128::from_be_bytes(key);
+        let entries: Vec<_> = outbox.entry(place).unwrap().into_iter().collect();
+        assert_eq!(entries.len(), 1);
+        let is_over = Cell::new(true);
+        let remove = std::pin::pin!(outbox.remove(0, &entries, &is_over));
+        let removed = remove.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(removed, Poll::Ready(Ok(false))), "{removed:?}");
+        assert!(outbox.entry(place).unwrap().is_some());
+        // A log with space lets it be removed at the end as well.
+        session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+        let remove = std::pin::pin!(outbox.remove(0, &entries, &is_over));
+        let removed = remove.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(removed, Poll::Ready(Ok(true))), "{removed:?}");
+        assert!(outbox.entry(place).unwrap().is_none());
+    }
 
     #[test]
     fn a_notification_reads_back_and_a_target_is_an_authority() {

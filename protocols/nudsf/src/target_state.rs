@@ -6,6 +6,7 @@
 //! | one is not answered, and others are | its callback |
 //! | none of a batch is answered | the target |
 //!
+//! An entry is sent again when neither its order nor its callback waits.
 //! Others are read on. After some batches without an answer, one notification probes the target,
 //! each time that of a callback that does not wait.
 
@@ -46,7 +47,8 @@ impl DeliveryFailures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FailedLane {
     failures: DeliveryFailures,
-    /// The entry that is tried again; `None`: it was dropped, and the next one is not read yet.
+    /// The first entry that has failed, which is tried again; `None`: it was dropped, and the next
+    /// one is not read yet.
     entry: Option<u128>,
 }
 
@@ -130,14 +132,43 @@ impl TargetState {
         }
     }
 
+    /// The host refuses an entry of an order for now. Its callback has answered, and does not wait
+    /// for this entry any more. True if old entries of the order are to be given up.
+    pub(crate) fn refused(
+        &mut self,
+        (order, callback): (u64, u64),
+        entry: u128,
+        now: Duration,
+    ) -> bool {
+        let waits = self.lanes.get(&callback).map(|lane| lane.entry);
+        if waits.is_some_and(|waits| waits.is_none_or(|waits| waits == entry)) {
+            self.passed(callback, entry);
+        }
+        self.failed(order, entry, now)
+    }
+
+    /// True if the entry of a lane is not sent yet, as one of its two lanes waits for longer: then
+    /// this one waits as long.
+    pub(crate) fn is_postponed(&mut self, lane: u64, both: [u64; 2], now: Duration) -> bool {
+        let waiting = both.iter().filter_map(|lane| self.lanes.get(lane));
+        let waiting = waiting.filter(|lane| lane.entry.is_some());
+        let until = waiting.map(|lane| lane.failures.retry).max().filter(|until| *until > now);
+        if let (Some(lane), Some(until)) = (self.lanes.get_mut(&lane), until) {
+            lane.failures.retry = until;
+        }
+        until.is_some()
+    }
+
     /// An entry has failed. True if old entries of the lane are to be given up.
     pub(crate) fn failed(&mut self, lane: u64, entry: u128, now: Duration) -> bool {
         if self.lanes.len() >= 2 * LANES_WAITING_MAX {
             self.lanes.retain(|_, lane| lane.entry.is_some());
         }
-        let before = self.lanes.get(&lane).map(|lane| lane.failures);
-        let failures = DeliveryFailures::after(before, now);
-        self.lanes.insert(lane, FailedLane { failures, entry: Some(entry) });
+        let before = self.lanes.get(&lane);
+        let failures = DeliveryFailures::after(before.map(|lane| lane.failures), now);
+        // Another one may have failed before, and nothing behind it has priority.
+        let first = before.and_then(|lane| lane.entry).map_or(entry, |first| first.min(entry));
+        self.lanes.insert(lane, FailedLane { failures, entry: Some(first) });
         failures.is_given_up(now)
     }
 
@@ -191,6 +222,50 @@ mod tests {
             state.failed(lane, 1, start);
         }
         assert!(!state.reads_on(), "the number of lanes that wait is bounded");
+    }
+
+    #[test]
+    fn an_entry_of_two_lanes_is_not_sent_before_both_are_due() {
+        let (order, callback, start) = (7, 3, Duration::from_secs(100));
+        // It is not answered, and then refused: the callback answers again.
+        let mut state = TargetState { read_from: 90, ..TargetState::default() };
+        state.failed(callback, 40, start);
+        let later = start + RETRY_MIN;
+        assert!(!state.is_postponed(callback, [order, callback], later));
+        state.refused((order, callback), 40, later);
+        assert_eq!((state.due(later), state.is_waiting(callback)), (vec![], false));
+        assert_eq!((state.next_retry(later), state.read_from), (Some(RETRY_MIN), 40));
+        // It is refused, and then not answered: the order waits for the callback.
+        let last = later + RETRY_MIN;
+        state.failed(callback, 40, last);
+        assert_eq!(state.due(last), [(order, 40)]);
+        assert!(state.is_postponed(order, [order, callback], last));
+        assert_eq!((state.due(last), state.next_retry(last)), (vec![], Some(RETRY_MIN)));
+        let end = last + RETRY_MIN;
+        assert_eq!(state.due(end), [(callback, 40), (order, 40)]);
+        assert!(!state.is_postponed(order, [order, callback], end));
+        // Another entry of the callback still waits for an answer.
+        state.refused((8, callback), 50, end);
+        assert!(state.is_waiting(callback) && state.is_waiting(8));
+    }
+
+    #[test]
+    fn a_callback_waits_for_the_first_of_its_entries_that_have_failed() {
+        let (order, callback, start) = (7, 3, Duration::from_secs(100));
+        let mut state = TargetState::default();
+        // An order of the callback waits for its entry 50, and then the callback for another's 40.
+        state.refused((order, callback), 50, start);
+        state.failed(callback, 40, start);
+        state.read_from = 90;
+        let later = start + RETRY_MIN;
+        // The one of the order is sent, and not answered.
+        state.failed(callback, 50, later);
+        let last = later + 2 * RETRY_MIN;
+        assert_eq!(state.due(last), [(order, 50), (callback, 40)]);
+        // It is delivered: the callback is read from its first entry on.
+        state.passed(order, 50);
+        state.passed(callback, 50);
+        assert_eq!((state.read_from, state.is_clear()), (40, true));
     }
 
     #[test]

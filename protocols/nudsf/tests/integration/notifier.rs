@@ -15,7 +15,7 @@ use nearstate_store::{
 use serde_json::json;
 
 use crate::fixture::{JSON, PATCH, TestClient, TestNode, TestNodeOptions, node, node_at};
-use crate::receiver::{Received, receiver, scripted};
+use crate::receiver::{Received, receiver, receiver_at, scripted};
 
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -147,6 +147,100 @@ fn an_entry_that_is_in_flight_when_the_lease_ends_is_not_sent_again_before_it_is
     let [first, second, ..] = attempts.lock().unwrap()[..] else { panic!("two attempts") };
     // The first one is given up after 5 s; the receiver may have noticed it late.
     assert!(second.saturating_sub(first) > Duration::from_secs(3), "{first:?} {second:?}");
+}
+
+#[test]
+fn what_is_sent_again_when_the_lease_ends_is_answered_before_others_are_sent() {
+    let node = node();
+    let session = node.session();
+    let attempts = Arc::<Mutex<Vec<Duration>>>::default();
+    let seen = Arc::clone(&attempts);
+    // The first attempt of the record is refused, and the second one hangs.
+    let target = scripted(move |one| {
+        if !names(std::slice::from_ref(one), "r") {
+            return Some(204);
+        }
+        let mut seen = seen.lock().unwrap();
+        seen.push(lease_clock());
+        match seen.len() {
+            1 => Some(503),
+            2 => None,
+            _ => Some(204),
+        }
+    });
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it is sent again", || attempts.lock().unwrap().len() == 2);
+    // Another record is not sent, as it is not replicated, and then the lease ends.
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    client.put_record("other", "{}", &[]).is(201, "");
+    until("the other one is due", || node.notified("data_change", "due") == 2);
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    for number in 0..200 {
+        client.put_record(&format!("more{number}"), "{}", &[]);
+    }
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    until("it is sent by the next run", || {
+        session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+        attempts.lock().unwrap().len() > 2
+    });
+    let [_, second, third, ..] = attempts.lock().unwrap()[..] else { panic!("three attempts") };
+    // As above.
+    assert!(third.saturating_sub(second) > Duration::from_secs(3), "{second:?} {third:?}");
+}
+
+fn retries(node: &TestNode) -> u64 {
+    let [(name, retries), ..] = node.metrics.notifier_events();
+    assert_eq!(name, "retry");
+    retries
+}
+
+#[test]
+fn attempts_have_pauses_when_a_target_that_was_down_refuses() {
+    const ATTEMPTS: usize = 6;
+    let node = node();
+    let address = receiver().address;
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &format!("http://{address}/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it has failed twice", || retries(&node) > 1);
+    let attempts = Arc::<Mutex<Vec<Duration>>>::default();
+    let seen = Arc::clone(&attempts);
+    let refuses = move |_: &Received| {
+        seen.lock().unwrap().push(lease_clock());
+        Some(503)
+    };
+    let _target = receiver_at(address, Arc::new(refuses));
+    until("it has attempts", || attempts.lock().unwrap().len() >= ATTEMPTS);
+    let attempts = attempts.lock().unwrap();
+    // Of 50, 100, 200, 400 and 800 ms.
+    let lasted = attempts[ATTEMPTS - 1].saturating_sub(attempts[0]);
+    assert!(lasted > Duration::from_secs(1), "{attempts:?}");
+}
+
+#[test]
+fn attempts_have_pauses_when_a_target_that_refused_is_down_and_it_is_reached_when_it_is_back() {
+    let node = node();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&refused);
+    let target = scripted(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Some(503)
+    });
+    let address = target.address;
+    let mut client = node.client();
+    subscribe(&mut client, "s1", &target.uri("/"));
+    client.put_record("r", "{}", &[]).is(201, "");
+    until("it is refused", || refused.load(Ordering::SeqCst) > 0);
+    drop(target);
+    let (begin, before) = (lease_clock(), retries(&node));
+    until("it fails", || retries(&node) >= before + 6);
+    // One may have been counted late. Others have pauses of 50, 100, 200 and 400 ms.
+    let lasted = lease_clock().saturating_sub(begin);
+    assert!(lasted > Duration::from_millis(600), "{lasted:?}");
+    // What fails is tried again without others.
+    receiver_at(address, Arc::new(|_| Some(204))).wait_for(1);
 }
 
 /// Brings a copy to the end of the log of the source.
