@@ -6,7 +6,7 @@ use std::time::Duration;
 use nearstate_store::{
     Demotion, Error, FeedItem, FeedStart, FollowPosition, FollowState, Follower, LogFeed, Metadata,
     Namespace, OwnerLease, ReceiptState, Schema, Session, TagSchema, TagState, Takeover, Txn,
-    WhenFull, lease_clock, now_ms,
+    WhenFull, lease_clock, now_ms, now_ms_coarse,
 };
 
 use crate::follow::{Host, change, contents, deliver, key, mixed, run, start};
@@ -445,7 +445,7 @@ fn a_follower_that_indexes_keeps_what_expires_meanwhile() {
     run(&source, &mut feed, &mut follower);
     // It is still alive, and its change is in flight.
     set(b"other");
-    while now_ms() <= metadata.expires_ms {
+    while now_ms_coarse() <= metadata.expires_ms {
         std::thread::yield_now();
     }
     while follower.index_some().unwrap() {}
