@@ -67,6 +67,8 @@ impl Member {
         invariant!(units != 0 && self.has_no_lock(), "a run of {units} units is made under a lock");
         let done = self.operation(|| {
             self.keep_rest()?;
+            // What the reserve has lent must stay free. Refused before anything is freed.
+            self.keep_reserve(units)?;
             let Some(place) = self.place_to_join(units)? else { return Ok(false) };
             self.join_at(place, units)
         });
@@ -130,6 +132,11 @@ impl Member {
         }
         let words = chunk.bitmap(map)?;
         let (mut end, mut records) = (at + class::bytes_of(class), 0);
+        // The free cells of each class that are used: the first one is freed itself.
+        let mut needed = [0_u64; CLASSES_SMALL];
+        if let Some(needed) = needed.get_mut(class as usize) {
+            *needed = 1;
+        }
         while end < at + LINE * units {
             if end >= chunk.end() {
                 return Ok(None);
@@ -144,11 +151,14 @@ impl Member {
             let is_record = birth != 0
                 && !pin::is_retired(birth)
                 && cell::kind_of(head) == Ok(CellKind::Record);
+            let Some(needed) = needed.get_mut(other as usize) else { return Ok(None) };
             let has_cell = heads.get(other as usize).is_some_and(|at| *at != 0)
-                && (other != class || self.arena().queue_count(class) > 1);
+                && self.arena().queue_count(other) > *needed;
             if !is_record || !has_cell || records == RECORDS_MAX {
                 return Ok(None);
             }
+            *needed += 1;
+            debug_assert!(*needed <= u64::from(RECORDS_MAX) + 1, "a cell for each record");
             (end, records) = (end + class::bytes_of(other), records + 1);
         }
         Ok((end <= chunk.end()).then_some(JoinPlace { class, at, end, records }))
@@ -166,6 +176,11 @@ impl Member {
         invariant!(place.records <= RECORDS_MAX, "{} records are moved", place.records);
         // First, because a record behind it may need the next cell of the same queue.
         self.free_queue(place.class, 1)?;
+        let head = self.arena().queue(place.class)?.head.load(Ordering::Relaxed);
+        if head == place.at {
+            // Its chunk is busy. The move of a record would take this very cell.
+            return Ok(false);
+        }
         crash_point!("join.freed");
         let mut at = place.at + class::bytes_of(place.class);
         while at < place.end {
@@ -199,6 +214,11 @@ impl Member {
     /// Makes the run of free units at an offset the small bump range.
     fn claim_joined(&self, chunk: ChunkIndex, at: u64, units: u64) -> Result<bool> {
         let first = chunk.run(at, at + LINE).start;
+        self.keep_reserve(units)?;
+        // More than is wanted, unless the reserve needs it.
+        let most = units.max(self.shared().claim_units());
+        let most = if self.keep_reserve(most).is_ok() { most } else { units };
+        invariant!(most >= units, "a run of {most} units is claimed for {units}");
         let claimed = self.under_chunk(chunk, None, |state| {
             let words = chunk.bitmap(self.map())?;
             let bitmap = Bitmap::load(words);
@@ -211,8 +231,7 @@ impl Member {
             if u64::from(run.units) < units {
                 return Ok(false);
             }
-            let most = units.max(self.shared().claim_units()) as u32;
-            let run = UnitRun { units: run.units.min(most), ..run };
+            let run = UnitRun { units: run.units.min(most as u32), ..run };
             invariant!(run.units >= 1 && u64::from(run.units) >= units, "the run is long enough");
             self.claim(chunk, run)?;
             *state = state.after_taking(&Bitmap::load(words), used + u64::from(run.units));

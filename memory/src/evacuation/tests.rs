@@ -384,3 +384,54 @@ fn a_record_that_a_reader_may_find_is_not_overwritten_by_a_run() {
     let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
 }
+
+/// Two records of one class need two free cells of it.
+#[test]
+fn a_run_needs_a_free_cell_for_each_record_that_is_moved() {
+    let path = TestRegionPath::new("join-two");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"two", 1).unwrap();
+    // Cells of 24, 10 and 16 units. Only behind the first one are records that can be moved.
+    let [large, small, other] = [PAIR_BYTES, 580, 960];
+    for (number, bytes) in (0..).zip([large, small, small, other, small, other, small, other]) {
+        put_plain(&member, table, number, bytes).unwrap();
+    }
+    let advance = || member.operation(|| member.advance().and_then(|()| member.advance())).unwrap();
+    [0, 4].into_iter().for_each(|number| remove_plain(&member, table, number));
+    advance();
+    let places = || [1, 2].map(|number| place_of(&member, table, number, small));
+    let before = places();
+    member.wanted_units.set(PAIR_UNITS + 20);
+    assert_eq!(member.joins_run(), Ok(false));
+    assert_eq!(places(), before, "there is a free cell for only one of them");
+    remove_plain(&member, table, 6);
+    advance();
+    assert_eq!(member.joins_run(), Ok(true));
+    assert!(places().iter().zip(before).all(|(place, before)| *place != before));
+    drop((member, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+/// Otherwise a record would be moved into the free cell in front of it.
+#[test]
+fn no_record_is_moved_for_a_free_cell_whose_chunk_is_busy() {
+    let path = TestRegionPath::new("join-busy");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let [member, other] = [(), ()].map(|()| region.member().unwrap());
+    let table = in_pairs(&member);
+    member.operation(|| member.empty_bump(crate::member::arena::Bump::Small)).unwrap();
+    let before: Vec<_> = (1..40)
+        .step_by(2)
+        .map(|number| (number, place_of(&member, table, number, PAIR_BYTES)))
+        .collect();
+    let (_, first) = before[0];
+    let chunk = ChunkIndex::of(member.map(), first).unwrap();
+    member.wanted_units.set(2 * PAIR_UNITS);
+    let joined =
+        other.operation(|| other.under_chunk(chunk, None, |_| member.joins_run())).unwrap();
+    assert_eq!(joined, Some(false));
+    assert_eq!(moved_since(&before, &member, table), []);
+    assert_eq!(member.joins_run(), Ok(true));
+}
