@@ -58,19 +58,25 @@ impl Member {
     #[cold]
     pub(crate) fn joins_run(&self) -> Result<bool> {
         let units = self.wanted_units.get();
-        if self.has_pin()
-            || units * LINE > BUMP_SMALL_CELL_MAX
-            || self.arena().set_aside().count.load(Ordering::Relaxed) > SET_ASIDE_MAX
-        {
+        if self.has_pin() || units * LINE > BUMP_SMALL_CELL_MAX {
             return Ok(false);
         }
         invariant!(units != 0 && self.has_no_lock(), "a run of {units} units is made under a lock");
         let done = self.operation(|| {
+            self.revisit_set_aside(2 * SET_ASIDE_MAX)?;
+            if self.arena().set_aside().count.load(Ordering::Relaxed) > SET_ASIDE_MAX {
+                return Ok(false);
+            }
             self.keep_rest()?;
             // What the reserve has lent must stay free. Refused before anything is freed.
             self.keep_reserve(units)?;
             let Some(place) = self.place_to_join(units)? else { return Ok(false) };
-            self.join_at(place, units)
+            let joined = self.join_at(place, units);
+            if joined != Ok(true) {
+                // What a reader holds now comes free when its view ends.
+                self.aside_to_revisit.set(ALL_ASIDE);
+            }
+            joined
         });
         match done {
             Err(Error::Damaged { .. } | Error::Full { .. } | Error::Stalled { .. }) => {
@@ -150,7 +156,8 @@ impl Member {
             let other = head as u8;
             let is_record = birth != 0
                 && !pin::is_retired(birth)
-                && cell::kind_of(head) == Ok(CellKind::Record);
+                && cell::kind_of(head) == Ok(CellKind::Record)
+                && !self.safe_epochs.borrow().would_hold(birth);
             let Some(needed) = needed.get_mut(other as usize) else { return Ok(None) };
             let has_cell = heads.get(other as usize).is_some_and(|at| *at != 0)
                 && self.arena().queue_count(other) > *needed;
@@ -222,7 +229,7 @@ impl Member {
         let claimed = self.under_chunk(chunk, None, |state| {
             let words = chunk.bitmap(self.map())?;
             let bitmap = Bitmap::load(words);
-            if state.is_given_up {
+            if state.is_given_up || state.is_closing {
                 return Ok(false);
             }
             let used = state.verify(&bitmap)?;
@@ -233,6 +240,11 @@ impl Member {
             }
             let run = UnitRun { units: run.units.min(most as u32), ..run };
             invariant!(run.units >= 1 && u64::from(run.units) >= units, "the run is long enough");
+            match self.commit_chunk(chunk, state) {
+                Err(Error::Full { .. }) => return Ok(false),
+                other => other?,
+            }
+            invariant!(state.has_pages, "cells are cut from a chunk without pages");
             self.claim(chunk, run)?;
             *state = state.after_taking(&Bitmap::load(words), used + u64::from(run.units));
             Ok(true)

@@ -247,7 +247,13 @@ fn a_run_that_is_joined_leaves_what_the_reserve_has_lent() {
         assert!(is_full(&take(member, 6)));
         // Others free as much as is wanted: no more than that is taken.
         free_units(member, 41, 0, 6);
+        let no_pages = member.under_chunk(ChunkIndex(40), None, |state| {
+            state.has_pages = false;
+            Ok(())
+        });
+        assert_eq!(no_pages, Ok(Some(())));
         assert_eq!(member.joins_run(), Ok(true));
+        assert!(state_of(member.map(), ChunkIndex(40)).unwrap().has_pages);
         assert_eq!(member.arena().bump(Bump::Small).0, ChunkIndex(40).start());
         assert_eq!(member.arena().room(Bump::Small), 6 * LINE);
     });
