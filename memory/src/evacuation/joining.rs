@@ -58,17 +58,25 @@ impl Member {
     #[cold]
     pub(crate) fn joins_run(&self) -> Result<bool> {
         let units = self.wanted_units.get();
-        if self.has_pin()
-            || units * LINE > BUMP_SMALL_CELL_MAX
-            || self.arena().set_aside().count.load(Ordering::Relaxed) > SET_ASIDE_MAX
-        {
+        if self.has_pin() || units * LINE > BUMP_SMALL_CELL_MAX {
             return Ok(false);
         }
         invariant!(units != 0 && self.has_no_lock(), "a run of {units} units is made under a lock");
         let done = self.operation(|| {
+            self.revisit_set_aside(2 * SET_ASIDE_MAX)?;
+            if self.arena().set_aside().count.load(Ordering::Relaxed) > SET_ASIDE_MAX {
+                return Ok(false);
+            }
             self.keep_rest()?;
+            // What the reserve has lent must stay free. Refused before anything is freed.
+            self.keep_reserve(units)?;
             let Some(place) = self.place_to_join(units)? else { return Ok(false) };
-            self.join_at(place, units)
+            let joined = self.join_at(place, units);
+            if joined != Ok(true) {
+                // What a reader holds now comes free when its view ends.
+                self.aside_to_revisit.set(ALL_ASIDE);
+            }
+            joined
         });
         match done {
             Err(Error::Damaged { .. } | Error::Full { .. } | Error::Stalled { .. }) => {
@@ -130,6 +138,11 @@ impl Member {
         }
         let words = chunk.bitmap(map)?;
         let (mut end, mut records) = (at + class::bytes_of(class), 0);
+        // The free cells of each class that are used: the first one is freed itself.
+        let mut needed = [0_u64; CLASSES_SMALL];
+        if let Some(needed) = needed.get_mut(class as usize) {
+            *needed = 1;
+        }
         while end < at + LINE * units {
             if end >= chunk.end() {
                 return Ok(None);
@@ -143,12 +156,16 @@ impl Member {
             let other = head as u8;
             let is_record = birth != 0
                 && !pin::is_retired(birth)
-                && cell::kind_of(head) == Ok(CellKind::Record);
+                && cell::kind_of(head) == Ok(CellKind::Record)
+                && !self.safe_epochs.borrow().would_hold(birth);
+            let Some(needed) = needed.get_mut(other as usize) else { return Ok(None) };
             let has_cell = heads.get(other as usize).is_some_and(|at| *at != 0)
-                && (other != class || self.arena().queue_count(class) > 1);
+                && self.arena().queue_count(other) > *needed;
             if !is_record || !has_cell || records == RECORDS_MAX {
                 return Ok(None);
             }
+            *needed += 1;
+            debug_assert!(*needed <= u64::from(RECORDS_MAX) + 1, "a cell for each record");
             (end, records) = (end + class::bytes_of(other), records + 1);
         }
         Ok((end <= chunk.end()).then_some(JoinPlace { class, at, end, records }))
@@ -166,6 +183,11 @@ impl Member {
         invariant!(place.records <= RECORDS_MAX, "{} records are moved", place.records);
         // First, because a record behind it may need the next cell of the same queue.
         self.free_queue(place.class, 1)?;
+        let head = self.arena().queue(place.class)?.head.load(Ordering::Relaxed);
+        if head == place.at {
+            // Its chunk is busy. The move of a record would take this very cell.
+            return Ok(false);
+        }
         crash_point!("join.freed");
         let mut at = place.at + class::bytes_of(place.class);
         while at < place.end {
@@ -199,10 +221,15 @@ impl Member {
     /// Makes the run of free units at an offset the small bump range.
     fn claim_joined(&self, chunk: ChunkIndex, at: u64, units: u64) -> Result<bool> {
         let first = chunk.run(at, at + LINE).start;
+        self.keep_reserve(units)?;
+        // More than is wanted, unless the reserve needs it.
+        let most = units.max(self.shared().claim_units());
+        let most = if self.keep_reserve(most).is_ok() { most } else { units };
+        invariant!(most >= units, "a run of {most} units is claimed for {units}");
         let claimed = self.under_chunk(chunk, None, |state| {
             let words = chunk.bitmap(self.map())?;
             let bitmap = Bitmap::load(words);
-            if state.is_given_up {
+            if state.is_given_up || state.is_closing {
                 return Ok(false);
             }
             let used = state.verify(&bitmap)?;
@@ -211,9 +238,13 @@ impl Member {
             if u64::from(run.units) < units {
                 return Ok(false);
             }
-            let most = units.max(self.shared().claim_units()) as u32;
-            let run = UnitRun { units: run.units.min(most), ..run };
+            let run = UnitRun { units: run.units.min(most as u32), ..run };
             invariant!(run.units >= 1 && u64::from(run.units) >= units, "the run is long enough");
+            match self.commit_chunk(chunk, state) {
+                Err(Error::Full { .. }) => return Ok(false),
+                other => other?,
+            }
+            invariant!(state.has_pages, "cells are cut from a chunk without pages");
             self.claim(chunk, run)?;
             *state = state.after_taking(&Bitmap::load(words), used + u64::from(run.units));
             Ok(true)

@@ -13,8 +13,8 @@ use crate::heap::cell::{self, CellHeader, CellKind};
 use crate::heap::chunk::{ChunkIndex, chunks_used, state_of};
 use crate::index::lookup::hash;
 use crate::layout::{CATALOG, CHUNK_UNITS, LINE};
-use crate::member::Member;
 use crate::member::arena::undo;
+use crate::member::{ALL_ASIDE, Member};
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::fill::PendingCell;
@@ -364,6 +364,7 @@ fn a_record_that_a_reader_may_find_is_not_overwritten_by_a_run() {
     assert_eq!(member.joins_run(), Ok(false));
     let moved = moved_since(&seen, &member, table);
     assert_eq!(moved.len(), 1, "it was moved before its old cell could be freed");
+    assert_eq!(member.aside_to_revisit.get(), ALL_ASIDE, "it is looked at again");
     // Cells of any size are taken meanwhile.
     member
         .operation(|| {
@@ -383,4 +384,132 @@ fn a_record_that_a_reader_may_find_is_not_overwritten_by_a_run() {
     drop((member, reader, region));
     let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
     assert!(report.is_clean(), "{report:#?}");
+}
+
+/// Two records of one class need two free cells of it.
+#[test]
+fn a_run_needs_a_free_cell_for_each_record_that_is_moved() {
+    let path = TestRegionPath::new("join-two");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    let table = member.namespace(b"two", 1).unwrap();
+    // Cells of 24, 10 and 16 units. Only behind the first one are records that can be moved.
+    let [large, small, other] = [PAIR_BYTES, 580, 960];
+    for (number, bytes) in (0..).zip([large, small, small, other, small, other, small, other]) {
+        put_plain(&member, table, number, bytes).unwrap();
+    }
+    let advance = || member.operation(|| member.advance().and_then(|()| member.advance())).unwrap();
+    [0, 4].into_iter().for_each(|number| remove_plain(&member, table, number));
+    advance();
+    let places = || [1, 2].map(|number| place_of(&member, table, number, small));
+    let before = places();
+    member.wanted_units.set(PAIR_UNITS + 20);
+    assert_eq!(member.joins_run(), Ok(false));
+    assert_eq!(places(), before, "there is a free cell for only one of them");
+    remove_plain(&member, table, 6);
+    advance();
+    assert_eq!(member.joins_run(), Ok(true));
+    assert!(places().iter().zip(before).all(|(place, before)| *place != before));
+    drop((member, region));
+    let report = check(path.path(), &mut |_, _| Ok(())).unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+/// Otherwise a record would be moved into the free cell in front of it.
+#[test]
+fn no_record_is_moved_for_a_free_cell_whose_chunk_is_busy() {
+    let path = TestRegionPath::new("join-busy");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let [member, other] = [(), ()].map(|()| region.member().unwrap());
+    let table = in_pairs(&member);
+    member.operation(|| member.empty_bump(crate::member::arena::Bump::Small)).unwrap();
+    let before: Vec<_> = (1..40)
+        .step_by(2)
+        .map(|number| (number, place_of(&member, table, number, PAIR_BYTES)))
+        .collect();
+    let (_, first) = before[0];
+    let chunk = ChunkIndex::of(member.map(), first).unwrap();
+    member.wanted_units.set(2 * PAIR_UNITS);
+    let joined =
+        other.operation(|| other.under_chunk(chunk, None, |_| member.joins_run())).unwrap();
+    assert_eq!(joined, Some(false));
+    assert_eq!(moved_since(&before, &member, table), []);
+    assert_eq!(member.joins_run(), Ok(true));
+}
+
+/// Its old cell would not come free.
+#[test]
+fn no_record_is_moved_that_a_stalled_reader_holds() {
+    let path = TestRegionPath::new("join-stalled");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let [member, reader] = [(), ()].map(|()| region.member().unwrap());
+    let table = in_pairs(&member);
+    let before: Vec<_> = (1..40)
+        .step_by(2)
+        .map(|number| (number, place_of(&member, table, number, PAIR_BYTES)))
+        .collect();
+    let pin = reader.pin().unwrap();
+    for _ in 0..12 {
+        member.operation(|| member.advance()).unwrap();
+    }
+    member.wanted_units.set(2 * PAIR_UNITS);
+    assert_eq!(member.joins_run(), Ok(false));
+    assert_eq!(moved_since(&before, &member, table), []);
+    drop(pin);
+    member.operation(|| member.advance()).unwrap();
+    assert_eq!(member.joins_run(), Ok(true));
+}
+
+/// Many set-aside cells prevent a join only while readers hold them.
+#[test]
+fn set_aside_cells_that_came_free_do_not_prevent_a_join() {
+    let path = TestRegionPath::new("join-aside");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    in_pairs(&member);
+    let arena = member.arena();
+    let aside = member.operation(|| {
+        let class = crate::heap::class::class_of(10 * LINE).unwrap();
+        for _ in 0..70 {
+            member.allocate_fresh(class)?;
+        }
+        arena.roll_back()?;
+        let queue = arena.queue(class)?;
+        for _ in 0..70 {
+            arena.requeue(queue, arena.set_aside(), queue.head.load(Ordering::Relaxed))?;
+        }
+        Ok(arena.set_aside().count.load(Ordering::Relaxed))
+    });
+    assert_eq!(aside, Ok(70));
+    member.aside_to_revisit.set(ALL_ASIDE);
+    member.wanted_units.set(2 * PAIR_UNITS);
+    assert_eq!(member.joins_run(), Ok(true));
+    assert_eq!(arena.set_aside().head.load(Ordering::Relaxed), 0, "they are free");
+}
+
+/// A larger class would free its neighbours.
+#[test]
+fn a_set_aside_cell_whose_class_has_a_flipped_bit_is_not_freed() {
+    let path = TestRegionPath::new("aside-class");
+    let region = Region::create(path.path(), &CreateOptions::default()).unwrap();
+    let member = region.member().unwrap();
+    in_pairs(&member);
+    let arena = member.arena();
+    let class = crate::heap::class::class_of(PAIR_UNITS * LINE).unwrap();
+    let queue = arena.queue(class).unwrap();
+    let at = queue.head.load(Ordering::Relaxed);
+    let chunk = ChunkIndex::of(member.map(), at).unwrap();
+    let used = || state_of(member.map(), chunk).unwrap().used;
+    let before = used();
+    let head = cell::word(member.map(), at, cell::WORD_HEAD).unwrap();
+    let freed = member.operation(|| {
+        arena.requeue(queue, arena.set_aside(), at)?;
+        // 32 units instead of 24.
+        head.fetch_xor(8, Ordering::Relaxed);
+        assert_eq!(cell::bytes_at(member.map(), at), Ok(32 * LINE));
+        member.aside_to_revisit.set(ALL_ASIDE);
+        member.revisit_set_aside(1)
+    });
+    assert!(matches!(freed, Err(Error::Damaged { .. })), "{freed:?}");
+    assert_eq!(used(), before, "neither it nor the record behind it");
 }

@@ -21,7 +21,9 @@ const HEAD: Corruption = Corruption("a queue of free cells leads to a cell that 
 /// The word `retired` of a cell at the head of a queue.
 ///
 /// # Errors
-/// `Corruption`: there is no retired cell, or one of another class.
+/// `Corruption`: there is no retired cell, or one of another class. Among the set-aside cells, which
+/// have any class, the class must be that of the size: as a larger cell it would contain its
+/// neighbours.
 #[inline]
 pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corruption> {
     if head < HEAP {
@@ -29,10 +31,19 @@ pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corr
     }
     let [first, _, retired, ..] = cell::first_line(map, head)?;
     let (class, retired) = (first.load(Ordering::Relaxed) as u8, retired.load(Ordering::Relaxed));
-    if !pin::is_retired(retired) || pin::is_held(retired) || number != SET_ASIDE && class != number
-    {
+    if !pin::is_retired(retired) || pin::is_held(retired) {
         return Err(HEAD);
     }
+    let has_class = if number == SET_ASIDE {
+        // The header of a cell that was never published can be of any size.
+        retired == pin::NEVER_READ || cell::has_class_of_its_size(map, head)?
+    } else {
+        class == number
+    };
+    if !has_class {
+        return Err(HEAD);
+    }
+    debug_assert!(head.is_multiple_of(LINE), "a cell begins with a line");
     Ok(retired)
 }
 

@@ -254,6 +254,12 @@ impl SafeEpochs {
             && self.stalled.iter().all(|pin| pin.start >= retired + DISTANCE || is_old(pin))
     }
 
+    /// True if a stalled pin would hold a live cell with this birth epoch after its retirement.
+    pub(crate) fn would_hold(&self, birth: u64) -> bool {
+        debug_assert!(!is_retired(birth), "a live cell has a birth epoch");
+        self.stalled.iter().any(|pin| pin.end >= birth)
+    }
+
     fn is_held(&self, life: Life) -> bool {
         self.stalled.iter().any(|pin| pin.holds(life))
     }

@@ -225,3 +225,36 @@ fn a_free_cell_is_split_and_what_is_left_of_it_is_kept() {
         assert_eq!(member.arena().room(Bump::Small), 10 * LINE);
     });
 }
+
+/// A run that is made of a free cell and of what lies behind it is memory as any other.
+#[test]
+fn a_run_that_is_joined_leaves_what_the_reserve_has_lent() {
+    in_full_heap("lent-joined", 80 << 20, |member| {
+        let lent = || -> u64 {
+            reserve(member.map()).map(|chunk| state_of(member.map(), chunk).unwrap().used).sum()
+        };
+        free_units(member, 40, 0, 4);
+        assert_eq!(take(member, 4), Ok((40, 0)));
+        member.arena().roll_back().unwrap();
+        member.may_use_reserve.set(true);
+        take(member, 20).unwrap();
+        member.may_use_reserve.set(false);
+        free_units(member, 40, 4, 20);
+        assert_eq!(lent(), 20, "as much as is free behind the kept cell");
+        member.wanted_units.set(6);
+        assert_eq!(member.joins_run(), Ok(false));
+        assert_eq!(member.arena().queue_count(class_of_units(4)), 1, "nothing was freed");
+        assert!(is_full(&take(member, 6)));
+        // Others free as much as is wanted: no more than that is taken.
+        free_units(member, 41, 0, 6);
+        let no_pages = member.under_chunk(ChunkIndex(40), None, |state| {
+            state.has_pages = false;
+            Ok(())
+        });
+        assert_eq!(no_pages, Ok(Some(())));
+        assert_eq!(member.joins_run(), Ok(true));
+        assert!(state_of(member.map(), ChunkIndex(40)).unwrap().has_pages);
+        assert_eq!(member.arena().bump(Bump::Small).0, ChunkIndex(40).start());
+        assert_eq!(member.arena().room(Bump::Small), 6 * LINE);
+    });
+}
