@@ -399,7 +399,9 @@ fn a_run_needs_a_free_cell_for_each_record_that_is_moved() {
         put_plain(&member, table, number, bytes).unwrap();
     }
     let advance = || member.operation(|| member.advance().and_then(|()| member.advance())).unwrap();
-    [0, 4].into_iter().for_each(|number| remove_plain(&member, table, number));
+    for number in [0, 4] {
+        remove_plain(&member, table, number);
+    }
     advance();
     let places = || [1, 2].map(|number| place_of(&member, table, number, small));
     let before = places();

@@ -21,8 +21,8 @@ const HEAD: Corruption = Corruption("a queue of free cells leads to a cell that 
 /// The word `retired` of a cell at the head of a queue.
 ///
 /// # Errors
-/// `Corruption`: there is no retired cell, or one of another class. Among the set-aside cells, which
-/// have any class, the class must be that of the size: as a larger cell it would contain its
+/// `Corruption`: there is no retired cell, or one of another class. Among the set-aside cells,
+/// which have any class, the class must be that of the size: as a larger cell it would contain its
 /// neighbours.
 #[inline]
 pub(crate) fn retired_word(map: &Map, number: u8, head: u64) -> Result<u64, Corruption> {
