@@ -8,9 +8,13 @@
 
 use crate::{guest, packages, run};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+
+/// The program that clients and tests start. `soak clients`, `tcl` and `nudsf` start the one that
+/// the environment names, such as a release build, instead of the one they build.
+const PROGRAM: &str = "NEARSTATE_PROGRAM";
 
 /// One part of a soak run.
 struct Part {
@@ -153,10 +157,11 @@ fn with_clients(root: &Path, more: &[packages::Package], args: &[String]) -> Res
     packages::install_missing(packages::ALL)?;
     packages::install_missing(more)?;
     build(root, &["-p", "nearstate-clients"])?;
-    let program = crate::suites::program(root);
-    let clients = program.with_file_name("nearstate-clients");
+    let built = crate::suites::program(root);
+    let clients = built.with_file_name("nearstate-clients");
+    let program = std::env::var_os(PROGRAM).map_or(built, PathBuf::from);
     let mut command = Command::new(clients);
-    command.args(args).env("NEARSTATE_PROGRAM", program).current_dir(root);
+    command.args(args).env(PROGRAM, program).current_dir(root);
     Ok(run::show(&mut command).is_ok())
 }
 
@@ -230,7 +235,7 @@ impl Part {
             command.env(name, (count * scale).to_string());
         }
         if self.args.first() != Some(&"torture") {
-            command.env("NEARSTATE_PROGRAM", program);
+            command.env(PROGRAM, program);
         }
         command
     }

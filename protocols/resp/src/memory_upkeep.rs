@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nearstate_model::Result;
@@ -49,7 +49,7 @@ const CHUNKS_AT_ONCE: u64 = 16;
 
 /// Keeps the memory usable for the lifetime of the core.
 pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Clock) {
-    let mut upkeep = MemoryUpkeep::new(&session, clock);
+    let mut upkeep = MemoryUpkeep::new(&session, clock, &server.upkeep_nanos);
     let mut soft_limits = SoftLimits::default();
     let mut polls = 0;
     loop {
@@ -107,14 +107,17 @@ struct MemoryUpkeep<'s> {
     session: &'s Session,
     clock: Clock,
     pace: UpkeepPace,
+    /// All work, in nanoseconds.
+    nanos: &'s AtomicU64,
     /// The least number of bytes that were free as a whole since memory was given back.
     free_least: u64,
     looks: u32,
 }
 
 impl<'s> MemoryUpkeep<'s> {
-    fn new(session: &'s Session, clock: Clock) -> Self {
-        Self { session, clock, pace: UpkeepPace::default(), free_least: u64::MAX, looks: 0 }
+    fn new(session: &'s Session, clock: Clock, nanos: &'s AtomicU64) -> Self {
+        let pace = UpkeepPace::default();
+        Self { session, clock, pace, nanos, free_least: u64::MAX, looks: 0 }
     }
 
     /// Looks whether there is work and does it. Returns its steps: 0 if there was none.
@@ -135,13 +138,17 @@ impl<'s> MemoryUpkeep<'s> {
 
     async fn defragment(&mut self, share: u64) -> Result<u64> {
         let mut since = self.clock.now();
-        let Some(mut work) = self.session.defragment(share)? else { return Ok(0) };
+        let Some(mut work) = self.session.defragment(share)? else {
+            self.count(since);
+            return Ok(0);
+        };
         let mut steps = 1;
         while !work.step(UNITS_AT_ONCE)? {
             steps += 1;
             self.rest(since).await;
             since = self.clock.now();
         }
+        self.count(since);
         Ok(steps)
     }
 
@@ -150,6 +157,7 @@ impl<'s> MemoryUpkeep<'s> {
         loop {
             let since = self.clock.now();
             if self.session.release_free_memory(keep, CHUNKS_AT_ONCE)? == 0 {
+                self.count(since);
                 return Ok(steps);
             }
             steps += 1;
@@ -159,12 +167,20 @@ impl<'s> MemoryUpkeep<'s> {
 
     /// Pauses after work that began at this time, or lets others run whose turn it is.
     async fn rest(&mut self, since: u64) {
-        let work = self.clock.time(self.clock.now().saturating_sub(since));
+        let work = self.count(since);
         if let Some(pause) = self.pace.pause_after(work) {
             sleep(pause).await;
         } else if is_due() {
             yield_now().await;
         }
+    }
+
+    /// Counts the work that began at this time, and returns its duration.
+    fn count(&self, since: u64) -> Duration {
+        let work = self.clock.time(self.clock.now().saturating_sub(since));
+        let nanos = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+        work
     }
 }
 
@@ -240,7 +256,8 @@ mod tests {
             session.delete(ns, &number.to_le_bytes()).unwrap();
         }
         Executor::new(&ExecutorConfig::default()).unwrap().run(async move {
-            let mut upkeep = MemoryUpkeep::new(&session, Clock::new_virtual());
+            let nanos = AtomicU64::new(0);
+            let mut upkeep = MemoryUpkeep::new(&session, Clock::new_virtual(), &nanos);
             let (mut steps, mut idle) = (0, 0);
             while idle < LOOKS_IDLE {
                 let work = upkeep.look(false).await.unwrap();
@@ -262,6 +279,21 @@ mod tests {
             let before = content(&path);
             session.put(ns, b"k", b"v").unwrap();
             assert!(content(&path) != before, "a change is seen");
+        });
+    }
+
+    #[test]
+    fn the_time_of_a_look_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        Executor::new(&ExecutorConfig::default()).unwrap().run(async move {
+            let nanos = AtomicU64::new(0);
+            let mut upkeep = MemoryUpkeep::new(&session, Clock::new(), &nanos);
+            assert_eq!(upkeep.look(false).await.unwrap(), 0, "there is no work");
+            let first = nanos.load(Ordering::Relaxed);
+            upkeep.look(false).await.unwrap();
+            assert!(first > 0 && nanos.load(Ordering::Relaxed) > first);
         });
     }
 

@@ -168,6 +168,8 @@ pub struct RespServer {
     pub latency: LatencyMonitor,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
     pub(crate) purge_requested: AtomicBool,
+    /// Time that the memory upkeep has worked, in nanoseconds.
+    pub upkeep_nanos: AtomicU64,
     port: AtomicU16,
     /// The limits of the node, once it is started.
     limits: OnceLock<Arc<ConnectionLimits>>,
@@ -252,6 +254,7 @@ impl RespServer {
             latency: LatencyMonitor::default(),
             clients: Mutex::default(),
             purge_requested: AtomicBool::new(false),
+            upkeep_nanos: AtomicU64::new(0),
             slow: Mutex::default(),
         };
         server.runtime.set_log_level(log_level);

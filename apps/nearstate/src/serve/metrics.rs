@@ -238,7 +238,10 @@ fn tasks(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result
         *by_name.entry(name).or_default() += count;
     }
     let values = by_name.into_iter().map(|(name, count)| ([("task", name)], count));
-    counters(to, "executor_task_long_polls", "Long and stuck polls, by task.", values)
+    counters(to, "executor_task_long_polls", "Long and stuck polls, by task.", values)?;
+    let upkeep = metrics.0.server.upkeep_nanos.load(Ordering::Relaxed);
+    let help = "Time spent on moving records together and on giving memory back, in seconds.";
+    counter(to, "memory_upkeep_seconds", help, seconds(upkeep))
 }
 
 fn polls(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -9,14 +9,14 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 
 /// A counter without labels.
-pub(in crate::serve) fn counter(
+pub(in crate::serve) fn counter<V: EncodeCounterValue>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    value: u64,
+    value: V,
 ) -> fmt::Result {
     let mut one = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-    one.encode_counter::<NoLabelSet, _, f64>(&value, None)
+    one.encode_counter::<NoLabelSet, V, f64>(&value, None)
 }
 
 /// A gauge without labels.
