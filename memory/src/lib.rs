@@ -72,7 +72,7 @@ pub use namespace::NamespaceEntry;
 pub use namespace::rules::{NewPolicy, ReplicationPolicy};
 pub use numa_policy::{NumaPolicy, PagesByNode};
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};
-pub use region::catalog_use::{is_end_of_namespace, namespace_removed};
+pub use region::catalog_use::{is_end_of_namespace, namespace_place, namespace_removed};
 pub use region::file::{AttachOptions, CreateOptions, PageSize, PinMode, Region, RegionFiles};
 pub use region::index_table::IndexTable;
 pub use region::map::{CellWriter, prefetch};

@@ -10,7 +10,8 @@
 //!                      input, then read                          descriptors_requested
 //!                                                                  => SendingDescriptors
 //!                                                                close_requested => Closing
-//! Working              poll the handler, as background work      work_finished => Reading
+//! Working              poll the handler, as background work;     work_finished => Reading
+//!                      read ahead if it may wait for ever
 //!                                                                descriptors_requested,
 //!                                                                close_requested
 //! SendingDescriptors   send one reply with descriptors           descriptors_finished => Reading
@@ -29,12 +30,13 @@
 //! - `RequestTimeout` in Reading, when too few bytes of an incomplete request arrive in a period of
 //!   `request_timeout`.
 //!
-//! While the client does not read, the connection reads nothing either. In Reading the handler is
+//! While the client does not read its replies, the connection reads nothing either. In Reading the handler is
 //! polled nevertheless, so that messages of other clients are delivered up to the limit.
 //!
 //! A read takes at most 64 KiB into memory of the core, so an idle connection owns no buffer. All
 //! replies to a read are written together.
 
+mod working;
 mod buffers;
 mod phase;
 
@@ -227,31 +229,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ServedConnection<S> {
             Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(ConnectionEnd::Closed)),
             Poll::Ready(Ok(_)) => Poll::Ready(None),
             Poll::Pending => self.wait_for_request(cx),
-        }
-    }
-
-    /// Working: one step of the handler's work. `Ready`: there is output, or the work is finished.
-    fn poll_working(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionEnd>> {
-        match self.poll_handler(cx) {
-            Poll::Ready(NextAction::Work) => {
-                // The output is written now; the next step of the work is for the next poll.
-                cx.waker().wake_by_ref();
-                if self.output.is_empty() {
-                    return Poll::Pending;
-                }
-                match self.write_output(cx) {
-                    Poll::Ready(Ok(())) => Poll::Pending,
-                    // The caller's next write meets the same result and handles it.
-                    Poll::Pending | Poll::Ready(Err(_)) => Poll::Ready(None),
-                }
-            }
-            Poll::Ready(next) => {
-                become_class(TaskClass::Request);
-                self.follow(next);
-                Poll::Ready(None)
-            }
-            Poll::Pending if self.output.is_empty() => Poll::Pending,
-            Poll::Pending => Poll::Ready(None),
         }
     }
 

@@ -127,6 +127,12 @@ pub trait ConnectionHandler {
         false
     }
 
+    /// True while the work of this connection may wait without a limit of time. The node then reads
+    /// ahead, so that it notices the end of the client, and keeps what it has read for the handler.
+    fn may_wait_for_ever(&self) -> bool {
+        false
+    }
+
     /// The node ends, and the connection with it: the handler tells its client if the protocol has
     /// a message for that. Called once, before the next [`ConnectionHandler::poll_progress`].
     fn begin_drain(&mut self) {}

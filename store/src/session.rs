@@ -267,6 +267,12 @@ impl Namespace {
     pub const fn number(self) -> u32 {
         self.index
     }
+
+    /// Its place in the region's catalog, below 2^16. No other namespace has it meanwhile, and
+    /// [`Session::namespaces`] returns them in the order of their places.
+    pub const fn place(self) -> u32 {
+        nearstate_memory::namespace_place(self.index)
+    }
 }
 
 /// True for the name of an internal namespace: objects, indexes.

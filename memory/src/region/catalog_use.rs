@@ -174,6 +174,11 @@ pub(crate) fn cancel_removal(word: &AtomicU64, generation: u32) {
     let _ = word.compare_exchange(leaving, live, Ordering::AcqRel, Ordering::Acquire);
 }
 
+/// The place of a namespace in the catalog: the number of its entry.
+pub const fn namespace_place(number: u32) -> u32 {
+    crate::layout::entry_of(number)
+}
+
 /// The error for the number of a namespace that was removed.
 #[cold]
 pub fn namespace_removed(number: u32) -> Error {

@@ -231,8 +231,13 @@ fn entry(map: &Map, index: u32, report: &mut RepairReport) -> Result<(), Corrupt
     if set(map, at + CATALOG_GENERATION, word)? {
         report.add_repaired(format!("{name}: its generation"));
     }
+    if state == Some(0) {
+        // Its creation was interrupted. The segment that it may have is about to become free, so
+        // the next creator must not find it.
+        return free_entry(map, index, generation);
+    }
     if state != Some(NAMESPACE_LIVE) {
-        return Ok(()); // Its creation was interrupted: the next creator takes the entry.
+        return Ok(()); // The check names it.
     }
     if set(map, at + CATALOG_STATE, NAMESPACE_LIVE)? {
         report.add_repaired(format!("{name}: its state"));

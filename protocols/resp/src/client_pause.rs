@@ -84,7 +84,7 @@ impl ClientPause {
         Poll::Pending
     }
 
-    /// The connection no longer waits.
+    /// The connection no longer waits. Its waker holds memory until then.
     pub fn forget(&self, id: u64) {
         self.lock().wakers.remove(&id);
     }

@@ -10,7 +10,7 @@ use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
 use crate::sliced_task::{SlicedTask, TaskProgress};
 use nearstate_model::Error;
-use nearstate_model::limits::TRANSACTION_TRIES;
+use nearstate_model::limits::{TRANSACTION_RECORDS_MAX, TRANSACTION_TRIES};
 use nearstate_store::{Namespace, RetryPolicy, Session, Txn, View, since_boot};
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,6 +139,44 @@ impl<'c> CommandContext<'c> {
         };
         self.records.count_lookup(found.is_some());
         Ok(found)
+    }
+
+    /// Reads keys as they were at one instant, and passes each record to `take`, in the order of
+    /// the keys, with its number. Another client's write lets it begin again: what `take` has
+    /// done before number 0 does not count. More than [`TRANSACTION_RECORDS_MAX`] keys are read one
+    /// after the other, with what is committed in between.
+    ///
+    /// # Errors
+    /// Those of the store; `Conflict` if writes did not leave it an instant for [`RETRY_POLICY`].
+    pub fn read_together<'k>(
+        &self,
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+        mut take: impl FnMut(usize, Option<&RecordRef<'_>>),
+    ) -> Result<(), ErrorReply> {
+        let mut hits = 0;
+        let count = keys.len();
+        if self.txn.is_some() || !(2..=TRANSACTION_RECORDS_MAX).contains(&count) {
+            for (number, key) in keys.enumerate() {
+                take(number, self.read(key)?.as_ref());
+            }
+            return Ok(());
+        }
+        change_alone(self.records, |change| {
+            hits = 0;
+            for (number, key) in keys.clone().enumerate() {
+                let found = match self.records.resolve(key)? {
+                    None => None,
+                    Some(ResolvedKey { namespace, key }) => {
+                        change.txn.get(namespace, key)?.map(RecordRef)
+                    }
+                };
+                hits += usize::from(found.is_some());
+                take(number, found.as_ref());
+            }
+            Ok(())
+        })?;
+        (0..count).for_each(|number| self.records.count_lookup(number < hits));
+        Ok(())
     }
 
     /// Checks the time limit of `EXEC`. Commands that scan keys call this between two slices;

@@ -2,6 +2,7 @@
 
 mod task;
 mod held;
+mod postponed;
 mod prefetch;
 
 use crate::command::{ArgPositions, CommandFlags};
@@ -20,14 +21,12 @@ use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::SlowLogEntry;
 use crate::table::TABLE;
 use nearstate_local_transport::response_line;
-use nearstate_model::invariant;
 use nearstate_model::limits::CHANNEL_BYTES_MAX;
-use nearstate_node::executor::{is_due, sleep};
+use nearstate_node::executor::is_due;
 use nearstate_node::{
     ConnectionHandler, Consumed, DescriptorReply, LocalPeer, NextAction, OUTPUT_HIGH_WATER_BYTES,
 };
 use nearstate_store::{Receipt, since_boot};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -130,6 +129,9 @@ impl RespConnection {
             reply.rewind(mark);
             if connection.postponed.is_some() {
                 // It has changed nothing, and counts when it runs.
+                if is_observed {
+                    end_recording(core, connection);
+                }
                 return;
             }
             reply.error(error.text());
@@ -147,41 +149,6 @@ impl RespConnection {
             after_request(core, connection, command, args);
         }
         core.count(command, is_refused, |micros| slow_request(connection, command, args, micros));
-    }
-
-    /// Runs the postponed request, if there is one, once its wait is over.
-    fn resume(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Option<Poll<NextAction>> {
-        let postponed = self.connection.postponed.as_mut()?;
-        if self.connection.mailbox.poll_end(cx).is_ready() {
-            return Some(Poll::Ready(NextAction::Close));
-        }
-        if output.len() >= OUTPUT_HIGH_WATER_BYTES {
-            return Some(Poll::Pending);
-        }
-        let is_over = match postponed.cause {
-            PostponeCause::Auth | PostponeCause::Replicas => false,
-            PostponeCause::Pause(is_write) => {
-                let pause = &self.core.server.pause;
-                pause.poll(cx, self.connection.id, is_write, since_boot()).is_ready()
-            }
-        };
-        if !is_over {
-            let timer = postponed.timer.get_or_insert_with(|| sleep(postponed.wait));
-            if Pin::new(timer).poll(cx).is_pending() {
-                return Some(Poll::Pending);
-            }
-        }
-        let PostponedRequest { request, cause, .. } = self.connection.postponed.take()?;
-        self.connection.is_auth_due = cause == PostponeCause::Auth;
-        // As if the client sent it now. The parser is between two requests.
-        let mut input = Vec::with_capacity(request.bytes());
-        let mut writer = ReplyWriter::new(&mut input, RespVersion::Resp2);
-        writer.array(request.args().len());
-        request.args().iter().for_each(|arg| writer.bulk(arg));
-        let Consumed { bytes, next } = self.on_input(&input, output);
-        invariant!(bytes == input.len(), "a request is consumed completely");
-        self.connection.is_auth_due = false;
-        Some(Poll::Ready(next))
     }
 
     /// What the last request asks for, if it is not the next request.
@@ -221,13 +188,7 @@ impl ConnectionHandler for RespConnection {
                             prefetch::prefetch_keys(&self.core.records, rest).saturating_sub(1);
                     }
                     let args = self.parser.args(rest);
-                    let from = output.len();
-                    Self::answer(&self.core, &mut self.connection, args, output);
-                    let receipt = self.core.core.session().take_owed_receipt();
-                    if receipt != Receipt::NONE {
-                        let is_begun = false;
-                        owed.push(OwedReply { from, to: output.len(), receipt, is_begun });
-                    }
+                    owed.extend(answer_owed(&self.core, &mut self.connection, args, output));
                     taken += bytes;
                     self.requests = self.requests.wrapping_add(1);
                 }
@@ -246,16 +207,15 @@ impl ConnectionHandler for RespConnection {
             }
         };
         self.core.count_lookups();
-        if owed.is_empty() {
-            return Consumed { bytes: taken, next: then };
-        }
-        self.hold(output, owed, then);
-        let next = if self.held.is_some() { NextAction::Work } else { NextAction::Close };
-        Consumed { bytes: taken, next }
+        Consumed { bytes: taken, next: self.hold(output, owed, then) }
     }
 
     fn is_unauthenticated(&self) -> bool {
         self.connection.user.is_none()
+    }
+
+    fn may_wait_for_ever(&self) -> bool {
+        self.connection.postponed.is_some()
     }
 
     fn buffered_bytes(&self) -> usize {
@@ -324,6 +284,20 @@ impl Drop for RespConnection {
             self.core.server.tracking.close_redirections(self.connection.id, budget);
         }
     }
+}
+
+/// Executes one request. Returns its reply if that has to wait until a commit is replicated.
+fn answer_owed(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    args: Args<'_>,
+    output: &mut Vec<u8>,
+) -> Option<OwedReply> {
+    let from = output.len();
+    RespConnection::answer(core, connection, args, output);
+    let receipt = core.core.session().take_owed_receipt();
+    let owed = OwedReply { from, to: output.len(), receipt, is_begun: false };
+    (receipt != Receipt::NONE).then_some(owed)
 }
 
 /// The error for a reply that is too long. By then a change of records, or of the connection's
@@ -438,17 +412,21 @@ fn after_request(
     if connection.task.is_none() && command.is_none_or(|command| command.name != "client|reply") {
         end_skip(connection);
     }
-    // Always: the request may have ended the tracking.
-    let changes = core.records.session().take_own_changes();
-    if connection.is_no_loop() {
-        let budget = &core.server.pubsub.budget;
-        core.server.tracking.end_request(connection.id, changes, budget);
-    }
+    end_recording(core, connection);
     if let Some(options) = &mut connection.tracking
         && connection.queue.is_none()
         && command.is_none_or(|command| !command.name.starts_with("client|"))
     {
         options.caching = CachingMode::Unset;
+    }
+}
+
+/// Ends what [`before_request`] has begun. Always: the request may have ended the tracking.
+fn end_recording(core: &CoreContext, connection: &ConnectionState) {
+    let changes = core.records.session().take_own_changes();
+    if connection.is_no_loop() {
+        let budget = &core.server.pubsub.budget;
+        core.server.tracking.end_request(connection.id, changes, budget);
     }
 }
 

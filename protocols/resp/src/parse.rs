@@ -320,6 +320,12 @@ impl RequestParser {
         if self.is_unauthenticated && self.ranges.len() > UNAUTHENTICATED_ARGS_MAX {
             return Err(ParseStop::ProtocolError(ProtocolError::UnauthenticatedCount));
         }
+        let is_long = |&(from, end): &ArgRange| {
+            end.saturating_sub(from) as usize > UNAUTHENTICATED_BULK_BYTES_MAX
+        };
+        if self.is_unauthenticated && self.ranges.iter().any(is_long) {
+            return Err(ParseStop::ProtocolError(ProtocolError::UnauthenticatedLength));
+        }
         self.at = end + 1;
         Ok(())
     }

@@ -163,11 +163,19 @@ pub(crate) fn exists(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    let mut count = 0;
+    let (mut counters, mut keys) = (0, Vec::new());
     for key in args.from(1).iter() {
-        count += usize::from(type_of_key(ctx, key)?.is_some());
+        if counter(ctx, key)?.is_some() {
+            counters += usize::from(type_of_key(ctx, key)?.is_some());
+        } else {
+            keys.push(key);
+        }
     }
-    reply.count(count);
+    let mut count = 0;
+    ctx.read_together(keys.iter().copied(), |number, found| {
+        count = if number == 0 { 0 } else { count } + usize::from(found.is_some());
+    })?;
+    reply.count(counters + count);
     Ok(())
 }
 

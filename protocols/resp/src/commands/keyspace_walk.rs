@@ -30,8 +30,8 @@ impl NamespaceKeys {
     }
 }
 
-/// The namespaces that may have keys that match a pattern (`None`: any key), always in the same
-/// order with new ones last.
+/// The namespaces that may have keys that match a pattern (`None`: any key), in the order of their
+/// places ([`Namespace::place`]).
 pub(super) fn list_namespaces(
     records: &KeyedRecords,
     pattern: Option<&[u8]>,

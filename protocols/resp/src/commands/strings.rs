@@ -30,17 +30,20 @@ pub(crate) fn get(
     Ok(())
 }
 
-/// `MGET key ..`: null for keys of other types.
+/// `MGET key ..`: null for keys of other types. All at one instant, as in Redis.
 pub(crate) fn mget(
     ctx: &mut CommandContext<'_>,
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
     reply.array(args.len() - 1);
-    for key in args.from(1).iter() {
-        let found = ctx.read(key)?;
-        reply.bulk_or_nil(found.as_ref().and_then(|found| found.string().ok()));
-    }
+    let mark = reply.mark();
+    ctx.read_together(args.from(1).iter(), |number, found| {
+        if number == 0 {
+            reply.rewind(mark);
+        }
+        reply.bulk_or_nil(found.and_then(|found| found.string().ok()));
+    })?;
     ctx.session().check_not_truncated()?;
     Ok(())
 }

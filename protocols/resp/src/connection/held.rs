@@ -106,18 +106,38 @@ impl HeldReplies {
 }
 
 impl RespConnection {
-    /// Holds the replies from the first of these on until their commits are replicated.
+    /// Holds the replies from the first of these on, if there are some, until their commits are
+    /// replicated. Returns what the node does now; `next` follows.
+    #[inline]
+    pub(super) fn hold(
+        &mut self,
+        output: &mut Vec<u8>,
+        owed: Vec<OwedReply>,
+        next: NextAction,
+    ) -> NextAction {
+        if owed.is_empty() { next } else { self.hold_some(output, owed, next) }
+    }
+
     #[cold]
-    pub(super) fn hold(&mut self, output: &mut Vec<u8>, owed: Vec<OwedReply>, next: NextAction) {
+    fn hold_some(
+        &mut self,
+        output: &mut Vec<u8>,
+        owed: Vec<OwedReply>,
+        next: NextAction,
+    ) -> NextAction {
         let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
         match self.core.core.wait_replicated(last) {
-            Ok(wait) => self.held = Some(HeldReplies::take(output, owed, wait, next)),
+            Ok(wait) => {
+                self.held = Some(HeldReplies::take(output, owed, wait, next));
+                NextAction::Work
+            }
             Err(error) => {
                 // Without a thread nothing can be said about the commits.
                 output.truncate(owed.first().map_or(output.len(), |first| first.from));
                 let error = ErrorReply::from(error);
                 ReplyWriter::new(output, self.connection.protocol).error(error.text());
                 self.connection.is_closing = true;
+                NextAction::Close
             }
         }
     }

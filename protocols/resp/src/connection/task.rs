@@ -63,8 +63,7 @@ impl RespConnection {
         let receipt = std::mem::take(&mut self.task_receipt);
         if receipt != Receipt::NONE {
             let owed = vec![OwedReply { from, to: output.len(), receipt, is_begun }];
-            self.hold(output, owed, NextAction::Read);
-            return Some(Poll::Ready(NextAction::Work));
+            return Some(Poll::Ready(self.hold(output, owed, NextAction::Read)));
         }
         Some(Poll::Ready(NextAction::Read))
     }

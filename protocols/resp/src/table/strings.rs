@@ -87,6 +87,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns the values of one or more keys.",
         complexity: "O(N), N keys",
+        differs: "Returns the values of one instant, for up to 4096 keys. Answers BUSY if other \
+                  clients' writes to these keys leave none within 100 ms.",
         ..ROW
     },
     RespCommand {

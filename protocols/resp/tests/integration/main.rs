@@ -16,6 +16,7 @@ mod local_transport;
 mod local_transport_sdl;
 mod memory_upkeep;
 mod models;
+mod postponed;
 mod pubsub;
 mod rejected_requests;
 mod replicated_replies;

@@ -1,5 +1,7 @@
 //! String commands: replies equal those of Redis 7.0.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::fixture::node;
 
 /// Sends the requests in order to an empty node.
@@ -216,4 +218,49 @@ fn a_remaining_time_is_not_longer_than_the_requested_time() {
         let end: u128 = end.trim_matches([':', '|']).parse().expect("a number");
         assert!((begun + 50_000..=now() + 50_000).contains(&end), "round {round}: {end}");
     }
+}
+
+#[test]
+fn several_keys_are_read_at_one_instant() {
+    let node = node();
+    let mut client = node.client();
+    assert_eq!(client.ask("MSET {n},a 0 {n},b 0"), "+OK|");
+    let session = node.region.session().unwrap();
+    let ns = session.known_namespace("n").unwrap().unwrap();
+    let is_over = AtomicBool::new(false);
+    let write = || {
+        let session = node.region.session().unwrap();
+        for number in 1_u64.. {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            let text = number.to_string();
+            let written = session.transact(|txn| {
+                txn.put(ns, b"a", text.as_bytes())?;
+                txn.put(ns, b"b", text.as_bytes())
+            });
+            written.unwrap();
+        }
+    };
+    let different = std::thread::scope(|scope| {
+        scope.spawn(write);
+        let mut different = 0;
+        for _ in 0..20_000 {
+            let reply = client.ask("MGET {n},a {n},b {n},a");
+            let values: Vec<&str> = reply.split('|').collect();
+            let [_, _, first, _, second, _, third, _] = values.as_slice() else {
+                panic!("{reply}")
+            };
+            if (first, first) != (second, third) {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("{reply}");
+            }
+            different += usize::from(*first != "0");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        different
+    });
+    assert!(different > 0, "nothing was written meanwhile");
+    assert_eq!(client.ask("EXISTS {n},a {n},b {n},c {n},a"), ":3|");
+    assert_eq!(client.ask("MGET {n},c {gone},a"), "*2|$-1|$-1|");
 }

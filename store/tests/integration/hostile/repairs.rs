@@ -92,6 +92,13 @@ fn position(path: &Path, pattern: &[u8]) -> u64 {
     HEAP + found.expect("the pattern is in the heap") as u64
 }
 
+/// A word of the region.
+fn read(path: &Path, at: u64) -> [u8; 8] {
+    let mut word = [0; 8];
+    std::fs::File::open(path).unwrap().read_exact_at(&mut word, at).unwrap();
+    word
+}
+
 fn write(path: &Path, at: u64, bytes: &[u8]) {
     OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();
 }
@@ -220,6 +227,38 @@ fn records_of_a_namespace_that_follows_a_removed_one_are_found_again() {
     for number in 0..RECORDS {
         let view = session.get(ns, key(number).as_bytes()).unwrap();
         assert_eq!(view.map(|view| view.bytes().len()), Some(number as usize), "{number}");
+    }
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// A creation in an entry that a repair has emptied, and that was killed when its index was
+/// published.
+#[test]
+fn the_index_of_an_interrupted_creation_is_free_after_a_repair_and_not_used_again() {
+    const GENERATION: u64 = CATALOG + 56;
+    let folder = TestFolder::new();
+    {
+        let region = Region::create(&folder.path, &small()).unwrap();
+        let session = region.session().unwrap();
+        let first = session.namespace("ue", &Schema::default()).unwrap();
+        assert!(session.remove_namespace(first).unwrap());
+    }
+    repair(&folder.path);
+    let use_word = read(&folder.path, GENERATION);
+    open(&Region::attach(&folder.path).unwrap());
+    write(&folder.path, CATALOG, &[0; 8]);
+    write(&folder.path, GENERATION, &use_word);
+    clean(&folder.path);
+    repair(&folder.path);
+    clean(&folder.path);
+    let region = Region::attach(&folder.path).unwrap();
+    let session = region.session().unwrap();
+    for name in ["ue", "sm"] {
+        let ns = session.namespace(name, &Schema::default()).unwrap();
+        for number in 0..RECORDS {
+            session.put(ns, key(number).as_bytes(), &[7; 100]).unwrap();
+        }
     }
     drop((session, region));
     clean(&folder.path);

@@ -10,8 +10,9 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use crate::sliced_task::{SLICE_BUCKETS, SlicedTask, TaskProgress};
+use nearstate_model::Error;
 use nearstate_node::executor::is_due;
-use nearstate_store::Session;
+use nearstate_store::{Namespace, Session};
 
 /// Buckets per slice of a deletion: about fifty records.
 const DELETE_BUCKETS: u64 = 16;
@@ -23,7 +24,7 @@ const BUCKETS_FOR_EACH: u64 = 10;
 /// Buckets between two checks of the clock.
 const BUCKETS_PER_PART: u64 = 8;
 
-/// Position of the namespace in a cursor, above the bucket: 2^40 buckets are more than a region has
+/// Position of the namespace's place in a cursor, above the bucket: 2^40 buckets are more than a region has
 /// cache lines.
 const CURSOR_BITS: u32 = 40;
 
@@ -64,7 +65,7 @@ pub(super) struct ScanSource {
     namespaces: Vec<NamespaceKeys>,
     /// Memory of the namespaces.
     bytes: usize,
-    /// Number of the current namespace, and its next bucket.
+    /// Position of the current namespace in the list, and its next bucket.
     namespace_keys: usize,
     bucket: u64,
     /// Number of records and of buckets that remain to be read.
@@ -81,11 +82,18 @@ impl ScanSource {
         cursor: u64,
         options: ScanOptions<'_>,
     ) -> Self {
+        // Namespaces that are removed between two calls leave the list: the cursor holds a place in
+        // the catalog, and not a position in the list.
+        let (place, bucket) = (cursor >> CURSOR_BITS, cursor & ((1 << CURSOR_BITS) - 1));
+        let namespace_keys =
+            namespaces.partition_point(|keys| u64::from(keys.namespace.place()) < place);
+        let continued =
+            namespaces.get(namespace_keys).map(|keys| u64::from(keys.namespace.place()));
         Self {
             bytes: list_bytes(&namespaces),
             namespaces,
-            namespace_keys: usize::try_from(cursor >> CURSOR_BITS).unwrap_or(usize::MAX),
-            bucket: cursor & ((1 << CURSOR_BITS) - 1),
+            namespace_keys,
+            bucket: if continued == Some(place) { bucket } else { 0 },
             records_left: options.count,
             buckets_left: options.count.saturating_mul(BUCKETS_FOR_EACH),
             pattern: options.pattern.map(<[u8]>::to_vec),
@@ -108,7 +116,8 @@ impl ScanSource {
         // A bucket has three to four records.
         let limit = (self.records_left / 4).clamp(1, BUCKETS_PER_PART);
         let mut read = 0;
-        let next = session.walk_part(namespace_keys.namespace, self.bucket, limit, |view| {
+        let namespace = namespace_keys.namespace;
+        let next = session.walk_part(namespace, self.bucket, limit, |view| {
             read += 1;
             let is_form =
                 |form: &Vec<u8>| type_name(view.form()).as_bytes().eq_ignore_ascii_case(form);
@@ -120,7 +129,8 @@ impl ScanSource {
                 found.push(key_text);
             }
             Ok(())
-        })?;
+        });
+        let next = unless_removed(session, namespace, next)?;
         (self.namespace_keys, self.bucket) = match next {
             Some(next) => (self.namespace_keys, next),
             None => (self.namespace_keys + 1, 0),
@@ -133,10 +143,20 @@ impl ScanSource {
 
     /// Cursor of the next call; 0 at the end.
     fn cursor(&self) -> u64 {
-        if self.namespace_keys >= self.namespaces.len() {
-            return 0;
-        }
-        (self.namespace_keys as u64) << CURSOR_BITS | self.bucket
+        let Some(namespace_keys) = self.namespaces.get(self.namespace_keys) else { return 0 };
+        u64::from(namespace_keys.namespace.place()) << CURSOR_BITS | self.bucket
+    }
+}
+
+/// Where a walk continues. A namespace that was removed meanwhile has no keys.
+fn unless_removed(
+    session: &Session,
+    namespace: Namespace,
+    next: Result<Option<u64>, Error>,
+) -> Result<Option<u64>, ErrorReply> {
+    match next {
+        Err(_) if !session.has_namespace(namespace) => Ok(None),
+        next => Ok(next?),
     }
 }
 
@@ -188,7 +208,11 @@ impl RandomKeyTask {
     ) -> Result<Self, ErrorReply> {
         let mut counts = Vec::with_capacity(namespaces.len());
         for namespace_keys in &namespaces {
-            counts.push(session.buckets(namespace_keys.namespace)?.count());
+            let namespace = namespace_keys.namespace;
+            counts.push(match session.buckets(namespace) {
+                Err(_) if !session.has_namespace(namespace) => 0,
+                buckets => buckets?.count(),
+            });
         }
         let all = counts.iter().sum::<u64>();
         let mut bucket = random::next().checked_rem(all).unwrap_or_default();
@@ -213,7 +237,8 @@ impl RandomKeyTask {
         let mut key_text = Vec::new();
         let mut picked = None;
         let mut count = 0;
-        let next = session.walk_part(namespace_keys.namespace, self.bucket, 1, |view| {
+        let namespace = namespace_keys.namespace;
+        let next = session.walk_part(namespace, self.bucket, 1, |view| {
             if namespace_keys.write_key(view.key(), &mut key_text) {
                 count += 1;
                 if random::below(count) == 0 {
@@ -221,8 +246,8 @@ impl RandomKeyTask {
                 }
             }
             Ok(())
-        })?;
-        (self.namespace_keys, self.bucket) = match next {
+        });
+        (self.namespace_keys, self.bucket) = match unless_removed(session, namespace, next)? {
             Some(next) => (self.namespace_keys, next),
             None => (self.namespace_keys + 1, 0),
         };
