@@ -30,8 +30,8 @@
 //! - `RequestTimeout` in Reading, when too few bytes of an incomplete request arrive in a period of
 //!   `request_timeout`.
 //!
-//! While the client does not read its replies, the connection reads nothing either. In Reading the handler is
-//! polled nevertheless, so that messages of other clients are delivered up to the limit.
+//! While the client does not read its replies, the connection reads nothing either. In Reading the
+//! handler is polled nevertheless, so that messages of other clients are delivered up to the limit.
 //!
 //! A read takes at most 64 KiB into memory of the core, so an idle connection owns no buffer. All
 //! replies to a read are written together.

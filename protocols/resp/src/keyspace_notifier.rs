@@ -104,7 +104,7 @@ impl<'s> KeyspaceNotifier<'s> {
 
     /// Publishes events until none is enabled.
     async fn run(&mut self) -> Result<()> {
-        self.watch_new_namespaces()?;
+        self.watch_new_namespaces().await?;
         loop {
             let Some(new_watches) = self.server.keyspace.take_new(self.generation) else {
                 return Ok(());
@@ -135,7 +135,7 @@ impl<'s> KeyspaceNotifier<'s> {
             }
             let is_tick = poll_fn(|cx| self.poll(cx)).await?;
             if is_tick {
-                self.watch_new_namespaces()?;
+                self.watch_new_namespaces().await?;
                 self.collect().await;
                 self.tick = sleep(POLL_INTERVAL);
             }
@@ -158,7 +158,7 @@ impl<'s> KeyspaceNotifier<'s> {
     }
 
     /// Watches the namespaces that are new, and ends the watches of those that were removed.
-    fn watch_new_namespaces(&mut self) -> Result<()> {
+    async fn watch_new_namespaces(&mut self) -> Result<()> {
         let changes = self.session.namespace_changes()?;
         if changes.is_some() && self.known_changes == changes {
             return Ok(());
@@ -166,6 +166,7 @@ impl<'s> KeyspaceNotifier<'s> {
         let mut is_whole = true;
         let namespaces = self.session.namespaces()?;
         let live: BTreeSet<u32> = namespaces.iter().map(|(_, one)| one.number()).collect();
+        self.read_removed(&live).await;
         for removed in self.watched.extract_if(.., |one| !live.contains(&one.number)) {
             self.server.keyspace.unwatch_removed(removed.number);
             self.is_waiting = false;
@@ -183,6 +184,21 @@ impl<'s> KeyspaceNotifier<'s> {
         }
         self.known_changes = changes.filter(|_| is_whole);
         Ok(())
+    }
+
+    /// Reads the last events of namespaces that were removed. No more follow.
+    async fn read_removed(&mut self, live: &BTreeSet<u32>) {
+        for place in 0..self.watched.len() {
+            let is_removed = self.watched.get(place).is_some_and(|one| !live.contains(&one.number));
+            let mut has_more = is_removed;
+            while has_more {
+                self.ready.retain(|other| *other != place);
+                self.read(place).await;
+                has_more = self.ready.contains(&place);
+            }
+        }
+        // A watch whose namespace was removed ends with an error, which is no failure.
+        self.failed.retain(|number| live.contains(number));
     }
 
     /// Publishes the held events whose changes are replicated by now.

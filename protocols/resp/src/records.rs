@@ -310,11 +310,26 @@ impl RecordRef<'_> {
         }
     }
 
+    /// Checks the count of a large set or hash, which is read from the region, before it bounds a
+    /// loop or an allocation.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn check_count(&self) -> Result<(), ErrorReply> {
+        if self.0.has_its_count() {
+            return Ok(());
+        }
+        let detail = "a collection counts other elements than its parts have: run `nearstate \
+                      region check --repair`";
+        Err(Error::Damaged { detail: detail.to_owned() }.into())
+    }
+
     /// The number of elements of a set or a hash.
     ///
     /// # Errors
-    /// `WRONGTYPE`: a string.
+    /// `WRONGTYPE`: a string; `Damaged`.
     pub fn elements(&self) -> Result<usize, ErrorReply> {
+        self.check_count()?;
         match self.record_type() {
             Form::Set => Ok(self.0.members().len()),
             Form::Blocks => Ok(self.0.fields().len()),

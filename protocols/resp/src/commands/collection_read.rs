@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 /// Up to this many elements are processed at once, which takes less than a millisecond.
 pub(super) const DIRECT_MAX: usize = 5_000;
 
-/// With more keys than this, each slice would spend most of its time on finding them.
-pub(super) const KEYS_MAX: usize = 64;
+/// With more sets than this, each slice would spend most of its time on searching members in them.
+/// Keys without a set do not count.
+pub(super) const SETS_MAX: usize = 64;
 
 /// Elements of a slice, which takes 20 to 50 us.
 const SLICE_ELEMENTS: u64 = 256;

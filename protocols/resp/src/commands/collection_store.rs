@@ -3,7 +3,7 @@
 //! records that were read are unchanged, and writes the result.
 
 use super::collection_read::{
-    CollectionKey, CollectionRead, DIRECT_MAX, ElementSink, KEYS_MAX, ReadProgress, Selection,
+    CollectionKey, CollectionRead, DIRECT_MAX, ElementSink, ReadProgress, SETS_MAX, Selection,
     SetOperation, members,
 };
 use crate::command_context::{CommandContext, CommandTxn, change_alone};
@@ -91,14 +91,15 @@ impl StoreCommand {
 
     /// The form of the sources, if they are so large that the command runs in slices.
     fn long_form(&self, ctx: &CommandContext<'_>) -> Result<Option<Form>, ErrorReply> {
-        if ctx.txn.is_some() || self.sources.len() > KEYS_MAX {
+        if ctx.txn.is_some() {
             return Ok(None);
         }
-        let (mut all, mut form) = (0, None);
+        let (mut all, mut sets, mut form) = (0, 0, None);
         for key in &self.sources {
             let Some(resolved) = ctx.records.resolve(key)? else { continue };
             let found = ctx.session().get(resolved.namespace, resolved.key)?.map(RecordRef);
             let Some(found) = found else { continue };
+            sets += 1;
             form = Some(found.record_type());
             all += match (self.action, found.record_type()) {
                 (StoreAction::Operation(_), Form::Value | Form::Blocks) => return Ok(None),
@@ -106,7 +107,7 @@ impl StoreCommand {
                 (_, Form::Set | Form::Blocks) => found.elements()?,
             };
         }
-        Ok(form.filter(|_| all > DIRECT_MAX))
+        Ok(form.filter(|_| all > DIRECT_MAX && sets <= SETS_MAX))
     }
 
     /// Runs the command in a transaction. Returns what is stored: the number of members, or 1, or 0

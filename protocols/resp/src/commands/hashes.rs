@@ -10,7 +10,7 @@ use crate::dump_payload::BytesPair;
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, ResolvedKey};
+use crate::records::{ChangeError, RecordRef, ResolvedKey};
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::reply::{ReplyWriter, RespVersion};
 use nearstate_model::invariant;
@@ -396,6 +396,7 @@ pub(crate) fn hrandfield(
         return Err(ErrorReply::OUT_OF_RANGE);
     }
     let found = ctx.read(arg(args, 1))?;
+    found.as_ref().map_or(Ok(()), RecordRef::check_count)?;
     let existing = fields(found.as_ref())?;
     let places = wanted.places(existing.len())?;
     let picked = existing.select(&places);

@@ -2,7 +2,7 @@
 
 use super::arg;
 use super::collection_read::{
-    CollectionKey, DIRECT_MAX, KEYS_MAX, Selection, SetOperation, check_count, members,
+    CollectionKey, DIRECT_MAX, SETS_MAX, Selection, SetOperation, check_count, members,
 };
 use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
@@ -138,6 +138,7 @@ pub(crate) fn spop(
         reply.rewind(begun);
         let resolved = change.records.resolve(arg(args, 1))?;
         let found = resolved.map(|resolved| change.read_at(resolved)).transpose()?.flatten();
+        found.as_ref().map_or(Ok(()), RecordRef::check_count)?;
         let members = members(found.as_ref())?;
         let popped = members.select(&sample(members.len(), count.unwrap_or(1)));
         if count.is_some() {
@@ -171,6 +172,7 @@ pub(crate) fn srandmember(
     }
     let wanted = args.get(2).map(RandomCount::read).transpose()?;
     let found = ctx.read(arg(args, 1))?;
+    found.as_ref().map_or(Ok(()), RecordRef::check_count)?;
     let members = members(found.as_ref())?;
     let Some(wanted) = wanted else {
         reply.bulk_or_nil(members.select(&[below(members.len())]).first().copied());
@@ -239,16 +241,17 @@ fn distinct(keys: Args<'_>) -> impl Iterator<Item = &[u8]> {
 
 /// Whether the sets of an operation are so large that it runs in slices.
 fn is_long(ctx: &CommandContext<'_>, keys: Args<'_>) -> Result<bool, ErrorReply> {
-    if ctx.txn.is_some() || keys.len() > KEYS_MAX {
+    if ctx.txn.is_some() {
         return Ok(false);
     }
-    let mut all = 0;
-    for key in keys.iter() {
+    let (mut all, mut sets) = (0, 0);
+    for key in distinct(keys) {
         let Some(resolved) = ctx.records.resolve(key)? else { continue };
         let found = ctx.session().get(resolved.namespace, resolved.key)?.map(RecordRef);
         all += members(found.as_ref())?.len();
+        sets += usize::from(found.is_some());
     }
-    Ok(all > DIRECT_MAX)
+    Ok(all > DIRECT_MAX && sets <= SETS_MAX)
 }
 
 /// Replies with the result of an operation, on sets read at one instant.

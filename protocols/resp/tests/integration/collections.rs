@@ -6,6 +6,7 @@
 use crate::fixture::{TestClient, node};
 use nearstate_node::NextAction;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileExt as _;
 use std::task::Poll;
 
 type Set = BTreeSet<String>;
@@ -485,4 +486,48 @@ fn many_increments_of_a_large_hash_in_one_transaction() {
         assert_eq!(*reply, format!(":{}", number + 1));
     }
     assert_eq!(client.ask("HGET h f19999"), "$5|20000|");
+}
+
+/// The sets of a request may be many if most do not exist, or are named again.
+#[test]
+fn a_long_union_runs_in_slices_whatever_else_it_names() {
+    let node = node();
+    let mut client = node.client();
+    let model = add(&mut client, "s", 0..20_000);
+    let absent: Vec<String> = (0..200).map(|number| format!("absent{number}")).collect();
+    let mut words: Vec<&[u8]> = vec![b"SUNION"];
+    for name in &absent {
+        words.extend([b"s".as_slice(), name.as_bytes()]);
+    }
+    let (reply, slices) = sliced(&mut client, &words, |_| ());
+    assert!(slices >= 6, "{slices} slices");
+    let reply = String::from_utf8(reply).unwrap().replace("\r\n", "|");
+    assert_eq!(bulks(&reply).into_iter().collect::<Set>(), model);
+    let store: [&[u8]; 2] = [b"SUNIONSTORE", b"to"];
+    let words = [&store, words.get(1..).unwrap()].concat();
+    let (reply, slices) = sliced(&mut client, &words, |_| ());
+    assert!(slices >= 6 && reply == b":20000\r\n", "{slices} slices");
+}
+
+#[test]
+fn a_flipped_count_of_elements_is_reported_and_bounds_nothing() {
+    let node = node();
+    let mut client = node.client();
+    add(&mut client, "s", 0..20_000);
+    let head = [&[0xff; 4][..], &20_000_u64.to_le_bytes()].concat();
+    let path = node.region_file();
+    let image = std::fs::read(&path).unwrap();
+    let places = image.windows(head.len()).enumerate().filter(|(_, bytes)| *bytes == head);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let mut flipped = 0;
+    for (place, _) in places {
+        file.write_all_at(&[1], place as u64 + 4 + 4).unwrap();
+        flipped += 1;
+    }
+    assert!(flipped > 0);
+    for request in ["DUMP s", "SRANDMEMBER s 1000000000", "SPOP s 1000000000"] {
+        let reply = client.ask(request);
+        assert!(reply.contains("region check --repair"), "{request}: {reply}");
+    }
+    assert_eq!(client.ask("PING"), "+PONG|");
 }

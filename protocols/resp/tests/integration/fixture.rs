@@ -26,7 +26,7 @@ pub(crate) struct TestNode {
     service: Rc<dyn CoreService>,
     sentinel_service: Rc<dyn CoreService>,
     next: std::cell::Cell<u64>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// A node that listens on a Unix socket.
@@ -105,10 +105,15 @@ fn build_node(
     let service = RespProtocol::new(Arc::clone(&server)).on_core(&core).unwrap();
     let sentinel_service = RespProtocol::sentinel(Arc::clone(&server)).on_core(&core).unwrap();
     let next = std::cell::Cell::new(1);
-    TestNode { server, region, service, sentinel_service, next, _dir: dir }
+    TestNode { server, region, service, sentinel_service, next, dir }
 }
 
 impl TestNode {
+    /// The file of the region.
+    pub(crate) fn region_file(&self) -> PathBuf {
+        self.dir.path().join("region")
+    }
+
     /// Starts the background tasks of the server on the executor of this thread.
     pub(crate) fn begin(&self) {
         self.service.begin();

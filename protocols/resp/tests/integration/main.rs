@@ -19,6 +19,7 @@ mod models;
 mod postponed;
 mod pubsub;
 mod rejected_requests;
+mod removed_namespaces;
 mod replicated_replies;
 mod scripts;
 mod sdl;

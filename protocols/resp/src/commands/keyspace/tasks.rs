@@ -24,8 +24,8 @@ const BUCKETS_FOR_EACH: u64 = 10;
 /// Buckets between two checks of the clock.
 const BUCKETS_PER_PART: u64 = 8;
 
-/// Position of the namespace's place in a cursor, above the bucket: 2^40 buckets are more than a region has
-/// cache lines.
+/// Position of the namespace's place in a cursor, above the bucket: 2^40 buckets are more than a
+/// region has cache lines.
 const CURSOR_BITS: u32 = 40;
 
 /// The keys of `KEYS`.
