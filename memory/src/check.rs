@@ -5,6 +5,7 @@
 //! it, or from a queue. A cell that is not reachable is a leak; a cell that is reachable twice is
 //! corruption. The cells and the bump ranges are exactly the allocated units of the heap.
 
+mod report;
 pub(crate) mod metadata;
 
 use std::path::Path;
@@ -12,11 +13,14 @@ use std::path::Path;
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
+pub use report::CheckReport;
+
 use crate::atomic::Ordering;
 use crate::heap::bitmap::Bitmap;
 use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD, WORD_NEXT, WORD_RETIRED};
 use crate::heap::chunk::{ChunkIndex, chunks_used, chunks_with_tables, reserve, state_of};
 use crate::heap::held::is_position;
+use crate::heap::usage::heap_usage;
 use crate::index::bucket::{
     self, WORDS, at_of, depth_of, hash_tag, is_intent, is_link, is_version, load,
 };
@@ -36,55 +40,6 @@ use crate::region::linear_hash::bucket_of;
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
 use crate::ring;
-
-/// Faults that a report lists. Further faults are only counted.
-const FAULTS_NAMED_MAX: usize = 100;
-
-/// The result of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckReport {
-    /// Contradictions, one sentence each; the first hundred.
-    pub faults: Vec<String>,
-    /// Number of contradictions.
-    pub faults_count: u64,
-    /// Namespaces walked.
-    pub namespaces: u64,
-    /// Records walked.
-    pub records: u64,
-    /// Bytes of the cells of records and their blocks.
-    pub bytes_live: u64,
-    /// Bytes of the index.
-    pub bytes_index: u64,
-    /// Bytes of free units, of cells in queues and of bump ranges.
-    pub bytes_free: u64,
-    /// Bytes of replaced versions and transactions that the log holds. They are not free until the
-    /// log gives them up.
-    pub bytes_held: u64,
-    /// Bytes of cells that are not reachable.
-    pub bytes_leaked: u64,
-    /// Bytes of the heap that were allocated.
-    pub bytes_taken: u64,
-}
-
-impl CheckReport {
-    /// True if there is no contradiction and no leak.
-    pub fn is_clean(&self) -> bool {
-        self.faults_count == 0
-    }
-
-    /// Adds a fault that an upper layer found.
-    pub fn add_fault(&mut self, text: impl Into<String>) {
-        self.fault(text);
-    }
-
-    fn fault(&mut self, text: impl Into<String>) {
-        debug_assert!(self.faults.len() as u64 <= self.faults_count, "named faults are counted");
-        self.faults_count += 1;
-        if self.faults.len() < FAULTS_NAMED_MAX {
-            self.faults.push(text.into());
-        }
-    }
-}
 
 /// Checks a region. `validate` gets each record and the kind of its namespace, and reports what is
 /// wrong with the record's format.
@@ -142,6 +97,13 @@ pub fn check_with(
     }
     if region.shared.map.is_damaged() {
         walk.report.fault("a page of the file is missing");
+    }
+    // Queues may be cycles otherwise.
+    if walk.report.is_clean() {
+        match heap_usage(map, u64::MAX, u64::MAX) {
+            Ok(heap) => walk.report.heap = heap,
+            Err(Corruption(what)) => walk.report.fault(what),
+        }
     }
     Ok(walk.report)
 }

@@ -56,6 +56,22 @@ const PARTS: &[Part] = &[
         last: LastArg::Count(2000),
     },
     Part {
+        what: "forks of processes that are killed: none keeps a session alive",
+        minutes: 2,
+        args: &[
+            "test",
+            "-p",
+            "nearstate-memory",
+            "--test",
+            "integration",
+            "--",
+            "--ignored",
+            "ten_thousand",
+        ],
+        environment: &[],
+        last: LastArg::Absent,
+    },
+    Part {
         what: "kills and stops in a full region",
         minutes: 60,
         args: &["torture", "--full-minutes", "60", "--full-kills"],

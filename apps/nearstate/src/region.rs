@@ -489,6 +489,9 @@ fn report_text(report: &CheckReport) -> String {
         report.bytes_held >> 10,
         report.bytes_leaked >> 10,
     ));
+    if report.is_clean() {
+        lines.push(free_text(&report.heap));
+    }
     lines.join("\n")
 }
 
@@ -499,6 +502,7 @@ fn report_json(report: &CheckReport) -> Value {
         "bytes_live": report.bytes_live, "bytes_index": report.bytes_index,
         "bytes_free": report.bytes_free, "bytes_held": report.bytes_held,
         "bytes_leaked": report.bytes_leaked, "bytes_taken": report.bytes_taken,
+        "heap": heap_json(&report.heap),
     })
 }
 

@@ -50,6 +50,13 @@ const UNIQUE_TAG: &str = "key";
 /// A tag that many records have in common.
 const COUNTED_TAG: &str = "cell";
 
+/// Records are moved together if this percentage of partly used memory is free.
+const JOIN_FREE_SHARE: u64 = 10;
+
+/// Parts of moving them, and units of 64 bytes of each: up to a chunk of 256 KiB.
+const JOIN_PARTS_MAX: u64 = 64;
+const JOIN_UNITS: u64 = 64;
+
 /// How long a record that expires exists at most.
 pub(crate) const EXPIRES_MS_MAX: u64 = 200;
 
@@ -206,6 +213,8 @@ impl JournaledWriter {
         loop {
             if self.spaces.is_full && percent(rng, 1) {
                 self.collect()?;
+            } else if self.spaces.is_full && percent(rng, 1) {
+                self.join(rng)?;
             } else if percent(rng, 40) {
                 self.random_group(rng)?;
             } else {
@@ -256,6 +265,27 @@ impl JournaledWriter {
         match self.refusal(&error, WriteKind::Delete) {
             Some((HELD_BACK | STALLED, _)) => Ok(()),
             _ => Err(format!("collect: {error}")),
+        }
+    }
+
+    /// Moves records together as the background task of a node does, in parts, and gives some of
+    /// the memory back.
+    fn join(&self, rng: &mut Rng) -> Result<(), String> {
+        let parts = rng.u64(..JOIN_PARTS_MAX);
+        let run = || {
+            let Some(mut work) = self.session.defragment(JOIN_FREE_SHARE)? else { return Ok(()) };
+            for _ in 0..parts {
+                if work.step(JOIN_UNITS)? {
+                    break;
+                }
+            }
+            drop(work);
+            self.session.release_free_memory(0, 1).map(drop)
+        };
+        let Err(error) = run() else { return Ok(()) };
+        match self.refusal(&error, WriteKind::Delete) {
+            Some((HELD_BACK | STALLED, _)) => Ok(()),
+            _ => Err(format!("join: {error}")),
         }
     }
 

@@ -87,7 +87,7 @@ fn a_half_created_region_is_created_again() {
 }
 
 #[test]
-fn a_region_of_a_newer_format_asks_for_a_newer_build() {
+fn a_region_of_another_format_is_refused_and_says_which_build_wrote_it() {
     let folder = TestFolder::new();
     Region::create(&folder.path, &small()).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(&folder.path).unwrap();
@@ -98,6 +98,10 @@ fn a_region_of_a_newer_format_asks_for_a_newer_build() {
     refused(Region::attach(&folder.path), &["damaged", "restore the file"]);
     file.write_all_at(&xxh3_64(&head).to_le_bytes(), 120).unwrap();
     refused_by_all(&folder.path, &[&format!("format {}", FORMAT + 1), "use a newer build"]);
+    head[8..12].copy_from_slice(&(FORMAT - 1).to_le_bytes());
+    file.write_all_at(&head, 0).unwrap();
+    file.write_all_at(&xxh3_64(&head).to_le_bytes(), 120).unwrap();
+    refused_by_all(&folder.path, &[&format!("format {}", FORMAT - 1), "older build"]);
     // An older one than any that there was is nonsense, whatever its checksum.
     head[8..12].copy_from_slice(&0_u32.to_le_bytes());
     file.write_all_at(&head, 0).unwrap();
