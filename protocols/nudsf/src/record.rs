@@ -447,7 +447,8 @@ pub(crate) fn write_record(
         let value = draft.blocks.first().map_or(&[][..], |block| &block.bytes);
         return txn.put_with_metadata(namespace, key, value, Metadata { tags: &tags, expires_ms });
     }
-    let mut fields: Vec<(&[u8], &[u8])> = vec![(ATTRIBUTES_BLOCK.as_bytes(), &encoded)];
+    let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(draft.blocks.len() + 1);
+    fields.push((ATTRIBUTES_BLOCK.as_bytes(), &encoded));
     fields.extend(draft.blocks.iter().map(|block| (block.id.as_bytes(), &block.bytes[..])));
     txn.put_fields(namespace, key, &fields, Metadata { tags: &tags, expires_ms })
 }
