@@ -55,14 +55,19 @@ pub(crate) fn block_digest(content_type: &str, encoding: &str, bytes: &[u8]) -> 
     digest.digest128()
 }
 
+/// The digit of the lower half of a byte.
+pub(crate) fn hex_digit(half: u8) -> char {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    DIGITS.get(usize::from(half & 15)).map_or('0', |digit| char::from(*digit))
+}
+
 /// The entity tag of a digest.
 pub(crate) fn digest_etag(digest: u128) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut etag = String::with_capacity(34);
     etag.push('"');
     for byte in digest.to_be_bytes() {
-        for half in [byte >> 4, byte & 15] {
-            etag.push(DIGITS.get(usize::from(half)).map_or('0', |digit| char::from(*digit)));
+        for half in [byte >> 4, byte] {
+            etag.push(hex_digit(half));
         }
     }
     etag.push('"');

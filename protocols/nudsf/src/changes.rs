@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use nearstate_model::Result;
+use nearstate_node::executor::yield_if_due;
 use nearstate_store::{
     CommitStream, Namespace, Session, StreamItem, StreamedChange, StreamedRecord, StreamedVersions,
 };
 use serde_json::{Value, json};
 
-use crate::limits::NOTIFICATION_BYTES_MAX;
+use crate::limits::{NOTIFICATION_BYTES_MAX, SCAN_STEPS};
 use crate::notification_page::{
     NotificationPage, NotificationPlace, PartialTransaction, RecordStep, TRANSACTIONS_MAX,
 };
@@ -162,19 +163,24 @@ pub(crate) struct ChangeBatch {
 pub(crate) struct StorageSubscriptions(Vec<WatchedStorage>);
 
 impl StorageSubscriptions {
-    /// Reads all subscriptions. Those that the log changes later are read from the log.
+    /// Reads all subscriptions. Those that the log changes later are read from the log. Yields to
+    /// requests: there may be some 10,000 of each storage.
     ///
     /// # Errors
     /// As [`Session::scan`].
-    pub(crate) fn load(
+    pub(crate) async fn load(
         session: &Session,
         storages: Vec<(StorageNamespaces, String)>,
     ) -> Result<Self> {
         let mut all = Vec::new();
         for (namespaces, uri) in storages {
             let mut subscribers = BTreeMap::new();
-            let mut scan = session.scan(namespaces.subscriptions)?;
+            let (mut scan, mut steps) = (session.scan(namespaces.subscriptions)?, 0_u32);
             while scan.step()? {
+                steps += 1;
+                if steps.is_multiple_of(SCAN_STEPS) {
+                    yield_if_due().await;
+                }
                 if let Some(view) = scan.view()? {
                     let tags = view.tags();
                     let subscriber = subscriber_of(view.bytes(), tags, &uri);
@@ -426,9 +432,14 @@ pub(crate) fn watched(storages: &[(StorageNamespaces, String)]) -> Vec<Namespace
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use nearstate_node::executor::{Executor, ExecutorConfig, TaskClass, spawn, yield_now};
     use nearstate_store::{CreateOptions, Kind, Region, Schema, WhenFull};
 
     use super::*;
+    use crate::timer::document_bytes;
 
     /// A region with a storage whose records are logged.
     fn storage(folder: &tempfile::TempDir) -> (Session, StorageNamespaces) {
@@ -529,6 +540,40 @@ mod tests {
         let (most, count) = read(&mut all);
         assert!(count >= CHANGES && most <= 10, "{most} of {count} in one read");
         assert_eq!(read(&mut subscriptions(namespaces, 0)), (count, count));
+    }
+
+    #[test]
+    fn requests_are_served_while_many_subscriptions_are_read() {
+        const SUBSCRIBERS: usize = 3000;
+        let folder = tempfile::tempdir().unwrap();
+        let (session, namespaces) = storage(&folder);
+        let value = json!({"callbackReference": "http://nf/", "text": "x".repeat(500)});
+        for number in 0..SUBSCRIBERS {
+            let (key, bytes) = (format!("s{number}"), document_bytes(0, &value));
+            session.put(namespaces.subscriptions, key.as_bytes(), &bytes).unwrap();
+        }
+        let (requests, is_over) = (Rc::<Cell<usize>>::default(), Rc::<Cell<bool>>::default());
+        let (counted, over) = (Rc::clone(&requests), Rc::clone(&is_over));
+        let executor = Executor::new(&ExecutorConfig::default()).unwrap();
+        let (read, during) = executor.run(async move {
+            drop(spawn(TaskClass::Request, "requests", async move {
+                while !over.get() {
+                    counted.set(counted.get() + 1);
+                    yield_now().await;
+                }
+            }));
+            let load = spawn(TaskClass::Background, "load", async move {
+                let before = requests.get();
+                let all = StorageSubscriptions::load(&session, vec![(namespaces, String::new())]);
+                let read = all.await.unwrap().0.iter().map(|one| one.subscribers.len()).sum();
+                is_over.set(true);
+                (read, requests.get() - before)
+            });
+            load.await.unwrap_or_default()
+        });
+        let read: usize = read;
+        assert_eq!(read, SUBSCRIBERS);
+        assert!(during > 0, "no request was served");
     }
 
     #[test]

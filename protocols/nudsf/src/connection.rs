@@ -65,6 +65,8 @@ pub(crate) struct NudsfConnection {
     /// The time that a client of HTTP/2 has to notice that the node ends.
     goaway_timer: Option<Sleep>,
     is_goaway_over: bool,
+    /// Responses of HTTP/2 wait for the client: when they are looked at.
+    unsent_timer: Option<Sleep>,
 }
 
 impl NudsfConnection {
@@ -78,6 +80,35 @@ impl NudsfConnection {
             head_timer: None,
             goaway_timer: None,
             is_goaway_over: true,
+            unsent_timer: None,
+        }
+    }
+
+    /// Resets the streams whose client does not take the response, so that each ends in bounded
+    /// time. A client that does not read the socket has the time limit of the node.
+    fn reset_unsent(&mut self, cx: &mut Context<'_>) {
+        let is_over = |timer: &mut Sleep| Pin::new(timer).poll(cx).is_ready();
+        if self.unsent_timer.take_if(is_over).is_none() {
+            return;
+        }
+        let clock = self.context.core.clock();
+        let now = clock.now();
+        if self.state.is_output_full.get() {
+            self.state.wait_again(now);
+        }
+        let limit = clock.ticks(self.context.core.limits().reply_timeout);
+        self.state.reset_unsent(now.saturating_sub(limit));
+    }
+
+    /// Watches the responses that are not sent, while there are some.
+    fn watch_unsent(&mut self, cx: &mut Context<'_>) {
+        self.state.is_output_full.set(self.buffers.borrow().is_full);
+        if self.state.forget_sent() && self.unsent_timer.is_none() {
+            let mut timer = sleep(self.context.core.limits().reply_timeout);
+            if Pin::new(&mut timer).poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+            self.unsent_timer = Some(timer);
         }
     }
 
@@ -122,6 +153,13 @@ impl NudsfConnection {
     }
 }
 
+impl Drop for NudsfConnection {
+    fn drop(&mut self) {
+        // Streams that h2 keeps alive through each other.
+        self.state.reset_unsent(u64::MAX);
+    }
+}
+
 impl ConnectionHandler for NudsfConnection {
     fn on_input(&mut self, input: &[u8], _: &mut Vec<u8>) -> Consumed {
         self.buffers.borrow_mut().push(input);
@@ -139,6 +177,7 @@ impl ConnectionHandler for NudsfConnection {
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         self.choose();
+        self.reset_unsent(cx);
         let before = self.buffers.borrow().unread().len();
         std::mem::swap(&mut self.buffers.borrow_mut().output, output);
         let ended = match &mut self.http {
@@ -147,6 +186,7 @@ impl ConnectionHandler for NudsfConnection {
             HttpVersion::Two(connection) => connection.poll(cx),
         };
         std::mem::swap(&mut self.buffers.borrow_mut().output, output);
+        self.watch_unsent(cx);
         if let Some(timer) = &mut self.goaway_timer
             && Pin::new(timer).poll(cx).is_ready()
         {

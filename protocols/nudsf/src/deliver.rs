@@ -15,17 +15,19 @@ use nearstate_node::executor::{
 };
 use nearstate_store::{OwnerLease, since_boot};
 
-use crate::host_client::{HostClient, Sent};
+use crate::host_client::HostClient;
 use crate::limits::{
     BATCH_MAX, END_INTERVAL, RELEASE_INTERVAL, TARGET_IDLE_MAX, TARGETS_MAX, UNDELIVERED_MS_MAX,
 };
 use crate::outbox::{BATCH_BYTES, Outbox, OutboxEntry};
+use crate::sending::{Sending, Sequence, SequenceEnd, is_answered};
 use crate::settings::{NotificationResult, NudsfMetrics};
 use crate::target_state::TargetState;
 
 /// The deliveries of a node.
 pub(crate) struct Deliveries {
     pub(crate) outbox: Outbox,
+    sending: Rc<Sending>,
     tls: Option<ClientTls>,
     metrics: Arc<NudsfMetrics>,
     /// The targets with a task, each with the event that wakes it.
@@ -37,28 +39,6 @@ pub(crate) struct Deliveries {
     last: Cell<u64>,
     /// Targets wait for a task: each task ends after a batch.
     is_crowded: Cell<bool>,
-    is_over: Cell<bool>,
-}
-
-/// Entries of one order, as far as they were sent.
-struct Sequence {
-    entries: Vec<OutboxEntry>,
-    done: usize,
-    /// The target has answered.
-    is_answered: bool,
-    /// Why it does not go on; `None`: all were sent.
-    end: Option<SequenceEnd>,
-}
-
-/// What became of the first entry that was neither delivered nor rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SequenceEnd {
-    /// The host refuses it for now.
-    Refused,
-    /// The host has not answered.
-    Unanswered,
-    /// It was not sent: another host may deliver.
-    Stopped,
 }
 
 /// What a batch says of its target.
@@ -96,7 +76,7 @@ pub(crate) struct DeliveriesGuard(pub(crate) Rc<Deliveries>);
 
 impl Drop for DeliveriesGuard {
     fn drop(&mut self) {
-        self.0.is_over.set(true);
+        self.0.sending.is_over.set(true);
         for event in self.0.running.borrow().values() {
             event.set();
         }
@@ -105,15 +85,16 @@ impl Drop for DeliveriesGuard {
 
 impl Deliveries {
     pub(crate) fn new(outbox: Outbox, tls: Option<ClientTls>, metrics: Arc<NudsfMetrics>) -> Self {
+        let sending = Rc::new(Sending::new(Rc::clone(outbox.session()), Arc::clone(&metrics)));
         Self {
             outbox,
+            sending,
             tls,
             metrics,
             running: RefCell::default(),
             states: RefCell::default(),
             last: Cell::new(0),
             is_crowded: Cell::new(false),
-            is_over: Cell::new(false),
         }
     }
 
@@ -173,7 +154,7 @@ impl Deliveries {
         retry: &mut Option<Retry>,
     ) -> Result<()> {
         let mut client = None::<HostClient>;
-        while !self.is_over.get() {
+        while !self.sending.is_over.get() {
             event.reset();
             if let Some(done) = retry.take_if(|retry| retry.is_done.get()) {
                 let sent = done.task.await.unwrap_or_default();
@@ -215,7 +196,7 @@ impl Deliveries {
                 *retry = Some(self.retry(again, client.as_ref(), event));
             }
             if !others.is_empty() {
-                let sent = self.send(others, client.as_ref()).await;
+                let sent = self.sending.send(others, client.as_ref()).await;
                 client = client.filter(|_| is_answered(&sent));
                 self.finish((target, BatchScope::Whole), sent, state).await?;
             }
@@ -235,24 +216,18 @@ impl Deliveries {
         }
     }
 
-    /// False if another host may deliver, or another run of the notifier will.
-    fn may_send(&self) -> bool {
-        let lease = self.outbox.session().owner_lease();
-        !self.is_over.get() && lease.is_ok_and(|lease| lease != OwnerLease::Expired)
-    }
-
     /// Sends what has failed before, while others are sent: it may hang.
     fn retry(
-        self: &Rc<Self>,
+        &self,
         entries: Vec<OutboxEntry>,
         client: Option<&HostClient>,
         event: &Rc<TaskEvent>,
     ) -> Retry {
         let is_done = Rc::<Cell<bool>>::default();
-        let (context, client) = (Rc::clone(self), client.cloned());
+        let (sending, client) = (Rc::clone(&self.sending), client.cloned());
         let (event, done) = (Rc::clone(event), Rc::clone(&is_done));
         let task = spawn(TaskClass::Background, "nudsf-notify-retry", async move {
-            let sent = context.send(entries, client.as_ref()).await;
+            let sent = sending.send(entries, client.as_ref()).await;
             done.set(true);
             event.set();
             sent
@@ -337,7 +312,7 @@ impl Deliveries {
     async fn may_release(&self) -> Result<bool> {
         let session = self.outbox.session();
         let read = session.log_tail_position()?;
-        while !self.is_over.get() {
+        while !self.sending.is_over.get() {
             match session.owner_lease()? {
                 OwnerLease::Unclustered => return Ok(true),
                 OwnerLease::Held { .. } if session.replicated_position()? >= read => {
@@ -347,37 +322,6 @@ impl Deliveries {
             }
         }
         Ok(false)
-    }
-
-    /// Sends a batch: entries of one order one after the other, others at the same time.
-    async fn send(
-        self: &Rc<Self>,
-        batch: Vec<OutboxEntry>,
-        client: Option<&HostClient>,
-    ) -> Vec<Sequence> {
-        let mut sequences: BTreeMap<u64, Vec<OutboxEntry>> = BTreeMap::new();
-        for entry in batch {
-            sequences.entry(entry.order).or_default().push(entry);
-        }
-        let tasks: Vec<_> = sequences
-            .into_values()
-            .map(|entries| {
-                let (client, context) = (client.cloned(), Rc::clone(self));
-                spawn(TaskClass::Background, "nudsf-notify-send", async move {
-                    send_sequence(
-                        Sequence { entries, done: 0, is_answered: false, end: None },
-                        client,
-                        &context,
-                    )
-                    .await
-                })
-            })
-            .collect();
-        let mut sent = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            sent.extend(task.await);
-        }
-        sent
     }
 
     /// Removes what was delivered or rejected, and what has failed for too long.
@@ -405,7 +349,7 @@ impl Deliveries {
             }
             removed.extend(entries.into_iter().take(done));
         }
-        if !self.outbox.remove(target, &removed, &self.is_over).await? {
+        if !self.outbox.remove(target, &removed, &self.sending.is_over).await? {
             return Ok(());
         }
         for entry in &removed {
@@ -454,7 +398,7 @@ impl Deliveries {
             old.retain(|entry| {
                 lane.is_none_or(|lane| [entry.order, entry.callback].contains(&lane))
             });
-            if !self.outbox.remove(target, &old, &self.is_over).await? {
+            if !self.outbox.remove(target, &old, &self.sending.is_over).await? {
                 return Ok(());
             }
             for entry in &old {
@@ -470,53 +414,10 @@ impl Deliveries {
     }
 }
 
-/// True if the target has answered. If not, the next batch has a new connection.
-fn is_answered(sent: &[Sequence]) -> bool {
-    sent.iter().any(|sequence| sequence.is_answered)
-}
-
 /// True for an entry that became due too long ago.
 fn is_old(entry: &OutboxEntry) -> bool {
     let due = entry.notification.as_ref();
     due.is_none_or(|due| Outbox::age_ms(due) > UNDELIVERED_MS_MAX)
-}
-
-/// Sends the entries of one order until one fails, or another host may deliver.
-async fn send_sequence(
-    mut sequence: Sequence,
-    mut client: Option<HostClient>,
-    context: &Deliveries,
-) -> Sequence {
-    for entry in &sequence.entries {
-        if !context.may_send() {
-            sequence.end = Some(SequenceEnd::Stopped);
-            break;
-        }
-        let Some(notification) = &entry.notification else {
-            sequence.done += 1;
-            continue;
-        };
-        let sent = match &mut client {
-            Some(client) => client.send(notification).await,
-            None => Sent::Failed,
-        };
-        sequence.is_answered |= sent != Sent::Failed;
-        let result = match sent {
-            Sent::Delivered => NotificationResult::Delivered,
-            Sent::Rejected => NotificationResult::Rejected,
-            Sent::Busy => {
-                sequence.end = Some(SequenceEnd::Refused);
-                break;
-            }
-            Sent::Failed => {
-                sequence.end = Some(SequenceEnd::Unanswered);
-                break;
-            }
-        };
-        context.metrics.count_notification(notification.kind, result);
-        sequence.done += 1;
-    }
-    sequence
 }
 
 #[cfg(test)]
@@ -558,8 +459,8 @@ mod tests {
         let entry = OutboxEntry { key, bytes: 1, order: 7, callback: 3, notification };
         let send = |deliveries: &Deliveries, state: &mut TargetState| {
             let entries = vec![entry.clone()];
-            let sequence = Sequence { entries, done: 0, is_answered: false, end: None };
-            let sent = ready(send_sequence(sequence, None, deliveries));
+            let (sequence, stop) = (Sequence::new(entries), TaskEvent::default());
+            let sent = ready(deliveries.sending.send_sequence(sequence, None, &stop));
             ready(deliveries.finish((1, BatchScope::Whole), vec![sent], state)).unwrap();
         };
         let mut state = TargetState::default();

@@ -126,7 +126,8 @@ impl DueRecords {
             let repetitions = most / part.len();
             let mut taken = TakenRecords::default();
             let take = |txn: &Txn<'_>| {
-                taken = take_due(txn, source, (part, repetitions))?;
+                // Together: each read of its own would validate all before it.
+                taken = txn.validated_once(|| take_due(txn, source, (part, repetitions)))?;
                 Ok(std::mem::take(&mut taken.notifications))
             };
             let count = match deliveries.outbox.post(None, take).await {

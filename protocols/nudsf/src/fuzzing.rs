@@ -16,7 +16,8 @@ use crate::{multipart, patch, target};
 
 /// The bytes of the parts of a body, and the number of parts.
 pub fn parse_multipart(content_type: &str, body: &[u8]) -> Option<(usize, usize)> {
-    let parts = multipart::parse(content_type, &Bytes::copy_from_slice(body)).ok()?;
+    let body = Bytes::copy_from_slice(body);
+    let parts = multipart::parse(content_type, &body).ok()?;
     Some((parts.iter().map(|part| part.bytes.len()).sum(), parts.len()))
 }
 

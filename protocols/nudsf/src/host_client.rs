@@ -18,7 +18,7 @@ use crate::outbox::Notification;
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// How long a notification may take until its response.
-const RESPONSE_MAX: Duration = Duration::from_secs(5);
+pub(crate) const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the tasks of a connection on the core.
 #[derive(Clone, Copy, Debug)]

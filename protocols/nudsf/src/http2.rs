@@ -1,14 +1,15 @@
 //! HTTP/2: h2 frames, and a request is answered while its connection is polled. One that has to
 //! wait, for its body, for another writer or for its window, becomes a task of the core.
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use h2::server::{Builder, Connection, Handshake, SendResponse};
-use h2::{Reason, RecvStream};
+use h2::{Reason, RecvStream, SendStream};
 use hyper::Request;
-use nearstate_node::executor::{TaskClass, is_due, spawn};
+use nearstate_node::executor::{TaskClass, is_due, spawn, timeout};
 
 use crate::limits::{
     CONNECTION_WINDOW_BYTES, HEAD_BYTES_MAX, RESET_STREAMS_MAX, STREAM_SEND_BYTES,
@@ -24,6 +25,48 @@ pub(crate) struct Http2Server {
     state: Http2State,
     context: Rc<RequestContext>,
     is_ending: bool,
+    /// The memory of a request that has ended, for the next one.
+    spare: Option<Box<dyn StreamSlot>>,
+}
+
+/// The memory of the future of a request, of some kilobytes, which serves one after the other.
+trait StreamSlot {
+    fn begin(&mut self, stream: NewStream);
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// A request, how to answer it, and when it arrived.
+struct NewStream {
+    context: Rc<RequestContext>,
+    request: Request<RecvStream>,
+    respond: SendResponse<ReplyFrame>,
+    arrived: u64,
+}
+
+/// The slot of futures that `serve` makes.
+struct FutureSlot<F, S> {
+    future: Pin<Box<Option<F>>>,
+    serve: S,
+}
+
+impl<F: Future<Output = ()>, S: Fn(NewStream) -> F> StreamSlot for FutureSlot<F, S> {
+    fn begin(&mut self, stream: NewStream) {
+        self.future.set(Some((self.serve)(stream)));
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = self.future.as_mut().as_pin_mut().map_or(Poll::Ready(()), |it| it.poll(cx));
+        if polled.is_ready() {
+            self.future.set(None);
+        }
+        polled
+    }
+}
+
+fn new_slot<F: Future<Output = ()> + 'static>(
+    serve: impl Fn(NewStream) -> F + 'static,
+) -> Box<dyn StreamSlot> {
+    Box::new(FutureSlot { future: Box::pin(None), serve })
 }
 
 enum Http2State {
@@ -42,7 +85,7 @@ impl Http2Server {
             .max_pending_accept_reset_streams(RESET_STREAMS_MAX)
             .max_local_error_reset_streams(Some(RESET_STREAMS_MAX))
             .handshake(pipe);
-        Self { state: Http2State::Handshake(handshake), context, is_ending: false }
+        Self { state: Http2State::Handshake(handshake), context, is_ending: false, spare: None }
     }
 
     /// Tells the client that the connection ends (GOAWAY): it sends no further requests, and
@@ -68,7 +111,12 @@ impl Http2Server {
                     Err(_) => return Poll::Ready(()),
                 },
                 Http2State::Open(connection) => match ready!(connection.poll_accept(cx)) {
-                    Some(Ok((request, respond))) => begin(&self.context, request, respond),
+                    Some(Ok((request, respond))) => {
+                        let context = Rc::clone(&self.context);
+                        let arrived = context.core.clock().now();
+                        let new = NewStream { context, request, respond, arrived };
+                        begin(&mut self.spare, new);
+                    }
                     Some(Err(_)) | None => return Poll::Ready(()),
                 },
             }
@@ -77,31 +125,24 @@ impl Http2Server {
 }
 
 /// Answers a request as far as that is possible now. The rest is a task.
-fn begin(
-    context: &Rc<RequestContext>,
-    request: Request<RecvStream>,
-    respond: SendResponse<ReplyFrame>,
-) {
-    let arrived = context.core.clock().now();
-    let mut stream = Box::pin(serve_stream(Rc::clone(context), request, respond, arrived));
+fn begin(spare: &mut Option<Box<dyn StreamSlot>>, new: NewStream) {
+    let mut slot = spare.take().unwrap_or_else(|| new_slot(serve_stream));
+    slot.begin(new);
     // A task is polled when it begins, so nothing needs the waker of this poll.
     let mut cx = Context::from_waker(Waker::noop());
-    if !is_due() && stream.as_mut().poll(&mut cx).is_ready() {
+    if !is_due() && slot.poll(&mut cx).is_ready() {
+        *spare = Some(slot);
         return;
     }
-    drop(spawn(TaskClass::Request, "nudsf-stream", stream));
+    drop(spawn(TaskClass::Request, "nudsf-stream", poll_fn(move |cx| slot.poll(cx))));
 }
 
-async fn serve_stream(
-    context: Rc<RequestContext>,
-    request: Request<RecvStream>,
-    mut stream: SendResponse<ReplyFrame>,
-    arrived: u64,
-) {
+async fn serve_stream(new: NewStream) {
+    let NewStream { context, request, respond: mut stream, arrived } = new;
     let (head, body) = request.into_parts();
     let reply = {
         let mut reply = pin!(respond(&context, (head, RequestBody::Two(body)), arrived));
-        std::future::poll_fn(|cx| match reply.as_mut().poll(cx) {
+        poll_fn(|cx| match reply.as_mut().poll(cx) {
             Poll::Ready(reply) => Poll::Ready(Some(reply)),
             // The client resets the stream, or the connection has ended.
             Poll::Pending => stream.poll_reset(cx).map(|_| None),
@@ -115,7 +156,11 @@ async fn serve_stream(
         stream.send_reset(Reason::INTERNAL_ERROR);
         return;
     };
-    let mut rest = (!is_last).then(|| ReplyFrame::new(body, &context.state));
+    if is_last {
+        return;
+    }
+    let number = context.state.next_unsent();
+    let mut rest = Some(ReplyFrame::new(body, number, &context.state));
     while let Some(body) = rest {
         let (frame, after) = body.split();
         rest = after;
@@ -123,19 +168,34 @@ async fn serve_stream(
         if sender.send_data(frame, rest.is_none()).is_err() {
             return;
         }
-        if rest.is_some() {
-            sender.reserve_capacity(1);
-            let has_window = std::future::poll_fn(|cx| {
-                while sender.capacity() == 0 {
-                    match ready!(sender.poll_capacity(cx)) {
-                        Some(Ok(_)) => {}
-                        Some(Err(_)) | None => return Poll::Ready(false),
-                    }
+        if rest.is_some() && !has_window(&context, &mut sender).await {
+            return;
+        }
+    }
+    context.state.keep_unsent(number, context.core.clock().now(), sender);
+}
+
+/// Waits until the frame before is sent, and the client accepts more. False: the stream has ended,
+/// or has ended now because the client takes no frame in `limits.reply_timeout`, although it reads
+/// what the connection sends.
+async fn has_window(context: &RequestContext, sender: &mut SendStream<ReplyFrame>) -> bool {
+    sender.reserve_capacity(1);
+    loop {
+        let window = poll_fn(|cx| {
+            while sender.capacity() == 0 {
+                match ready!(sender.poll_capacity(cx)) {
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) | None => return Poll::Ready(false),
                 }
-                Poll::Ready(true)
-            });
-            if !has_window.await {
-                return;
+            }
+            Poll::Ready(true)
+        });
+        match timeout(context.core.limits().reply_timeout, window).await {
+            Some(has_window) => return has_window,
+            None if context.state.is_output_full.get() => {}
+            None => {
+                sender.send_reset(Reason::CANCEL);
+                return false;
             }
         }
     }

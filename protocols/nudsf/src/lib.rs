@@ -26,6 +26,7 @@ mod notification_page;
 mod due;
 mod deliver;
 mod target_state;
+mod sending;
 mod host_client;
 mod document;
 mod repository;

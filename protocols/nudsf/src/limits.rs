@@ -99,7 +99,7 @@ pub const SUBSCRIPTIONS_BYTES_MAX: usize = 64 << 20;
 /// rest.
 pub const DELETED_MAX: usize = 100_000;
 
-/// Records that a search examines between two checks of the time.
+/// Records that a search, or a read of all subscriptions, examines between two checks of the time.
 pub const SCAN_STEPS: u32 = 64;
 
 /// Attempts of a transaction that has conflicts, before 503 is answered.
@@ -162,6 +162,10 @@ pub const END_INTERVAL: Duration = Duration::from_millis(10);
 /// The pause between two looks at whether notifications of a cluster's partition are replicated:
 /// some round trips between hosts.
 pub const RELEASE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The pause between two looks at the lease of the host while notifications are in flight: they are
+/// cancelled this much after its end.
+pub const LEASE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most repetitions of a timer that are notified late, because no node ran or because its time
 /// is long past: the last hour of one per second, after which a notification is dropped anyway.

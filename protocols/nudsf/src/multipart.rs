@@ -4,6 +4,8 @@
 //! copy. Headers of parts other than `Content-Id`, `Content-Type` and
 //! `Content-Transfer-Encoding` are ignored, as RFC 2046 requires.
 
+use std::borrow::Cow;
+
 use hyper::body::Bytes;
 use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -21,15 +23,19 @@ pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
 
 /// A part of a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BodyPart {
-    pub(crate) id: Option<String>,
-    pub(crate) content_type: Option<String>,
-    pub(crate) encoding: Option<String>,
+pub(crate) struct BodyPart<'b> {
+    pub(crate) id: Option<&'b str>,
+    pub(crate) content_type: Option<&'b str>,
+    pub(crate) encoding: Option<&'b str>,
     pub(crate) bytes: Bytes,
 }
 
 /// True for a `Content-Type` value of a media type, which is in lower case.
 pub(crate) fn is_media_type(value: &str, media: &str) -> bool {
+    // Most values are written so.
+    if value.strip_prefix(media).is_some_and(|rest| rest.is_empty() || rest.starts_with(';')) {
+        return true;
+    }
     value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(media)
 }
 
@@ -39,17 +45,17 @@ pub(crate) fn media_type(value: &str) -> String {
 }
 
 /// The boundary of a `multipart` content type.
-fn boundary(content_type: &str) -> Option<String> {
+fn boundary(content_type: &str) -> Option<Cow<'_, str>> {
     let mut rest = content_type.split_once(';')?.1;
     loop {
         let (name, value) = rest.split_once('=')?;
         let value = value.trim_start();
-        let (value, after) = match value.strip_prefix('"') {
-            Some(quoted) => unquote(quoted)?,
-            None => match value.split_once(';') {
-                Some((value, after)) => (value.trim().to_owned(), after),
-                None => (value.trim().to_owned(), ""),
-            },
+        let (value, after) = if let Some(quoted) = value.strip_prefix('"') {
+            let (value, after) = unquote(quoted)?;
+            (Cow::Owned(value), after)
+        } else {
+            let (value, after) = value.split_once(';').unwrap_or((value, ""));
+            (Cow::Borrowed(value.trim()), after)
         };
         if name.trim().eq_ignore_ascii_case("boundary") {
             let is_valid = !value.is_empty()
@@ -80,11 +86,13 @@ fn unquote(text: &str) -> Option<(String, &str)> {
 ///
 /// # Errors
 /// The reason why it is no `multipart` body.
-pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, String> {
+pub(crate) fn parse<'b>(content_type: &str, body: &'b Bytes) -> Result<Vec<BodyPart<'b>>, String> {
     let Some(boundary) = boundary(content_type) else {
         return Err("the content type has no valid boundary".to_owned());
     };
-    let delimiter = ["\r\n--", &boundary].concat();
+    let mut delimiter = String::with_capacity(4 + BOUNDARY_BYTES_MAX);
+    delimiter.push_str("\r\n--");
+    delimiter.push_str(&boundary);
     let first = delimiter.as_bytes().get(2..).unwrap_or_default();
     // The first delimiter may be at the very beginning.
     let mut at = if body.starts_with(first) {
@@ -94,7 +102,6 @@ pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, S
         found.ok_or("the body has no part")? + delimiter.len()
     };
     let finder = memmem::Finder::new(delimiter.as_bytes());
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parts = Vec::with_capacity(4);
     loop {
         let rest = body.get(at..).unwrap_or_default();
@@ -113,24 +120,28 @@ pub(crate) fn parse(content_type: &str, body: &Bytes) -> Result<Vec<BodyPart>, S
         let begin = at + padding;
         let end = finder.find(body.get(begin..).unwrap_or_default());
         let end = begin + end.ok_or("the last part has no boundary after it")?;
-        parts.push(part(body, (begin + 2, end), parts.len() + 1, &mut headers)?);
+        parts.push(part(body, (begin + 2, end), parts.len() + 1)?);
         at = end + delimiter.len();
     }
 }
 
 /// Parses a part: its headers, and the bytes after the empty line.
-fn part<'b>(
-    body: &'b Bytes,
-    (begin, end): (usize, usize),
-    number: usize,
-    headers: &mut [httparse::Header<'b>; HEADERS_MAX],
-) -> Result<BodyPart, String> {
+fn part(body: &Bytes, (begin, end): (usize, usize), number: usize) -> Result<BodyPart<'_>, String> {
+    // Most parts have three headers at most.
+    let (mut few, mut many) = ([httparse::EMPTY_HEADER; 4], Vec::new());
     let whole = body.get(begin..end).unwrap_or_default();
-    let (head_bytes, headers): (usize, &[httparse::Header<'b>]) = if whole.is_empty() {
+    let (head_bytes, headers): (usize, &[httparse::Header<'_>]) = if whole.is_empty() {
         (0, &[])
     } else {
+        let parsed = match httparse::parse_headers(whole, &mut few) {
+            Err(httparse::Error::TooManyHeaders) => {
+                many.resize(HEADERS_MAX, httparse::EMPTY_HEADER);
+                httparse::parse_headers(whole, &mut many)
+            }
+            parsed => parsed,
+        };
         // A part without a body may end at the line end of its last header.
-        match httparse::parse_headers(whole, headers) {
+        match parsed {
             Ok(httparse::Status::Complete((bytes, headers))) => (bytes, headers),
             Ok(httparse::Status::Partial) => {
                 return Err(format!("the headers of part {number} do not end with an empty line"));
@@ -161,7 +172,7 @@ fn part<'b>(
                 header.name
             ));
         }
-        *field = Some(value.to_owned());
+        *field = Some(value);
     }
     Ok(parsed)
 }
@@ -265,8 +276,13 @@ impl MultipartWriter {
 /// Appends a header value. Control characters, which only another interface can have written, are
 /// percent-encoded.
 fn push_header_value(value: &str, out: &mut Vec<u8>) {
+    let is_control = |byte: u8| byte < 0x20 || byte == 0x7f;
+    if !value.bytes().fold(false, |any, byte| any | is_control(byte)) {
+        out.extend_from_slice(value.as_bytes());
+        return;
+    }
     for byte in value.bytes() {
-        if byte < 0x20 || byte == 0x7f {
+        if is_control(byte) {
             out.extend_from_slice(format!("%{byte:02X}").as_bytes());
         } else {
             out.push(byte);
@@ -281,8 +297,8 @@ mod tests {
 
     const TYPE: &str = "multipart/mixed; boundary=partboundary";
 
-    fn parse_text(text: &str) -> Result<Vec<BodyPart>, String> {
-        parse(TYPE, &Bytes::copy_from_slice(text.as_bytes()))
+    fn parse_text(text: &str) -> Result<Vec<BodyPart<'static>>, String> {
+        parse(TYPE, Box::leak(Box::new(Bytes::copy_from_slice(text.as_bytes()))))
     }
 
     #[test]
@@ -295,9 +311,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!(parts.len(), 2);
-        assert_eq!(parts[0].id.as_deref(), Some("meta"));
-        assert_eq!(parts[1].id.as_deref(), Some("block1"));
-        assert_eq!(parts[1].encoding.as_deref(), Some("binary"));
+        assert_eq!(parts[0].id, Some("meta"));
+        assert_eq!(parts[1].id, Some("block1"));
+        assert_eq!(parts[1].encoding, Some("binary"));
         assert_eq!(parts[1].bytes, "{\"firstName\":\"John\"}");
     }
 
@@ -340,6 +356,20 @@ mod tests {
     }
 
     #[test]
+    fn a_part_has_as_many_headers_as_are_allowed() {
+        let part = |count: usize| {
+            let others = "x: y\r\n".repeat(count - 1);
+            let body = format!("--b\r\n{others}Content-Id: a\r\n\r\n1\r\n--b--");
+            parse("multipart/mixed; boundary=b", &Bytes::from(body))
+                .map(|parts| parts[0].id == Some("a") && parts[0].bytes == "1")
+        };
+        for count in [1, 4, 5, HEADERS_MAX] {
+            assert_eq!(part(count), Ok(true), "{count}");
+        }
+        assert!(part(HEADERS_MAX + 1).is_err());
+    }
+
+    #[test]
     fn boundaries_may_be_quoted_and_follow_other_parameters() {
         for content_type in [
             "multipart/mixed; boundary=\"a b\"",
@@ -360,10 +390,11 @@ mod tests {
             }
             let (boundary, body) = writer.finish(7);
             let content_type = format!("multipart/mixed; boundary={boundary}");
-            let parts = parse(&content_type, &Bytes::from(body)).unwrap();
+            let body = Bytes::from(body);
+            let parts = parse(&content_type, &body).unwrap();
             prop_assert_eq!(parts.len(), blocks.len());
             for (part, (id, bytes)) in parts.iter().zip(&blocks) {
-                prop_assert_eq!(part.id.as_deref(), Some(id.as_str()));
+                prop_assert_eq!(part.id, Some(id.as_str()));
                 prop_assert_eq!(&part.bytes[..], &bytes[..]);
             }
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_node::executor::{TaskClass, sleep, spawn, yield_now};
-use nearstate_store::{OwnerLease, Txn, now_ms, since_boot};
+use nearstate_store::{OwnerLease, Session, Txn, now_ms, since_boot};
 
 use crate::changes::{StorageSubscriptions, watched};
 use crate::deliver::{Deliveries, DeliveriesGuard};
@@ -30,6 +30,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Transactions without notifications after which the position is written.
 const UNWRITTEN_MAX: usize = 1024;
+
+/// Rounds without a pause of which one looks for expired records: some milliseconds at most.
+const COLLECT_ROUNDS: u32 = 8;
 
 /// Expired records of which one round takes care.
 const COLLECTED_MAX: usize = 256;
@@ -118,6 +121,28 @@ fn behind(position: u64, partial: Option<&PartialTransaction>) -> u64 {
     partial.map_or(position, |partial| partial.number.saturating_sub(1))
 }
 
+/// Collects expired records, which go to the log. While timers are fired, rounds follow each other
+/// without a pause, and not each looks for some.
+#[derive(Default)]
+struct ExpiryCollector {
+    /// Rounds until the next one that looks.
+    skipped: u32,
+}
+
+impl ExpiryCollector {
+    /// True if there may be more. A failure of one record does not stop the others.
+    fn round(&mut self, session: &Session) -> bool {
+        if let Some(left) = self.skipped.checked_sub(1) {
+            self.skipped = left;
+            return false;
+        }
+        let collected = session.collect_expired(COLLECTED_MAX);
+        let has_more = collected.is_ok_and(|collected| collected.has_more);
+        self.skipped = if has_more { 0 } else { COLLECT_ROUNDS - 1 };
+        has_more
+    }
+}
+
 struct Notifier {
     repository: Rc<Repository>,
     claim: Arc<NotifierClaim>,
@@ -175,9 +200,10 @@ impl Notifier {
         region.hold_log(Some(position));
         let mut known = session.namespace_changes()?;
         let mut storages = self.repository.storages()?;
-        let mut subscribers = StorageSubscriptions::load(session, storages.clone())?;
+        let mut subscribers = StorageSubscriptions::load(session, storages.clone()).await?;
         let mut stream = session.commit_stream_behind(position)?;
         let (mut unwritten, mut looked_ms, mut partial) = (0, 0, None);
+        let mut collector = ExpiryCollector::default();
         loop {
             // Timers are fired by the host that has the lease: a look of two loads.
             if session.owner_lease()? == OwnerLease::Expired {
@@ -196,12 +222,10 @@ impl Notifier {
                 let now = self.repository.storages()?;
                 if watched(&now) != watched(&storages) {
                     storages = now;
-                    subscribers = StorageSubscriptions::load(session, storages.clone())?;
+                    subscribers = StorageSubscriptions::load(session, storages.clone()).await?;
                 }
             }
-            // Expired records go to the log. A failure of one does not stop the others.
-            let collected = session.collect_expired(COLLECTED_MAX);
-            let mut is_busy = collected.is_ok_and(|collected| collected.has_more);
+            let mut is_busy = collector.round(session);
             let batch = subscribers.read(&mut stream, position, partial.as_ref())?;
             if known.is_some() && session.namespace_changes()? != known {
                 // The entries may be of a storage that was created meanwhile: they are read again.
@@ -211,7 +235,7 @@ impl Notifier {
             }
             if batch.lost > 0 {
                 metrics.count_lost(batch.lost);
-                subscribers = StorageSubscriptions::load(session, storages.clone())?;
+                subscribers = StorageSubscriptions::load(session, storages.clone()).await?;
             }
             is_busy |= batch.transactions > 0;
             (position, partial) = (batch.position, batch.partial);
@@ -231,7 +255,12 @@ impl Notifier {
             for (storage, uri) in &storages {
                 is_busy |= self.due.take(deliveries, (storage, uri)).await;
             }
-            if is_busy { yield_now().await } else { sleep(NOTIFIER_INTERVAL).await }
+            if is_busy {
+                yield_now().await;
+            } else {
+                collector = ExpiryCollector::default();
+                sleep(NOTIFIER_INTERVAL).await;
+            }
         }
     }
 }

@@ -248,7 +248,7 @@ impl Outbox {
     }
 
     /// The session with which the outbox is read and changed.
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &Rc<Session> {
         &self.session
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct PipeBuffers {
     at: usize,
     /// The node's output buffer while HTTP is polled.
     pub(crate) output: Vec<u8>,
+    /// The output had no room for what HTTP wrote last.
+    pub(crate) is_full: bool,
 }
 
 impl PipeBuffers {
@@ -84,6 +86,7 @@ impl AsyncWrite for Pipe {
         let mut buffers = self.0.borrow_mut();
         let room = OUTPUT_HIGH_WATER_BYTES.saturating_sub(buffers.output.len());
         let taken = room.min(bytes.len());
+        buffers.is_full = taken < bytes.len();
         if taken == 0 && !bytes.is_empty() {
             return Poll::Pending;
         }

@@ -1,5 +1,7 @@
 //! Responses: status, headers, body.
 
+use std::cell::RefCell;
+
 use hyper::body::Bytes;
 use hyper::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderMap, HeaderName,
@@ -13,8 +15,27 @@ use crate::multipart::{DEFAULT_TYPE, media_type};
 use crate::problem::Problem;
 use crate::times::format_http_date;
 
-/// Headers of a response, with those that HTTP adds: the map does not grow.
-const HEADERS: usize = 8;
+/// Headers of most responses, with those that HTTP adds: their map does not grow. With more, its
+/// memory is too large for the cache of the allocator.
+const HEADERS: usize = 6;
+
+thread_local! {
+    /// The second of the last `Last-Modified`, and its text: that of a write is of this second, and
+    /// so is that of many reads.
+    static MODIFIED: RefCell<(u64, HeaderValue)> =
+        const { RefCell::new((u64::MAX, HeaderValue::from_static(""))) };
+}
+
+/// The HTTP date of a time in milliseconds.
+fn http_date(ms: u64) -> Option<HeaderValue> {
+    MODIFIED.with_borrow_mut(|(second, known)| {
+        if *second != ms / 1000 {
+            *known = HeaderValue::try_from(format_http_date(ms)).ok()?;
+            *second = ms / 1000;
+        }
+        Some(known.clone())
+    })
+}
 
 /// Content types of most responses, of which no copy is made.
 const KNOWN_TYPES: [&str; 3] = ["application/json", DEFAULT_TYPE, "application/problem+json"];
@@ -71,8 +92,8 @@ impl Reply {
     /// and asks them to validate it each time: another client may change the resource at any time.
     pub(crate) fn validated(mut self, validators: &Validators) -> Self {
         self.push(ETAG, validators.etag.clone());
-        if let Some(modified) = validators.modified_ms {
-            self.push(LAST_MODIFIED, format_http_date(modified));
+        if let Some(date) = validators.modified_ms.and_then(http_date) {
+            self.put(LAST_MODIFIED, date);
         }
         self.put(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         self

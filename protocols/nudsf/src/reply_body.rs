@@ -1,17 +1,19 @@
 //! Bodies of responses, and what a connection holds of requests and responses.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use h2::{Reason, SendStream};
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
 use crate::limits::{CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES, STREAM_BYTES};
 use crate::problem::Problem;
 
 /// The state that a connection shares with its requests.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct HttpConnectionState {
     /// Requests that were started, ascending.
     pub(crate) started: Cell<u64>,
@@ -23,9 +25,83 @@ pub(crate) struct HttpConnectionState {
     pub(crate) reply_bytes: Cell<usize>,
     /// Requests in progress, and responses that are not sent completely.
     pub(crate) open: Cell<usize>,
+    /// The output of the connection has no room: its client does not read the socket.
+    pub(crate) is_output_full: Cell<bool>,
+    /// Streams of HTTP/2 whose last frame waits for the connection or for their window.
+    unsent: RefCell<Vec<UnsentStream>>,
+    /// The number of the last one.
+    unsent_number: Cell<u64>,
+}
+
+impl fmt::Debug for HttpConnectionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, replies) = (self.open.get(), self.reply_bytes.get());
+        let mut debug = f.debug_struct("HttpConnectionState");
+        debug.field("open", &open).field("reply_bytes", &replies).finish_non_exhaustive()
+    }
+}
+
+/// A stream of HTTP/2 whose response is complete, and not sent.
+struct UnsentStream {
+    number: u64,
+    is_sent: bool,
+    /// When its last frame began to wait, as a reading of the core's clock.
+    since: u64,
+    stream: SendStream<ReplyFrame>,
 }
 
 impl HttpConnectionState {
+    /// The number of the next last frame.
+    pub(crate) fn next_unsent(&self) -> u64 {
+        let number = self.unsent_number.get() + 1;
+        self.unsent_number.set(number);
+        number
+    }
+
+    /// Keeps a stream whose last frame, of this number, was given to HTTP.
+    pub(crate) fn keep_unsent(&self, number: u64, since: u64, stream: SendStream<ReplyFrame>) {
+        let mut unsent = self.unsent.borrow_mut();
+        let last = unsent.last().map_or(0, |last| last.number);
+        // Others may have ended while a long one was sent.
+        let place = if last < number {
+            unsent.len()
+        } else {
+            unsent.partition_point(|other| other.number < number)
+        };
+        unsent.insert(place, UnsentStream { number, is_sent: false, since, stream });
+    }
+
+    /// The stream of a frame that HTTP has dropped is not dropped here: h2 holds its lock.
+    fn mark_sent(&self, number: u64) {
+        let mut unsent = self.unsent.borrow_mut();
+        if let Ok(index) = unsent.binary_search_by_key(&number, |stream| stream.number)
+            && let Some(stream) = unsent.get_mut(index)
+        {
+            stream.is_sent = true;
+        }
+    }
+
+    /// Forgets the streams that are sent, when h2 is not polled. True if some are left.
+    pub(crate) fn forget_sent(&self) -> bool {
+        let mut unsent = self.unsent.borrow_mut();
+        unsent.retain(|stream| !stream.is_sent);
+        !unsent.is_empty()
+    }
+
+    /// Resets the streams whose last frame has waited since this reading or longer, or all.
+    pub(crate) fn reset_unsent(&self, until: u64) {
+        let old = |stream: &mut UnsentStream| stream.since <= until;
+        let all: Vec<_> = self.unsent.borrow_mut().extract_if(.., old).collect();
+        for mut unsent in all {
+            unsent.stream.send_reset(Reason::CANCEL);
+        }
+    }
+
+    /// The client has not read the socket: all waited for that.
+    pub(crate) fn wait_again(&self, now: u64) {
+        self.unsent.borrow_mut().iter_mut().for_each(|stream| stream.since = now);
+    }
+
     /// The memory of requests and responses, with that of their streams.
     pub(crate) fn bytes(&self) -> usize {
         self.body_bytes.get() + self.reply_bytes.get() + self.open.get() * STREAM_BYTES
@@ -139,14 +215,28 @@ pub(crate) struct ReplyFrame {
     bytes: Bytes,
     counted: CountedBytes,
     /// Of the last frame.
-    _open: Option<OpenStream>,
+    _last: Option<LastFrame>,
+}
+
+/// Tells the connection that the last frame of a response is sent, or its stream was reset.
+#[derive(Debug)]
+struct LastFrame {
+    open: OpenStream,
+    number: u64,
+}
+
+impl Drop for LastFrame {
+    fn drop(&mut self) {
+        self.open.0.mark_sent(self.number);
+    }
 }
 
 impl ReplyFrame {
-    /// A whole body.
-    pub(crate) fn new(bytes: Bytes, state: &Rc<HttpConnectionState>) -> Self {
+    /// A whole body, whose last frame has this number.
+    pub(crate) fn new(bytes: Bytes, number: u64, state: &Rc<HttpConnectionState>) -> Self {
         let counted = CountedBytes::new(bytes.len(), state);
-        Self { bytes, counted, _open: Some(OpenStream::new(state)) }
+        let last = LastFrame { open: OpenStream::new(state), number };
+        Self { bytes, counted, _last: Some(last) }
     }
 
     /// The first bytes that HTTP may take at once, and the rest, if there are more.
@@ -155,7 +245,7 @@ impl ReplyFrame {
             return (self, None);
         }
         let bytes = self.bytes.split_to(REPLY_FRAME_BYTES);
-        (Self { counted: self.counted.split(bytes.len()), bytes, _open: None }, Some(self))
+        (Self { counted: self.counted.split(bytes.len()), bytes, _last: None }, Some(self))
     }
 }
 

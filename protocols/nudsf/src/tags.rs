@@ -1,6 +1,7 @@
 //! The tags of a meta: each name with one value or more. All texts are in one buffer, because a
 //! record has ten tags or more and each write parses them.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use serde_json::{Map, Value};
@@ -33,45 +34,67 @@ pub(crate) fn is_plain(text: &str) -> bool {
 pub(crate) struct MetaTags {
     text: String,
     pairs: Vec<TagPlace>,
+    /// A text needs an escape in JSON.
+    is_special: bool,
 }
 
-/// Where a pair is: the name, and directly behind it the value.
+/// Where a pair is in the text: begins and bytes.
 #[derive(Clone, Copy)]
 struct TagPlace {
-    begin: usize,
-    name_bytes: usize,
-    value_bytes: usize,
+    /// The first bytes of the name: most names differ in them.
+    prefix: u64,
+    name: (usize, usize),
+    value: (usize, usize),
 }
 
 impl TagPlace {
     fn pair(self, text: &str) -> (&str, &str) {
-        let value = self.begin + self.name_bytes;
-        let found = text.get(self.begin..value).zip(text.get(value..value + self.value_bytes));
+        let part = |(begin, bytes): (usize, usize)| text.get(begin..begin + bytes);
+        let found = part(self.name).zip(part(self.value));
         debug_assert!(found.is_some(), "a place is inside of its text");
         found.unwrap_or_default()
     }
+
+    fn cmp(self, other: Self, text: &str) -> Ordering {
+        let prefixes = self.prefix.cmp(&other.prefix);
+        prefixes.then_with(|| self.pair(text).cmp(&other.pair(text)))
+    }
+}
+
+/// The first eight bytes of a text, in an order of which that of texts is a refinement.
+fn prefix_of(text: &str) -> u64 {
+    if let Some(first) = text.as_bytes().first_chunk::<8>() {
+        return u64::from_be_bytes(*first);
+    }
+    text.bytes().chain(std::iter::repeat(0)).take(8).fold(0, |all, byte| all << 8 | u64::from(byte))
 }
 
 impl MetaTags {
     /// Reads valid tags. `None`: they are not, or a name occurs twice, or the text is unusual.
     pub(crate) fn read(json: &mut PlainJson<'_>) -> Option<Self> {
-        let (text, pairs) = (String::with_capacity(512), Vec::with_capacity(16));
-        let (mut tags, mut names) = (Self { text, pairs }, 0);
+        let (begin, mut pairs, mut names) = (json.at(), Vec::with_capacity(16), 0);
         json.members(|json, name| {
-            let before = tags.len();
+            let (before, prefix) = (pairs.len(), prefix_of(name));
+            let name_at = json.place_of(name).checked_sub(begin)?;
             json.elements(|json| {
-                tags.push(name, json.string()?);
+                let value = json.string()?;
+                let value_at = json.place_of(value).checked_sub(begin)?;
+                let (name, value) = ((name_at, name.len()), (value_at, value.len()));
+                pairs.push(TagPlace { prefix, name, value });
                 Some(())
             })?;
             names += 1;
-            (is_tag_name(name) && tags.len() > before).then_some(())
+            (is_tag_name(name) && pairs.len() > before).then_some(())
         })?;
-        (tags.sort() && tags.names() == names).then_some(tags)
+        // One copy: the pairs are parts of the text of the object, in which nothing is escaped.
+        let text = json.text_from(begin)?.to_owned();
+        let mut tags = Self { text, pairs, is_special: false };
+        (tags.sort() == Some(names)).then_some(tags)
     }
 
     /// True if no text needs an escape in JSON.
     pub(crate) fn is_plain(&self) -> bool {
-        is_plain(&self.text)
+        !self.is_special
     }
 
     /// Adds a pair behind all others.
@@ -79,21 +102,29 @@ impl MetaTags {
         let begin = self.text.len();
         self.text.push_str(name);
         self.text.push_str(value);
-        let (name_bytes, value_bytes) = (name.len(), value.len());
-        self.pairs.push(TagPlace { begin, name_bytes, value_bytes });
+        self.is_special |= !(is_plain(name) && is_plain(value));
+        let (prefix, name) = (prefix_of(name), (begin, name.len()));
+        let value = (begin + name.1, value.len());
+        self.pairs.push(TagPlace { prefix, name, value });
     }
 
-    /// Sorts the pairs by name and value. False: two are equal.
-    pub(crate) fn sort(&mut self) -> bool {
-        let Self { text, pairs } = self;
-        pairs.sort_unstable_by(|a, b| a.pair(text).cmp(&b.pair(text)));
-        self.iter().zip(self.iter().skip(1)).all(|(before, after)| before != after)
-    }
-
-    /// The number of names of sorted pairs.
-    fn names(&self) -> usize {
-        let mut before = None;
-        self.iter().filter(|(name, _)| before.replace(*name) != Some(*name)).count()
+    /// Sorts the pairs by name and value. Returns the number of names; `None`: two pairs are equal.
+    pub(crate) fn sort(&mut self) -> Option<usize> {
+        let Self { text, pairs, .. } = self;
+        pairs.sort_unstable_by(|one, other| one.cmp(*other, text));
+        let mut names = usize::from(!pairs.is_empty());
+        for (before, after) in pairs.iter().zip(pairs.iter().skip(1)) {
+            if before.prefix != after.prefix {
+                names += 1;
+                continue;
+            }
+            let (before, after) = (before.pair(text), after.pair(text));
+            if before == after {
+                return None;
+            }
+            names += usize::from(before.0 != after.0);
+        }
+        Some(names)
     }
 
     /// All pairs.

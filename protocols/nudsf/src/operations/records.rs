@@ -47,30 +47,37 @@ fn check_ttl(call: &Call<'_>, meta: &RecordMeta, pointer: &str) -> Result<(), Pr
 }
 
 /// The blocks of a body after its first part.
-fn block_drafts(parts: Vec<BodyPart>) -> Result<Vec<BlockDraft>, Problem> {
-    let mut seen = BTreeSet::new();
-    let mut blocks = Vec::new();
-    for (index, part) in parts.into_iter().enumerate() {
+fn block_drafts(parts: &[BodyPart<'_>]) -> Result<Vec<BlockDraft>, Problem> {
+    // Comparing few ids takes less time than building a set of them.
+    const FEW: usize = 8;
+    let (mut seen, is_few) = (BTreeSet::new(), parts.len() <= FEW);
+    let mut blocks: Vec<BlockDraft> = Vec::with_capacity(parts.len());
+    for (index, part) in parts.iter().enumerate() {
         let Some(id) = part.id else {
             let detail = format!("part {} has no Content-Id", index + 2);
             return Err(Problem::message(detail));
         };
-        check_block_id(&id)?;
-        if !seen.insert(id.clone()) {
+        check_block_id(id)?;
+        let is_repeated =
+            if is_few { blocks.iter().any(|block| block.id == id) } else { !seen.insert(id) };
+        if is_repeated {
             return Err(Problem::message(format!("two parts have the Content-Id {id:?}")));
         }
         blocks.push(BlockDraft {
-            id,
-            content_type: part.content_type.unwrap_or_default(),
-            encoding: part.encoding.unwrap_or_default(),
-            bytes: part.bytes,
+            id: id.to_owned(),
+            content_type: part.content_type.unwrap_or_default().to_owned(),
+            encoding: part.encoding.unwrap_or_default().to_owned(),
+            bytes: part.bytes.clone(),
         });
     }
     Ok(blocks)
 }
 
 /// The first part of a body, and the others.
-fn split_parts(call: &Call<'_>, first: &str) -> Result<(BodyPart, Vec<BodyPart>), Problem> {
+fn split_parts<'c>(
+    call: &'c Call<'_>,
+    first: &str,
+) -> Result<(BodyPart<'c>, Vec<BodyPart<'c>>), Problem> {
     let content_type = call.require_media(MIXED)?;
     let mut parts = multipart::parse(content_type, &call.body).map_err(Problem::message)?;
     if parts.is_empty() {
@@ -82,17 +89,17 @@ fn split_parts(call: &Call<'_>, first: &str) -> Result<(BodyPart, Vec<BodyPart>)
 
 fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
     let (head, parts) = split_parts(call, "meta")?;
-    if head.id.as_deref().is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
+    if head.id.is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
         return Err(Problem::message("the first part must have the Content-Id meta"));
     }
     let is_json = |media| multipart::is_media_type(media, "application/json");
-    if !head.content_type.as_deref().is_none_or(is_json) {
+    if !head.content_type.is_none_or(is_json) {
         return Err(Problem::message("the content type of the meta part must be application/json"));
     }
     check_json_bytes(&head.bytes)?;
     let meta = RecordMeta::parse(&head.bytes)?;
     check_ttl(call, &meta, "")?;
-    Ok(RecordDraft { meta, blocks: block_drafts(parts)? })
+    Ok(RecordDraft { meta, blocks: block_drafts(&parts)? })
 }
 
 /// A response with a whole record.
@@ -291,13 +298,13 @@ fn meta_of(call: &Call<'_>, document: &Value, old: &RecordMeta) -> Result<Record
 /// `PatchRecord`: all items or none.
 pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     let (head, parts) = split_parts(call, "patch")?;
-    let media = head.content_type.as_deref().map(multipart::media_type).unwrap_or_default();
+    let media = head.content_type.map(multipart::media_type).unwrap_or_default();
     if media != patch::MEDIA {
         let detail = format!("the content type of the first part must be {}", patch::MEDIA);
         return Err(Problem::message(detail).into());
     }
     let document = parse_json(&head.bytes)?;
-    let parts = block_drafts(parts)?;
+    let parts = block_drafts(&parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
     log_expiry(call, may_set_callback(&items))?;
     let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {

@@ -26,4 +26,5 @@ mod notifier;
 mod replicated;
 mod kill;
 mod hostile;
+mod stalled;
 mod openapi;

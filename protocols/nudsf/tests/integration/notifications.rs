@@ -340,6 +340,27 @@ fn a_host_of_a_cluster_delivers_with_a_lease_and_what_is_replicated() {
 }
 
 #[test]
+fn what_is_in_flight_is_cancelled_when_the_lease_ends() {
+    let (node, target) = (node(), scripted(|_| None));
+    let mut client = node.client();
+    let session = node.session();
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    subscribe(&mut client, "s1", &target.uri("/"), &json!({}));
+    client.put_record("r1", "{}", &[]).is(201, "");
+    while target.wait(|_| true).is_empty() {
+        session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+        client.get("/records/r1").is(200, "");
+    }
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    target.wait_for_cancellation();
+    for _ in 0..REQUESTS {
+        client.get("/records/r1").is(200, "");
+    }
+    // A request that was given up because it was not answered in time counts.
+    assert_eq!(node.metrics.notifier_events()[0], ("retry", 0));
+}
+
+#[test]
 fn req_a_target_that_refuses_one_record_gets_the_others() {
     let target = scripted(|one| Some(if one.body.contains("/records/r0\"") { 503 } else { 204 }));
     let node = node();

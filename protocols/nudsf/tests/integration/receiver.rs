@@ -34,7 +34,10 @@ pub(crate) type Script = Arc<dyn Fn(&Received) -> Option<u16> + Send + Sync>;
 #[derive(Default)]
 struct ReceiverState {
     received: Mutex<Vec<Received>>,
+    /// Requests without an answer that the sender has given up.
+    cancelled: Mutex<usize>,
     changed: Condvar,
+    has_cancelled: Condvar,
 }
 
 /// A receiver with its thread.
@@ -131,9 +134,20 @@ async fn answer(
         state.received.lock().unwrap().push(received);
         state.changed.notify_all();
     }
-    match status {
-        Some(status) => Ok(Response::builder().status(status).body(Full::default()).unwrap()),
-        None => std::future::pending().await,
+    let Some(status) = status else {
+        let _request = UnansweredRequest(state);
+        return std::future::pending().await;
+    };
+    Ok(Response::builder().status(status).body(Full::default()).unwrap())
+}
+
+/// Is dropped when its stream is reset.
+struct UnansweredRequest(Arc<ReceiverState>);
+
+impl Drop for UnansweredRequest {
+    fn drop(&mut self) {
+        *self.0.cancelled.lock().unwrap() += 1;
+        self.0.has_cancelled.notify_all();
     }
 }
 
@@ -160,6 +174,17 @@ impl Receiver {
     #[track_caller]
     pub(crate) fn wait_for(&self, count: usize) -> Vec<Received> {
         self.wait(|received| received.len() >= count)
+    }
+}
+
+impl Receiver {
+    /// Waits until the sender has given up a request.
+    #[track_caller]
+    pub(crate) fn wait_for_cancellation(&self) {
+        let cancelled = self.state.cancelled.lock().unwrap();
+        let waited =
+            self.state.has_cancelled.wait_timeout_while(cancelled, WAIT_MAX, |count| *count == 0);
+        assert!(!waited.unwrap().1.timed_out(), "the request stays");
     }
 }
 

@@ -1,0 +1,151 @@
+//! Clients of HTTP/2 that read the socket, and give the stream of a response no window. Without
+//! sockets, and with a clock that moves when the executor has nothing else to do.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use nearstate_node::clock::Clock;
+use nearstate_node::executor::{Executor, ExecutorConfig, sleep};
+use nearstate_node::{
+    ConnectionHandler, ConnectionLimits, Core, CoreParts, PeerAddress, PeerIdentity, Protocol,
+};
+use nearstate_nudsf::{NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec};
+use nearstate_store::{CreateOptions, Region};
+
+const RECORDS: &str = "/nudsf-dr/v1/Realm01/Storage01/records";
+
+const HEADERS: u8 = 1;
+const DATA: u8 = 0;
+const RST_STREAM: u8 = 3;
+
+/// A frame: its type, its flags and its stream.
+type SeenFrame = (u8, u8, u32);
+
+fn push_frame((kind, flags): (u8, u8), stream: u32, payload: &[u8], out: &mut Vec<u8>) {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    out.extend_from_slice(&length[1..]);
+    out.extend([kind, flags]);
+    out.extend(stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// The window that a client gives to each of its streams.
+fn window(bytes: u32) -> Vec<u8> {
+    let (mut setting, mut frames) = (vec![0, 4], Vec::new());
+    setting.extend(bytes.to_be_bytes());
+    push_frame((4, 0), 0, &setting, &mut frames);
+    frames
+}
+
+fn request(method: &str, id: &str, body: &str, stream: u32) -> Vec<u8> {
+    let (mut head, mut frames) = (vec![0x86], Vec::new());
+    let path = format!("{RECORDS}/{id}");
+    let fields: [(&[u8], &str); 3] =
+        [(&[0x02], method), (&[0x01], "udsf.example"), (&[0x04], &path)];
+    let media: (&[u8], &str) = (&[0x0f, 0x10], "multipart/mixed; boundary=b");
+    for (name, value) in fields.into_iter().chain((!body.is_empty()).then_some(media)) {
+        head.extend_from_slice(name);
+        head.push(u8::try_from(value.len()).unwrap());
+        head.extend_from_slice(value.as_bytes());
+    }
+    push_frame((HEADERS, 4 | u8::from(body.is_empty())), stream, &head, &mut frames);
+    let parts: Vec<&[u8]> = body.as_bytes().chunks(16 << 10).collect();
+    for (index, part) in parts.iter().enumerate() {
+        let is_last = u8::from(index + 1 == parts.len());
+        push_frame((DATA, is_last), stream, part, &mut frames);
+    }
+    frames
+}
+
+/// Polls a connection for some seconds of the clock, and returns the frames that it has sent.
+fn poll_for(
+    executor: &Executor,
+    handler: Box<dyn ConnectionHandler>,
+    seconds: u64,
+) -> (Box<dyn ConnectionHandler>, Vec<SeenFrame>) {
+    executor.run(async move {
+        let (mut handler, mut received) = (handler, Vec::new());
+        for _ in 0..seconds * 10 {
+            poll_fn(|cx| {
+                let mut output = Vec::new();
+                let polled = handler.poll_progress(cx, &mut output);
+                received.append(&mut output);
+                assert!(polled.is_pending(), "{polled:?}");
+                Poll::Ready(())
+            })
+            .await;
+            sleep(Duration::from_millis(100)).await;
+        }
+        let (mut seen, mut rest) = (Vec::new(), received.as_slice());
+        while let Some((head, after)) = rest.split_first_chunk::<9>() {
+            // Length u24, type, flags, stream u32.
+            let word = |at: usize| u32::from_be_bytes(*head[at..].first_chunk().unwrap());
+            seen.push((head[3], head[4] & 1, word(5)));
+            rest = &after[(word(0) >> 8) as usize..];
+        }
+        (handler, seen)
+    })
+}
+
+#[test]
+fn req_slow_streams_whose_client_takes_no_response_are_reset() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
+    let clock = Clock::new_virtual();
+    let config = ExecutorConfig { clock: clock.clone(), ..ExecutorConfig::default() };
+    let executor = Executor::new(&config).unwrap();
+    let core = Core::new(CoreParts::single(region, clock)).unwrap();
+    let storages = vec![StorageSpec::parse("Realm01/Storage01=ue").unwrap()];
+    let settings = NudsfSettings { storages, ..NudsfSettings::default() };
+    let protocol = NudsfProtocol::new(Arc::new(settings), Arc::<NudsfMetrics>::default()).unwrap();
+    let service = protocol.on_core(&core).unwrap();
+    let address = "127.0.0.1:8080".parse().unwrap();
+    let address = PeerAddress::Tcp { remote: address, local: address };
+    let mut handler = service.accept(&PeerIdentity { id: 1, address, certificate: None });
+    let send = |handler: &mut Box<dyn ConnectionHandler>, frames: &[u8]| {
+        handler.on_input(frames, &mut Vec::new());
+    };
+    let body = |bytes: usize| {
+        format!(
+            "--b\r\nContent-Id: meta\r\n\r\n{{}}\r\n--b\r\nContent-Id: a\r\n\r\n{}\r\n--b--\r\n",
+            "x".repeat(bytes)
+        )
+    };
+    let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    begin.extend(window(1 << 24));
+    push_frame((4, 1), 0, &[], &mut begin);
+    push_frame((8, 0), 0, &(1_u32 << 30).to_be_bytes(), &mut begin);
+    send(&mut handler, &begin);
+    let (mut handler, _) = poll_for(&executor, handler, 1);
+    let mut records = request("PUT", "small", &body(100), 1);
+    records.extend(request("PUT", "large", &body(200_000), 3));
+    send(&mut handler, &records);
+    let (mut handler, seen) = poll_for(&executor, handler, 1);
+    assert!([1, 3].iter().all(|stream| seen.contains(&(DATA, 1, *stream))), "{seen:?}");
+    // The client reads the heads, and has no window for bodies: one in one frame, one in several.
+    let mut stalled = window(0);
+    stalled.extend(request("GET", "small", "", 5));
+    stalled.extend(request("GET", "large", "", 7));
+    send(&mut handler, &stalled);
+    let limit = ConnectionLimits::default().reply_timeout.as_secs();
+    let (handler, seen) = poll_for(&executor, handler, limit - 1);
+    assert!([5, 7].iter().all(|stream| seen.contains(&(HEADERS, 0, *stream))), "{seen:?}");
+    assert!(seen.iter().all(|(kind, ..)| ![DATA, RST_STREAM].contains(kind)), "{seen:?}");
+    let held = handler.buffered_bytes();
+    let (mut handler, seen) = poll_for(&executor, handler, limit + 2);
+    assert!([5, 7].iter().all(|stream| seen.contains(&(RST_STREAM, 0, *stream))), "{seen:?}");
+    assert!(handler.buffered_bytes() + 200_000 <= held, "{held} {}", handler.buffered_bytes());
+    // Other streams of the connection go on, as does one that gets its window in time.
+    let mut rest = request("GET", "small", "", 9);
+    send(&mut handler, &rest);
+    let (mut handler, seen) = poll_for(&executor, handler, limit / 2);
+    assert!(seen.contains(&(HEADERS, 0, 9)), "{seen:?}");
+    rest = window(1 << 24);
+    send(&mut handler, &rest);
+    let (_, seen) = poll_for(&executor, handler, 2 * limit);
+    assert_eq!(seen.iter().filter(|(kind, ..)| *kind != 4).collect::<Vec<_>>(), [&(DATA, 1, 9)]);
+}
