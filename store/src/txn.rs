@@ -34,7 +34,7 @@ use crate::txn::elements::NewCollection;
 use crate::txn::patch::{check_patch, other_form};
 use crate::txn::txn_record::{WrittenRecords, written_record};
 use crate::txn::write::Condition;
-use crate::txn::write_set::WriteSet;
+use crate::txn::write_set::{WriteSet, torn};
 
 /// The limits for retries of a transaction while other sessions change the records that it reads.
 #[derive(Clone, Copy, Debug)]
@@ -534,7 +534,8 @@ impl Txn<'_> {
         let mut set = self.set.into_inner();
         let session = set.session;
         if set.is_read_only() {
-            let done = set.commit();
+            // All reads were consistent at the moment of the last one.
+            let done = if set.buffers.is_torn { Err(torn()) } else { Ok(()) };
             set.release_buffers();
             return done;
         }

@@ -349,15 +349,22 @@ impl Member {
 
     /// Makes sure that a chain has an empty word for each of its `inserts`. Returns true if an
     /// entry moved.
+    #[inline]
     pub(crate) fn make_room(&self, access: &RecordAccess, inserts: u64) -> Result<bool> {
         invariant!(inserts > 0, "room is made for no entry");
         if inserts == 1 && access.empty_at != 0 {
             return Ok(false);
         }
+        self.make_room_in_chain(access.lock_at, inserts)
+    }
+
+    /// As [`Member::make_room`], if the chain may have too few empty words.
+    #[inline(never)]
+    fn make_room_in_chain(&self, bucket_at: u64, inserts: u64) -> Result<bool> {
         let mut has_moved = false;
         loop {
             let (mut room, mut last, mut entries) = (0, (0, 0), 0);
-            walk_chain(self.map(), access.lock_at, |at, value| {
+            walk_chain(self.map(), bucket_at, |at, value| {
                 room += u64::from(value == 0);
                 entries += u32::from(value != 0);
                 last = (at, value);
@@ -389,6 +396,8 @@ impl Member {
 
     /// Assigns the version of a new record, and raises the stamp of a bucket that loses a record.
     /// Both are harmless if the transaction is undone.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs a sixth of it, for each record")]
     pub(crate) fn seal_version(&self, access: &mut RecordAccess) -> Result<()> {
         let map = self.map();
         let word = map.word(access.lock_at)?;
@@ -467,6 +476,8 @@ impl Member {
         Ok(true)
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a call costs a quarter of it, for each record")]
     pub(crate) fn intend(
         &self,
         access: &RecordAccess,
@@ -495,12 +506,18 @@ impl Member {
     }
 
     /// An empty word of the chain: the one found before, unless this transaction has filled it.
+    #[inline]
     fn empty_word(&self, access: &RecordAccess) -> Result<u64, Corruption> {
         if access.empty_at != 0 && load(self.map().word(access.empty_at)?) == 0 {
             return Ok(access.empty_at);
         }
+        self.first_empty_word(access.lock_at)
+    }
+
+    #[inline(never)]
+    fn first_empty_word(&self, bucket_at: u64) -> Result<u64, Corruption> {
         let mut empty = 0;
-        walk_chain(self.map(), access.lock_at, |at, value| {
+        walk_chain(self.map(), bucket_at, |at, value| {
             if value == 0 {
                 empty = at;
             }

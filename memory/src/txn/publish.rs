@@ -3,6 +3,7 @@
 use nearstate_model::invariant::guaranteed;
 use nearstate_model::{Error, Result, invariant};
 
+use crate::atomic::AtomicU64;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind, LINE_FIRST, LINE_WORDS};
 use crate::index::bucket::{
@@ -381,17 +382,17 @@ pub(crate) fn locate(
 ) -> Result<SlotLookup, Corruption> {
     let tag = hash_tag(hash);
     let [_, entries @ ..] = map.words::<WORDS>(bucket_at)?;
-    let words = entries.each_ref().map(load);
-    let (mut index, mut found) = (0, 0);
-    for (place, word) in (0..).zip(words) {
-        let is_it = entry_tag(word) == tag;
+    let (mut index, mut found, mut last) = (0, 0, 0);
+    // Each word is done with before the next is loaded: seven at once do not fit into registers.
+    for (place, word) in (0..).zip(entries) {
+        last = load(word);
+        let is_it = entry_tag(last) == tag;
         index = if is_it { place } else { index };
-        found = if is_it { word } else { found };
+        found = if is_it { last } else { found };
     }
-    let [.., last] = words;
     if found == 0 && !is_link(last) {
         // No entry has the tag, and the chain has no more lines: the key is absent.
-        return Ok(room(bucket_at, words));
+        return Ok(room(bucket_at, entries));
     }
     if found != 0 && !is_intent(found) {
         let cell = Cell::at_units(map, units_of(found))?;
@@ -404,18 +405,18 @@ pub(crate) fn locate(
     locate_in_chain(map, bucket_at, hash, key)
 }
 
-/// The place of a new key in a bucket without overflow lines.
+/// The place of a new key in a bucket without overflow lines, whose lock is held.
 #[inline]
-fn room(bucket_at: u64, words: [u64; LAST]) -> SlotLookup {
+fn room(bucket_at: u64, words: &[AtomicU64; LAST]) -> SlotLookup {
     // One bit for each empty word, and the number of entries that they leave.
-    let mut empty = 0_u32;
-    for (place, word) in words.into_iter().enumerate() {
-        empty |= u32::from(word == 0) << place;
+    let (mut empty, mut last) = (0_u32, 0);
+    for (place, word) in words.iter().enumerate() {
+        last = load(word);
+        empty |= u32::from(last == 0) << place;
     }
     let entries = guaranteed(ENTRIES_OF.get(empty as usize).copied(), "a line has seven entries");
     let place = u64::from(empty.trailing_zeros());
     let empty_at = if empty == 0 { 0 } else { bucket_at + 8 + 8 * place };
-    let [.., last] = words;
     let last_at = link_slot(bucket_at);
     SlotLookup { entry_at: 0, entry: 0, empty_at, last_at, last, entries: u32::from(entries) }
 }

@@ -27,8 +27,9 @@ pub(crate) struct IndexScratch {
     pub(crate) new_values: Vec<CollectedValue>,
     /// The bytes of old and new values.
     pub(crate) collected: Vec<u8>,
-    /// The number of the current namespace, and its tags.
-    pub(crate) tags: Option<(u32, Arc<TagSet>)>,
+    /// The tags of the namespace that was used last: its number, and the generation of its flags at
+    /// which they were read. They stay from one transaction to the next.
+    pub(crate) tags: Option<(u32, u64, Arc<TagSet>)>,
 }
 
 /// A record whose metadata changes.
@@ -55,6 +56,8 @@ pub(crate) struct CollectedValue {
     pub(crate) key_at: usize,
     /// The bucket of that posting, or of the part of a list that probably covers the record.
     pub(crate) bucket: BucketLine,
+    /// The number of that part.
+    pub(crate) part: u32,
 }
 
 impl CollectedValue {
@@ -62,6 +65,13 @@ impl CollectedValue {
     #[inline]
     pub(crate) const fn has_posting(&self) -> bool {
         self.key_at != self.value.0
+    }
+
+    /// The part of a list that probably covers the record; `None` without lists.
+    #[inline]
+    pub(crate) fn guess(&self) -> Option<PartGuess> {
+        let guess = PartGuess { number: self.part, hash: self.bucket.hash() };
+        (!self.has_posting() && guess.hash != 0).then_some(guess)
     }
 
     #[inline]
@@ -76,6 +86,15 @@ impl CollectedValue {
         debug_assert!(self.key_at <= self.value.1, "a key ends before it begins");
         guaranteed(collected.get(self.key_at..self.value.1), COLLECTED)
     }
+}
+
+/// The part of a list that probably covers a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartGuess {
+    /// The number of the part.
+    pub(crate) number: u32,
+    /// The hash of its key.
+    pub(crate) hash: u64,
 }
 
 const COLLECTED: &str = "a collected value is kept until the commit";
@@ -107,7 +126,6 @@ impl IndexScratch {
         self.changes.clear();
         self.old_values.clear();
         self.new_values.clear();
-        self.tags = None;
         self.collected.clear();
     }
 }

@@ -106,23 +106,29 @@ impl BufferSpan {
 /// A change of one block, in the buffer: its name and its bytes; `None` removes it.
 pub(crate) type BlockWrite = (BufferSpan, Option<BufferSpan>);
 
-/// The write that a transaction makes to a record.
-#[derive(Clone, Debug, Default)]
+/// The write that a transaction makes to a record. What takes memory of its own is in the buffers,
+/// so that entries are dropped at once.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Write {
     /// None: the record was only read.
     #[default]
     None,
     /// This value replaces everything that the record had.
     Put { value: BufferSpan },
-    /// Some blocks change; all others are removed if `is_anew`.
-    Patch { is_anew: bool, changes: Vec<BlockWrite> },
-    /// Some elements of a collection change, which is divided into parts.
-    Elements(Box<ElementsWrite>),
+    /// Some blocks change ([`ComposedWrites::patch`]); all others are removed if `is_anew`.
+    Patch { is_anew: bool, changes: WriteIndex },
+    /// Some elements of a collection change, which is divided into parts
+    /// ([`ComposedWrites::elements`]).
+    Elements(WriteIndex),
     /// The record is deleted.
     Delete,
     /// The record is an object, and gets the bytes of its private copy.
     Object { copy: usize },
 }
+
+/// The place of a write in its list of the buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteIndex(u32);
 
 /// The changes of a divided collection.
 #[derive(Clone, Debug)]
@@ -162,6 +168,27 @@ pub(crate) struct TxnEntry {
     pub(crate) is_claim: bool,
 }
 
+impl TxnEntry {
+    /// That of a record of which nothing was read and nothing is written.
+    #[inline]
+    pub(crate) const fn new(table: u32, hash: u64, key: BufferSpan) -> Self {
+        Self {
+            table,
+            hash,
+            key,
+            seen: None,
+            write: Write::None,
+            form: Form::Value,
+            meta: None,
+            flags: 0,
+            after: None,
+            imposed: 0,
+            is_expiry: false,
+            is_claim: false,
+        }
+    }
+}
+
 /// Up to this many entries are searched linearly, which is faster than a tree.
 pub(crate) const LINEAR_MAX: usize = 24;
 const _: () = assert!(LINEAR_MAX < TRANSACTION_RECORDS_MAX, "the tree is used");
@@ -174,6 +201,10 @@ pub(crate) struct Buffers {
     pub(crate) copies: Copies,
     pub(crate) plan: CommitPlan,
     pub(crate) entry_indices: BTreeMap<(u32, u64), u32>,
+    /// What the writes of its entries name.
+    pub(crate) composed: ComposedWrites,
+    /// All flags that the entries have.
+    pub(crate) flags: u64,
     /// How many writes were buffered.
     pub(crate) changes: u64,
     /// Bytes that only views of the transaction's own writes keep, until it ends.
@@ -193,6 +224,60 @@ pub(crate) struct Buffers {
     scratch: Option<Box<IndexScratch>>,
 }
 
+/// The patches and the changes of divided collections that a transaction makes.
+#[derive(Debug, Default)]
+pub(crate) struct ComposedWrites {
+    /// The changed blocks of each patch.
+    patches: Vec<Vec<BlockWrite>>,
+    /// The changes of each divided collection; `None` while one is being changed.
+    elements: Vec<Option<ElementsWrite>>,
+}
+
+impl ComposedWrites {
+    /// The changed blocks of a patch.
+    pub(crate) fn patch(&self, index: WriteIndex) -> &[BlockWrite] {
+        guaranteed(self.patches.get(index.0 as usize).map(Vec::as_slice), NO_WRITE)
+    }
+
+    /// Adds a patch without changes.
+    pub(crate) fn add_patch(&mut self) -> WriteIndex {
+        self.patches.push(Vec::new());
+        last_of(self.patches.len())
+    }
+
+    /// The changes of a divided collection.
+    pub(crate) fn elements(&self, index: WriteIndex) -> &ElementsWrite {
+        let elements = self.elements.get(index.0 as usize);
+        guaranteed(elements.and_then(Option::as_ref), NO_WRITE)
+    }
+
+    /// Adds the changes of a divided collection.
+    pub(crate) fn add_elements(&mut self, write: ElementsWrite) -> Write {
+        self.elements.push(Some(write));
+        Write::Elements(last_of(self.elements.len()))
+    }
+
+    /// Takes the changes of a divided collection, which are given back with
+    /// [`ComposedWrites::give_elements`].
+    pub(crate) fn take_elements(&mut self, index: WriteIndex) -> ElementsWrite {
+        guaranteed(self.elements.get_mut(index.0 as usize).and_then(Option::take), NO_WRITE)
+    }
+
+    /// Removes changes of a divided collection that change nothing.
+    pub(crate) fn drop_elements(&mut self, index: WriteIndex) {
+        self.take_elements(index);
+        if index.0 as usize + 1 == self.elements.len() {
+            self.elements.pop();
+        }
+    }
+
+    pub(crate) fn give_elements(&mut self, index: WriteIndex, write: ElementsWrite) {
+        let place = guaranteed(self.elements.get_mut(index.0 as usize), NO_WRITE);
+        invariant!(place.is_none(), "the changes of a collection were taken");
+        *place = Some(write);
+    }
+}
+
 /// Bytes that a session keeps between transactions; more is freed.
 const KEPT_MAX: usize = 1 << 20;
 
@@ -207,6 +292,8 @@ impl Buffers {
 
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
+        self.composed.patches.clear();
+        self.composed.elements.clear();
         self.bytes.clear();
         if self.bytes.capacity() > KEPT_MAX {
             self.bytes.shrink_to(KEPT_MAX);
@@ -221,6 +308,7 @@ impl Buffers {
         if !self.entry_indices.is_empty() {
             self.entry_indices.clear();
         }
+        self.flags = 0;
         self.changes = 0;
         self.kept_bytes = 0;
         self.collection_bytes = 0;
@@ -228,6 +316,24 @@ impl Buffers {
         self.is_torn = false;
         self.has_conflict.set(false);
         self.is_validated_later = false;
+    }
+
+    /// Buffers a change of a block in a patch. It replaces an earlier one of the block.
+    pub(crate) fn change_block(
+        &mut self,
+        index: WriteIndex,
+        (name, value): (&[u8], Option<&[u8]>),
+    ) -> Result<()> {
+        let value = value.map(|bytes| self.keep(bytes)).transpose()?;
+        let is_it = |(known, _): &BlockWrite| self.bytes(*known) == name;
+        let known = self.composed.patch(index).iter().position(is_it);
+        let name = if known.is_none() { self.keep(name)? } else { BufferSpan::default() };
+        let changes = guaranteed(self.composed.patches.get_mut(index.0 as usize), NO_WRITE);
+        match known.and_then(|known| changes.get_mut(known)) {
+            Some((_, known)) => *known = value,
+            None => changes.push((name, value)),
+        }
+        Ok(())
     }
 
     /// Takes the buffers for changes of indexes, for the time of such a change.
@@ -242,18 +348,16 @@ impl Buffers {
         self.scratch = Some(scratch);
     }
 
-    /// The bytes of several spans, if each begins where the previous one ends. Empty spans do not
-    /// count.
+    /// The bytes of three spans, if each begins where the previous one ends. The last two do not
+    /// count if they are empty.
     #[inline]
-    pub(crate) fn joined(&self, spans: [BufferSpan; 3]) -> Option<&[u8]> {
-        let mut all = BufferSpan::default();
-        for span in spans {
+    pub(crate) fn joined(&self, [first, rest @ ..]: [BufferSpan; 3]) -> Option<&[u8]> {
+        let mut all = first;
+        for span in rest {
             if span.is_empty() {
                 continue;
             }
-            if all.to == 0 {
-                all.from = span.from;
-            } else if all.to != span.from {
+            if all.to != span.from {
                 return None;
             }
             all.to = span.to;
@@ -278,6 +382,21 @@ impl Buffers {
         self.check_room(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
         Ok(BufferSpan::new(from, self.bytes.len()))
+    }
+
+    /// As two calls of [`Buffers::keep`].
+    #[inline]
+    pub(crate) fn keep_pair(
+        &mut self,
+        (one, other): (&[u8], &[u8]),
+    ) -> Result<(BufferSpan, BufferSpan)> {
+        let (from, bytes) = (self.bytes.len(), one.len() + other.len());
+        self.check_room(bytes)?;
+        self.bytes.reserve(bytes);
+        self.bytes.extend_from_slice(one);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(other);
+        Ok((BufferSpan::new(from, middle), BufferSpan::new(middle, self.bytes.len())))
     }
 
     /// Removes the bytes that were kept last.
@@ -334,6 +453,14 @@ impl Buffers {
         let bytes = self.bytes.len() + self.copies.bytes + self.collection_bytes + more;
         if bytes > TRANSACTION_BYTES_MAX { Err(too_many(bytes)) } else { Ok(()) }
     }
+}
+
+const NO_WRITE: &str = "a write names what the buffers have of it";
+
+/// The index of the last of so many writes.
+fn last_of(writes: usize) -> WriteIndex {
+    let index = writes.checked_sub(1).and_then(|last| u32::try_from(last).ok());
+    WriteIndex(guaranteed(index, "a transaction has fewer than 2^32 writes"))
 }
 
 #[cold]

@@ -10,7 +10,7 @@ use crate::index::ordered::ReadMode;
 use crate::index::postings::{
     DEPTH_MAX, PART_BYTES, Part, Posting, above, compose, end_of, low, sibling, start_of,
 };
-use crate::index::scratch::List;
+use crate::index::scratch::{List, PartGuess};
 use crate::tags::nodes::OwnWrite;
 use crate::txn::write_set::WriteSet;
 
@@ -40,28 +40,31 @@ impl List {
         self.depth_index = depth_index(&self.key);
     }
 
-    /// The number and the key of the part that probably covers a hash.
+    /// The part that probably covers a hash.
     #[inline]
-    pub(crate) fn guess(&mut self, set: &WriteSet<'_>, hash: u64) -> (u32, &[u8]) {
+    pub(crate) fn guess(&mut self, set: &WriteSet<'_>, hash: u64) -> PartGuess {
         let number = low(hash, set.session.internal.depth_of(self.depth_index));
         name_part(number, &mut self.key);
-        (number, &self.key)
+        PartGuess { number, hash: set.session.hash(&self.key) }
     }
 
     /// Finds the part that covers a hash, and calls `read` with it. Only that part is tracked, if
-    /// requested.
+    /// requested. `guess` is any part of the list: the search begins there.
     fn seek(
         &mut self,
         set: &mut WriteSet<'_>,
-        hash: u64,
+        (hash, guess): (u64, Option<PartGuess>),
         mode: ReadMode,
         mut read: impl FnMut(Part<'_>),
     ) -> Result<ListPosition> {
         let table = set.session.internal_table()?;
-        let (mut number, _) = self.guess(set, hash);
+        let PartGuess { mut number, hash: mut lookup } = match guess {
+            Some(guess) => guess,
+            None => self.guess(set, hash),
+        };
+        name_part(number, &mut self.key);
         for _ in 0..READS_MAX {
-            name_part(number, &mut self.key);
-            let lookup = set.session.hash(&self.key);
+            debug_assert!(lookup == set.session.hash(&self.key), "a guess has its part's hash");
             let index = set.find_entry(table, lookup, &self.key);
             let (mut seen, mut part) = (None, None);
             match set.own(index) {
@@ -88,6 +91,8 @@ impl List {
             };
             if let Some(next) = next {
                 number = next;
+                name_part(number, &mut self.key);
+                lookup = set.session.hash(&self.key);
                 continue;
             }
             let exists = part.is_some();
@@ -110,11 +115,17 @@ impl List {
         Err(set.buffers.conflict(detail))
     }
 
-    /// Adds a record. False if the list contains it already.
-    pub(crate) fn insert(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
+    /// Adds a record. False if the list contains it already. `guess` is the part that probably
+    /// covers it, if the caller knows that.
+    pub(crate) fn insert(
+        &mut self,
+        set: &mut WriteSet<'_>,
+        posting: Posting<'_>,
+        guess: Option<PartGuess>,
+    ) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let (mut found, mut weight) = (Ok(None), 0);
-        let position = self.seek(set, posting.hash, ReadMode::Tracked, |part| {
+        let position = self.seek(set, (posting.hash, guess), ReadMode::Tracked, |part| {
             found = part.find(posting);
             part.with(posting, &mut next);
             weight = next.len();
@@ -174,11 +185,16 @@ impl List {
         Ok(true)
     }
 
-    /// Removes a record. False if the list does not contain it.
-    pub(crate) fn remove(&mut self, set: &mut WriteSet<'_>, posting: Posting<'_>) -> Result<bool> {
+    /// Removes a record. False if the list does not contain it. `guess` is as in [`List::insert`].
+    pub(crate) fn remove(
+        &mut self,
+        set: &mut WriteSet<'_>,
+        posting: Posting<'_>,
+        guess: Option<PartGuess>,
+    ) -> Result<bool> {
         let mut next = std::mem::take(&mut self.next);
         let mut found = Ok(None);
-        let position = self.seek(set, posting.hash, ReadMode::Tracked, |part| {
+        let position = self.seek(set, (posting.hash, guess), ReadMode::Tracked, |part| {
             found = part.find(posting).map(|found| {
                 found.map(|entry| {
                     part.without(entry, &mut next);
@@ -282,7 +298,7 @@ impl ListWalk {
         let Self { list, entries, .. } = self;
         let mut depth = 0;
         entries.clear();
-        let position = list.seek(set, from.reverse_bits(), self.mode, |part| {
+        let position = list.seek(set, (from.reverse_bits(), None), self.mode, |part| {
             entries.clear();
             entries.extend_from_slice(part.entries);
             depth = part.depth;
@@ -305,7 +321,7 @@ pub(crate) fn check_list(
     let (mut from, mut parts) = (Some(0_u64), 0);
     while let Some(at) = from {
         let (mut entries, mut depth) = (Vec::new(), 0);
-        let position = list.seek(set, at.reverse_bits(), ReadMode::Untracked, |part| {
+        let position = list.seek(set, (at.reverse_bits(), None), ReadMode::Untracked, |part| {
             entries = part.entries.to_vec();
             depth = part.depth;
         })?;
@@ -423,14 +439,14 @@ mod tests {
                 list.begin(ns, 0, b"web");
                 let key = b"imsi-000007".as_slice();
                 let hash = set.session.hash(key);
-                assert!(list.remove(set, Posting { hash, key }).unwrap());
+                assert!(list.remove(set, Posting { hash, key }, None).unwrap());
             },
             |set, ns| {
                 let mut list = List::default();
                 list.begin(ns, 0, b"web");
                 let key = b"missing".as_slice();
                 let hash = set.session.hash(key);
-                assert!(list.insert(set, Posting { hash, key }).unwrap());
+                assert!(list.insert(set, Posting { hash, key }, None).unwrap());
             },
             |set, ns| {
                 let mut key = Vec::new();

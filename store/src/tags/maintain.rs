@@ -18,7 +18,7 @@ use crate::index::internal::{
 use crate::index::ordered::composite;
 use crate::index::postings::Posting;
 use crate::index::schema::{Tag, TagSet};
-use crate::index::scratch::{CollectedValue, IndexScratch, MetaChange};
+use crate::index::scratch::{CollectedValue, IndexScratch, MetaChange, PartGuess};
 use crate::record::meta::{Meta, Tags, is_past, split};
 use crate::session::buffers::{BufferSpan, TxnEntry};
 use crate::txn::write_set::WriteSet;
@@ -40,11 +40,10 @@ impl<'s> WriteSet<'s> {
         // A follower applies what its source has sent: the first write beyond it is refused.
         invariant!(written <= APPLIED_RECORDS_MAX, "a transaction of {written} entries");
         self.buffers.is_validated_later = true;
-        let mut seen = 0;
         for index in 0..written {
-            seen |= self.load_flags(index)?;
+            self.load_flags(index)?;
         }
-        if seen & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
+        if self.buffers.flags & (namespace_flags::TAGGED | namespace_flags::EXPIRING) == 0 {
             return Ok(written);
         }
         let mut scratch = self.buffers.take_scratch();
@@ -59,10 +58,11 @@ impl<'s> WriteSet<'s> {
     }
 
     /// Loads the flags of a written record's namespace into its entry.
-    fn load_flags(&mut self, index: usize) -> Result<u64> {
+    #[inline]
+    fn load_flags(&mut self, index: usize) -> Result<()> {
         let entry = self.entry_at(index);
         if entry.write.is_none() {
-            return Ok(0);
+            return Ok(());
         }
         // Keys from callers were checked. A key from an index may be damaged.
         if self.key(index).len() > KEY_BYTES_MAX {
@@ -86,7 +86,8 @@ impl<'s> WriteSet<'s> {
             "a namespace with an expiring record has the flag for it"
         );
         self.entry_mut(index).flags = seen;
-        Ok(seen)
+        self.buffers.flags |= seen;
+        Ok(())
     }
 
     fn index_written(&mut self, written: usize, scratch: &mut IndexScratch) -> Result<()> {
@@ -128,14 +129,27 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// The tags of a namespace. The scratch buffer keeps them for the next record. If the schema
-    /// changes before the commit, the flags of the namespace change too, and the commit is refused.
+    /// The tags of an entry's namespace, taken from the scratch buffer, to which the caller returns
+    /// them with [`keep_tags`]. They are those of the flags in the entry: if the schema changes
+    /// before the commit, the flags of the namespace change too, and the commit is refused.
     #[inline]
-    fn tag_set_of(&self, table: u32, scratch: &mut IndexScratch) -> Result<Arc<TagSet>> {
+    fn tag_set_of(&self, index: usize, scratch: &mut IndexScratch) -> Result<Arc<TagSet>> {
+        let entry = self.entry_at(index);
         match scratch.tags.take() {
-            Some((known, tags)) if known == table => Ok(tags),
-            _ => self.session.tag_set(table),
+            Some((table, generation, tags))
+                if table == entry.table && generation == generation_of(entry) =>
+            {
+                Ok(tags)
+            }
+            _ => self.session.tag_set(entry.table),
         }
+    }
+
+    /// Returns the tags of an entry's namespace to the scratch buffer.
+    #[inline]
+    fn keep_tags(&self, index: usize, tags: Arc<TagSet>, scratch: &mut IndexScratch) {
+        let entry = self.entry_at(index);
+        scratch.tags = Some((entry.table, generation_of(entry), tags));
     }
 
     /// The old and the new metadata of a written record; `None` if the metadata stays the same.
@@ -171,7 +185,7 @@ impl<'s> WriteSet<'s> {
         let (table, record, new) = (*table, *record, self.buffers.bytes(new));
         let from = (scratch.old_values.len(), scratch.new_values.len());
         if !(old.is_empty() && new.is_empty()) {
-            let set = self.tag_set_of(table, scratch)?;
+            let set = self.tag_set_of(index, scratch)?;
             for (name, value) in pairs(old) {
                 // A tag that the namespace has not declared has no index.
                 let Some(tag) = set.named(name) else { continue };
@@ -188,7 +202,7 @@ impl<'s> WriteSet<'s> {
                     scratch.new_values.push(gained);
                 }
             }
-            scratch.tags = Some((table, set));
+            self.keep_tags(index, set, scratch);
         }
         scratch.changes.push(MetaChange {
             index,
@@ -201,6 +215,8 @@ impl<'s> WriteSet<'s> {
 
     /// Collects a value, and prefetches the bucket of its posting, or of the part of its list that
     /// probably covers the record.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn collect_value(
         &self,
         record: u64,
@@ -216,16 +232,17 @@ impl<'s> WriteSet<'s> {
             let hash = self.session.hash(collected.get(key_at..).unwrap_or_default());
             let bucket = member.prefetch_bucket(internal, hash);
             let value = (key_at + POSTING_VALUE_AT, collected.len());
-            return CollectedValue { tag: tag.id, value, key_at, bucket };
+            return CollectedValue { tag: tag.id, value, key_at, bucket, part: 0 };
         }
         collected.extend_from_slice(value);
-        let mut bucket = BucketLine::NONE;
+        let (mut bucket, mut part) = (BucketLine::NONE, 0);
         if tag.has_lists() {
             list.begin(table, tag.id, value);
-            let (_, key) = list.guess(self, record);
-            bucket = member.prefetch_bucket(internal, self.session.hash(key));
+            let guess = list.guess(self, record);
+            bucket = member.prefetch_bucket(internal, guess.hash);
+            part = guess.number;
         }
-        CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, bucket }
+        CollectedValue { tag: tag.id, value: (key_at, collected.len()), key_at, bucket, part }
     }
 
     /// Removes the collected old values of a record from the indexes.
@@ -238,16 +255,17 @@ impl<'s> WriteSet<'s> {
         let entry = self.entry_at(index);
         let table = entry.table;
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
-        let set = self.tag_set_of(table, scratch)?;
+        let set = self.tag_set_of(index, scratch)?;
         let collected = std::mem::take(&mut scratch.collected);
-        for index in from..to {
-            let old = *guaranteed(scratch.old_values.get(index), NO_VALUE);
+        for place in from..to {
+            let old = *guaranteed(scratch.old_values.get(place), NO_VALUE);
             let Some(tag) = set.numbered(old.tag) else { continue };
             let posting = (old.bucket.hash(), old.key(&collected));
-            self.remove_value((table, tag), old.of(&collected), posting, scratch)?;
+            let value = (old.of(&collected), old.guess());
+            self.remove_value((table, tag), value, posting, scratch)?;
         }
         scratch.collected = collected;
-        scratch.tags = Some((table, set));
+        self.keep_tags(index, set, scratch);
         Ok(())
     }
 
@@ -263,7 +281,7 @@ impl<'s> WriteSet<'s> {
         scratch.set_record(entry.hash, self.buffers.bytes(entry.key));
         let new = self.buffers.bytes(entry.meta.unwrap_or_default());
         let new_ms = expires_ms(new);
-        let set = self.tag_set_of(table, scratch)?;
+        let set = self.tag_set_of(index, scratch)?;
         for tag in set.required() {
             if !pairs(new).any(|(name, _)| name == tag.name.as_bytes()) {
                 return Err(Error::BadArgument {
@@ -276,8 +294,8 @@ impl<'s> WriteSet<'s> {
             self.order_expiry(table, new_ms, scratch)?;
         }
         let collected = std::mem::take(&mut scratch.collected);
-        for index in from..to {
-            let new = *guaranteed(scratch.new_values.get(index), NO_VALUE);
+        for place in from..to {
+            let new = *guaranteed(scratch.new_values.get(place), NO_VALUE);
             // The declaration may have been abandoned. Then the flags of the namespace have
             // changed, and the commit is refused.
             let Some(tag) = set.numbered(new.tag) else { continue };
@@ -288,11 +306,11 @@ impl<'s> WriteSet<'s> {
                     self.add_posting((table, tag), value, posting, scratch)?;
                 }
             } else {
-                self.add_value(table, tag, value, scratch)?;
+                self.add_value(table, tag, (value, new.guess()), scratch)?;
             }
         }
         scratch.collected = collected;
-        scratch.tags = Some((table, set));
+        self.keep_tags(index, set, scratch);
         Ok(())
     }
 
@@ -305,12 +323,13 @@ impl<'s> WriteSet<'s> {
         })
     }
 
-    /// Adds a record's value of a tag to its indexes.
+    /// Adds a record's value of a tag to its indexes. With the value comes the part of its list
+    /// that probably covers the record, if the caller knows it.
     pub(crate) fn add_value(
         &mut self,
         table: u32,
         tag: &Tag,
-        value: &[u8],
+        (value, guess): (&[u8], Option<PartGuess>),
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         let mut is_new = true;
@@ -325,7 +344,7 @@ impl<'s> WriteSet<'s> {
         if tag.has_lists() {
             scratch.list.begin(table, tag.id, value);
             let posting = Posting { hash: scratch.hash, key: &scratch.record };
-            is_new = scratch.list.insert(self, posting)?;
+            is_new = scratch.list.insert(self, posting, guess)?;
         }
         if tag.is_ordered {
             scratch.key.clear();
@@ -347,8 +366,7 @@ impl<'s> WriteSet<'s> {
             return Ok(false);
         }
         if !nearstate_memory::crash::is_planted("forget-posting") {
-            let index = self.claim(table, hash, key)?;
-            self.put(index, record, &[])?;
+            self.claim((table, hash, key), record)?;
         }
         Ok(true)
     }
@@ -382,19 +400,19 @@ impl<'s> WriteSet<'s> {
         Ok(true)
     }
 
-    /// Removes a record's value of a tag from its indexes. `(hash, key)` are those of the posting,
-    /// if the tag is unique.
+    /// Removes a record's value of a tag from its indexes. The guess is as in
+    /// [`WriteSet::add_value`]. `(hash, key)` are those of the posting, if the tag is unique.
     fn remove_value(
         &mut self,
         (table, tag): (u32, &Tag),
-        value: &[u8],
+        (value, guess): (&[u8], Option<PartGuess>),
         (hash, key): (u64, &[u8]),
         scratch: &mut IndexScratch,
     ) -> Result<()> {
         let mut existed = true;
         if tag.is_unique {
-            let index = self.internal_entry_of(hash, key)?;
-            existed = self.internal_at(index)? == Some(scratch.record.as_slice());
+            let index;
+            (index, existed) = self.internal_entry_with((hash, key), &scratch.record)?;
             if existed {
                 self.delete(index);
             }
@@ -402,7 +420,7 @@ impl<'s> WriteSet<'s> {
         if tag.has_lists() {
             scratch.list.begin(table, tag.id, value);
             let posting = Posting { hash: scratch.hash, key: &scratch.record };
-            existed = scratch.list.remove(self, posting)?;
+            existed = scratch.list.remove(self, posting, guess)?;
         }
         if tag.is_ordered {
             scratch.key.clear();
@@ -437,7 +455,7 @@ impl<'s> WriteSet<'s> {
                 let mut key = Vec::new();
                 posting_key(table, tag.id, value, &mut key);
                 let posting = (self.session.hash(&key), key.as_slice());
-                self.remove_value((table, tag), value, posting, scratch)?;
+                self.remove_value((table, tag), (value, None), posting, scratch)?;
             }
         }
         (scratch.record, scratch.hash) = (ours, our_hash);
@@ -511,6 +529,12 @@ impl<'s> WriteSet<'s> {
         expiring.set(expiring.get().saturating_add(1));
         Ok(())
     }
+}
+
+/// The count of schema changes in the flags of an entry's namespace.
+#[inline]
+const fn generation_of(entry: &TxnEntry) -> u64 {
+    entry.flags / namespace_flags::GENERATION
 }
 
 /// The key of a record in the order of expiry.

@@ -164,6 +164,25 @@ impl WriteSet<'_> {
         self.track(index, (table, hash, key), seen)
     }
 
+    /// As [`WriteSet::internal_entry_of`]; also, whether the record has this value.
+    pub(crate) fn internal_entry_with(
+        &mut self,
+        (hash, key): (u64, &[u8]),
+        value: &[u8],
+    ) -> Result<(usize, bool)> {
+        let session = self.session;
+        let table = session.internal_table()?;
+        let index = self.find_entry(table, hash, key);
+        if let Some(index) = index
+            && (self.entry_at(index).seen.is_some() || self.is_written(index))
+        {
+            return Ok((index, self.internal_at(index)? == Some(value)));
+        }
+        let found = session.member.lookup_small(session.member.table(table)?, hash, key)?;
+        let has_value = found.record.is_some_and(|(_, stored)| stored == value);
+        Ok((self.track(index, (table, hash, key), found.token)?, has_value))
+    }
+
     /// The value of an entry as the transaction sees it; `None` if the record does not exist.
     #[inline]
     pub(crate) fn internal_at(&self, index: usize) -> Result<Option<&[u8]>> {

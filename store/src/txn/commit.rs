@@ -12,7 +12,7 @@ use nearstate_model::{Error, Result, invariant};
 use crate::record::meta::is_past_cell;
 
 use crate::record::{BlockChange, Form};
-use crate::session::buffers::{Buffers, LINEAR_MAX, TxnEntry, Write};
+use crate::session::buffers::{BufferSpan, Buffers, LINEAR_MAX, TxnEntry, Write};
 use crate::session::copies::Copies;
 use crate::session::{KeyLookup, Session};
 use crate::txn::address::Address;
@@ -208,10 +208,20 @@ impl WriteSet<'_> {
     /// What the log says about an entry; 0 if the log does not have it.
     #[inline]
     fn log_mark(&self, index: usize) -> Result<u64> {
+        if self.buffers.flags & namespace_flags::LOGGED == 0 {
+            return Ok(0);
+        }
         let entry = self.entry_at(index);
         if entry.flags & namespace_flags::LOGGED == 0 || entry.write.is_none() {
             return Ok(0);
         }
+        self.log_mark_of_write(index)
+    }
+
+    /// As [`WriteSet::log_mark`], of a write in a logged namespace.
+    #[inline(never)]
+    fn log_mark_of_write(&self, index: usize) -> Result<u64> {
+        let entry = self.entry_at(index);
         let number = u16::try_from(index).ok();
         let number = guaranteed(number, "a transaction has at most 65,536 records");
         let is_expiry = match (&entry.write, entry.seen) {
@@ -238,35 +248,59 @@ impl WriteSet<'_> {
     }
 
     /// The change of an entry, with the draft of its new version.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
     fn change_of(&self, index: usize) -> Result<CellChange> {
         let entry = self.entry_at(index);
         match entry.write {
-            Write::None => return Ok(CellChange::Keep),
-            Write::Delete => return Ok(CellChange::Remove),
-            Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
-            }
-        }
-        let session = self.session;
-        let table = session.member.table(entry.table)?;
-        let key = self.buffers.bytes(entry.key);
-        let (hash, form, is_seen) = (entry.hash, entry.form, entry.seen.is_some());
-        let lookup = KeyLookup { table, hash, key, form, is_seen };
-        match &entry.write {
             Write::None => Ok(CellChange::Keep),
             Write::Delete => Ok(CellChange::Remove),
             Write::Put { value } => {
+                let lookup = self.lookup_of(entry)?;
                 let meta = entry.meta.unwrap_or_default();
-                let draft = if let Some(body) = self.buffers.joined([entry.key, *value, meta]) {
-                    session.draft_whole(lookup, body, !meta.is_empty())?
-                } else {
-                    let (value, meta) = (self.buffers.bytes(*value), self.buffers.bytes(meta));
-                    session.draft(lookup, &[], value, meta)?
+                let draft = match self.buffers.joined([entry.key, value, meta]) {
+                    Some(body) => self.session.draft_whole(lookup, body, !meta.is_empty())?,
+                    None => self.draft_of_pieces(lookup, value, meta)?,
                 };
                 Ok(CellChange::Publish(draft))
             }
+            Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
+                Ok(CellChange::Publish(self.composed_draft(entry)?))
+            }
+        }
+    }
+
+    #[inline]
+    fn lookup_of(&self, entry: &TxnEntry) -> Result<KeyLookup<'_>> {
+        let table = self.session.member.table(entry.table)?;
+        let key = self.buffers.bytes(entry.key);
+        let (hash, form, is_seen) = (entry.hash, entry.form, entry.seen.is_some());
+        Ok(KeyLookup { table, hash, key, form, is_seen })
+    }
+
+    /// The draft of a put whose key, value and metadata are apart in the buffer.
+    #[inline(never)]
+    fn draft_of_pieces(
+        &self,
+        lookup: KeyLookup<'_>,
+        value: BufferSpan,
+        meta: BufferSpan,
+    ) -> Result<PendingCell> {
+        let (value, meta) = (self.buffers.bytes(value), self.buffers.bytes(meta));
+        self.session.draft(lookup, &[], value, meta)
+    }
+
+    /// The draft of a new version that is composed of the old one and of changes.
+    #[inline(never)]
+    fn composed_draft(&self, entry: &TxnEntry) -> Result<PendingCell> {
+        let (session, lookup) = (self.session, self.lookup_of(entry)?);
+        match entry.write {
+            Write::None | Write::Delete | Write::Put { .. } => {
+                invariant!("a whole value or none is not composed")
+            }
             Write::Object { copy } => {
-                let parts = session.object_parts(entry, *copy, &self.buffers.copies)?;
-                Ok(CellChange::Publish(session.draft_of_parts(lookup, &parts)?))
+                let parts = session.object_parts(entry, copy, &self.buffers.copies)?;
+                session.draft_of_parts(lookup, &parts)
             }
             Write::Patch { is_anew, changes } => {
                 let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
@@ -276,20 +310,22 @@ impl WriteSet<'_> {
                     old.is_some() || seen.is_none_or(|seen| seen.at == 0),
                     "a version that was read is patched"
                 );
-                let changes: Vec<BlockChange<'_>> = changes
+                let changes: Vec<BlockChange<'_>> = self
+                    .buffers
+                    .composed
+                    .patch(changes)
                     .iter()
                     .map(|(name, bytes)| BlockChange {
                         name: self.buffers.text(*name),
                         bytes: bytes.map(|bytes| self.buffers.bytes(bytes)),
                     })
                     .collect();
-                let draft = session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)?;
-                Ok(CellChange::Publish(draft))
+                session.patched(lookup, old.map(|(cell, _)| cell), &changes, meta)
             }
             Write::Elements(elements) => {
                 let meta = entry.meta.map(|meta| self.buffers.bytes(meta));
-                let draft = session.draft_elements(lookup, (elements, entry.seen), meta)?;
-                Ok(CellChange::Publish(draft))
+                let elements = self.buffers.composed.elements(elements);
+                session.draft_elements(lookup, (elements, entry.seen), meta)
             }
         }
     }

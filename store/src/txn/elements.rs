@@ -401,8 +401,9 @@ impl WriteSet<'_> {
     /// record has to be read.
     fn written_field(&self, index: usize, name: &[u8]) -> Result<ControlFlow<Option<Vec<u8>>>> {
         let entry = self.entry_at(index);
-        match &entry.write {
+        match entry.write {
             Write::Elements(elements) if entry.form == Form::Blocks => {
+                let elements = self.buffers.composed.elements(elements);
                 let seen = entry.seen.filter(|_| !elements.is_anew);
                 let stored = seen.map(|seen| self.session.stored(seen)).transpose()?.flatten();
                 let stored = stored_parts(stored.map(|(cell, _)| cell))?;
@@ -411,6 +412,7 @@ impl WriteSet<'_> {
             }
             Write::Patch { changes, .. } => {
                 let is_named = |(known, _): &&BlockWrite| self.buffers.bytes(*known) == name;
+                let changes = self.buffers.composed.patch(changes);
                 let Some((_, bytes)) = changes.iter().rev().find(is_named) else {
                     return Ok(ControlFlow::Continue(()));
                 };
@@ -432,8 +434,8 @@ impl WriteSet<'_> {
         changed: &[ElementChange<'_>],
     ) -> Result<Vec<BufferSpan>> {
         let mut names = Vec::new();
-        if let Write::Patch { changes, .. } = &self.entry_at(index).write {
-            names.extend(changes.iter().map(|(name, _)| *name));
+        if let Write::Patch { changes, .. } = self.entry_at(index).write {
+            names.extend(self.buffers.composed.patch(changes).iter().map(|(name, _)| *name));
         }
         for (name, _) in changed {
             names.push(self.buffers.keep(name)?);
@@ -443,8 +445,9 @@ impl WriteSet<'_> {
 
     fn put_elements(&mut self, index: usize, form: Form, write: ElementsWrite) {
         self.buffers.changes += 1;
+        let write = self.buffers.composed.add_elements(write);
         let entry = self.entry_mut(index);
-        entry.write = Write::Elements(Box::new(write));
+        entry.write = write;
         entry.form = form;
     }
 
@@ -463,16 +466,19 @@ impl WriteSet<'_> {
         }
         let edit = CollectionEdit::of(&collection);
         invariant!(!self.is_written(index), "a stored collection is not written yet");
-        let entry = self.entry_mut(index);
         let (changes, announced) = (Vec::new(), None);
         let write = ElementsWrite { edit, is_anew: false, changes, announced };
-        entry.write = Write::Elements(Box::new(write));
+        let write = self.buffers.composed.add_elements(write);
+        let entry = self.entry_mut(index);
+        entry.write = write;
         entry.form = form;
         Ok(())
     }
 
     fn forget_elements(&mut self, index: usize) {
-        self.entry_mut(index).write = Write::None;
+        if let Write::Elements(write) = std::mem::take(&mut self.entry_mut(index).write) {
+            self.buffers.composed.drop_elements(write);
+        }
     }
 
     /// Applies changes to the divided collection of an entry.
@@ -482,14 +488,14 @@ impl WriteSet<'_> {
         self.buffers.changes += 1;
         let seen = self.entry_at(index).seen;
         let stored = seen.map(|seen| session.stored(seen)).transpose()?.flatten();
-        let mut write = std::mem::take(&mut self.entry_mut(index).write);
-        let Write::Elements(elements) = &mut write else {
+        let Write::Elements(write) = self.entry_at(index).write else {
             invariant!("entry {index} is a divided collection")
         };
+        let mut elements = self.buffers.composed.take_elements(write);
         let cell = stored.map(|(cell, _)| cell).filter(|_| !elements.is_anew);
-        let done = self.apply_all(elements, cell, changes);
+        let done = self.apply_all(&mut elements, cell, changes);
         let (is_empty, has_parts) = (elements.edit.elements == 0, elements.edit.parts > 0);
-        self.entry_mut(index).write = write;
+        self.buffers.composed.give_elements(write, elements);
         if is_empty && has_parts {
             return Err(BAD_COUNT.into());
         }

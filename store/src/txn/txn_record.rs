@@ -54,7 +54,8 @@ fn edited_record<'t, 's: 't>(
     written: &'t WrittenRecords,
 ) -> Result<View<'t>> {
     let entry = set.entry_at(index);
-    let Write::Elements(elements) = &entry.write else { invariant!("a changed collection") };
+    let Write::Elements(elements) = entry.write else { invariant!("a changed collection") };
+    let elements = set.buffers.composed.elements(elements);
     invariant!(entry.form != Form::Value, "the elements of a value change");
     let seen = entry.seen.filter(|_| !elements.is_anew);
     let stored = seen.map(|seen| set.session.stored(seen)).transpose()?.flatten();
@@ -92,7 +93,7 @@ pub(crate) fn written_record<'t, 's: 't>(
         return edited_record(set, index, written).map(Some);
     }
     let entry = set.entry_at(index);
-    let (write, meta, hash) = (entry.write.clone(), entry.meta, entry.hash);
+    let (write, meta, hash) = (entry.write, entry.meta, entry.hash);
     let key = set.buffers.bytes(entry.key).to_vec();
     let mut record = WrittenRecord { form: entry.form, key, ..WrittenRecord::default() };
     if let Some(span) = meta {
@@ -108,7 +109,9 @@ pub(crate) fn written_record<'t, 's: 't>(
             set.buffers.count_kept(record.memory_bytes())?;
             return Ok(Some(View::written(written.keep(record))));
         }
-        Write::Patch { is_anew, changes } => (is_anew, changes),
+        Write::Patch { is_anew, changes } => {
+            (is_anew, set.buffers.composed.patch(changes).to_vec())
+        }
     };
     let mut blocks: Vec<(String, Vec<u8>)> = Vec::new();
     if !is_anew && let (_, Some((cell, bytes))) = set.read(namespace.index, hash, &record.key)? {

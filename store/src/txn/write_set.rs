@@ -55,33 +55,34 @@ impl<'s> WriteSet<'s> {
         all.iter().position(is_same)
     }
 
+    /// Adds an entry of a record that was read, or `None` if it was not.
     #[inline]
-    fn push(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
-        let index = self.buffers.entries.len();
-        if index >= TRANSACTION_RECORDS_MAX {
-            self.check_more(index)?;
-        }
+    fn push(
+        &mut self,
+        (table, hash, key): (u32, u64, &[u8]),
+        seen: Option<ReadToken>,
+    ) -> Result<usize> {
         debug_assert!(hash == self.session.hash(key), "an entry has another key's hash");
+        self.check_count()?;
         let key = self.buffers.keep(key)?;
-        self.buffers.entries.push(TxnEntry {
-            table,
-            hash,
-            key,
-            seen: None,
-            write: Write::None,
-            form: Form::Value,
-            meta: None,
-            flags: 0,
-            after: None,
-            imposed: 0,
-            is_expiry: false,
-            is_claim: false,
-        });
-        invariant!(self.buffers.entries.len() == index + 1, "entry {index} is the last one");
+        Ok(self.push_entry(TxnEntry { seen, ..TxnEntry::new(table, hash, key) }))
+    }
+
+    /// Checks that the transaction may have one more entry.
+    #[inline]
+    fn check_count(&self) -> Result<()> {
+        let entries = self.buffers.entries.len();
+        if entries >= TRANSACTION_RECORDS_MAX { self.check_more(entries) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn push_entry(&mut self, entry: TxnEntry) -> usize {
+        let index = self.buffers.entries.len();
+        self.buffers.entries.push(entry);
         if index >= LINEAR_MAX {
             self.add_to_tree(index);
         }
-        Ok(index)
+        index
     }
 
     /// Checks that a transaction may have more than [`TRANSACTION_RECORDS_MAX`] entries. The source
@@ -152,23 +153,27 @@ impl<'s> WriteSet<'s> {
         hash: u64,
         key: &[u8],
     ) -> Result<(usize, Stored<'s>)> {
-        let index = match index {
-            Some(index) => index,
-            None => self.push(table, hash, key)?,
-        };
         let session = self.session;
-        if let Some(seen) = self.entry_at(index).seen {
+        if let Some(index) = index
+            && let Some(seen) = self.entry_at(index).seen
+        {
             return session.stored(seen).map(|stored| (index, stored));
         }
         let found = session.lookup_current(table, hash, key)?;
-        if !self.buffers.is_validated_later {
+        if !self.buffers.is_validated_later && !self.buffers.entries.is_empty() {
             self.check()?;
         }
         debug_assert!(
             found.record.is_none_or(|(cell, _)| cell.at() == found.token.at),
             "the token of a read names its cell"
         );
-        self.entry_mut(index).seen = Some(found.token);
+        let index = match index {
+            Some(index) => {
+                self.entry_mut(index).seen = Some(found.token);
+                index
+            }
+            None => self.push((table, hash, key), Some(found.token))?,
+        };
         Ok((index, found.record))
     }
 
@@ -206,6 +211,9 @@ impl<'s> WriteSet<'s> {
     /// record, if commits in it wait until they are replicated.
     #[inline]
     pub(crate) fn deletion_of_nothing(&self) -> Option<u32> {
+        if self.buffers.flags & namespace_flags::REPLICATED == 0 {
+            return None;
+        }
         let finds_nothing = |entry: &&TxnEntry| {
             entry.write.is_delete() && entry.flags & namespace_flags::REPLICATED != 0
         };
@@ -220,13 +228,12 @@ impl<'s> WriteSet<'s> {
         (table, hash, key): (u32, u64, &[u8]),
         seen: ReadToken,
     ) -> Result<usize> {
-        let index = match index {
-            Some(index) => index,
-            None => self.push(table, hash, key)?,
-        };
         if !self.buffers.is_validated_later {
             self.check()?;
         }
+        let Some(index) = index else {
+            return self.push((table, hash, key), Some(seen));
+        };
         let entry = self.entry_mut(index);
         // The caller may have used an earlier version that was not tracked.
         if entry.seen.is_some_and(|before| before.at != seen.at) {
@@ -252,7 +259,6 @@ impl<'s> WriteSet<'s> {
     }
 
     /// True if every version that was read is still current, so that all reads are of one moment.
-    #[inline]
     pub(crate) fn is_consistent(&self) -> Result<bool> {
         let session = self.session;
         for entry in &self.buffers.entries {
@@ -281,6 +287,17 @@ impl<'s> WriteSet<'s> {
     /// `Conflict`; then every later call returns it too.
     #[inline]
     pub(crate) fn check(&mut self) -> Result<()> {
+        let member = &self.session.member;
+        let is_current = |entry: &TxnEntry| entry.seen.is_none_or(|seen| member.is_current(seen));
+        if !self.buffers.is_torn && self.buffers.entries.iter().all(is_current) {
+            return Ok(());
+        }
+        self.check_each()
+    }
+
+    /// As [`WriteSet::check`], if a word that has led to a record has changed, or there was none.
+    #[inline(never)]
+    fn check_each(&mut self) -> Result<()> {
         if self.buffers.is_torn || !self.is_consistent()? {
             self.buffers.is_torn = true;
             return Err(torn());
@@ -288,14 +305,26 @@ impl<'s> WriteSet<'s> {
         Ok(())
     }
 
-    /// The entry of a record of which the caller has read nothing, and that must not exist at the
+    /// Buffers a new record of which the caller has read nothing, and that must not exist at the
     /// commit.
     #[inline]
-    pub(crate) fn claim(&mut self, table: u32, hash: u64, key: &[u8]) -> Result<usize> {
+    pub(crate) fn claim(
+        &mut self,
+        (table, hash, key): (u32, u64, &[u8]),
+        value: &[u8],
+    ) -> Result<()> {
         debug_assert!(self.find_entry(table, hash, key).is_none(), "a known record is claimed");
-        let index = self.push(table, hash, key)?;
-        self.entry_mut(index).is_claim = true;
-        Ok(index)
+        debug_assert!(hash == self.session.hash(key), "an entry has another key's hash");
+        self.check_count()?;
+        let (key, value) = self.buffers.keep_pair((key, value))?;
+        self.push_entry(TxnEntry {
+            write: Write::Put { value },
+            meta: Some(BufferSpan::default()),
+            is_claim: true,
+            ..TxnEntry::new(table, hash, key)
+        });
+        self.buffers.changes += 1;
+        Ok(())
     }
 
     /// The entry of a record that will be written.
@@ -306,7 +335,7 @@ impl<'s> WriteSet<'s> {
         // The commit needs the bucket, which no read has brought into the cache.
         let member = &self.session.member;
         member.prefetch_bucket(member.table(table)?, hash);
-        self.push(table, hash, key)
+        self.push((table, hash, key), None)
     }
 
     /// As [`WriteSet::put`], with metadata after the value.
@@ -370,24 +399,19 @@ impl<'s> WriteSet<'s> {
             entry.form == Form::Blocks || !matches!(entry.write, Write::Put { .. }),
             "only a record of named blocks is patched"
         );
-        let (is_anew, mut changes) = match std::mem::take(&mut entry.write) {
+        let (is_anew, changes) = match std::mem::take(&mut entry.write) {
             Write::Patch { is_anew, changes } => (is_anew, changes),
             Write::Delete => {
                 entry.meta = Some(BufferSpan::default());
-                (true, Vec::new())
+                (true, self.buffers.composed.add_patch())
             }
             Write::None | Write::Put { .. } | Write::Object { .. } => {
-                (false, Vec::with_capacity(blocks.len()))
+                (false, self.buffers.composed.add_patch())
             }
             Write::Elements(_) => invariant!("a divided collection changes by elements"),
         };
         for change in blocks {
-            let bytes = change.bytes.map(|bytes| self.buffers.keep(bytes)).transpose()?;
-            let name = change.name.as_bytes();
-            match changes.iter_mut().find(|(known, _)| self.buffers.bytes(*known) == name) {
-                Some((_, known)) => *known = bytes,
-                None => changes.push((self.buffers.keep(name)?, bytes)),
-            }
+            self.buffers.change_block(changes, (change.name.as_bytes(), change.bytes))?;
         }
         let entry = self.entry_mut(index);
         entry.write = Write::Patch { is_anew, changes };

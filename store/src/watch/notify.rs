@@ -11,7 +11,7 @@ use nearstate_model::{Result, invariant};
 use crate::record::Form;
 use crate::record::fields::is_block_name;
 use crate::record::meta::{Meta, Tags, is_past, split};
-use crate::session::buffers::{BufferSpan, Buffers, TxnEntry, Write};
+use crate::session::buffers::{BufferSpan, Buffers, ComposedWrites, TxnEntry, Write};
 use crate::txn::write_set::{Stored, WriteSet};
 use crate::watch::event::{Change, EventKind, TagValue, VERSION_AT};
 
@@ -25,7 +25,7 @@ impl<'s> WriteSet<'s> {
     /// `Conflict`, `Full` (a ring is to be made), `Damaged`.
     #[inline]
     pub(crate) fn notify_all(&mut self) -> Result<()> {
-        let flags = self.buffers.entries.iter().fold(0, |all, entry| all | entry.flags);
+        let flags = self.buffers.flags;
         if flags & (namespace_flags::WATCHED | namespace_flags::LOGGED) == 0 {
             return Ok(());
         }
@@ -114,7 +114,7 @@ impl<'s> WriteSet<'s> {
             Write::Put { .. } | Write::Object { .. } | Write::Patch { .. } | Write::Elements(_) => {
             }
         }
-        let (blocks, is_cut) = changed_names(entry, &buffers.bytes);
+        let (blocks, is_cut) = changed_names(entry, &buffers.composed, &buffers.bytes);
         let after: Vec<TagValue<'_>> = match entry.meta {
             Some(span) => tags_of(span.of(&buffers.bytes)).collect(),
             None => before.clone(),
@@ -134,14 +134,19 @@ impl<'s> WriteSet<'s> {
 }
 
 /// The names of the changed blocks; true if one is left out that no block can have.
-fn changed_names<'b>(entry: &'b TxnEntry, bytes: &'b [u8]) -> (Vec<&'b str>, bool) {
+fn changed_names<'b>(
+    entry: &TxnEntry,
+    writes: &'b ComposedWrites,
+    bytes: &'b [u8],
+) -> (Vec<&'b str>, bool) {
     let text = |name: BufferSpan| str::from_utf8(name.of(bytes)).ok();
-    match &entry.write {
+    match entry.write {
         Write::Patch { changes, .. } => {
             let name = |(name, _): &(_, _)| guaranteed(text(*name), "a name was kept from a `str`");
-            (changes.iter().map(name).collect(), false)
+            (writes.patch(changes).iter().map(name).collect(), false)
         }
         Write::Elements(elements) if entry.form == Form::Blocks => {
+            let elements = writes.elements(elements);
             let names: BTreeSet<&[u8]> = match &elements.announced {
                 Some(names) => names.iter().map(|name| name.of(bytes)).collect(),
                 None => elements.changed(bytes).into_iter().map(|(name, _)| name).collect(),

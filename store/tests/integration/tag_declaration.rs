@@ -172,3 +172,31 @@ fn a_namespace_that_grows_is_still_indexed_in_small_parts() {
     drop((session, region));
     clean(&path);
 }
+
+/// A session keeps the tags of a namespace from one transaction to the next.
+#[test]
+fn a_session_that_has_written_enters_the_tags_that_another_one_declares() {
+    let _no_forks = without_forks();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("region");
+    let region = Region::create(&path, &CreateOptions::default()).unwrap();
+    let (session, other) = (region.session().unwrap(), region.session().unwrap());
+    let schema = Schema { tags: unique().to_vec(), ..Schema::default() };
+    let ns = session.namespace("ues", &schema).unwrap();
+    let put = |number: u8| {
+        let tags: &[(&str, &[u8])] = &[("cell", b"5"), ("id", &[number])];
+        let metadata = Metadata { tags, expires_ms: 0 };
+        session.transact(|txn| txn.put_with_metadata(ns, &[number], b"v", metadata)).unwrap();
+    };
+    put(1);
+    put(2);
+    let cell = TagSchema { name: "cell".to_owned(), is_counted: true, ..TagSchema::default() };
+    other.add_tags(ns, &[cell]).unwrap();
+    put(3);
+    assert_eq!(other.count_tagged(ns, "cell", b"5").unwrap(), 3);
+    assert_eq!(other.find(ns, "id", &[3]).unwrap().unwrap().key(), [3]);
+    assert!(session.delete(ns, &[1]).unwrap());
+    assert_eq!(other.count_tagged(ns, "cell", b"5").unwrap(), 2);
+    drop((session, other, region));
+    clean(&path);
+}

@@ -171,7 +171,7 @@ impl Txn<'_> {
         scratch.set_record(hash, key);
         let mut done = Ok(());
         for (tag, value) in new_values {
-            done = set.add_value(namespace.index, tag, value, &mut scratch);
+            done = set.add_value(namespace.index, tag, (value, None), &mut scratch);
             if done.is_err() {
                 wanted.contradiction.set(Some(tag.id));
                 break;
