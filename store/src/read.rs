@@ -233,9 +233,11 @@ impl Session {
                 *bucket = member.prefetch_bucket(table, self.hash(key));
             }
             let mut probes = [Probe::NOWHERE; BATCH];
-            for (probe, bucket) in probes.iter_mut().zip(buckets).take(keys.len()) {
-                *probe = member.probe(bucket, BATCH_LINES);
+            for ((probe, bucket), _) in probes.iter_mut().zip(&buckets).zip(keys) {
+                *probe = member.probe(*bucket, BATCH_LINES);
             }
+            // Once for all probes, which have read from the index.
+            check_current(table, namespace)?;
             // Before `each`, which may read other records.
             if !member.protects_probes() {
                 probes = [Probe::NOWHERE; BATCH];
@@ -253,14 +255,14 @@ impl Session {
                 }
                 // `each` may have forked.
                 member.check_usable()?;
-                let found = match member.find_probed(*probe, bucket.hash(), key)? {
+                let found = match member.find_probed(*probe, bucket.hash(), key) {
                     Some((cell, value)) => Some((cell, value)),
-                    None => member.find(table, self.hash(key), key)?,
+                    None => self.find_again(table, namespace, key)?,
                 };
                 if WHOLE && let Some((cell, _)) = &found {
                     member.note_whole(cell);
                 }
-                let view = view_of(self, found, table, namespace, |cell, value| {
+                let view = current_view(self, found, |cell, value| {
                     View::protected(cell, value, namespace.kind)
                 })?;
                 debug_assert!(index < BATCH, "key {index} of a batch of {BATCH}");
@@ -268,6 +270,21 @@ impl Session {
             }
         }
         member.check_not_truncated()
+    }
+
+    /// Finds a record of a batch to which no probe has led. Out of line: beside the usual path it
+    /// would take the registers of that.
+    #[cold]
+    #[inline(never)]
+    fn find_again(
+        &self,
+        table: &IndexTable,
+        namespace: Namespace,
+        key: &[u8],
+    ) -> Result<Option<(Cell<'_>, &[u8])>> {
+        let found = self.member.find(table, self.hash(key), key)?;
+        check_current(table, namespace)?;
+        Ok(found)
     }
 }
 
@@ -282,6 +299,17 @@ fn view_of<'s>(
     view: impl FnOnce(Cell<'s>, &'s [u8]) -> View<'s>,
 ) -> Result<Option<View<'s>>> {
     check_current(table, namespace)?;
+    current_view(session, found, view)
+}
+
+/// As [`view_of`], after the check that the namespace was not removed.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+fn current_view<'s>(
+    session: &'s Session,
+    found: Option<(Cell<'s>, &'s [u8])>,
+    view: impl FnOnce(Cell<'s>, &'s [u8]) -> View<'s>,
+) -> Result<Option<View<'s>>> {
     let Some((cell, value)) = found else { return Ok(None) };
     if !cell.has_meta() {
         return Ok(Some(view(cell, value)));

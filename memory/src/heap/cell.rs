@@ -113,6 +113,9 @@ pub struct Cell<'m> {
     key: u64,
 }
 
+/// A record, and its key with what follows it.
+pub(crate) type CellParts<'m> = (Cell<'m>, (&'m [u8], &'m [u8]));
+
 impl<'m> Cell<'m> {
     #[inline]
     pub(crate) fn new(map: &'m Map, at: u64) -> Result<Self, Corruption> {
@@ -137,6 +140,21 @@ impl<'m> Cell<'m> {
             sizes: sizes.load(Ordering::Relaxed),
             key: key.load(Ordering::Relaxed),
         })
+    }
+
+    /// The record at a line, its key, and what follows the key, if its key has this hash. `None`
+    /// also of a damaged one.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the path of every read")]
+    pub(crate) fn parts_at(map: &'m Map, units: u64, hash: u64) -> Option<CellParts<'m>> {
+        let cell = Self::at_units(map, units).ok()?;
+        if cell.hash_low() != hash as u32 {
+            return None;
+        }
+        let (children, key_bytes) = (8 * cell.children() as u32, cell.key_bytes() as u32);
+        let rest = (cell.body_bytes() as u32).checked_sub(children + key_bytes)?;
+        let skip = CELL_HEADER_BYTES as u32 + children;
+        Some((cell, map.pair(units, [skip, key_bytes, rest]).ok()?))
     }
 
     #[inline]

@@ -1,11 +1,9 @@
 //! The steps of a batch of reads: the cache misses of many keys overlap. First the buckets are
 //! requested, then the records to which they lead, then the records are read.
 
-use nearstate_model::Result;
-
 use crate::heap::cell::Cell;
-use crate::index::bucket::{begin_whole, hash_tag, is_units};
-use crate::index::lookup::{NONE, READ_LINES, is_at, of_key, pick};
+use crate::index::bucket::{hash_tag, is_units};
+use crate::index::lookup::{NONE, READ_LINES, of_key_at, pick};
 use crate::layout::LINE;
 use crate::member::Member;
 use crate::region::index_table::IndexTable;
@@ -25,13 +23,12 @@ impl Probe {
 #[derive(Clone, Copy, Debug)]
 pub struct BucketLine {
     hash: u64,
-    bucket: u64,
     line: u64,
 }
 
 impl BucketLine {
     /// That of no bucket: a probe leads nowhere.
-    pub const NONE: Self = Self { hash: 0, bucket: 0, line: u64::MAX };
+    pub const NONE: Self = Self { hash: 0, line: u64::MAX };
 
     /// The hash.
     #[inline]
@@ -45,7 +42,7 @@ impl Member {
     fn bucket_line(&self, table: &IndexTable, hash: u64) -> BucketLine {
         let bucket = table.bucket_of(hash);
         match table.bucket_line(self.map(), bucket) {
-            Ok(line) => BucketLine { hash, bucket, line },
+            Ok(line) => BucketLine { hash, line },
             Err(_) => BucketLine::NONE,
         }
     }
@@ -79,9 +76,9 @@ impl Member {
     /// [`Member::find_probed`]: the second step.
     #[inline]
     pub fn probe(&self, at: BucketLine, lines: u64) -> Probe {
-        let Ok([first, entries @ ..]) = self.map().line(at.line) else { return Probe(NONE) };
-        let (control, (units, _)) = (begin_whole(first), pick(entries, hash_tag(at.hash)));
-        if !is_units(units) || !is_at(at.hash, at.bucket, control) {
+        let Ok([_, entries @ ..]) = self.map().line(at.line) else { return Probe(NONE) };
+        let (units, _) = pick(entries, hash_tag(at.hash));
+        if !is_units(units) {
             return Probe(NONE);
         }
         self.map().prefetch_lines(LINE * units, lines);
@@ -108,23 +105,14 @@ impl Member {
         self.is_protected()
     }
 
-    /// The record that a probe has led to, if it has this key. `None` decides nothing.
-    ///
-    /// # Errors
-    /// `Damaged`.
+    /// The record that a probe has led to, if it has this key. `None` decides nothing: the bucket
+    /// may have been split, and a damaged record is found again by [`Member::find`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "its answer would travel through memory")]
-    pub fn find_probed(
-        &self,
-        probe: Probe,
-        hash: u64,
-        key: &[u8],
-    ) -> Result<Option<(Cell<'_>, &[u8])>> {
-        if probe.0 == NONE {
-            return Ok(None);
-        }
-        debug_assert!(is_units(probe.0), "a probe leads to a line");
-        Ok(of_key(Cell::at_units(self.map(), probe.0)?, hash, key)?)
+    pub fn find_probed(&self, probe: Probe, hash: u64, key: &[u8]) -> Option<(Cell<'_>, &[u8])> {
+        debug_assert!(is_units(probe.0) || probe.0 == NONE, "a probe leads to a line or nowhere");
+        // Nowhere is a line outside of the region.
+        of_key_at(self.map(), probe.0, hash, key)
     }
 
     /// Notes that a record is read as a whole: the next one probably ends in the same line.

@@ -67,7 +67,7 @@ pub(crate) type RecordAndValue<'m> = (Cell<'m>, &'m [u8]);
 /// The record of an entry, if it has this key.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the path of every read")]
-pub(super) fn of_key<'m>(
+fn of_key<'m>(
     cell: Cell<'m>,
     hash: u64,
     key: &[u8],
@@ -79,10 +79,24 @@ pub(super) fn of_key<'m>(
     Ok(is_equal(its_key, key).then_some((cell, value)))
 }
 
+/// The record at a line, if it has this key. `None` also of a damaged one, which the caller finds
+/// again with [`of_key`].
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the path of every read")]
+pub(super) fn of_key_at<'m>(
+    map: &'m Map,
+    units: u64,
+    hash: u64,
+    key: &[u8],
+) -> Option<RecordAndValue<'m>> {
+    let (cell, (its_key, value)) = Cell::parts_at(map, units, hash)?;
+    is_equal(its_key, key).then_some((cell, value))
+}
+
 /// True if a bucket with this control word, whose owner may be set, is the one of a hash. False
 /// also of a bucket that only a damaged depth makes the right one.
 #[inline]
-pub(super) const fn is_at(hash: u64, bucket: u64, control: u64) -> bool {
+const fn is_at(hash: u64, bucket: u64, control: u64) -> bool {
     is_at_depth(hash, bucket, control >> DEPTH_SHIFT)
 }
 
@@ -310,25 +324,23 @@ impl Member {
         // The line of a segment that this process does not know is outside of the region.
         if let Ok([first, entries @ ..]) = map.line(table.known_line(bucket)) {
             let control = begin_whole(first);
-            if is_at(hash, bucket, control) {
-                let (units, last) = pick(entries, hash_tag(hash));
-                if is_units(units) {
-                    // The header holds the record's length. The lines are prefetched before it
-                    // arrives.
-                    prefetch(map, units);
-                    // What is damaged is found again, slowly, and reported there.
-                    if self.is_protected()
-                        && let Ok(cell) = Cell::at_units(map, units)
-                        && let Ok(Some(found)) = of_key(cell, hash, key)
-                    {
-                        return Ok(Some(found));
-                    }
-                } else if entry_tag(units) != 0
-                    && !is_link(last)
-                    && is_unmoved(first, control & PAYLOAD)
+            let (units, last) = pick(entries, hash_tag(hash));
+            if is_units(units) {
+                // The header holds the record's length. The lines are prefetched before it arrives.
+                prefetch(map, units);
+                // A hit needs no check of the bucket (R3). What is damaged is found again, slowly,
+                // and reported there.
+                if self.is_protected()
+                    && let Some(found) = of_key_at(map, units, hash, key)
                 {
-                    return Ok(None);
+                    return Ok(Some(found));
                 }
+            } else if entry_tag(units) != 0
+                && !is_link(last)
+                && is_at(hash, bucket, control)
+                && is_unmoved(first, control & PAYLOAD)
+            {
+                return Ok(None);
             }
         }
         // Taken apart: an answer that is passed on whole travels through memory.

@@ -33,13 +33,13 @@ impl KeySeed {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the path of every operation")]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        let ends = (key.first_chunk::<16>(), key.last_chunk::<16>());
-        match ends {
-            (Some(first), Some(last)) if (17..=32).contains(&key.len()) => {
-                self.hash_ends(key.len() as u64, u128::from_le_bytes(*first), *last)
-            }
-            _ => xxh3_64_with_seed(key, self.seed),
+        // The length is compared first: it decides that both ends are there.
+        if (17..=32).contains(&key.len())
+            && let (Some(first), Some(last)) = (key.first_chunk::<16>(), key.last_chunk::<16>())
+        {
+            return self.hash_ends(key.len() as u64, u128::from_le_bytes(*first), *last);
         }
+        xxh3_64_with_seed(key, self.seed)
     }
 
     #[inline(always)]
