@@ -17,7 +17,7 @@ use crate::clock::now_ms;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_VERSION};
 use crate::heap::held;
-use crate::index::intent::{JUDGED, LOG_CHECK, LOG_HELD, LOG_SUM, POSITION, TxnCell};
+use crate::index::intent::{JUDGED, LOG_CHECK, LOG_HELD, LOG_SUM, POSITION, TxnCell, TxnLine};
 use crate::layout::{
     CHUNK_BYTES, Corruption, LINE, LOG_FLOOR, LOG_KEEPS, LOG_TAIL, LOG_UNITS, LOG_WORDS,
 };
@@ -151,12 +151,23 @@ impl Member {
     /// # Errors
     /// `Behind`, `TransactionTooLarge`, `Damaged`.
     pub(crate) fn check_log_room(&self, units: u64, must_keep: bool) -> Result<()> {
+        let log = log_words(self.map())?.ok_or(NO_LOG)?;
+        self.check_room_in(&log, units, must_keep)
+    }
+
+    /// As [`Member::check_log_room`], given the words of the log.
+    #[inline]
+    pub(crate) fn check_room_in(
+        &self,
+        log: &LogWords<'_>,
+        units: u64,
+        must_keep: bool,
+    ) -> Result<()> {
         let (map, most) = (self.map(), budget(self.map().chunks()));
         if units > most / ENTRY_SHARE {
             let detail = format!("{units} units of 64 bytes in the log, which takes {most} in all");
             return Err(Error::TransactionTooLarge { detail });
         }
-        let log = log_words(map)?.ok_or(NO_LOG)?;
         let tail = log.tail.load(Ordering::Acquire);
         if must_keep && !held::keeps(map)? {
             self.set_log_keeps(true)?;
@@ -176,7 +187,7 @@ impl Member {
             return Err(behind("the heap is full, and"));
         }
         for is_last in [false, true] {
-            if has_words() && self.log_held(&log)? <= most {
+            if has_words() && self.log_held(log)? <= most {
                 return Ok(());
             }
             if !is_last {
@@ -286,16 +297,31 @@ impl Member {
     /// # Errors
     /// `Behind`: then it is aborted as well.
     pub(crate) fn place_in_log(&self, txn: TxnCell<'_>, units: u64) -> Result<bool> {
+        let log = log_words(self.map())?.ok_or(NO_LOG)?;
+        let check = check_value(txn.all_lines()?.iter());
+        Ok(self.place_in(&log, (txn, txn.log_line()?), check, units)? != 0)
+    }
+
+    /// As [`Member::place_in_log`], given the words of the log, the line of the transaction for the
+    /// log, and the check value of its other lines. Returns its position, or 0.
+    ///
+    /// # Errors
+    /// As [`Member::place_in_log`].
+    #[inline]
+    pub(crate) fn place_in(
+        &self,
+        log: &LogWords<'_>,
+        (txn, line): (TxnCell<'_>, TxnLine<'_>),
+        check: u64,
+        units: u64,
+    ) -> Result<u64> {
         invariant!(units != 0, "an entry of the log holds nothing");
         let map = self.map();
-        let log = log_words(map)?.ok_or(NO_LOG)?;
-        let line = txn.log_line()?;
         line.set(LOG_HELD, units);
         // As exact as what the writer has judged before: the clock that counts ticks may be behind.
         let judged = u64::from(self.index()) << 48 | now_ms() & (u64::MAX >> 16);
         txn.word(JUDGED)?.store(judged, Ordering::Relaxed);
         // Nothing that grows with the transaction follows the first draw: consumers wait.
-        let check = check_value(txn.all_lines()?.iter());
         let sum = map.word(LOG_UNITS)?.fetch_add(units, Ordering::Relaxed) + units;
         line.set(LOG_SUM, sum);
         for _ in 0..DRAWS_MAX {
@@ -312,13 +338,13 @@ impl Member {
             match claim {
                 Claim::Made => {
                     crash_point!("log.claimed");
-                    return Ok(true);
+                    return Ok(position);
                 }
                 Claim::Missed => {}
                 Claim::Full => return Err(behind("it is full, and")),
             }
         }
-        Ok(false)
+        Ok(0)
     }
 
     /// After a logged commit that holds so many units and cells, with no lock held: lets the floor

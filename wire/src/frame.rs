@@ -3,6 +3,7 @@
 //! The check value covers the payload. Its seed has the size, kind and flags, and the number of the
 //! frame. So a flipped bit, and a frame at another place of the stream, are found.
 
+use std::io;
 use std::ops::Range;
 
 use nearstate_model::invariant;
@@ -199,8 +200,10 @@ impl Output for FrameOutput<'_> {
 /// buffers.
 #[derive(Debug, Default)]
 pub struct FrameReader {
-    /// Bytes that arrived.
+    /// Bytes that arrived, and room for others. All of it is initialised once.
     input: Vec<u8>,
+    /// How many bytes of the input have arrived.
+    arrived: usize,
     /// How many of them were consumed.
     consumed: usize,
     /// The payload of a message of several frames.
@@ -227,6 +230,7 @@ impl FrameReader {
     pub const fn new() -> Self {
         Self {
             input: Vec::new(),
+            arrived: 0,
             consumed: 0,
             message: Vec::new(),
             continued: None,
@@ -244,25 +248,57 @@ impl FrameReader {
         reader
     }
 
-    /// Adds bytes that arrived. Consumed bytes leave the buffer when they are at least as many as
-    /// the others, so each byte moves once on average.
+    /// Adds bytes that arrived.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failure.is_some() {
             return;
         }
-        if self.consumed > 0 && self.consumed >= self.input.len() - self.consumed {
-            self.input.drain(..self.consumed);
-            self.consumed = 0;
-            release(&mut self.input);
+        let pushed = self.read_from(bytes.len(), |room| {
+            room.copy_from_slice(bytes);
+            Ok(bytes.len())
+        });
+        invariant!(pushed.is_ok(), "bytes in memory are read: {pushed:?}");
+    }
+
+    /// Adds the bytes that `read` stores at the beginning of the room that it gets, which has
+    /// `bytes_max` bytes. It returns how many these are.
+    ///
+    /// Consumed bytes leave the buffer when they are at least as many as the others, so each byte
+    /// moves once at most on average, and does not if all messages were taken.
+    ///
+    /// # Errors
+    /// That of `read`: then no byte was added.
+    pub fn read_from(
+        &mut self,
+        bytes_max: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        if self.consumed > 0 && self.consumed >= self.arrived - self.consumed {
+            self.input.copy_within(self.consumed..self.arrived, 0);
+            (self.arrived, self.consumed) = (self.arrived - self.consumed, 0);
+            if self.arrived < KEPT_BYTES_MAX / 2 && self.input.len() > KEPT_BYTES_MAX {
+                self.input.truncate(KEPT_BYTES_MAX / 2);
+                self.input.shrink_to_fit();
+            }
         }
-        self.input.extend_from_slice(bytes);
+        let end = self.arrived + bytes_max;
+        if self.input.len() < end {
+            self.input.resize(end, 0);
+        }
+        let room = guaranteed(self.input.get_mut(self.arrived..end), "the input has room");
+        let count = read(room)?;
+        invariant!(count <= bytes_max, "{count} bytes were stored in room for {bytes_max}");
+        if self.failure.is_none() {
+            self.arrived += count;
+        }
+        Ok(count)
     }
 
     /// Bytes that are buffered for messages that were not returned yet. Not 0 at the end of a
     /// stream: the last message was cut short.
     pub fn buffered_bytes(&self) -> usize {
         let is_incomplete = self.continued.is_some();
-        self.input.len() - self.consumed + if is_incomplete { self.message.len() } else { 0 }
+        self.arrived - self.consumed + if is_incomplete { self.message.len() } else { 0 }
     }
 
     /// The next message, or `None` until more bytes arrive.
@@ -275,7 +311,7 @@ impl FrameReader {
     )]
     pub fn next(&mut self) -> Result<Option<Message<'_>>, WireError> {
         if let Some(failure) = &self.failure {
-            (self.input, self.consumed) = (Vec::new(), 0);
+            (self.input, self.arrived, self.consumed) = (Vec::new(), 0, 0);
             (self.message, self.continued) = (Vec::new(), None);
             return Err(failure.clone());
         }
@@ -314,7 +350,8 @@ impl FrameReader {
 
     /// Consumes one frame, if all of it has arrived. Its header is checked as soon as it is there.
     fn next_frame(&mut self) -> Result<Option<(FrameHeader, Range<usize>)>, WireError> {
-        let input = guaranteed(self.input.get(self.consumed..), "consumed bytes have arrived");
+        let arrived = self.input.get(self.consumed..self.arrived);
+        let input = guaranteed(arrived, "consumed bytes have arrived");
         let Some((header, rest)) = input.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };

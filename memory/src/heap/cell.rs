@@ -3,7 +3,6 @@
 
 use std::sync::LazyLock;
 
-use nearstate_model::invariant;
 use nearstate_model::limits::NAMESPACES_MAX;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -466,11 +465,16 @@ pub(crate) fn class_at(map: &Map, at: u64) -> Result<u8, Corruption> {
 /// compared.
 #[inline]
 pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corruption> {
-    let [head, _, _, _, sizes, ..] = first_line(map, at)?;
+    Ok(has_class_of_size(first_line(map, at)?))
+}
+
+/// As [`has_class_of_its_size`], of the cell with this first line.
+#[inline]
+pub(crate) fn has_class_of_size([head, _, _, _, sizes, ..]: &[AtomicU64; 8]) -> bool {
     let head = head.load(Ordering::Relaxed);
     let body = sizes.load(Ordering::Relaxed) >> 32;
-    Ok(!matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5)
-        || class::class_of(CELL_HEADER_BYTES + body) == Some(head as u8))
+    !matches!(head >> KIND_SHIFT & NIBBLE, 1 | 2 | 5)
+        || class::class_of(CELL_HEADER_BYTES + body) == Some(head as u8)
 }
 
 /// Bytes that the cell occupies in the heap.
@@ -478,15 +482,22 @@ pub(crate) fn has_class_of_its_size(map: &Map, at: u64) -> Result<bool, Corrupti
 /// # Errors
 /// `Corruption`: a class that does not exist.
 pub(crate) fn bytes_at(map: &Map, at: u64) -> Result<u64, Corruption> {
-    let class = class_at(map, at)?;
+    bytes_of(map, first_line(map, at)?)
+}
+
+/// As [`bytes_at`], of the cell with this first line.
+#[inline]
+pub(crate) fn bytes_of(map: &Map, line: &[AtomicU64; 8]) -> Result<u64, Corruption> {
+    let [head, _, _, units, ..] = line;
+    let class = head.load(Ordering::Relaxed) as u8;
     let bytes = if class == CLASS_EXTENT {
-        word(map, at, WORD_VERSION)?.load(Ordering::Relaxed).saturating_mul(LINE)
+        units.load(Ordering::Relaxed).saturating_mul(LINE)
     } else {
         class::bytes_of(class)
     };
     if bytes == 0 || bytes > map.len() {
         return Err(Corruption("a cell of a class that does not exist"));
     }
-    invariant!(bytes.is_multiple_of(LINE), "a cell of {bytes} bytes ends inside a line");
+    debug_assert!(bytes.is_multiple_of(LINE), "a cell of {bytes} bytes ends inside a line");
     Ok(bytes)
 }

@@ -4,12 +4,12 @@
 //! They stand in a queue of their writer, in the order of its positions: the cell of a transaction,
 //! then what it has replaced. When the floor of the log has passed its position, they are retired.
 
-use nearstate_model::{Result, invariant};
+use nearstate_model::Result;
 
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::heap::cell::{self, CellKind, WORD_HEAD, WORD_NEXT};
-use crate::heap::queue::TO_HELD;
+use crate::heap::cell::{self, CellKind, WORD_NEXT};
+use crate::heap::queue::{TO_HELD, link_behind};
 use crate::layout::{
     Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_KEEPS, LOG_ORIGIN, LOG_REPLICATED,
     LOG_TAIL, unseal,
@@ -97,39 +97,45 @@ pub(crate) fn is_named(map: &Map, record_at: u64) -> Result<bool, Corruption> {
 /// # Errors
 /// `Corruption`: it is no held cell.
 pub(crate) fn is_released(map: &Map, head: u64, floor: u64) -> Result<bool, Corruption> {
+    Ok(released_line(map, head, floor)?.is_some())
+}
+
+/// As [`is_released`]: the first line of the cell, if it may be retired.
+#[inline]
+fn released_line(map: &Map, head: u64, floor: u64) -> Result<Option<&[AtomicU64; 8]>, Corruption> {
     const HEAD: Corruption = Corruption("a queue of the log leads to a cell that it does not hold");
     if head < HEAP {
         return Err(HEAD);
     }
-    let [first, _, retired, _, _, _, position, _] = cell::first_line(map, head)?;
+    let line @ [first, _, retired, _, _, _, position, _] = cell::first_line(map, head)?;
     if !pin::is_held(retired.load(Ordering::Relaxed)) {
         return Err(HEAD);
     }
     // What follows a transaction was replaced by it, and the transaction has left the queue.
     let kind = cell::kind_of(first.load(Ordering::Relaxed))?;
-    Ok(kind != CellKind::Transaction || position.load(Ordering::Relaxed) < floor)
+    let is_released = kind != CellKind::Transaction || position.load(Ordering::Relaxed) < floor;
+    Ok(is_released.then_some(line))
 }
 
 impl Arena<'_> {
     /// Adds an unlinked cell to the queue of what the log holds, unless it is there, or has been.
+    #[inline]
     pub(crate) fn hold(&self, cell: u64) -> Result<(), Corruption> {
-        invariant!(cell.is_multiple_of(LINE), "a cell begins at a line, and {cell:#x} does not");
-        let [_, _, retired, ..] = cell::first_line(self.map, cell)?;
-        if pin::is_retired(retired.load(Ordering::Acquire))
-            || !cell::has_class_of_its_size(self.map, cell)?
-        {
+        let line @ [_, _, retired, ..] = cell::first_line(self.map, cell)?;
+        if pin::is_retired(retired.load(Ordering::Acquire)) || !cell::has_class_of_size(line) {
             return Ok(());
         }
         self.set(undo::POP, cell | TO_HELD);
         crash_point!("hold.recorded");
-        self.link_held(cell)?;
+        self.link_held(cell, line);
         self.set(undo::POP, 0);
         crash_point!("hold.done");
         Ok(())
     }
 
-    fn link_held(&self, cell: u64) -> Result<(), Corruption> {
-        let [_, next, retired, ..] = cell::first_line(self.map, cell)?;
+    #[inline]
+    fn link_held(&self, cell: u64, [head, next, retired, ..]: &[AtomicU64; 8]) {
+        debug_assert!(cell.is_multiple_of(LINE), "a cell begins at a line, {cell:#x} does not");
         next.store(0, Ordering::Release);
         crash_point!("hold.cleared");
         let word = retired.load(Ordering::Relaxed);
@@ -137,14 +143,14 @@ impl Arena<'_> {
             retired.store(pin::hold(word), Ordering::Release);
         }
         crash_point!("hold.stamped");
-        let (queue, head) = (self.held(), cell::word(self.map, cell, WORD_HEAD)?);
+        let queue = self.held();
+        let tail = self.tail_link(queue, cell);
         let is_txn = cell::kind_of(head.load(Ordering::Relaxed)) == Ok(CellKind::Transaction);
-        if !is_txn && !self.has_tail(queue, cell) {
-            // A flipped bit has separated it from its transaction: it stays allocated until the
-            // repair, because no position tells when it may be retired.
-            return Ok(());
+        // Without a tail a flipped bit has separated a cell from its transaction: it stays
+        // allocated until the repair, because no position tells when it may be retired.
+        if is_txn || tail.is_some() {
+            link_behind(queue, tail, cell);
         }
-        self.link_last(queue, cell)
     }
 
     /// Recovery: a cell in transit to the queue of held cells has arrived, or is linked now.
@@ -156,9 +162,11 @@ impl Arena<'_> {
         }
         // A predecessor may lead to it already: then only the tail is left to store.
         if head != 0 && cell::word(self.map, tail, WORD_NEXT)?.load(Ordering::Acquire) == cell {
-            return self.link_last(queue, cell);
+            self.link_last(queue, cell);
+            return Ok(());
         }
-        self.link_held(cell)
+        self.link_held(cell, cell::first_line(self.map, cell)?);
+        Ok(())
     }
 }
 
@@ -187,19 +195,20 @@ impl Member {
             if head == 0 {
                 return Ok(false);
             }
-            match is_released(map, head, floor) {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
+            let line = match released_line(map, head, floor) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(false),
                 Err(damage) => {
                     // A flipped bit: what follows stays allocated until the repair.
                     queue.head.store(0, Ordering::Release);
                     return Err(damage.into());
                 }
-            }
-            let class = cell::word(map, head, WORD_HEAD)?.load(Ordering::Relaxed) as u8;
-            let bytes = cell::bytes_at(map, head)?;
+            };
+            let [first, ..] = line;
+            let class = first.load(Ordering::Relaxed) as u8;
+            let bytes = cell::bytes_of(map, line)?;
             (cells, units) = (cells.saturating_sub(1), units.saturating_sub(bytes / LINE));
-            arena.requeue(queue, arena.queue(class)?, head)?;
+            arena.requeue_line(queue, arena.queue(class)?, (head, line))?;
             crash_point!("hold.released");
             self.trim_queue(&arena, class)?;
         }

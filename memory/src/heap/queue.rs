@@ -22,7 +22,7 @@ pub(crate) const TO_HELD: u64 = 1;
 /// longer list is a cycle caused by corruption.
 const PENDING_MAX: usize = 8 << 20;
 
-impl Arena<'_> {
+impl<'m> Arena<'m> {
     /// Removes the head of a queue. It becomes pending.
     #[inline]
     pub(crate) fn pop(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
@@ -98,35 +98,25 @@ impl Arena<'_> {
         };
         word.store(retired, Ordering::Release);
         crash_point!("append.stamped");
-        self.link_last(queue, cell)
+        self.link_last(queue, cell);
+        Ok(())
     }
 
     /// Links a cell, which has no link yet, at the tail of a queue. If the tail has a flipped bit,
     /// the queue begins anew with this cell: what it contained stays allocated until the repair.
     #[inline]
-    pub(crate) fn link_last(&self, queue: Queue<'_>, cell: u64) -> Result<(), Corruption> {
-        let tail = queue.tail.load(Ordering::Relaxed);
-        if self.has_tail(queue, cell) {
-            cell::word(self.map, tail, WORD_NEXT)?.store(cell, Ordering::Release);
-            crash_point!("append.tail");
-            queue.tail.store(cell, Ordering::Release);
-        } else {
-            queue.tail.store(cell, Ordering::Release);
-            crash_point!("append.tail");
-            queue.head.store(cell, Ordering::Release);
-        }
-        crash_point!("append.linked");
-        let count = queue.count.load(Ordering::Relaxed);
-        queue.count.store(count.wrapping_add(1), Ordering::Relaxed);
-        Ok(())
+    pub(crate) fn link_last(&self, queue: Queue<'_>, cell: u64) {
+        link_behind(queue, self.tail_link(queue, cell), cell);
     }
 
-    /// True if a queue has a last cell to which another one can be linked, or is by an append that
-    /// was interrupted.
+    /// The link of a queue's last cell, if it has one to which another cell can be linked, or is by
+    /// an append that was interrupted.
     #[inline]
-    pub(crate) fn has_tail(&self, queue: Queue<'_>, cell: u64) -> bool {
-        queue.head.load(Ordering::Relaxed) != 0
-            && is_tail(self.map, queue.tail.load(Ordering::Relaxed), cell)
+    pub(crate) fn tail_link(&self, queue: Queue<'_>, cell: u64) -> Option<&'m AtomicU64> {
+        match queue.head.load(Ordering::Relaxed) {
+            0 => None,
+            _ => link_of_tail(self.map, queue.tail.load(Ordering::Relaxed), cell),
+        }
     }
 
     /// Recovery: a cell in transit is where it came from, has arrived, or moves to its queue.
@@ -176,7 +166,7 @@ impl Arena<'_> {
         let tail = queue.tail.load(Ordering::Acquire);
         let is_linked = cell::word(self.map, tail, WORD_NEXT)?.load(Ordering::Acquire) == cell;
         if is_linked {
-            self.link_last(queue, cell)?;
+            self.link_last(queue, cell);
         }
         Ok(is_linked)
     }
@@ -211,7 +201,17 @@ impl Arena<'_> {
         to: Queue<'_>,
         cell: u64,
     ) -> Result<(), Corruption> {
-        let [_, link, retired, ..] = cell::first_line(self.map, cell)?;
+        self.requeue_line(from, to, (cell, cell::first_line(self.map, cell)?))
+    }
+
+    /// As [`Arena::requeue`], given the first line of the cell.
+    #[inline]
+    pub(crate) fn requeue_line(
+        &self,
+        from: Queue<'_>,
+        to: Queue<'_>,
+        (cell, [_, link, retired, ..]): (u64, &[AtomicU64; 8]),
+    ) -> Result<(), Corruption> {
         self.set(undo::POP, cell);
         crash_point!("aside.recorded");
         from.head.store(link.load(Ordering::Relaxed), Ordering::Release);
@@ -226,7 +226,7 @@ impl Arena<'_> {
             retired.store(pin::retire(word, now), Ordering::Release);
             crash_point!("aside.released");
         }
-        self.link_last(to, cell)?;
+        self.link_last(to, cell);
         self.set(undo::POP, 0);
         crash_point!("aside.done");
         Ok(())
@@ -242,7 +242,7 @@ impl Arena<'_> {
         crash_point!("take.cut");
         cell::word(self.map, cell, WORD_NEXT)?.store(0, Ordering::Release);
         cell::word(self.map, cell, WORD_RETIRED)?.store(pin::NEVER_READ, Ordering::Release);
-        self.link_last(self.set_aside(), cell)?;
+        self.link_last(self.set_aside(), cell);
         self.set(undo::POP, 0);
         crash_point!("take.done");
         Ok(())
@@ -287,7 +287,7 @@ impl Arena<'_> {
         let now = pin::retire_epoch(self.map.word(SUPER_EPOCH)?, self.is_fenced);
         retired.store(pin::retire(word, now), Ordering::Release);
         crash_point!("join.stamped");
-        self.link_last(self.set_aside(), cell)?;
+        self.link_last(self.set_aside(), cell);
         crash_point!("join.linked");
         self.set(undo::POP, 0);
         Ok(())
@@ -312,13 +312,34 @@ impl Arena<'_> {
     }
 }
 
-/// True if a cell is the last one of a queue, or `next` was linked to it by an append that was
-/// interrupted.
+/// As [`Arena::link_last`], given the link of the tail ([`Arena::tail_link`]).
 #[inline]
-fn is_tail(map: &Map, tail: u64, next: u64) -> bool {
-    let Ok([_, link, retired, ..]) = cell::first_line(map, tail) else { return false };
-    let link = link.load(Ordering::Relaxed);
-    tail >= HEAP && (link == 0 || link == next) && pin::is_retired(retired.load(Ordering::Relaxed))
+pub(crate) fn link_behind(queue: Queue<'_>, link: Option<&AtomicU64>, cell: u64) {
+    debug_assert!(cell >= HEAP && cell.is_multiple_of(LINE), "{cell:#x} is no cell");
+    if let Some(link) = link {
+        link.store(cell, Ordering::Release);
+        crash_point!("append.tail");
+        queue.tail.store(cell, Ordering::Release);
+    } else {
+        queue.tail.store(cell, Ordering::Release);
+        crash_point!("append.tail");
+        queue.head.store(cell, Ordering::Release);
+    }
+    crash_point!("append.linked");
+    let count = queue.count.load(Ordering::Relaxed);
+    queue.count.store(count.wrapping_add(1), Ordering::Relaxed);
+}
+
+/// The link of a cell that is the last one of a queue, or to which `next` was linked by an append
+/// that was interrupted.
+#[inline]
+fn link_of_tail(map: &Map, tail: u64, next: u64) -> Option<&AtomicU64> {
+    let Ok([_, link, retired, ..]) = cell::first_line(map, tail) else { return None };
+    let seen = link.load(Ordering::Relaxed);
+    let is_tail = tail >= HEAP
+        && (seen == 0 || seen == next)
+        && pin::is_retired(retired.load(Ordering::Relaxed));
+    is_tail.then_some(link)
 }
 
 /// After a line was linked: removes it from the head of the pending list, and only it.

@@ -107,6 +107,12 @@ impl<'m> TxnLine<'m> {
         }
     }
 
+    /// Its words.
+    #[inline]
+    pub(crate) const fn words(self) -> &'m [AtomicU64; 8] {
+        self.0
+    }
+
     /// Stores one of its words. Release: a recoverer that reads this value also reads everything
     /// stored before it.
     #[inline]
@@ -221,20 +227,33 @@ impl<'m> TxnCell<'m> {
         for line in self.all_lines()? {
             let line = TxnLine::of(line);
             line_at += LINE;
-            let (lock, slot) = (line.get(LINE_LOCK), line.get(LINE_SLOT));
+            let lock = line.get(LINE_LOCK);
             lock_at = if lock == 0 { lock_at } else { lock };
-            if slot == 0 {
-                continue;
-            }
-            let word = self.map.word(slot)?;
-            let seen = load(word);
-            if is_intent(seen) && at_of(seen) == line_at {
-                let entry = line.get(which);
-                publish(word, entry);
-                crash_point!("txn.replacing");
-                if entry == 0 {
-                    self.raise_stamp(lock_at)?;
-                }
+            self.replace_intent((line_at, line), lock_at, which)?;
+        }
+        Ok(())
+    }
+
+    /// As [`TxnCell::replace_intents`], of one line, whose record is in the bucket with this lock.
+    #[inline]
+    pub(crate) fn replace_intent(
+        &self,
+        (line_at, line): (u64, TxnLine<'_>),
+        lock_at: u64,
+        which: u64,
+    ) -> Result<(), Corruption> {
+        let slot = line.get(LINE_SLOT);
+        if slot == 0 {
+            return Ok(());
+        }
+        let word = self.map.word(slot)?;
+        let seen = load(word);
+        if is_intent(seen) && at_of(seen) == line_at {
+            let entry = line.get(which);
+            publish(word, entry);
+            crash_point!("txn.replacing");
+            if entry == 0 {
+                self.raise_stamp(lock_at)?;
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! The part of a commit that recovery repeats for a dead member: undoing an undecided transaction,
 //! completing a decided one, and releasing its locks (`spec/region.md`, section 9).
 
+use nearstate_model::invariant;
+
 use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::held::HAS_POSITION;
@@ -11,6 +13,7 @@ use crate::log;
 use crate::member::arena::{Arena, op, undo};
 use crate::member::lock;
 use crate::txn::events;
+use crate::txn::plan::RecordAccess;
 use crate::txn::publish::{Fate, retire_record};
 use crate::txn::usage;
 
@@ -77,6 +80,34 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     if position == 0 {
         arena.retire(txn.at)?;
     }
+    crash_point!("txn.cell_retired");
+    arena.set(undo::OP, op::NONE);
+    Ok(())
+}
+
+/// As [`finish`], for a transaction of the log with one line, which stands for a record that the
+/// log has: the same stores in the same order, so recovery completes it by [`finish`].
+#[inline]
+pub(crate) fn finish_single(
+    arena: &Arena<'_>,
+    txn: TxnCell<'_>,
+    access: &RecordAccess,
+    position: u64,
+) -> Result<(), Corruption> {
+    invariant!(position != 0, "a transaction of the log is committed without a position");
+    let line = (txn.line_at(0), txn.line(0)?);
+    txn.replace_intent(line, access.lock_at, LINE_NEW)?;
+    crash_point!("txn.replaced");
+    arena.set(undo::PENDING, 0);
+    crash_point!("txn.unpended");
+    arena.hold(txn.at)?;
+    let new = access.new_entry();
+    if new != 0 {
+        let [_, next, ..] = arena.map.line(units_of(new))?;
+        next.store(HAS_POSITION | position, Ordering::Release);
+    }
+    retire_record(arena, access.entry, new, Fate::Held)?;
+    crash_point!("txn.retired");
     crash_point!("txn.cell_retired");
     arena.set(undo::OP, op::NONE);
     Ok(())

@@ -527,6 +527,9 @@ pub(crate) fn replaced(map: &Map, old: u64, new: u64) -> Result<(u64, u64), Corr
     }
     let cell = Cell::at_units(map, units_of(old))?;
     let (mut bytes, mut cells) = (cell::bytes_at(map, cell.at())?, 1);
+    if cell.children() == 0 {
+        return Ok((bytes, cells));
+    }
     each_replaced_child(map, cell, new, |child| {
         (bytes, cells) = (bytes + cell::bytes_at(map, child)?, cells + 1);
         Ok(())

@@ -8,17 +8,19 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell};
 use crate::index::bucket::{abort, decide, depth_of, is_link, load, units_of};
-use crate::index::intent::{LINE_LOCK, LINE_SLOT, POSITION, STATUS, TxnCell, kinds};
+use crate::index::intent::{LINE_LOCK, LINE_SLOT, STATUS, TxnCell, kinds};
 use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{find_bucket, link_slot};
 use crate::layout::{LINE, namespace_flags};
+use crate::log::entry::check_value;
 use crate::log::log_words;
+use crate::log::words::LogWords;
 use crate::member::arena::{Arena, op, undo};
 use crate::member::{LOCK_WAIT_MAX, Member, lock};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::txn::fill::PendingCell;
-use crate::txn::finish::{abandon, finish, undo, unlock};
+use crate::txn::finish::{abandon, finish_single, undo, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
 use crate::txn::publish::{CROWDED_ENTRIES, WriteDecision, WriteOutcome, locate_target, replaced};
 
@@ -50,7 +52,7 @@ pub enum LoggedOutcome {
     PassedOver,
 }
 
-/// A change that is decided under the lock of its bucket.
+/// A change that is decided under the lock of its bucket; before that, one that keeps the record.
 struct Decided {
     access: RecordAccess,
     decision: WriteDecision,
@@ -82,23 +84,22 @@ impl Member {
     ) -> Result<LoggedOutcome> {
         invariant!(self.is_in_operation(), "another member may be taking cells");
         invariant!(log.mark != 0, "a record of the log has a mark");
-        if log_words(self.map())?.is_none() {
+        let Some(words) = log_words(self.map())? else {
             self.free_pending()?;
             return Ok(LoggedOutcome::PassedOver);
-        }
+        };
         self.prefetch_held();
         let change = draft.map_or(CellChange::Remove, CellChange::Publish);
         let mut access = RecordAccess::new(table.index(), target.hash, (0, 0));
         (access.change, access.log_mark) = (change, log.mark);
         access.version_imposed = target.version_imposed;
-        let done = self.write_in_log((table, target, log), access, choose);
-        let decided = match done {
-            Ok(decided) => decided,
-            Err(error) => {
-                self.free_pending()?;
-                return Err(error);
-            }
-        };
+        let (decision, held) = (WriteDecision::Keep, (0, 0));
+        let mut decided = Decided { access, decision, held, position: 0, is_passed_over: false };
+        let done = self.write_in_log((table, target), &mut decided, (log, &words), choose);
+        if let Err(error) = done {
+            self.free_pending()?;
+            return Err(error);
+        }
         if decided.is_passed_over || decided.decision == WriteDecision::Keep {
             self.free_pending()?;
         } else {
@@ -113,7 +114,8 @@ impl Member {
         if decided.is_passed_over {
             return Ok(LoggedOutcome::PassedOver);
         }
-        let Decided { access, decision, position, .. } = decided;
+        let Decided { access, decision, position, .. } = &decided;
+        let (decision, position) = (*decision, *position);
         let (version_before, version_after) = (access.version_before, access.version_after);
         let outcome = WriteOutcome { decision, version_before, version_after };
         Ok(LoggedOutcome::Done { outcome, position })
@@ -121,25 +123,26 @@ impl Member {
 
     fn write_in_log(
         &self,
-        (table, target, log): (&IndexTable, WriteTarget<'_>, LogRequest),
-        access: RecordAccess,
+        (table, target): (&IndexTable, WriteTarget<'_>),
+        decided: &mut Decided,
+        log: (LogRequest, &LogWords<'_>),
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
-    ) -> Result<Decided> {
+    ) -> Result<()> {
         invariant!(self.has_no_lock(), "a transaction begins while this member holds a lock");
         let txn = self.allocate_txn_cell(1, kinds(0, 0, true), true)?;
-        let (arena, mut access) = (self.arena(), access);
-        access.lock_at = self.lock_for_log(table, target.hash, txn, &arena)?;
+        let arena = self.arena();
+        decided.access.lock_at = self.lock_for_log(table, target.hash, txn, &arena)?;
         crash_point!("txn.locked");
-        let decided = self.decide_logged(access, (target, txn), log, choose);
-        if decided.is_err() {
+        let done = self.decide_logged(decided, (target, txn), log, choose);
+        if done.is_err() {
             abandon(&arena, txn);
         }
-        let word = self.map().word(access.lock_at)?;
+        let word = self.map().word(decided.access.lock_at)?;
         lock::release_before_reads(word, word.load(Ordering::Relaxed));
         crash_point!("txn.unlocking");
         arena.set(undo::TXN, 0);
         crash_point!("txn.unlocked");
-        decided
+        done
     }
 
     /// Takes the lock of the bucket that holds a hash, which the line of the transaction names.
@@ -182,12 +185,12 @@ impl Member {
     /// With the lock held: the caller decides, and the decision is carried out.
     fn decide_logged(
         &self,
-        mut access: RecordAccess,
+        decided: &mut Decided,
         (target, txn): (WriteTarget<'_>, TxnCell<'_>),
-        log: LogRequest,
+        (log, words): (LogRequest, &LogWords<'_>),
         choose: impl FnOnce(Option<Cell<'_>>) -> Result<WriteDecision>,
-    ) -> Result<Decided> {
-        let map = self.map();
+    ) -> Result<()> {
+        let (map, access) = (self.map(), &mut decided.access);
         access.set_slot(locate_target(map, access.lock_at, target)?);
         let old = match access.entry_at {
             0 => None,
@@ -204,13 +207,10 @@ impl Member {
             }
             (WriteDecision::Remove, _) => invariant!("a caller removes a record that it drafted"),
         };
-        let (position, held) = (0, (0, 0));
-        let mut decided = Decided { access, decision, held, position, is_passed_over: false };
         if is_kept {
-            decided.decision = WriteDecision::Keep;
-            return Ok(decided);
+            return Ok(());
         }
-        let access = &mut decided.access;
+        decided.decision = decision;
         if self.may_use_reserve.get() {
             self.check_single_growth(access, old)?;
         }
@@ -222,9 +222,9 @@ impl Member {
         self.seal_version(access)?;
         let (bytes, cells) = replaced(map, access.entry, access.new_entry())?;
         decided.held = ((bytes + cell::bytes_at(map, txn.at)?) / LINE, cells + 1);
-        self.check_log_room(decided.held.0, log.flags & namespace_flags::LOSSLESS != 0)?;
-        self.publish_logged(&mut decided, txn)?;
-        Ok(decided)
+        let must_keep = log.flags & namespace_flags::LOSSLESS != 0;
+        self.check_room_in(words, decided.held.0, must_keep)?;
+        self.publish_logged(decided, txn, words)
     }
 
     /// A change that uses the reserve replaces or deletes at least as much as it adds.
@@ -239,24 +239,33 @@ impl Member {
     }
 
     /// Publishes the intent, places the transaction in the log, decides and finishes.
-    fn publish_logged(&self, decided: &mut Decided, txn: TxnCell<'_>) -> Result<()> {
+    #[inline]
+    fn publish_logged(
+        &self,
+        decided: &mut Decided,
+        txn: TxnCell<'_>,
+        words: &LogWords<'_>,
+    ) -> Result<()> {
         invariant!(decided.access.lock_at != 0, "a change is logged without its bucket's lock");
         let arena = self.arena();
         arena.set(undo::SLOT, txn.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.recorded");
-        self.intend(&decided.access, txn, (txn.line_at(0), txn.line(0)?))?;
+        let line = txn.line(0)?;
+        self.intend(&decided.access, txn, (txn.line_at(0), line))?;
         crash_point!("txn.intended");
-        if !self.place_in_log(txn, decided.held.0)? {
-            abort(txn.word(STATUS)?);
+        let (check, status) = (check_value(std::iter::once(line.words())), txn.word(STATUS)?);
+        let position = self.place_in(words, (txn, txn.line(1)?), check, decided.held.0)?;
+        if position == 0 {
+            abort(status);
         }
-        if !decide(txn.word(STATUS)?) {
+        if !decide(status) {
             decided.is_passed_over = true;
             return Ok(undo(&arena)?);
         }
-        decided.position = txn.word(POSITION)?.load(Ordering::Relaxed);
+        decided.position = position;
         crash_point!("txn.decided");
-        Ok(finish(&arena)?)
+        Ok(finish_single(&arena, txn, &decided.access, position)?)
     }
 
     /// Compacts the bucket, grows a crowded index, and retires what the log holds no longer.

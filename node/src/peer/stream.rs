@@ -30,7 +30,6 @@ pub(crate) struct PeerStream {
     /// What is to be sent, and how much of it was.
     out: Vec<u8>,
     sent: usize,
-    buffer: Box<[u8]>,
 }
 
 fn would_block(error: &io::Error) -> bool {
@@ -50,8 +49,7 @@ impl PeerStream {
             tls.set_buffer_limit(Some(TLS_BUFFER_BYTES));
             Box::new(tls)
         });
-        let buffer = vec![0; READ_BYTES].into_boxed_slice();
-        Ok(Self { socket, tls, out: Vec::new(), sent: 0, buffer })
+        Ok(Self { socket, tls, out: Vec::new(), sent: 0 })
     }
 
     /// Where bytes that are to be sent are appended.
@@ -101,12 +99,9 @@ impl PeerStream {
                 Err(error) => return Err(error),
             }
         }
-        match self.socket.read(&mut self.buffer) {
+        match received.read_from(READ_BYTES, |room| self.socket.read(room)) {
             Ok(0) => Err(closed()),
-            Ok(count) => {
-                received.push(self.buffer.get(..count).unwrap_or_default());
-                Ok(true)
-            }
+            Ok(_) => Ok(true),
             Err(error) if would_block(&error) => Ok(false),
             Err(error) => Err(error),
         }
@@ -143,12 +138,9 @@ impl PeerStream {
         }
         let mut has_received = false;
         loop {
-            match tls.reader().read(&mut self.buffer) {
+            match received.read_from(READ_BYTES, |room| tls.reader().read(room)) {
                 Ok(0) => return Err(closed()),
-                Ok(count) => {
-                    has_received = true;
-                    received.push(self.buffer.get(..count).unwrap_or_default());
-                }
+                Ok(_) => has_received = true,
                 Err(error) if would_block(&error) => return Ok(has_received),
                 Err(error) => return Err(error),
             }

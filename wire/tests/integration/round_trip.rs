@@ -1,5 +1,7 @@
 //! What is written is read, in one piece and in many.
 
+use std::io::ErrorKind;
+
 use crate::fixture::{changes, entry, messages, record, written};
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, Hello, Message,
@@ -227,6 +229,37 @@ fn assert_read<'a>(pieces: impl Iterator<Item = &'a [u8]>, expected: &[Message<'
     }
     assert_eq!(expected.next(), None, "messages are missing");
     assert_eq!(reader.buffered_bytes(), 0);
+}
+
+#[test]
+fn a_stream_is_read_into_room_that_the_socket_fills_in_part() {
+    let expected = messages();
+    let bytes = written(&expected);
+    for step in [1, 7, 24, 1000, bytes.len()] {
+        let (mut reader, mut left, mut seen) = (FrameReader::new(), bytes.as_slice(), 0);
+        while !left.is_empty() {
+            // What a read that failed has stored is no part of the stream.
+            let failed = reader.read_from(step + 9, |room| {
+                room.fill(0xff);
+                Err(ErrorKind::WouldBlock.into())
+            });
+            assert_eq!(failed.expect_err("the error").kind(), ErrorKind::WouldBlock);
+            // The room is larger than what has arrived.
+            let (now, later) = left.split_at(step.min(left.len()));
+            let count = reader.read_from(step + 9, |room| {
+                assert_eq!(room.len(), step + 9);
+                room[..now.len()].copy_from_slice(now);
+                Ok(now.len())
+            });
+            assert_eq!(count.expect("bytes"), now.len());
+            left = later;
+            while let Some(message) = reader.next().expect("a valid stream") {
+                assert_eq!(Some(&message), expected.get(seen));
+                seen += 1;
+            }
+        }
+        assert_eq!((seen, reader.buffered_bytes()), (expected.len(), 0), "pieces of {step} bytes");
+    }
 }
 
 proptest! {
