@@ -5,8 +5,8 @@
 //! it, or from a queue. A cell that is not reachable is a leak; a cell that is reachable twice is
 //! corruption. The cells and the bump ranges are exactly the allocated units of the heap.
 
-mod report;
 pub(crate) mod metadata;
+mod report;
 
 use std::path::Path;
 
