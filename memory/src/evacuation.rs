@@ -82,6 +82,8 @@ struct ClosingChunks {
     kept: RefCell<HashSet<u64>>,
     /// The least class for which there was no room elsewhere.
     full_class: Private<u8>,
+    /// A unit is an overflow line without entries.
+    has_empty_line: Private<bool>,
     /// Records are moved away from behind a free cell: into free cells of their class only, and
     /// their old cells are set aside, from where they come free first.
     is_join: bool,
@@ -103,6 +105,7 @@ impl ClosingChunks {
             moved: Private::new(0),
             kept: RefCell::default(),
             full_class: Private::new(CLASSES),
+            has_empty_line: Private::new(false),
             is_join: false,
         }
     }
@@ -164,11 +167,18 @@ impl Member {
         }
         self.is_evacuation_due.set(false);
         if evacuations <= 1 {
-            self.tried_chunks.borrow_mut().clear();
+            self.evacuated.tried_chunks.borrow_mut().clear();
         }
-        let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
-        let has_room =
-            evacuations <= EVACUATIONS_MAX && !chunks.is_empty() && self.evacuate(chunks)?;
+        let mut has_room = false;
+        // One that moves nothing, because only large cells are in its chunks, is followed by one of
+        // others.
+        for _ in evacuations..=EVACUATIONS_MAX {
+            let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
+            has_room = !chunks.is_empty() && self.evacuate(chunks)?;
+            if has_room {
+                break;
+            }
+        }
         if !has_room {
             self.vain_units.set(self.free_units()?);
         }
@@ -265,7 +275,9 @@ impl Member {
                 return done;
             }
             let is_whole = !has_pin && done.is_ok();
-            self.end(evacuation, done.map(drop))?;
+            let done =
+                done.and_then(|_| if has_pin { Ok(()) } else { self.sweep_if_due(evacuation) });
+            self.end(evacuation, done)?;
             self.free_all()?;
             // One that moves records to and fro would be repeated for ever.
             let is_vain = is_whole && self.chunks_in_use()? >= evacuation.in_use;
@@ -344,7 +356,7 @@ impl Member {
             candidates.push((used(chunk)?, chunk));
         }
         let mut chosen = neighbours(&candidates, units.div_ceil(CHUNK_UNITS) as usize);
-        let tried = self.tried_chunks.borrow();
+        let tried = self.evacuated.tried_chunks.borrow();
         candidates.retain(|(used, chunk)| {
             (1..CHUNK_UNITS).contains(used)
                 && !tried.contains(&chunk.0)
@@ -379,13 +391,20 @@ impl Member {
         invariant!(self.is_in_operation(), "records are moved outside of an operation");
         let mut evacuation = self.begin(chunks)?;
         let done = self.move_some(&mut evacuation, u64::MAX);
-        self.end(&evacuation, done.map(drop))?;
+        let done = done.and_then(|_| self.sweep_if_due(&evacuation));
+        self.end(&evacuation, done)?;
         self.wait_for_readers(READERS_WAIT_MAX)?;
         self.free_all()?;
         let Evacuation { closing, before, .. } = evacuation;
         // What is left in them cannot be moved: the next evacuation of this operation takes others.
-        self.tried_chunks.borrow_mut().extend(closing.chunks.iter().map(|chunk| chunk.0));
+        self.evacuated.tried_chunks.borrow_mut().extend(closing.chunks.iter().map(|chunk| chunk.0));
         Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
+    }
+
+    /// Removes empty overflow lines of some buckets, if one was found.
+    fn sweep_if_due(&self, evacuation: &Evacuation) -> Result<()> {
+        let closing = &evacuation.closing;
+        if closing.has_empty_line.get() { self.remove_empty_lines(closing) } else { Ok(()) }
     }
 
     fn begin(&self, chunks: Vec<ChunkIndex>) -> Result<Evacuation> {

@@ -92,6 +92,15 @@ pub(crate) struct KnownUsage {
 /// Handles of namespaces that a member finds without a search: a session uses a few namespaces.
 const TABLES_KNOWN: usize = 16;
 
+/// What evacuations of a member have looked at.
+#[derive(Debug, Default)]
+pub(crate) struct EvacuatedParts {
+    /// The chunks that those for the current operation have emptied as far as possible.
+    pub(crate) tried_chunks: RefCell<Vec<u64>>,
+    /// The catalog entry and the bucket at which the next search for empty overflow lines begins.
+    pub(crate) swept: Private<(u32, u64)>,
+}
+
 /// One session in the region. Not `Sync`: each thread has its own.
 #[derive(Debug)]
 pub struct Member {
@@ -155,8 +164,8 @@ pub struct Member {
     /// How the chunks were filled when a background evacuation could move nothing, or 0; and for
     /// how many looks at it that counts.
     pub(crate) settled_heap: Private<(u64, u32)>,
-    /// The chunks that evacuations for the current operation have emptied as far as possible.
-    pub(crate) tried_chunks: RefCell<Vec<u64>>,
+    /// How far evacuations have come.
+    pub(crate) evacuated: EvacuatedParts,
     /// Moving records would make room, and waits until this member has no pin.
     pub(crate) is_evacuation_due: Private<bool>,
     /// The least class of small cells for which no chunk had room, and the refills for which that

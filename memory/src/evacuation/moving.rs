@@ -25,12 +25,18 @@ use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::txn::publish::finish_record;
 
+/// Buckets whose chains one evacuation looks at for empty lines: 4 MiB of the index, a few
+/// milliseconds.
+const SWEPT_BUCKETS: u64 = 1 << 16;
+
 /// What is live at a unit, and where the index leads to it.
 pub(super) enum LiveCell<'a> {
     /// A record.
     Record(&'a IndexTable, Cell<'a>),
     /// An overflow line of the bucket at this offset.
     Line(u64),
+    /// An overflow line without entries, which does not say to which bucket it belongs.
+    EmptyLine,
 }
 
 impl Member {
@@ -103,6 +109,7 @@ impl Member {
                 Ok(Some(LiveCell::Line(bucket_at))) if !lines.contains(&bucket_at) => {
                     lines.push(bucket_at);
                 }
+                Ok(Some(LiveCell::EmptyLine)) => closing.has_empty_line.set(true),
                 Ok(_) => {}
                 Err(Error::Damaged { .. }) => self.check_not_truncated()?,
                 Err(error) => return Err(error),
@@ -185,13 +192,22 @@ impl Member {
     /// The bucket that leads to an overflow line: that of the records to which the line leads.
     fn bucket_of_line(&self, at: u64) -> Result<Option<LiveCell<'_>>> {
         let map = self.map();
-        let words = map.words::<{ LINE_WORDS as usize }>(at + LINE_FIRST)?;
-        let entry = words.iter().map(load).find(|word| *word != 0 && !is_link(*word));
-        let Some(entry) = entry.filter(|word| !is_intent(*word)) else { return Ok(None) };
-        // Bytes of a value could lead to a page that the file does not have.
-        let chunk = ChunkIndex::of(map, at_of(entry))?;
-        let is_used = chunk.0 < chunks_used(map)? || chunk.0 >= ordinary_chunks(map.chunks());
-        if !is_used || !state_of(map, chunk)?.has_pages {
+        // An empty line is in the chain of those behind it.
+        let (mut found, mut line_at) = (None, at);
+        for _ in 0..CHAIN_MAX {
+            let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
+            found = words.iter().map(load).find(|word| *word != 0 && !is_link(*word));
+            let last = words.last().map_or(0, load);
+            if found.is_some() || !is_link(last) || !self.may_be_cell(at_of(last))? {
+                break;
+            }
+            line_at = at_of(last);
+        }
+        let Some(entry) = found else { return Ok(Some(LiveCell::EmptyLine)) };
+        if is_intent(entry) {
+            return Ok(None);
+        }
+        if !self.may_be_cell(at_of(entry))? {
             return Ok(None);
         }
         let record = self.cell_at(at_of(entry))?;
@@ -210,6 +226,15 @@ impl Member {
             next = load(map.word(at_of(next) + LINE_FIRST + 8 * (LINE_WORDS - 1))?);
         }
         Ok(None)
+    }
+
+    /// Whether a cell can be at an offset that bytes of a value could have made up: they could lead
+    /// to a page that the file does not have.
+    fn may_be_cell(&self, at: u64) -> Result<bool> {
+        let map = self.map();
+        let chunk = ChunkIndex::of(map, at)?;
+        let is_used = chunk.0 < chunks_used(map)? || chunk.0 >= ordinary_chunks(map.chunks());
+        Ok(is_used && at.is_multiple_of(LINE) && state_of(map, chunk)?.has_pages)
     }
 
     /// Replaces a record by a copy with the same version, if it is still the current one.
@@ -364,7 +389,7 @@ impl Member {
 
     /// Rebuilds the overflow lines of a bucket if one of them is in a closing chunk. A bucket
     /// whose lock is busy keeps its lines.
-    fn move_lines(&self, bucket_at: u64, closing: &ClosingChunks) -> Result<()> {
+    pub(super) fn move_lines(&self, bucket_at: u64, closing: &ClosingChunks) -> Result<()> {
         let slot = link_slot(bucket_at);
         if !is_link(load(self.map().word(slot)?)) {
             return Ok(());
@@ -405,6 +430,7 @@ impl Member {
             }
             let words = map.words::<{ LINE_WORDS as usize }>(line_at + LINE_FIRST)?;
             next = 0;
+            let before = entries.len();
             for word in words.iter().map(load) {
                 if is_link(word) {
                     next = word;
@@ -412,6 +438,7 @@ impl Member {
                     entries.push(word);
                 }
             }
+            is_in |= entries.len() == before;
             lines += 1;
             if lines > CHAIN_MAX {
                 return Err(Error::from(Corruption("a bucket's chain has no end")));
@@ -429,5 +456,57 @@ impl Member {
         crash_point!("lines.replaced");
         finish_lines(&arena, old)?;
         Ok(())
+    }
+
+    /// Builds the chains of some buckets that have empty overflow lines again, without these.
+    /// Continues where the last call has ended, with at most [`SWEPT_BUCKETS`] buckets.
+    ///
+    /// A removal leaves a line empty if other lines of its bucket are not. A transaction that was
+    /// undone leaves one as well.
+    pub(super) fn remove_empty_lines(&self, closing: &ClosingChunks) -> Result<()> {
+        invariant!(self.has_no_lock(), "chains are built again while this member holds a lock");
+        let (map, entries) = (self.map(), self.catalog_entries()?);
+        let (mut entry, mut bucket) = self.evacuated.swept.get();
+        let mut left = SWEPT_BUCKETS;
+        // Once around at most.
+        for _ in 0..=entries {
+            if entry >= entries {
+                (entry, bucket) = (0, 0);
+            }
+            if let Some(table) = self.entry_table(entry)? {
+                let end = table.refresh(map)?.min(bucket.saturating_add(left));
+                for number in bucket..end {
+                    let bucket_at = table.bucket_at(map, number)?;
+                    if self.has_empty_line(bucket_at)? {
+                        self.move_lines(bucket_at, closing)?;
+                    }
+                }
+                left -= end.saturating_sub(bucket);
+                bucket = end;
+                if left == 0 {
+                    break;
+                }
+            }
+            (entry, bucket) = (entry + 1, 0);
+        }
+        self.evacuated.swept.set((entry, bucket));
+        Ok(())
+    }
+
+    /// Whether a bucket's chain has a line without entries. Without its lock: a hint.
+    fn has_empty_line(&self, bucket_at: u64) -> Result<bool> {
+        let map = self.map();
+        let mut next = load(map.word(link_slot(bucket_at))?);
+        for _ in 0..CHAIN_MAX {
+            if !is_link(next) {
+                break;
+            }
+            let words = map.words::<{ LINE_WORDS as usize }>(at_of(next) + LINE_FIRST)?;
+            if words.iter().map(load).all(|word| word == 0 || is_link(word)) {
+                return Ok(true);
+            }
+            next = words.last().map_or(0, load);
+        }
+        Ok(false)
     }
 }

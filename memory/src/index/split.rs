@@ -30,7 +30,8 @@ const COMMIT_LINES: u64 = 4096;
 const CROWDED_WAIT_ENTRIES: u32 = 24;
 
 /// A bucket with at most this many entries loses its overflow lines: two less than its line holds,
-/// so that the next insert does not need a new one.
+/// so that the next insert does not need a new one. So does a bucket whose overflow lines are
+/// empty, however many entries its own line has.
 const COMPACTED_MAX: u32 = LAST as u32 - 2;
 
 /// Inserts into crowded buckets after which the index tries again to grow, when it found no room
@@ -245,8 +246,10 @@ impl Member {
 }
 
 impl Member {
-    /// After a removal: removes the overflow lines of a bucket whose entries fit into its line with
-    /// room to spare. A bucket whose lock is busy keeps them until the next removal.
+    /// After a removal: removes the overflow lines of a bucket if they are empty, or if all entries
+    /// fit into its line with room to spare. An empty line does not say to which bucket it belongs,
+    /// so it keeps its chunk from large cells until a search finds it. A bucket whose lock is busy
+    /// keeps them until the next removal.
     #[cold]
     pub(crate) fn compact_bucket(&self, at: u64) -> Result<()> {
         let Some(_) = self.try_acquire(at, LockSlot::Bucket)? else { return Ok(()) };
@@ -257,13 +260,14 @@ impl Member {
     }
 
     fn compact_locked(&self, at: u64) -> Result<(), Corruption> {
-        let mut entries = 0;
-        walk_chain(self.map(), at, |_, entry| {
+        let (mut entries, mut in_lines) = (0, 0);
+        walk_chain(self.map(), at, |place, entry| {
             entries += u32::from(entry != 0);
+            in_lines += u32::from(entry != 0 && !(at..at + LINE).contains(&place));
             Ok(true)
         })?;
         let last = load(self.map().word(link_slot(at))?);
-        if !is_link(last) || entries > COMPACTED_MAX {
+        if !is_link(last) || in_lines != 0 && entries > COMPACTED_MAX {
             return Ok(());
         }
         let arena = self.arena();

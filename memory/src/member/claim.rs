@@ -20,7 +20,8 @@ use crate::layout::{
 use crate::member::arena::{Arena, Bump, undo};
 use crate::member::stalled::StallHooks;
 use crate::member::{
-    ALL_ASIDE, AfterFull, Health, Member, Private, TABLES_KNOWN, is_process_dead, lock,
+    ALL_ASIDE, AfterFull, EvacuatedParts, Health, Member, Private, TABLES_KNOWN, is_process_dead,
+    lock,
 };
 use crate::region::file::{Region, Shared};
 use crate::region::liveness::process_check;
@@ -248,7 +249,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         wanted_units: Private::new(0),
         vain_units: Private::new(0),
         settled_heap: Private::new((0, 0)),
-        tried_chunks: RefCell::default(),
+        evacuated: EvacuatedParts::default(),
         is_evacuation_due: Private::new(false),
         chunk: Private::new(0),
         usage: RefCell::new(None),

@@ -29,8 +29,11 @@ fn scattered_free_memory_is_usable_for_any_size() {
     let mut numbers = Numbers(7);
     let mut records: Vec<(u32, usize)> = Vec::new();
     let mut next = 0;
-    for round in 0..25 {
-        let bytes = sizes[numbers.below(sizes.len() as u64) as usize];
+    let mut last = 0;
+    for round in 0..50 {
+        // Another size than that of the round before.
+        last = (last + 1 + numbers.below(sizes.len() as u64 - 1) as usize) % sizes.len();
+        let bytes = sizes[last];
         let value = vec![round as u8; bytes];
         loop {
             match session.put(ns, &key(next), &value) {
