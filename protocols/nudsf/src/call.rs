@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use hyper::body::Bytes;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Method, StatusCode};
 use nearstate_model::Error;
 use nearstate_store::{Namespace, Receipt, ReplicationPolicy, Txn, now_ms};
@@ -183,6 +183,20 @@ impl<'r> Call<'r> {
         let detail = format!("the content type must be {wanted}, not {given:?}");
         let (status, cause) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE");
         Err(Problem::new(status, cause, detail))
+    }
+
+    /// Fails if the body is compressed. It would be stored so, and its coding is not kept.
+    ///
+    /// # Errors
+    /// 415, with what is accepted (RFC 9110, 12.5.3).
+    pub(crate) fn require_no_coding(&self) -> Result<(), Problem> {
+        let mut codings = self.headers.get_all(CONTENT_ENCODING).iter();
+        if codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            return Ok(());
+        }
+        let detail = "the body has a Content-Encoding: send it without";
+        let (status, cause) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE");
+        Err(Problem::new(status, cause, detail).with_header(ACCEPT_ENCODING, "identity"))
     }
 
     /// The body as JSON of this media type.

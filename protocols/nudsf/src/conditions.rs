@@ -114,7 +114,7 @@ fn tag_list(
 ) -> Result<Option<TagList>, Problem> {
     let refused = || {
         let reason = "must be * or a list of quoted entity tags";
-        Problem::parameter("INVALID_MSG_FORMAT", format!("header {name}"), reason)
+        Problem::form(format!("header {name}"), reason)
     };
     let mut tags = Vec::new();
     let mut is_present = false;

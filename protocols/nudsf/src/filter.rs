@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use nearstate_model::limits::SEARCH_DEPTH_MAX;
 use nearstate_store::search::{Op, Search};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::meta::SCHEMA_TAG;
 use crate::problem::Problem;
@@ -149,6 +149,15 @@ pub(crate) fn parse_counts(text: &str) -> Result<Vec<TagCounter>, Problem> {
     object.iter().map(|(name, value)| counter(name, value)).collect()
 }
 
+/// A count whose attributes are parameters of the query; it is named `count`. `filter` is that of
+/// the search there.
+///
+/// # Errors
+/// 400, as [`parse_counts`].
+pub(crate) fn counter_of_form(kind: &str, tag: Option<&str>) -> Result<TagCounter, Problem> {
+    counter("count", &json!({"countType": kind, "tag": tag}))
+}
+
 fn counter(name: &str, value: &Value) -> Result<TagCounter, Problem> {
     const PARAMETER: &str = "tag-count-filter";
     let refused = |reason: &str| Problem::query(PARAMETER, format!("{name}: {reason}"));
@@ -245,6 +254,7 @@ mod tests {
             (r#"{"op":"GT","tag":"age","value":"3"}"#, true),
             (r#"{"op":"LTE","tag":"age","value":"29"}"#, false),
             (r#"{"recordIdList":["r1","r2"]}"#, true),
+            (r#"{"timerIds":["r1"]}"#, true),
             // As free5GC's generated client sends them.
             (
                 r#"{"cond":"","units":null,"op":"EQ","tag":"ueId","value":"455345",

@@ -78,7 +78,7 @@ impl RecordMeta {
         let mut meta = Self::default();
         if let Some(ttl) = object.get("ttl") {
             let parsed = ttl.as_str().and_then(parse_date_time).filter(|ms| *ms > 0);
-            let refused = || Problem::attribute(format!("{pointer}/ttl"), "must be a date-time");
+            let refused = || Problem::optional(format!("{pointer}/ttl"), "must be a date-time");
             meta.expires_ms = parsed.ok_or_else(refused)?;
         }
         meta.callback = uri(object, "callbackReference", pointer)?;
@@ -241,12 +241,12 @@ pub(crate) fn parse_json(bytes: &[u8]) -> Result<Value, Problem> {
 /// Reads tags: each name has one value or more, without duplicates.
 pub(crate) fn tags_from_json(value: &Value, pointer: &str) -> Result<MetaTags, Problem> {
     let Value::Object(object) = value else {
-        return Err(Problem::attribute(pointer, "must be an object of tag names"));
+        return Err(Problem::optional(pointer, "must be an object of tag names"));
     };
     let mut tags = MetaTags::default();
     for (name, values) in object {
         let refused =
-            |reason: &str| Problem::attribute(format!("{pointer}/{}", escape(name)), reason);
+            |reason: &str| Problem::optional(format!("{pointer}/{}", escape(name)), reason);
         if !is_tag_name(name) {
             return Err(refused("a tag name is not empty and does not begin with the byte 1"));
         }
@@ -285,7 +285,7 @@ pub(crate) fn text(
         Some(text) if is_short_text(text) => Ok(Some(text.to_owned())),
         _ => {
             let reason = format!("must be a string of 1 to {max} bytes");
-            Err(Problem::attribute(format!("{pointer}/{name}"), reason))
+            Err(Problem::optional(format!("{pointer}/{name}"), reason))
         }
     }
 }
@@ -315,7 +315,7 @@ pub(crate) fn uri(
         return Ok(Some(text.to_owned()));
     }
     let reason = format!("must be an absolute http or https URI of at most {URI_BYTES_MAX} bytes");
-    Err(Problem::attribute(format!("{pointer}/{name}"), reason))
+    Err(Problem::optional(format!("{pointer}/{name}"), reason))
 }
 
 /// True for the text form of a UUID.

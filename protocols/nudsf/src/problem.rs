@@ -50,14 +50,34 @@ impl Problem {
         problem
     }
 
-    /// 400 for a query parameter.
+    /// The same problem of a required query parameter.
+    pub(crate) fn of_required_query(self) -> Self {
+        Self { cause: "MANDATORY_QUERY_PARAM_INCORRECT", ..self }
+    }
+
+    /// The same problem of a required attribute.
+    pub(crate) fn of_required_attribute(self) -> Self {
+        Self { cause: "MANDATORY_IE_INCORRECT", ..self }
+    }
+
+    /// 400 for an optional query parameter.
     pub(crate) fn query(name: &str, reason: impl Into<String>) -> Self {
         Self::parameter("OPTIONAL_QUERY_PARAM_INCORRECT", format!("query {name}"), reason)
     }
 
-    /// 400 for an attribute of a JSON body.
+    /// 400 for a required attribute of a JSON body.
     pub(crate) fn attribute(pointer: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::parameter("MANDATORY_IE_INCORRECT", pointer, reason)
+    }
+
+    /// 400 for an optional attribute of a JSON body.
+    pub(crate) fn optional(pointer: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::parameter("OPTIONAL_IE_INCORRECT", pointer, reason)
+    }
+
+    /// 400 for a part of a request whose form is wrong.
+    pub(crate) fn form(parameter: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::parameter("INVALID_MSG_FORMAT", parameter, reason)
     }
 
     /// 400 for a body whose form is wrong as a whole.

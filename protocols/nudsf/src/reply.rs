@@ -15,6 +15,10 @@ use crate::multipart::{DEFAULT_TYPE, media_type};
 use crate::problem::Problem;
 use crate::times::format_http_date;
 
+/// How the bytes of a block are encoded, as its client has said.
+pub(crate) const CONTENT_TRANSFER_ENCODING: HeaderName =
+    HeaderName::from_static("content-transfer-encoding");
+
 /// Headers of most responses, with those that HTTP adds: their map does not grow. With more, its
 /// memory is too large for the cache of the allocator.
 const HEADERS: usize = 6;
@@ -90,12 +94,21 @@ impl Reply {
 
     /// Adds `ETag`, and `Last-Modified` if it is known. `no-cache` lets caches keep the response
     /// and asks them to validate it each time: another client may change the resource at any time.
+    /// The contract wants `max-age` in it.
     pub(crate) fn validated(mut self, validators: &Validators) -> Self {
         self.push(ETAG, validators.etag.clone());
         if let Some(date) = validators.modified_ms.and_then(http_date) {
             self.put(LAST_MODIFIED, date);
         }
-        self.put(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        self.put(CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0"));
+        self
+    }
+
+    /// Adds the transfer encoding of a block, if it has one.
+    pub(crate) fn encoded(mut self, encoding: &str) -> Self {
+        if !encoding.is_empty() {
+            self.push(CONTENT_TRANSFER_ENCODING, encoding.to_owned());
+        }
         self
     }
 

@@ -242,26 +242,42 @@ impl Repository {
         (key, owed): (&[u8], &Cell<Receipt>),
         mut body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
     ) -> Result<(T, Option<u64>), Reply> {
-        let mut full_tries = 0;
-        for _ in 0..TRIES_MAX {
-            match self.attempt(key, &mut body) {
-                Ok((done, version, receipt)) => {
-                    owed.set(owed.get().max(receipt));
-                    return Ok((done, version));
-                }
-                Err(CallRefusal::Reply(reply)) => return Err(*reply),
-                Err(CallRefusal::Problem(problem)) => return Err(Reply::problem(&problem)),
-                Err(CallRefusal::Store(Error::Conflict { .. })) => {}
-                Err(CallRefusal::Store(Error::Full { .. })) if full_tries < FULL_TRIES_MAX => {
-                    full_tries += 1;
-                }
-                Err(CallRefusal::Store(error)) => {
-                    return Err(Reply::problem(&Problem::from(error)));
-                }
-            }
-            yield_now().await;
+        let (done, version, receipt) = repeat(|| self.attempt(key, &mut body)).await?;
+        owed.set(owed.get().max(receipt));
+        Ok((done, version))
+    }
+
+    /// Runs `body` in a transaction that is not committed. A request that changes something outside
+    /// of its transaction does this first, so that one that is refused changes nothing.
+    ///
+    /// # Errors
+    /// The response to send instead.
+    pub(crate) async fn rehearse<T>(
+        &self,
+        mut body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+    ) -> Result<(), Reply> {
+        repeat(|| {
+            let txn = self.session.begin()?;
+            body(&txn).map(drop)
+        })
+        .await
+    }
+
+    /// As [`Self::log_changes`], if the transaction of the request is not refused.
+    ///
+    /// # Errors
+    /// The response to send instead.
+    pub(crate) async fn log_changes_for<T>(
+        &self,
+        storage: &StorageNamespaces,
+        body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+    ) -> Result<(), Reply> {
+        let is_logged = |namespace| self.session.is_logged(namespace).map_err(Problem::from);
+        if !is_logged(storage.subscriptions)? || !is_logged(storage.records)? {
+            self.rehearse(body).await?;
+            self.log_changes(storage).map_err(Problem::from)?;
         }
-        Err(Reply::problem(&Problem::from(Error::Deadline { tries: TRIES_MAX })))
+        Ok(())
     }
 
     fn attempt<T>(
@@ -281,6 +297,27 @@ impl Repository {
         })?;
         Ok((done, version, self.session.take_owed_receipt()))
     }
+}
+
+/// Repeats an attempt after conflicts, and a few times if the region was full.
+async fn repeat<T>(mut attempt: impl FnMut() -> Result<T, CallRefusal>) -> Result<T, Reply> {
+    let mut full_tries = 0;
+    for _ in 0..TRIES_MAX {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(CallRefusal::Reply(reply)) => return Err(*reply),
+            Err(CallRefusal::Problem(problem)) => return Err(Reply::problem(&problem)),
+            Err(CallRefusal::Store(Error::Conflict { .. })) => {}
+            Err(CallRefusal::Store(Error::Full { .. })) if full_tries < FULL_TRIES_MAX => {
+                full_tries += 1;
+            }
+            Err(CallRefusal::Store(error)) => {
+                return Err(Reply::problem(&Problem::from(error)));
+            }
+        }
+        yield_now().await;
+    }
+    Err(Reply::problem(&Problem::from(Error::Deadline { tries: TRIES_MAX })))
 }
 
 /// The record of a view, if it is one of the data repository.

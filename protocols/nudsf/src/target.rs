@@ -161,7 +161,8 @@ impl Query {
                 percent_decode_str(&spaced).decode_utf8().map(Cow::into_owned)
             };
             let (Ok(name), Ok(value)) = (decode(name), decode(value)) else {
-                return Err(Problem::message("the query must be UTF-8, percent-encoded"));
+                let name = format!("query {name}");
+                return Err(Problem::form(name, "must be UTF-8, percent-encoded"));
             };
             if all.iter().any(|(known, _)| *known == name) {
                 return Err(Problem::query(&name, "occurs twice"));

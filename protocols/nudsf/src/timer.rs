@@ -190,7 +190,7 @@ impl Timer {
         let expires_ms =
             expires_ms.ok_or_else(|| Problem::attribute("/expires", "must be a date-time"))?;
         if object.get("timerId").is_some_and(|given| given.as_str() != Some(id)) {
-            return Err(Problem::attribute("/timerId", "must be the timerId of the path"));
+            return Err(Problem::optional("/timerId", "must be the timerId of the path"));
         }
         let number = |name: &str, min: u64| match object.get(name) {
             None => Ok(None),
@@ -198,7 +198,7 @@ impl Timer {
                 Some(number) if (min..=SECONDS_MAX).contains(&number) => Ok(Some(number)),
                 _ => {
                     let reason = format!("must be a number from {min} to {SECONDS_MAX}");
-                    Err(Problem::attribute(format!("/{name}"), reason))
+                    Err(Problem::optional(format!("/{name}"), reason))
                 }
             },
         };
@@ -284,7 +284,7 @@ impl Timer {
             return Ok(());
         }
         let reason = format!("must have at most {most} values, over all tags of this timer");
-        Err(Problem::attribute("/metaTags", reason))
+        Err(Problem::optional("/metaTags", reason))
     }
 
     /// Writes the timer, armed; or expired and kept until a time (0: without end).

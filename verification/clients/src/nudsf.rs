@@ -188,7 +188,7 @@ fn free5gc(uri: &str) -> Result<(), String> {
     build.args(["build", "-o"]).arg(&program).arg(".").current_dir(sources);
     output_of(&mut build)?;
     let output = output_of(Command::new(program).env("NEARSTATE_NUDSF", uri))?;
-    for part in ["blocks", "schemas", "subscriptions", "records", "timers"] {
+    for part in ["blocks", "meta", "schemas", "subscriptions", "records", "timers"] {
         if !output.lines().any(|line| line == format!("ok {part}")) {
             return Err(format!("{part} is missing: {output}"));
         }

@@ -211,10 +211,8 @@ impl JournaledWriter {
             }
         }
         loop {
-            if self.spaces.is_full && percent(rng, 1) {
-                self.collect()?;
-            } else if self.spaces.is_full && percent(rng, 1) {
-                self.join(rng)?;
+            if self.spaces.is_full && percent(rng, 2) {
+                if percent(rng, 50) { self.collect()? } else { self.join(rng)? }
             } else if percent(rng, 40) {
                 self.random_group(rng)?;
             } else {

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::record::{
     BlockDraft, RecordPlace, StoredBlock, StoredRecord, write_block, write_one_block,
 };
-use crate::reply::Reply;
+use crate::reply::{CONTENT_TRANSFER_ENCODING, Reply};
 use crate::repository::{CallRefusal, for_write, no_record, require_exact};
 use crate::target::encode_segment;
 
@@ -23,7 +23,7 @@ fn no_block(id: &str) -> Problem {
 
 fn with_block(status: StatusCode, block: &StoredBlock<'_>) -> Reply {
     let body = hyper::body::Bytes::copy_from_slice(block.bytes);
-    Reply::with_body(status, block.media(), body)
+    Reply::with_body(status, block.media(), body).encoded(block.encoding)
 }
 
 /// `GetBlockList`.
@@ -73,7 +73,7 @@ fn kept_header(call: &Call<'_>, name: &HeaderName) -> Result<String, Problem> {
         Ok(text) if text.len() <= PART_HEADER_BYTES_MAX => Ok(text.to_owned()),
         _ => {
             let reason = format!("must have at most {PART_HEADER_BYTES_MAX} visible characters");
-            Err(Problem::parameter("INVALID_MSG_FORMAT", format!("header {name}"), reason))
+            Err(Problem::form(format!("header {name}"), reason))
         }
     }
 }
@@ -82,11 +82,11 @@ fn kept_header(call: &Call<'_>, name: &HeaderName) -> Result<String, Problem> {
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let id = &*call.target.block;
     check_block_id(id)?;
-    let encoding = HeaderName::from_static("content-transfer-encoding");
+    call.require_no_coding()?;
     let draft = BlockDraft {
         id: id.to_owned(),
         content_type: kept_header(call, &CONTENT_TYPE)?,
-        encoding: kept_header(call, &encoding)?,
+        encoding: kept_header(call, &CONTENT_TRANSFER_ENCODING)?,
         bytes: call.body.clone(),
     };
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {

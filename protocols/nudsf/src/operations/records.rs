@@ -41,7 +41,7 @@ pub(super) fn check_block_id(id: &str) -> Result<(), Problem> {
 /// The expiry time of a meta that a client writes must be in the future.
 fn check_ttl(call: &Call<'_>, meta: &RecordMeta, pointer: &str) -> Result<(), Problem> {
     if meta.expires_ms != 0 && meta.expires_ms <= call.now_ms {
-        return Err(Problem::attribute(format!("{pointer}/ttl"), "must be in the future"));
+        return Err(Problem::optional(format!("{pointer}/ttl"), "must be in the future"));
     }
     Ok(())
 }
@@ -54,14 +54,14 @@ fn block_drafts(parts: &[BodyPart<'_>]) -> Result<Vec<BlockDraft>, Problem> {
     let mut blocks: Vec<BlockDraft> = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let Some(id) = part.id else {
-            let detail = format!("part {} has no Content-Id", index + 2);
-            return Err(Problem::message(detail));
+            return Err(Problem::form(format!("part {} Content-Id", index + 2), "is required"));
         };
         check_block_id(id)?;
         let is_repeated =
             if is_few { blocks.iter().any(|block| block.id == id) } else { !seen.insert(id) };
         if is_repeated {
-            return Err(Problem::message(format!("two parts have the Content-Id {id:?}")));
+            let reason = format!("another part has {id:?}");
+            return Err(Problem::form(format!("part {} Content-Id", index + 2), reason));
         }
         blocks.push(BlockDraft {
             id: id.to_owned(),
@@ -90,11 +90,11 @@ fn split_parts<'c>(
 fn record_draft(call: &Call<'_>) -> Result<RecordDraft, Problem> {
     let (head, parts) = split_parts(call, "meta")?;
     if head.id.is_some_and(|id| !id.eq_ignore_ascii_case("meta")) {
-        return Err(Problem::message("the first part must have the Content-Id meta"));
+        return Err(Problem::form("part 1 Content-Id", "must be meta"));
     }
     let is_json = |media| multipart::is_media_type(media, "application/json");
     if !head.content_type.is_none_or(is_json) {
-        return Err(Problem::message("the content type of the meta part must be application/json"));
+        return Err(Problem::form("part 1 Content-Type", "must be application/json"));
     }
     check_json_bytes(&head.bytes)?;
     let meta = RecordMeta::parse(&head.bytes)?;
@@ -132,9 +132,13 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
 }
 
 /// A record with a callback needs the log, which has expired records until they were notified.
-fn log_expiry(call: &Call<'_>, has_callback: bool) -> Result<(), Problem> {
+async fn log_expiry<T>(
+    call: &Call<'_>,
+    has_callback: bool,
+    body: impl FnMut(&Txn<'_>) -> Result<T, CallRefusal>,
+) -> Result<(), Reply> {
     if has_callback {
-        call.repository.log_changes(&call.storage)?;
+        call.repository.log_changes_for(&call.storage, body).await?;
     }
     Ok(())
 }
@@ -167,7 +171,6 @@ fn may_set_callback(items: &[PatchItem]) -> bool {
 /// `CreateOrModifyRecord`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let draft = record_draft(call)?;
-    log_expiry(call, draft.meta.callback.is_some())?;
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let old = for_write(view.as_ref())?;
@@ -184,6 +187,7 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write_record(txn, place(call), &draft, old.as_ref())?;
         Ok(old.is_some().then_some(previous))
     };
+    log_expiry(call, draft.meta.callback.is_some(), &body).await?;
     let (previous, version) = call.transact(call.key(), body).await?;
     let validators = written(call, version);
     let reply = match previous {
@@ -238,7 +242,6 @@ pub(super) fn get_meta(call: &Call<'_>) -> Result<Reply, Reply> {
 /// the whole patch.
 pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
     let items = patch::parse(&call.json(patch::MEDIA)?)?;
-    log_expiry(call, may_set_callback(&items))?;
     let body = |txn: &Txn<'_>| -> Result<(Validators, Vec<patch::FailedItem>), CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(old) = for_write(view.as_ref())? else {
@@ -263,6 +266,7 @@ pub(super) async fn patch_meta(call: &Call<'_>) -> Result<Reply, Reply> {
         let etag = old.meta_validators(&text).etag;
         Ok((Validators { etag, modified_ms: Some(call.now_ms) }, failed))
     };
+    log_expiry(call, may_set_callback(&items), &body).await?;
     let ((validators, failed), _) = call.transact(call.key(), body).await?;
     Ok(patched(&failed).validated(&validators))
 }
@@ -300,13 +304,12 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     let (head, parts) = split_parts(call, "patch")?;
     let media = head.content_type.map(multipart::media_type).unwrap_or_default();
     if media != patch::MEDIA {
-        let detail = format!("the content type of the first part must be {}", patch::MEDIA);
-        return Err(Problem::message(detail).into());
+        let reason = format!("must be {}", patch::MEDIA);
+        return Err(Problem::form("part 1 Content-Type", reason).into());
     }
     let document = parse_json(&head.bytes)?;
     let parts = block_drafts(&parts)?;
     let items = patch::parse(&refer_to_parts(document, &parts))?;
-    log_expiry(call, may_set_callback(&items))?;
     let body = |txn: &Txn<'_>| -> Result<(), CallRefusal> {
         let view = txn.get(call.storage.records, call.key())?;
         let Some(old) = for_write(view.as_ref())? else {
@@ -319,6 +322,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
         write_record(txn, place(call), &draft, Some(&old))?;
         Ok(())
     };
+    log_expiry(call, may_set_callback(&items), &body).await?;
     let ((), version) = call.transact(call.key(), body).await?;
     Ok(Reply::empty(StatusCode::NO_CONTENT).validated(&written(call, version)))
 }

@@ -68,7 +68,7 @@ fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
         let flag = |name: &str| match item.get(name) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(_) => Err(Problem::attribute(at(name), "must be true or false")),
+            Some(_) => Err(Problem::optional(at(name), "must be true or false")),
         };
         let key_type = item.get("keyType").and_then(Value::as_str);
         let Some(key_type) = key_type else {
@@ -103,7 +103,7 @@ pub(super) fn check_schema(
     let Some(id) = &meta.schema_id else { return Ok(()) };
     let Some(view) = txn.get(call.storage.schemas, id.as_bytes())? else {
         let reason = format!("the meta schema {id:?} does not exist");
-        return Err(Problem::attribute("/schemaId", reason).into());
+        return Err(Problem::optional("/schemaId", reason).into());
     };
     for tag in schema_tags(&Document::of(&view)?.value)? {
         if tag.is_required && meta.tags.values(&tag.name).next().is_none() {
@@ -198,12 +198,12 @@ fn adds_requirements(new: &[SchemaTag], old: &[SchemaTag]) -> bool {
 /// `CreateOrModifyMetaSchema`.
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let value = call.json("application/json")?;
-    let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")?;
+    let id = text(value.as_object().unwrap_or(&Map::new()), "schemaId", "")
+        .map_err(Problem::of_required_attribute)?;
     if id.as_deref() != Some(&*call.target.id) {
         return Err(Problem::attribute("/schemaId", "must be the id in the path").into());
     }
     let tags = schema_tags(&value)?;
-    declare(call, &tags).await?;
     let body = |txn: &Txn<'_>| -> Result<Option<Option<Reply>>, CallRefusal> {
         let view = txn.get(call.storage.schemas, call.key())?;
         let old = view.as_ref().map(Document::of).transpose()?;
@@ -223,6 +223,9 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write_document(txn, (call.storage.schemas, call.key()), &value, (call.now_ms, 0))?;
         Ok(old.is_some().then_some(previous))
     };
+    // A declared index stays: a request that is refused declares none.
+    call.repository.rehearse(&body).await?;
+    declare(call, &tags).await?;
     let (previous, version) = call.transact(call.key(), body).await?;
     let etag = version_etag(version.unwrap_or_default());
     let reply = match previous {

@@ -7,7 +7,7 @@ use nearstate_store::{Namespace, View};
 use serde_json::{Map, Value};
 
 use crate::call::Call;
-use crate::filter::{TagCounter, parse_counts, parse_text};
+use crate::filter::{TagCounter, counter_of_form, parse_counts, parse_text};
 use crate::limits::{
     DELETED_MAX, RECORDS_RETURNED_MAX, REFERENCES_MAX, SCAN_STEPS, SEARCH_BYTES_MAX,
 };
@@ -20,6 +20,9 @@ use crate::target::{encode_segment, negotiated_features};
 
 /// Bytes of the values of all counts of a search. A tag with more different values is refused.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of a response beside references, records and results of counts.
+const DESCRIPTOR_BYTES: usize = 256;
 
 /// What a search returns beside references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +37,8 @@ struct SearchQuery {
     limit: Option<usize>,
     counts_all: bool,
     retrieve: Option<Retrieve>,
-    bytes_max: usize,
+    /// `max-payload-size` in bytes.
+    payload_max: usize,
     counters: Vec<TagCounter>,
 }
 
@@ -52,14 +56,19 @@ fn search_query(call: &Call<'_>) -> Result<SearchQuery, Problem> {
         }
     };
     let kilo = query.number("max-payload-size")?;
-    let bytes_max = kilo.and_then(|kilo| usize::try_from(kilo.saturating_mul(1024)).ok());
-    let counters = query.get("tag-count-filter").map(parse_counts).transpose()?;
+    let payload_max = kilo.and_then(|kilo| usize::try_from(kilo.saturating_mul(1024)).ok());
+    // The contract gives the parameter a `schema`: generated clients send its attributes.
+    let counters = match (query.get("tag-count-filter"), query.get("countType")) {
+        (Some(text), _) => Some(parse_counts(text)?),
+        (None, Some(kind)) => Some(vec![counter_of_form(kind, query.get("tag"))?]),
+        (None, None) => None,
+    };
     Ok(SearchQuery {
         filter,
         limit,
         counts_all: query.flag("count-indicator")?,
         retrieve,
-        bytes_max: bytes_max.unwrap_or(usize::MAX).min(SEARCH_BYTES_MAX),
+        payload_max: payload_max.unwrap_or(usize::MAX),
         counters: counters.unwrap_or_default(),
     })
 }
@@ -150,13 +159,17 @@ pub(super) async fn for_each_match(
 struct Found {
     count: u64,
     references: Vec<Value>,
+    /// Of the references as JSON text.
+    reference_bytes: usize,
+    /// The next reference would exceed `max-payload-size`.
+    is_full: bool,
     writer: MultipartWriter,
     records: usize,
 }
 
 /// `SearchRecord`.
 pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
-    let SearchQuery { filter, limit, counts_all, retrieve, bytes_max, mut counters } =
+    let SearchQuery { filter, limit, counts_all, retrieve, payload_max, mut counters } =
         search_query(call)?;
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
@@ -174,8 +187,17 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
             let reason = "a tag has too many different values: filter the records";
             return Err(Problem::query("tag-count-filter", reason));
         }
-        if found.references.len() < references_max {
-            found.references.push(Value::from(format!("{records_uri}{}", encode_segment(id))));
+        if !found.is_full && found.references.len() < references_max {
+            let uri = format!("{records_uri}{}", encode_segment(id));
+            let with_reference = found.reference_bytes + uri.len() + "\"\",".len();
+            found.is_full = DESCRIPTOR_BYTES + with_reference + found.writer.len() > payload_max;
+            if found.is_full {
+                return Ok(visits_all);
+            }
+            found.references.push(Value::from(uri));
+            found.reference_bytes = with_reference;
+            let bytes_max = payload_max.saturating_sub(DESCRIPTOR_BYTES + with_reference);
+            let bytes_max = bytes_max.min(SEARCH_BYTES_MAX);
             if let Some(retrieve) = retrieve
                 && found.records < RECORDS_RETURNED_MAX
                 && found.writer.len() < bytes_max
@@ -260,7 +282,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         let cause = "MANDATORY_QUERY_PARAM_MISSING";
         return Err(Problem::parameter(cause, "query filter", "is required").into());
     };
-    let filter = parse_text(text, "filter")?;
+    let filter = parse_text(text, "filter").map_err(Problem::of_required_query)?;
     let mut keys = Vec::new();
     let some = (call.storage.records, DELETED_MAX);
     for_each_match(call, some, Some(&filter), |view, _| {

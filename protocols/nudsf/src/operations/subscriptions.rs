@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::{API, encode_segment, negotiated_features};
+use crate::target::{API, Query, encode_segment, negotiated_features};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -45,11 +45,12 @@ impl ClientId {
     fn parse(value: Option<&Value>, pointer: &str) -> Result<Self, Problem> {
         let none = Map::new();
         let object = value.and_then(Value::as_object).unwrap_or(&none);
-        let instance = text(object, "nfId", pointer)?;
+        let required = Problem::of_required_attribute;
+        let instance = text(object, "nfId", pointer).map_err(required)?;
         if instance.as_deref().is_some_and(|id| !is_uuid(id)) {
             return Err(Problem::attribute(format!("{pointer}/nfId"), "must be a UUID"));
         }
-        let set = text(object, "nfSetId", pointer)?;
+        let set = text(object, "nfSetId", pointer).map_err(required)?;
         if instance.is_none() && set.is_none() {
             let cause = "MANDATORY_IE_MISSING";
             return Err(Problem::parameter(cause, pointer, "must have nfId or nfSetId"));
@@ -78,7 +79,8 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
         return Err(Problem::message("a subscription must be an object"));
     };
     let client = ClientId::parse(object.get("clientId"), "/clientId")?;
-    if uri(object, "callbackReference", "")?.is_none() {
+    let callback = uri(object, "callbackReference", "");
+    if callback.map_err(Problem::of_required_attribute)?.is_none() {
         let cause = "MANDATORY_IE_MISSING";
         return Err(Problem::parameter(cause, "/callbackReference", "is required"));
     }
@@ -87,12 +89,12 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
         None => 0,
         Some(expiry) => {
             let parsed = expiry.as_str().and_then(parse_date_time);
-            let refused = || Problem::attribute("/expiry", "must be a date-time in the future");
+            let refused = || Problem::optional("/expiry", "must be a date-time in the future");
             parsed.filter(|ms| *ms > call.now_ms).ok_or_else(refused)?
         }
     };
     if object.get("expiryNotification").is_some_and(|seconds| !seconds.is_u64()) {
-        return Err(Problem::attribute("/expiryNotification", "must be a number of seconds"));
+        return Err(Problem::optional("/expiryNotification", "must be a number of seconds"));
     }
     if let Some(filter) = object.get("subFilter") {
         check_filter(call, filter)?;
@@ -100,7 +102,7 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
     if let Some(features) = object.get("supportedFeatures")
         && features.as_str().and_then(negotiated_features).is_none()
     {
-        return Err(Problem::attribute("/supportedFeatures", "must be hexadecimal digits"));
+        return Err(Problem::optional("/supportedFeatures", "must be hexadecimal digits"));
     }
     let ahead = object.get("expiryNotification").and_then(Value::as_u64).unwrap_or(0);
     let due_ms = expires_ms.saturating_sub(ahead.saturating_mul(1000));
@@ -123,14 +125,14 @@ fn negotiate(value: &mut Value) {
 /// Checks a `SubscriptionFilter`: resources of this storage, and operations.
 fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
     let Some(object) = filter.as_object() else {
-        return Err(Problem::attribute("/subFilter", "must be an object"));
+        return Err(Problem::optional("/subFilter", "must be an object"));
     };
     if let Some(resources) = object.get("monitoredResourceUris") {
         let pointer = "/subFilter/monitoredResourceUris";
         let items = resources.as_array().filter(|items| (1..=MONITORED_MAX).contains(&items.len()));
         let Some(items) = items else {
             let reason = format!("must be an array of 1 to {MONITORED_MAX} URIs");
-            return Err(Problem::attribute(pointer, reason));
+            return Err(Problem::optional(pointer, reason));
         };
         // The host may have another name for the client than for the node.
         let uri = call.uri();
@@ -143,7 +145,7 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
         for (index, item) in items.iter().enumerate() {
             if !item.as_str().is_some_and(is_here) {
                 let reason = format!("must be the URI of {root} or of a resource below it");
-                return Err(Problem::attribute(format!("{pointer}/{index}"), reason));
+                return Err(Problem::optional(format!("{pointer}/{index}"), reason));
             }
         }
     }
@@ -152,7 +154,7 @@ fn check_filter(call: &Call<'_>, filter: &Value) -> Result<(), Problem> {
         let is_known = |item: &Value| item.as_str().is_some_and(|name| OPERATIONS.contains(&name));
         if !items.is_some_and(|items| items.iter().all(is_known)) {
             let reason = "must be an array of CREATED, UPDATED and DELETED";
-            return Err(Problem::attribute("/subFilter/operations", reason));
+            return Err(Problem::optional("/subFilter/operations", reason));
         }
     }
     Ok(())
@@ -233,8 +235,6 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     negotiate(&mut value);
     let reply = Reply::json(StatusCode::OK, &value);
     call.check_reply(&reply)?;
-    // From here on the log has what the subscription asks for.
-    call.repository.log_changes(&call.storage).map_err(Problem::from)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
         let view = txn.get(call.storage.subscriptions, call.key())?;
         let old = current(call, view.as_ref())?;
@@ -251,6 +251,8 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write(txn, call, &value, &checked)?;
         Ok(old.is_some())
     };
+    // From here on the log has what the subscription asks for.
+    call.repository.log_changes_for(&call.storage, &body).await?;
     let (existed, version) = call.transact(call.key(), body).await?;
     let reply = if existed {
         reply
@@ -291,15 +293,32 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
     Ok(patched(&failed).validated(&validators))
 }
 
+/// The client of a query: `client-id` as JSON, or its attributes as parameters. The contract gives
+/// the parameter a `schema`, so that generated clients send the second form.
+fn client_id(query: &Query) -> Result<Option<ClientId>, Problem> {
+    const NAME: &str = "client-id";
+    let value = if let Some(text) = query.get(NAME) {
+        serde_json::from_str(text)
+            .map_err(|error| Problem::query(NAME, format!("must be JSON: {error}")))?
+    } else {
+        let given = |name: &str| Some((name.to_owned(), Value::from(query.get(name)?)));
+        let members: Map<String, Value> =
+            ["nfId", "nfSetId"].into_iter().filter_map(given).collect();
+        if members.is_empty() {
+            return Ok(None);
+        }
+        Value::Object(members)
+    };
+    ClientId::parse(Some(&value), "query client-id").map(Some)
+}
+
 /// `DeleteNotificationSubscription`.
 pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
-    let Some(client) = call.target.query.get("client-id") else {
+    let client = client_id(&call.target.query).map_err(Problem::of_required_query);
+    let Some(client) = client? else {
         let cause = "MANDATORY_QUERY_PARAM_MISSING";
         return Err(Problem::parameter(cause, "query client-id", "is required").into());
     };
-    let client: Value = serde_json::from_str(client)
-        .map_err(|error| Problem::query("client-id", format!("must be JSON: {error}")))?;
-    let client = ClientId::parse(Some(&client), "query client-id")?;
     let body = |txn: &Txn<'_>| -> Result<Reply, CallRefusal> {
         let view = txn.get(call.storage.subscriptions, call.key())?;
         let Some(old) = current(call, view.as_ref())? else {

@@ -35,6 +35,14 @@ fn dr11_put_of_a_block_keeps_its_type_and_changes_the_record() {
     let read = client.get("/records/r1/blocks/c%20d");
     assert_eq!((read.status, read.text().as_str(), read.etag()), (200, "{}", created.etag()));
     assert_eq!(read.header("content-type"), Some("application/json; v=1"));
+    assert_eq!(read.header("content-transfer-encoding"), Some("8bit"));
+    for (coding, status) in [("gzip", 415), ("identity", 204)] {
+        let headers = [json[0], json[1], ("Content-Encoding", coding)];
+        let coded = client.send("PUT", "/records/r1/blocks/c%20d", &headers, "{}");
+        assert_eq!(coded.status, status, "{coding} {}", coded.text());
+        let accepted = (status == 415).then_some("identity");
+        assert_eq!(coded.header("accept-encoding"), accepted);
+    }
     let whole = client.get("/records/r1");
     assert_ne!(whole.etag(), record.etag());
     assert_eq!(whole.parts()[3][..3], ["c d", "application/json; v=1", "8bit"].map(str::to_owned));
@@ -65,6 +73,7 @@ fn dr10_get_of_a_block_is_conditional_and_not_changed_by_other_blocks() {
     client.get("/records/r1/blocks/none").is(404, "BLOCK_NOT_FOUND");
     client.get("/records/r1/blocks/%01nudsf").is(404, "BLOCK_NOT_FOUND");
     let block = client.get("/records/r1/blocks/a");
+    assert_eq!(block.header("content-transfer-encoding"), Some("binary"), "as the part had it");
     client.send("PUT", "/records/r1/blocks/b", &[], "3").is(204, "");
     let mut get =
         |header: (&str, &str)| client.send("GET", "/records/r1/blocks/a", &[header], "").status;
@@ -84,7 +93,11 @@ fn dr12_delete_of_a_block_leaves_the_others() {
     client
         .send("DELETE", "/records/r1/blocks/a", &[("If-Match", "\"x\"")], "")
         .is(412, "PRECONDITION_FAILED");
-    let previous = client.send("DELETE", "/records/r1/blocks/a?get-previous=true", &[], "");
+    let path = "/records/r1/blocks/a?get-previous=true";
+    let failed = client.send("DELETE", path, &[("If-Match", "\"x\"")], "");
+    assert_eq!((failed.status, failed.text().as_str()), (412, "1"));
+    assert_eq!(failed.etag(), client.get("/records/r1/blocks/a").etag());
+    let previous = client.send("DELETE", path, &[], "");
     assert_eq!((previous.status, previous.text().as_str()), (200, "1"));
     assert_eq!(client.get("/records/r1").parts().len(), 2);
     client.send("DELETE", "/records/r1/blocks/b", &[], "").is(204, "");

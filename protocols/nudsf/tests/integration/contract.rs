@@ -7,8 +7,10 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use crate::fixture::TestReply;
@@ -52,6 +54,9 @@ pub(crate) fn check_exchange(
     };
     if reply.status < 300 {
         check_request(spec, request_type, request);
+        if let Err(why) = check_query(spec, path) {
+            panic!("{method} {path}: {why}");
+        }
     }
     check_response(spec, reply);
 }
@@ -64,6 +69,56 @@ fn check_request(spec: &Value, media: Option<&str>, body: &[u8]) {
     if media.ends_with("json") && known.contains_key(media) {
         check_json(&serde_json::from_slice(body).unwrap(), schema, spec);
     }
+}
+
+/// The query parameters of a request: declared, present if they are required, and of their types.
+fn check_query(spec: &Value, path: &str) -> Result<(), String> {
+    let query = path.split_once('?').map_or("", |(_, query)| query);
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let mut given: BTreeMap<&str, String> = pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (name, percent_decode_str(value).decode_utf8_lossy().into_owned())
+        })
+        .collect();
+    let all = spec["parameters"].as_array().into_iter().flatten();
+    for parameter in all.filter(|parameter| parameter["in"] == "query") {
+        let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
+        if let Some(text) = given.remove(name) {
+            check_parameter(&text, schema, parameter["json"] == true)
+                .map_err(|why| format!("{name}: {why}"))?;
+            continue;
+        }
+        // `style: form, explode: true`: the attributes of an object are parameters.
+        let named = schema["$ref"].as_str().map_or(schema, |name| &contract()["schemas"][name]);
+        let fields = named["properties"].as_object().into_iter().flatten();
+        let fields: serde_json::Map<String, Value> = fields
+            .filter(|_| parameter["json"] == false)
+            .filter_map(|(field, _)| Some((field.clone(), given.remove(field.as_str())?.into())))
+            .collect();
+        if !fields.is_empty() {
+            validate(&Value::Object(fields), schema, name)?;
+        } else if parameter["required"] == true {
+            return Err(format!("no {name}"));
+        }
+    }
+    if given.is_empty() { Ok(()) } else { Err(format!("not declared: {given:?}")) }
+}
+
+fn check_parameter(text: &str, schema: &Value, is_json: bool) -> Result<(), String> {
+    let parsed: Option<Value> = serde_json::from_str(text).ok();
+    // The example of `CountExpression` is a map of counts, its type is one of them.
+    let map = parsed.as_ref().and_then(Value::as_object);
+    if schema["$ref"] == "CountExpression"
+        && let Some(map) = map.filter(|map| !map.contains_key("countType"))
+    {
+        return map.values().try_for_each(|one| validate(one, schema, ""));
+    }
+    let plain = (!is_json).then(|| Value::from(text));
+    let empty = text.is_empty().then_some(Value::Null);
+    let mut forms = [plain, empty, parsed].into_iter().flatten();
+    let is_valid = forms.any(|value| validate(&value, schema, "").is_ok());
+    if is_valid { Ok(()) } else { Err(format!("{text:?} is none of {schema}")) }
 }
 
 fn check_response(spec: &Value, reply: &TestReply) {
@@ -201,6 +256,29 @@ fn validate_fields(value: &Value, schema: &Value, at: &str) -> Result<(), String
         }
     }
     Ok(())
+}
+
+#[test]
+fn req_the_validator_checks_query_parameters() {
+    for (method, path, is_valid) in [
+        ("GET", "records", true),
+        ("GET", "records?limit-range=1&count-indicator=true&supported-features=1F", true),
+        ("GET", "records?tag=a&countType=TOTAL_COUNT", true),
+        ("GET", "records?limit-range=x", false),
+        ("GET", "records?count-indicator=1", false),
+        ("GET", "records?other=1", false),
+        ("GET", "records?filter=x", false),
+        ("DELETE", "records", false),
+        ("DELETE", "records?filter=%7B%22recordIdList%22:%5B%22a%22%5D%7D", true),
+        ("DELETE", "subs-to-notify/s", false),
+        ("DELETE", "subs-to-notify/s?nfId=a", true),
+        ("DELETE", "subs-to-notify/s?client-id=%7B%7D", true),
+        ("DELETE", "subs-to-notify/s?client-id=a", false),
+    ] {
+        let path = format!("/nudsf-dr/v1/r/s/{path}");
+        let spec = operation(method, &path).unwrap();
+        assert_eq!(check_query(spec, &path).is_ok(), is_valid, "{method} {path}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use nearstate_store::{BlockChange, Form, Kind, Metadata, Schema};
 
-use crate::fixture::{JSON, MIXED, PATCH, node, patch_body};
+use crate::fixture::{JSON, MIXED, PATCH, TestNodeOptions, encode, node, node_at, patch_body};
 
 #[test]
 fn req_a_record_of_nudsf_is_read_by_key_tag_and_block() {
@@ -120,4 +120,31 @@ fn req_what_nudsf_cannot_express_is_not_lost_by_its_writes() {
     client.send("PUT", "/records/plain/blocks/b", &[], "2").is(409, "RECORD_OF_ANOTHER_KIND");
     let view = session.get_whole(ue, b"plain").unwrap().unwrap();
     assert_eq!(view.tags().collect::<Vec<_>>(), [("t", &b"\xff"[..])]);
+}
+
+#[test]
+fn req_a_record_of_sdl_is_a_record_of_nudsf_and_the_other_way_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    let node = node_at(&path, TestNodeOptions::default());
+    let mut client = node.client();
+    let mut sdl = nearstate_sdl::open(&format!("region:{}", path.display())).unwrap();
+    sdl.set("ue", &[(b"of-sdl", b"first")]).unwrap();
+    let read = client.get("/records/of-sdl/blocks/value");
+    assert_eq!((read.status, read.text().as_str()), (200, "first"));
+    // A write of Nudsf keeps the value where SDL has it, with tags that SDL does not see.
+    let meta = r#"{"tags":{"supi":["7"]}}"#;
+    client.put_record("of-nudsf", meta, &[("value", "second")]).is(201, "");
+    client.send("PUT", "/records/of-sdl/blocks/value", &[], "changed").is(204, "");
+    let both = sdl.get("ue", &[b"of-sdl", b"of-nudsf"]).unwrap();
+    let value = |key: &[u8]| both.get(key).map(Vec::as_slice);
+    assert_eq!(value(b"of-sdl"), Some(&b"changed"[..]));
+    assert_eq!(value(b"of-nudsf"), Some(&b"second"[..]));
+    let filter = encode(r#"{"op":"EQ","tag":"supi","value":"7"}"#);
+    let found = client.get(&format!("/records?filter={filter}")).is(200, "").json();
+    assert_eq!(found["count"], 1);
+    sdl.remove("ue", &[b"of-nudsf"]).unwrap();
+    client.get("/records/of-nudsf").is(404, "RECORD_NOT_FOUND");
+    client.send("DELETE", "/records/of-sdl", &[], "").is(204, "");
+    assert!(sdl.get("ue", &[b"of-sdl"]).unwrap().is_empty());
 }

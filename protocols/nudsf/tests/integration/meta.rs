@@ -14,7 +14,11 @@ fn dr07_get_meta_has_an_entity_tag_of_its_own() {
     assert_eq!(meta.is(200, "").json(), json!({"tags": {"a": ["1", "2"]}}));
     assert_eq!(meta.header("content-type"), Some("application/json"));
     assert!(meta.header("last-modified").is_some());
+    let date = meta.header("last-modified").unwrap_or_default();
     client.send("PUT", "/records/r1/blocks/x", &[], "changed").is(204, "");
+    let mut since =
+        |date| client.send("GET", "/records/r1/meta", &[("If-Modified-Since", date)], "").status;
+    assert_eq!((since(date), since("Sun, 06 Nov 1994 08:49:37 GMT")), (304, 200));
     let same = client.send("GET", "/records/r1/meta", &[("If-None-Match", meta.etag())], "");
     assert_eq!(same.status, 304, "a block does not change the meta");
 }

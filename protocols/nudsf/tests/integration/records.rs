@@ -19,7 +19,7 @@ fn dr04_put_creates_a_record_and_get_returns_meta_and_blocks_in_their_order() {
         Some("http://udsf.example/nudsf-dr/v1/Realm01/Storage01/records/r1")
     );
     assert!(created.header("last-modified").unwrap().ends_with("GMT"));
-    assert_eq!(created.header("cache-control"), Some("no-cache"));
+    assert_eq!(created.header("cache-control"), Some("no-cache, max-age=0"));
     let read = client.get("/records/r1");
     read.is(200, "");
     assert_eq!(read.etag(), created.etag());
@@ -73,6 +73,37 @@ fn dr04_conditional_puts_change_nothing_when_they_fail() {
 }
 
 #[test]
+fn dr04_a_write_that_is_refused_does_not_switch_the_log_on() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let ue = session.known_namespace("ue").unwrap().unwrap();
+    client.put_record("r1", "{}", &[("a", "1")]).is(201, "");
+    let meta = r#"{"callbackReference":"http://nf.example/"}"#;
+    let add = r#"[{"op":"add","path":"/callbackReference","value":"http://nf.example/"}]"#;
+    let add_to_record = patch_body(&add.replace("/callback", "/meta/callback"), &[]);
+    let put = record_body(meta, &[]);
+    let other = ("If-Match", "\"x\"");
+    for (method, path, media, body) in [
+        ("PUT", "/records/r1", MIXED, put.as_str()),
+        ("PATCH", "/records/r1", MIXED, &add_to_record),
+        ("PATCH", "/records/r1/meta", PATCH, add),
+    ] {
+        client.send(method, path, &[media, other], body).is(412, "PRECONDITION_FAILED");
+        assert!(!session.is_logged(ue).unwrap(), "{method} {path}");
+    }
+    client.send("PATCH", "/records/none/meta", &[PATCH], add).is(404, "RECORD_NOT_FOUND");
+    client.send("PATCH", "/records/none", &[MIXED], &add_to_record).is(404, "RECORD_NOT_FOUND");
+    let subscription = r#"{"clientId":{"nfId":"4947a69a-f61b-4bc1-b9da-47c9c5d14b64"},
+        "callbackReference":"http://nf.example/"}"#;
+    let refused = client.send("PUT", "/subs-to-notify/s", &[JSON, other], subscription);
+    refused.is(412, "PRECONDITION_FAILED");
+    assert!(!session.is_logged(ue).unwrap());
+    client.send("PATCH", "/records/r1/meta", &[PATCH], add).is(204, "");
+    assert!(session.is_logged(ue).unwrap());
+}
+
+#[test]
 fn dr04_what_is_no_record_is_refused_and_nothing_is_created() {
     let node = node();
     let mut client = node.client();
@@ -86,20 +117,30 @@ fn dr04_what_is_no_record_is_refused_and_nothing_is_created() {
         (MIXED, patch_body("[]", &[]), 400, "INVALID_MSG_FORMAT"),
         (MIXED, record_body("{", &[]), 400, "INVALID_MSG_FORMAT"),
         (MIXED, record_body("[]", &[]), 400, "MANDATORY_IE_INCORRECT"),
-        (MIXED, record_body(r#"{"tags":{"a":"b"}}"#, &[]), 400, "MANDATORY_IE_INCORRECT"),
+        (MIXED, record_body(r#"{"tags":{"a":"b"}}"#, &[]), 400, "OPTIONAL_IE_INCORRECT"),
         (
             MIXED,
             record_body(r#"{"ttl":"2020-01-01T00:00:00Z"}"#, &[]),
             400,
-            "MANDATORY_IE_INCORRECT",
+            "OPTIONAL_IE_INCORRECT",
         ),
-        (MIXED, record_body(r#"{"schemaId":"none"}"#, &[]), 400, "MANDATORY_IE_INCORRECT"),
+        (MIXED, record_body(r#"{"schemaId":"none"}"#, &[]), 400, "OPTIONAL_IE_INCORRECT"),
         (MIXED, record_body("{}", &[("a", "1"), ("a", "2")]), 400, "INVALID_MSG_FORMAT"),
         (MIXED, record_body("{}", &[(&long, "1")]), 400, "INVALID_MSG_FORMAT"),
         (MIXED, reserved, 400, "INVALID_MSG_FORMAT"),
         (MIXED, "--b\r\n\r\n{}\r\n--b\r\n\r\nx\r\n--b--".to_owned(), 400, "INVALID_MSG_FORMAT"),
     ] {
         client.send("PUT", "/records/r1", &[headers], &body).is(status, cause);
+    }
+    for (body, param) in [
+        ("--b\r\n\r\n{}\r\n--b\r\n\r\nx\r\n--b--".to_owned(), "part 2 Content-Id"),
+        (record_body("{}", &[("a", "1"), ("a", "2")]), "part 3 Content-Id"),
+        (patch_body("[]", &[]), "part 1 Content-Id"),
+        (patch_body("{}", &[]).replace("Id: patch", "Id: meta"), "part 1 Content-Type"),
+    ] {
+        let refused = client.send("PUT", "/records/r1", &[MIXED], &body);
+        let problem = refused.is(400, "INVALID_MSG_FORMAT").json();
+        assert_eq!(problem["invalidParams"][0]["param"], param, "{problem}");
     }
     let key = "k".repeat(5000);
     client.put_record(&key, "{}", &[]).is(400, "MANDATORY_IE_INCORRECT");

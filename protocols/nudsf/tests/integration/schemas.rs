@@ -52,12 +52,36 @@ fn dr19_put_creates_replaces_and_validates_a_schema() {
         ),
     ] {
         let reply = client.send("PUT", "/meta-schemas/s", &[JSON], body.to_string());
-        assert_eq!(
-            reply.is(400, "MANDATORY_IE_INCORRECT").json()["invalidParams"][0]["param"],
-            param
-        );
+        let kind = if param.ends_with("sort") { "OPTIONAL" } else { "MANDATORY" };
+        let problem = reply.is(400, &format!("{kind}_IE_INCORRECT")).json();
+        assert_eq!(problem["invalidParams"][0]["param"], param);
     }
     client.send("PUT", "/meta-schemas/s", &[JSON], "x").is(400, "INVALID_MSG_FORMAT");
+}
+
+#[test]
+fn dr19_a_schema_that_is_refused_declares_no_index() {
+    let node = node();
+    let mut client = node.client();
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    let tags = || session.tags(records).unwrap().len();
+    let before = tags();
+    client.put_record("r1", r#"{"schemaId":"s"}"#, &[]).is(400, "OPTIONAL_IE_INCORRECT");
+    let text = schema().to_string();
+    let mut put =
+        |header: (&str, &str)| client.send("PUT", "/meta-schemas/s", &[JSON, header], &text);
+    put(("If-Match", "*")).is(412, "PRECONDITION_FAILED");
+    put(("Accept", "text/html")).is(406, "");
+    assert_eq!(tags(), before);
+    let loose = r#"{"schemaId":"s","metaTags":[]}"#;
+    client.send("PUT", "/meta-schemas/s", &[JSON], loose).is(201, "");
+    client.put_record("r1", r#"{"schemaId":"s"}"#, &[]).is(201, "");
+    client.send("PUT", "/meta-schemas/s", &[JSON], &text).is(409, "SCHEMA_IN_USE");
+    assert_eq!(tags(), before);
+    client.send("DELETE", "/records/r1", &[], "").is(204, "");
+    client.send("PUT", "/meta-schemas/s", &[JSON], &text).is(204, "");
+    assert!(tags() > before);
 }
 
 #[test]
@@ -136,6 +160,10 @@ fn dr18_get_of_a_schema_is_conditional() {
     assert_eq!((read.is(200, "").json(), read.etag()), (schema(), created.etag()));
     let same = client.send("GET", "/meta-schemas/s", &[("If-None-Match", created.etag())], "");
     assert_eq!(same.status, 304);
+    let date = read.header("last-modified").unwrap_or_default();
+    let mut since =
+        |date| client.send("GET", "/meta-schemas/s", &[("If-Modified-Since", date)], "").status;
+    assert_eq!((since(date), since("Sun, 06 Nov 1994 08:49:37 GMT")), (304, 200));
     // Clients that are generated from the `OpenAPI` file ask for the type that it has by mistake.
     let accept = [("Accept", "multipart/mixed, application/problem+json")];
     client.send("GET", "/meta-schemas/s", &accept, "").is(200, "");
@@ -150,9 +178,13 @@ fn dr20_delete_of_a_schema_returns_the_previous_one_on_request() {
     client
         .send("DELETE", "/meta-schemas/s", &[("If-Match", "\"x\"")], "")
         .is(412, "PRECONDITION_FAILED");
-    let previous = client.send("DELETE", "/meta-schemas/s?get-previous=true", &[], "");
+    let path = "/meta-schemas/s?get-previous=true";
+    let failed = client.send("DELETE", path, &[("If-Match", "\"x\"")], "");
+    assert_eq!(failed.is(412, "").json(), schema());
+    assert_eq!(failed.etag(), client.get("/meta-schemas/s").etag());
+    let previous = client.send("DELETE", path, &[], "");
     assert_eq!(previous.is(200, "").json(), schema());
     client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(201, "");
     client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
-    client.put_record("r1", &meta("1"), &[]).is(400, "MANDATORY_IE_INCORRECT");
+    client.put_record("r1", &meta("1"), &[]).is(400, "OPTIONAL_IE_INCORRECT");
 }

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use nearstate_store::{CreateOptions, Region, WhenFull};
 use serde_json::{Value, json};
 
-use crate::fixture::{JSON, TestClient, TestReply, encode, node};
+use crate::fixture::{JSON, TestClient, TestNodeOptions, TestReply, encode, node, node_at};
 
 fn search(client: &mut TestClient, filter: &Value, rest: &str) -> TestReply {
     client.get(&format!("/records?filter={}{rest}", encode(&filter.to_string())))
@@ -111,6 +112,15 @@ fn dr01_limits_counts_and_contents() {
     );
     assert_eq!(body["tagCountResult"]["ids"]["count"], 10);
     assert_eq!(body["supportedFeatures"], "0");
+    // The attributes of a count as parameters, as generated clients send them.
+    for (query, result) in [
+        ("countType=TOTAL_COUNT&tag=odd", json!({"tag": "odd", "count": 10})),
+        ("tag=odd&countType=UNIQUE_COUNT", json!({"tag": "odd", "count": 2})),
+    ] {
+        let body = client.get(&format!("/records?limit-range=0&{query}")).is(200, "").json();
+        assert_eq!(body["tagCountResult"]["count"], result, "{query}");
+    }
+    client.get("/records?countType=X").is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
     let with = search(&mut client, &filter, "&limit-range=3&retrieve-records=META_AND_BLOCKS");
     let parts = with.is(200, "").parts();
     assert_eq!(parts[0][0], "descriptor");
@@ -126,7 +136,27 @@ fn dr01_limits_counts_and_contents() {
     let small = search(&mut client, &filter, "&retrieve-records=ONLY_META&max-payload-size=0");
     let parts = small.is(200, "").parts();
     let descriptor: Value = serde_json::from_str(&parts[0][3]).unwrap();
-    assert_eq!((parts.len(), descriptor["references"].as_array().unwrap().len()), (1, 10));
+    assert_eq!((parts.len(), &descriptor), (1, &json!({"count": 10})));
+}
+
+#[test]
+fn dr01_no_response_exceeds_max_payload_size() {
+    let node = node();
+    let mut client = node.client();
+    fill(&mut client);
+    for (kilo, references) in [(1, 8..14), (2, 20..29), (3, 30..31)] {
+        let path = format!("/records?max-payload-size={kilo}");
+        let whole = client.get(&path);
+        assert_eq!(whole.is(200, "").json()["count"], 30, "all are counted");
+        let found = whole.text().matches("/records/").count();
+        assert!(references.contains(&found), "{kilo}: {found}");
+        let with = client.get(&format!("{path}&retrieve-records=META_AND_BLOCKS"));
+        for reply in [whole, with] {
+            assert!(reply.body.len() <= kilo * 1024, "{kilo}: {} bytes", reply.body.len());
+        }
+    }
+    let limited = client.get("/records?max-payload-size=1&limit-range=20");
+    assert!((8..14).contains(&ids(&limited).len()), "{}", limited.text());
 }
 
 #[test]
@@ -162,6 +192,9 @@ fn dr02_deletion_needs_a_filter_and_lists_what_it_deleted() {
         let path = format!("/records?filter={}", encode(&filter.to_string()));
         client.send("DELETE", &path, &[], "")
     };
+    let refused = client.send("DELETE", "/records?filter=%7B", &[], "");
+    let problem = refused.is(400, "MANDATORY_QUERY_PARAM_INCORRECT").json();
+    assert_eq!(problem["invalidParams"][0]["param"], "query filter");
     delete(&mut client, &compare("EQ", "n", "9")).is(204, "");
     let deleted = delete(&mut client, &compare("EQ", "n", "1"));
     let body = deleted.is(200, "").json();
@@ -171,4 +204,28 @@ fn dr02_deletion_needs_a_filter_and_lists_what_it_deleted() {
     assert_eq!(ids(&client.get("/records")).len(), 20);
     delete(&mut client, &compare("EQ", "n", "1")).is(204, "");
     client.get("/nudsf-dr/v1/Realm01/Other/records").is(204, "");
+}
+
+#[test]
+fn dr02_a_record_that_cannot_be_deleted_is_listed_as_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("region");
+    // A commit replaces at most a 128th of the heap, 512 KiB, where the log has what it replaces.
+    let options = CreateOptions { bytes_max: 64 << 20, ..Default::default() };
+    let region = Region::create(&path, &options).unwrap();
+    let node = node_at(&path, TestNodeOptions::default());
+    let mut client = node.client();
+    let large = "x".repeat(3 << 20);
+    let meta = r#"{"tags":{"n":["1"]}}"#;
+    client.put_record("small", meta, &[("a", "1")]).is(201, "");
+    client.put_record("large", meta, &[("a", &large)]).is(201, "");
+    let session = region.session().unwrap();
+    let ue = session.known_namespace("ue").unwrap().unwrap();
+    session.stream(ue, WhenFull::LoseOldest).unwrap();
+    let path = format!("/records?filter={}", encode(&compare("EQ", "n", "1").to_string()));
+    let deleted = client.send("DELETE", &path, &[], "").is(200, "").json();
+    assert_eq!(deleted, json!({"recordIdList": ["small"], "failedRecordIdList": ["large"]}));
+    // No record was deleted: the answer is that of the first one.
+    client.send("DELETE", &path, &[], "").is(413, "PAYLOAD_TOO_LARGE");
+    client.get("/records/large/meta").is(200, "");
 }

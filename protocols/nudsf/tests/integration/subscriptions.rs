@@ -89,7 +89,12 @@ fn dr15_invalid_subscriptions_are_refused_with_the_attribute() {
         let mut body = subscription();
         *body.pointer_mut(pointer).unwrap() = value;
         let reply = client.send("PUT", "/subs-to-notify/s1", &[JSON], body.to_string());
-        assert_eq!(reply.status, 400, "{pointer} {}", reply.text());
+        let cause = match pointer {
+            "/clientId" => "MANDATORY_IE_MISSING",
+            "/clientId/nfId" | "/callbackReference" => "MANDATORY_IE_INCORRECT",
+            _ => "OPTIONAL_IE_INCORRECT",
+        };
+        reply.is(400, cause);
         assert_eq!(reply.json()["invalidParams"][0]["param"], param);
     }
     client.send("PUT", "/subs-to-notify/s1", &[JSON], "[]").is(400, "INVALID_MSG_FORMAT");
@@ -122,6 +127,10 @@ fn dr14_get_of_a_subscription_is_conditional() {
     assert_eq!((read.status, read.etag()), (200, created.etag()));
     let same = client.send("GET", "/subs-to-notify/s1", &[("If-None-Match", created.etag())], "");
     assert_eq!(same.status, 304);
+    let date = read.header("last-modified").unwrap_or_default();
+    let mut since =
+        |date| client.send("GET", "/subs-to-notify/s1", &[("If-Modified-Since", date)], "").status;
+    assert_eq!((since(date), since("Sun, 06 Nov 1994 08:49:37 GMT")), (304, 200));
 }
 
 #[test]
@@ -152,14 +161,22 @@ fn dr16_patch_changes_a_subscription_but_not_its_client() {
 fn dr17_only_its_client_deletes_a_subscription() {
     let node = node();
     let mut client = node.client();
-    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string());
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string()).is(201, "");
     let path = |id: &str, rest: &str| {
         format!("/subs-to-notify/s1?client-id={}{rest}", encode(&json!({"nfId": id}).to_string()))
     };
     client.send("DELETE", "/subs-to-notify/s1", &[], "").is(400, "MANDATORY_QUERY_PARAM_MISSING");
     client
         .send("DELETE", "/subs-to-notify/s1?client-id=x", &[], "")
-        .is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
+        .is(400, "MANDATORY_QUERY_PARAM_INCORRECT");
+    // The attributes of a client as parameters, as generated clients send them.
+    let form = |query: &str| format!("/subs-to-notify/s1?{query}");
+    client.send("DELETE", &form("nfId=x"), &[], "").is(400, "MANDATORY_QUERY_PARAM_INCORRECT");
+    client
+        .send("DELETE", &form(&format!("nfId={OTHER}&nfSetId=s")), &[], "")
+        .is(403, "MODIFICATION_NOT_ALLOWED");
+    client.send("DELETE", &form(&format!("nfId={NF}")), &[], "").is(204, "");
+    let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string());
     client.send("DELETE", &path(OTHER, ""), &[], "").is(403, "MODIFICATION_NOT_ALLOWED");
     client
         .send("DELETE", &path(NF, ""), &[("If-Match", "\"x\"")], "")

@@ -52,7 +52,7 @@ fn tm01_timers_are_found_by_tags_and_by_expiry() {
         let found = client.get(&format!("{TIMERS}?{query}&filter={filter}"));
         assert_eq!(ids(&found.is(200, "").json()), ["t3"]);
     }
-    let named = encode(r#"{"timerIds":["t1","none"]}"#);
+    let named = encode(r#"{"recordIdList":["t1","none"]}"#);
     assert_eq!(ids(&client.get(&format!("{TIMERS}?filter={named}")).json()), ["t1"]);
     client.get(&format!("{TIMERS}?filter=x")).is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
     client.get("/nudsf-timer/v1/None/Storage01/timers").is(404, "REALM_NOT_FOUND");
@@ -152,12 +152,13 @@ fn tm03_put_creates_and_replaces_a_timer_that_fires_and_is_then_deleted() {
     assert_eq!((&body["timerId"], &body["metaTags"]), (&json!("t1"), &json!({"ueId": ["1"]})));
     client.get(&path("t1")).is(404, "TIMER_NOT_FOUND");
     assert_eq!(node.notified("timer_expiry", "due"), 3);
-    for (timer, param) in [(json!({}), "/expires"), (json!({"expires": 1}), "/expires")] {
+    for (timer, param, cause) in [
+        (json!({}), "/expires", "MANDATORY_IE_MISSING"),
+        (json!({"expires": 1}), "/expires", "MANDATORY_IE_INCORRECT"),
+        (json!({"expires": PAST, "deleteAfter": "x"}), "/deleteAfter", "OPTIONAL_IE_INCORRECT"),
+    ] {
         let reply = client.send("PUT", &path("t2"), &[JSON], timer.to_string());
-        assert_eq!(
-            (reply.status, &reply.json()["invalidParams"][0]["param"]),
-            (400, &json!(param),)
-        );
+        assert_eq!(reply.is(400, cause).json()["invalidParams"][0]["param"], param);
     }
     client.send("PUT", &path("t2"), &[], "{}").is(415, "UNSUPPORTED_MEDIA_TYPE");
 }
@@ -355,7 +356,7 @@ fn req_the_last_missed_repetitions_of_a_timer_are_notified() {
     missed["repetitionCount"] = json!(5000);
     missed["callbackReference"] = json!(dead_uri());
     put(&mut client, "missed", &missed, 201);
-    let expired = format!("{TIMERS}?filter={}", encode(r#"{"timerIds":["missed"]}"#));
+    let expired = format!("{TIMERS}?filter={}", encode(r#"{"recordIdList":["missed"]}"#));
     while client.get(&format!("{expired}&expired-filter")).status == 204 {}
     while client.get(&path("missed")).json()["repetitionCount"] != 0 {}
     let last = client.get(&path("missed")).json();

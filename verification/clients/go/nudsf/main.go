@@ -1,6 +1,6 @@
 // free5GC's generated client of Nudsf (github.com/free5gc/openapi) against a running node. Its
-// Release 17 code sends no multipart bodies, so the record is written by net/http; blocks, meta
-// schemas, subscriptions, searches, deletions and timers go through the generated code.
+// Release 17 code sends and reads no multipart bodies, so the record is written by net/http; blocks,
+// meta, schemas, subscriptions, searches, deletions and timers go through the generated code.
 //
 // `ok NAME` on standard output reports a part that passed. NEARSTATE_NUDSF is the apiRoot.
 package main
@@ -92,6 +92,11 @@ func main() {
 	})
 	good(err)
 	same(got.GetBlockResponse200, map[string]interface{}{"state": "REGISTERED"})
+	// It gets a multipart body, which its code cannot read.
+	_, err = client.BlockCRUDApi.GetBlockList(ctx, &udsf.GetBlockListRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record,
+	})
+	same(err != nil && err.Error() == "undefined response type", true)
 	_, err = client.BlockCRUDApi.DeleteBlock(ctx, &udsf.DeleteBlockRequest{
 		RealmId: &realm, StorageId: &storage, RecordId: &record, BlockId: &block,
 	})
@@ -102,6 +107,27 @@ func main() {
 	same(status(err), http.StatusNotFound)
 	fmt.Println("ok blocks")
 
+	meta, err := client.RecordCRUDApi.GetMeta(ctx, &udsf.GetMetaRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record,
+	})
+	good(err)
+	same(meta.RecordMeta.Tags, map[string][]string{"ueId": {"1"}})
+	_, err = client.RecordCRUDApi.UpdateMeta(ctx, &udsf.UpdateMetaRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record, IfMatch: &meta.ETag,
+		PatchItem: []models.PatchItem{
+			{Op: models.PatchOperation_REPLACE, Path: "/tags/ueId", Value: []string{"3"}},
+		},
+	})
+	good(err)
+	old := meta.ETag
+	meta, err = client.RecordCRUDApi.GetMeta(ctx, &udsf.GetMetaRequest{
+		RealmId: &realm, StorageId: &storage, RecordId: &record,
+	})
+	good(err)
+	same(meta.RecordMeta.Tags, map[string][]string{"ueId": {"3"}})
+	same(meta.ETag != old, true)
+	fmt.Println("ok meta")
+
 	schema := "free5gc"
 	_, err = client.MetaSchemaCRUDApi.CreateOrModifyMetaSchema(ctx, &udsf.CreateOrModifyMetaSchemaRequest{
 		RealmId: &realm, StorageId: &storage, SchemaId: &schema,
@@ -109,6 +135,11 @@ func main() {
 			SchemaId: schema,
 			MetaTags: []models.TagType{{TagName: "ueId", KeyType: models.KeyType_SEARCH_KEY}},
 		},
+	})
+	good(err)
+	// Its type of the response is a record, by a mistake of the contract: the status is checked.
+	_, err = client.MetaSchemaCRUDApi.GetMetaSchema(ctx, &udsf.GetMetaSchemaRequest{
+		RealmId: &realm, StorageId: &storage, SchemaId: &schema,
 	})
 	good(err)
 	_, err = client.MetaSchemaCRUDApi.DeleteMetaSchema(ctx, &udsf.DeleteMetaSchemaRequest{
@@ -131,6 +162,28 @@ func main() {
 		&udsf.GetNotificationSubscriptionsRequest{RealmId: &realm, StorageId: &storage})
 	good(err)
 	same(len(all.NotificationSubscription), 1)
+	_, err = client.NotificationSubscriptionCRUDApi.UpdateNotificationSubscription(ctx,
+		&udsf.UpdateNotificationSubscriptionRequest{
+			RealmId: &realm, StorageId: &storage, SubscriptionId: &subscription,
+			PatchItem: []models.PatchItem{{
+				Op: models.PatchOperation_REPLACE, Path: "/callbackReference",
+				Value: "http://127.0.0.1:1/other",
+			}},
+		})
+	good(err)
+	one, err := client.NotificationSubscriptionCRUDApi.GetNotificationSubscription(ctx,
+		&udsf.GetNotificationSubscriptionRequest{
+			RealmId: &realm, StorageId: &storage, SubscriptionId: &subscription,
+		})
+	good(err)
+	same(one.NotificationSubscription.CallbackReference, "http://127.0.0.1:1/other")
+	// It sends `client-id` in the form of Go, which is neither of the two that the contract allows.
+	_, err = client.NotificationSubscriptionCRUDApi.DeleteNotificationSubscription(ctx,
+		&udsf.DeleteNotificationSubscriptionRequest{
+			RealmId: &realm, StorageId: &storage, SubscriptionId: &subscription,
+			ClientId: one.NotificationSubscription.ClientId,
+		})
+	same(status(err), http.StatusBadRequest)
 	fmt.Println("ok subscriptions")
 
 	equal := models.SearchExpression{Op: models.ComparisonOperator_EQ, Tag: "ueId", Value: "2"}
@@ -193,6 +246,15 @@ func timers() {
 	})
 	good(err)
 	same(found.TimerIdList.TimerIds, []string{id})
+	deleted, err := client.TimersDeleteApi.DeleteTimers(ctx, &timer.DeleteTimersRequest{
+		RealmId: &realm, StorageId: &storage, Filter: &equal,
+	})
+	good(err)
+	same(deleted.TimerIdList.TimerIds, []string{id})
+	_, err = client.TimerStartApi.CreateOrModifyTimer(ctx, &timer.CreateOrModifyTimerRequest{
+		RealmId: &realm, StorageId: &storage, TimerId: &id, Timer: &wanted,
+	})
+	good(err)
 	_, err = client.TimerStopApi.DeleteTimer(ctx, &timer.DeleteTimerRequest{
 		RealmId: &realm, StorageId: &storage, TimerId: &id,
 	})

@@ -60,8 +60,6 @@ def main(derived, out):
         contract = json.load(file)
     paths = {}
     for spec in contract["operations"]:
-        if not spec["path"].startswith("/nudsf-dr/"):
-            continue
         responses = {
             status: response(spec["id"], status, one) for status, one in spec["responses"].items()
         }
@@ -76,7 +74,7 @@ def main(derived, out):
         paths.setdefault(spec["path"], {})[spec["method"].lower()] = operation
     document = {
         "openapi": "3.0.0",
-        "info": {"title": "Nudsf_DataRepository", "version": "1.3.0"},
+        "info": {"title": "Nudsf_DataRepository and Nudsf_Timer", "version": "1.3.0"},
         "paths": paths,
         "components": {"schemas": references(contract["schemas"])},
     }
