@@ -312,10 +312,10 @@ impl<'m> Arena<'m> {
     }
 }
 
-/// As [`Arena::link_last`], given the link of the tail ([`Arena::tail_link`]).
+/// As [`Arena::link_last`], given the link of the tail ([`Arena::tail_link`]). The offset of the
+/// cell may be one that a damaged region contains.
 #[inline]
 pub(crate) fn link_behind(queue: Queue<'_>, link: Option<&AtomicU64>, cell: u64) {
-    debug_assert!(cell >= HEAP && cell.is_multiple_of(LINE), "{cell:#x} is no cell");
     if let Some(link) = link {
         link.store(cell, Ordering::Release);
         crash_point!("append.tail");

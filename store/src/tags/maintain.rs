@@ -130,7 +130,7 @@ impl<'s> WriteSet<'s> {
     }
 
     /// The tags of an entry's namespace, taken from the scratch buffer, to which the caller returns
-    /// them with [`keep_tags`]. They are those of the flags in the entry: if the schema changes
+    /// them with `keep_tags`. They are those of the flags in the entry: if the schema changes
     /// before the commit, the flags of the namespace change too, and the commit is refused.
     #[inline]
     fn tag_set_of(&self, index: usize, scratch: &mut IndexScratch) -> Result<Arc<TagSet>> {
