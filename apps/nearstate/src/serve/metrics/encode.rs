@@ -9,7 +9,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 
 /// A counter without labels.
-pub(in crate::serve) fn counter<V: EncodeCounterValue>(
+pub(in crate::serve) fn counter<V: EncodeCounterValue + Copy>(
     to: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
