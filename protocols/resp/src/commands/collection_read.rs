@@ -15,6 +15,9 @@ pub(super) const DIRECT_MAX: usize = 5_000;
 /// Keys without a set do not count.
 pub(super) const SETS_MAX: usize = 64;
 
+/// With more names than this, each slice would spend most of its time on finding their records.
+pub(super) const NAMES_MAX: usize = 1024;
+
 /// Elements of a slice, which takes 20 to 50 us.
 const SLICE_ELEMENTS: u64 = 256;
 
@@ -235,7 +238,15 @@ impl CollectionRead {
             let needs_more = pushed?;
             return self.end_of_set(read, fields.len()).map(|is_end| is_end || !needs_more);
         };
-        let sets = found.iter().map(|found| members(found.as_ref()));
+        // Keys without a set change nothing, except the first one of a difference, and each of an
+        // intersection.
+        let counts = |place: usize, found: &Option<RecordRef<'_>>| match operation {
+            SetOperation::Intersection => true,
+            SetOperation::Difference => place == 0 || found.is_some(),
+            SetOperation::Union => found.is_some(),
+        };
+        let sets = found.iter().enumerate().filter(|(place, found)| counts(*place, found));
+        let sets = sets.map(|(_, found)| members(found.as_ref()));
         let sets = sets.collect::<Result<Vec<Members<'_>>, ErrorReply>>()?;
         let (driver, is_last) = match operation {
             SetOperation::Intersection => {

@@ -3,8 +3,8 @@
 //! records that were read are unchanged, and writes the result.
 
 use super::collection_read::{
-    CollectionKey, CollectionRead, DIRECT_MAX, ElementSink, ReadProgress, SETS_MAX, Selection,
-    SetOperation, members,
+    CollectionKey, CollectionRead, DIRECT_MAX, ElementSink, NAMES_MAX, ReadProgress, SETS_MAX,
+    Selection, SetOperation, members,
 };
 use crate::command_context::{CommandContext, CommandTxn, change_alone};
 use crate::dump_payload::{DumpError, read_elements};
@@ -91,7 +91,7 @@ impl StoreCommand {
 
     /// The form of the sources, if they are so large that the command runs in slices.
     fn long_form(&self, ctx: &CommandContext<'_>) -> Result<Option<Form>, ErrorReply> {
-        if ctx.txn.is_some() {
+        if ctx.txn.is_some() || self.sources.len() > NAMES_MAX {
             return Ok(None);
         }
         let (mut all, mut sets, mut form) = (0, 0, None);

@@ -2,7 +2,7 @@
 
 use super::arg;
 use super::collection_read::{
-    CollectionKey, DIRECT_MAX, SETS_MAX, Selection, SetOperation, check_count, members,
+    CollectionKey, DIRECT_MAX, NAMES_MAX, SETS_MAX, Selection, SetOperation, check_count, members,
 };
 use super::collection_store::{StoreAction, StoreCommand};
 use super::collection_task::{CollectionTask, ReplyForm};
@@ -241,7 +241,7 @@ fn distinct(keys: Args<'_>) -> impl Iterator<Item = &[u8]> {
 
 /// Whether the sets of an operation are so large that it runs in slices.
 fn is_long(ctx: &CommandContext<'_>, keys: Args<'_>) -> Result<bool, ErrorReply> {
-    if ctx.txn.is_some() {
+    if ctx.txn.is_some() || keys.len() > NAMES_MAX {
         return Ok(false);
     }
     let (mut all, mut sets) = (0, 0);

@@ -40,6 +40,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns how many of the specified keys exist.",
         complexity: "O(N), N keys given",
+        differs: "As MGET.",
         run: keys::exists,
         ..ROW
     },
@@ -90,7 +91,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         keys: ArgPositions::ALL,
         summary: "Returns how many of the specified keys exist.",
         complexity: "O(N), N keys given",
-        differs: "Does not change access times: there is no eviction.",
+        differs: "As MGET. Does not change access times: there is no eviction.",
         run: keys::exists,
         ..ROW
     },

@@ -55,6 +55,20 @@ pub(super) fn check(file: &ClusterFile) -> Result<(), String> {
         2 => Err("two hosts vote: the loss of one stops the membership, so no other host takes \
                   over: add a third one with witness = true on another machine"
             .to_owned()),
-        _ => Ok(()),
+        _ => check_groups(file),
     }
+}
+
+/// The embedded membership tells its decisions to voters only.
+fn check_groups(file: &ClusterFile) -> Result<(), String> {
+    for host in file.hosts.iter().filter(|host| !host.votes) {
+        if let Some(of) = file.partitions.iter().find(|of| of.group.contains(&host.id)) {
+            return Err(format!(
+                "host {:?} does not vote, and belongs to the group of partition {:?}: without a \
+                 vote it learns no decision: remove votes = false",
+                host.name, of.name
+            ));
+        }
+    }
+    Ok(())
 }

@@ -133,6 +133,10 @@ fn each_mistake_of_a_site_has_its_own_error() {
         let refused = ClusterFile::parse(&good.replacen(from, to, 1)).unwrap_err();
         assert!(refused.contains(error), "{to}: {refused:?} does not say {error:?}");
     }
+    let fourth = FOURTH.replace("name = \"a\"", "name = \"d\"\nvotes = false");
+    let four = GOOD.replacen("[[partition]]", &fourth, 1).replacen("\"c\"]", "\"d\"]", 1);
+    let refused = ClusterFile::parse(&four).unwrap_err();
+    assert!(refused.contains("\"d\" does not vote, and belongs to the group"), "{refused}");
     let three =
         GOOD.replacen("copies = 3", "copies = 3\nwhen_copy_missing = \"degrade after 1s\"", 1);
     let refused = ClusterFile::parse(&three).unwrap_err();
