@@ -169,11 +169,11 @@ impl Member {
         if evacuations <= 1 {
             self.evacuated.tried_chunks.borrow_mut().clear();
         }
-        let mut has_room = false;
+        let (mut has_room, wanted) = (false, self.wanted_units.get());
         // One that moves nothing, because only large cells are in its chunks, is followed by one of
         // others.
         for _ in evacuations..=EVACUATIONS_MAX {
-            let chunks = self.chunks_to_empty(self.wanted_units.get(), CHUNKS_AT_ONCE)?;
+            let chunks = self.chunks_to_empty(wanted, CHUNKS_AT_ONCE)?;
             has_room = !chunks.is_empty() && self.evacuate(chunks)?;
             if has_room {
                 break;

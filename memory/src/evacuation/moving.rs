@@ -459,13 +459,14 @@ impl Member {
     }
 
     /// Builds the chains of some buckets that have empty overflow lines again, without these.
-    /// Continues where the last call has ended, with at most [`SWEPT_BUCKETS`] buckets.
+    /// Continues where the last call has ended, with at most [`SWEPT_BUCKETS`] buckets. A damaged
+    /// bucket or index stays as it is.
     ///
     /// A removal leaves a line empty if other lines of its bucket are not. A transaction that was
     /// undone leaves one as well.
     pub(super) fn remove_empty_lines(&self, closing: &ClosingChunks) -> Result<()> {
         invariant!(self.has_no_lock(), "chains are built again while this member holds a lock");
-        let (map, entries) = (self.map(), self.catalog_entries()?);
+        let entries = self.catalog_entries()?;
         let (mut entry, mut bucket) = self.evacuated.swept.get();
         let mut left = SWEPT_BUCKETS;
         // Once around at most.
@@ -473,40 +474,67 @@ impl Member {
             if entry >= entries {
                 (entry, bucket) = (0, 0);
             }
-            if let Some(table) = self.entry_table(entry)? {
-                let end = table.refresh(map)?.min(bucket.saturating_add(left));
-                for number in bucket..end {
-                    let bucket_at = table.bucket_at(map, number)?;
-                    if self.has_empty_line(bucket_at)? {
-                        self.move_lines(bucket_at, closing)?;
-                    }
-                }
-                left -= end.saturating_sub(bucket);
-                bucket = end;
-                if left == 0 {
-                    break;
-                }
+            let from = bucket;
+            let swept = self.sweep_index((entry, &mut bucket), left, closing);
+            left -= bucket.saturating_sub(from).min(left);
+            // Behind a damaged bucket the index goes on.
+            let is_same = left == 0 || swept.is_err() && bucket > from;
+            (entry, bucket) = if is_same { (entry, bucket) } else { (entry + 1, 0) };
+            self.evacuated.swept.set((entry, bucket));
+            match swept {
+                Err(Error::Damaged { .. }) => self.check_not_truncated()?,
+                other => other?,
             }
-            (entry, bucket) = (entry + 1, 0);
+            if left == 0 {
+                break;
+            }
         }
-        self.evacuated.swept.set((entry, bucket));
         Ok(())
     }
 
-    /// Whether a bucket's chain has a line without entries. Without its lock: a hint.
+    /// The part of [`Member::remove_empty_lines`] in one index, from a bucket on, which it
+    /// advances.
+    fn sweep_index(
+        &self,
+        (entry, bucket): (u32, &mut u64),
+        most: u64,
+        closing: &ClosingChunks,
+    ) -> Result<()> {
+        let Some(table) = self.entry_table(entry)? else { return Ok(()) };
+        let end = table.refresh(self.map())?.min(bucket.saturating_add(most));
+        while *bucket < end {
+            let bucket_at = table.bucket_at(self.map(), *bucket)?;
+            *bucket += 1;
+            if self.has_empty_line(bucket_at)? {
+                self.move_lines(bucket_at, closing)?;
+                // All of them are empty.
+                if self.has_empty_line(bucket_at)? {
+                    self.compact_bucket(bucket_at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a bucket's chain seems to have a line without entries. Without its lock: the lines
+    /// may be others meanwhile, or bytes of a value.
     fn has_empty_line(&self, bucket_at: u64) -> Result<bool> {
         let map = self.map();
+        let pin = self.pin()?;
         let mut next = load(map.word(link_slot(bucket_at))?);
+        let mut is_empty = false;
         for _ in 0..CHAIN_MAX {
-            if !is_link(next) {
+            if !is_link(next) || !self.may_be_cell(at_of(next)).unwrap_or(false) {
                 break;
             }
             let words = map.words::<{ LINE_WORDS as usize }>(at_of(next) + LINE_FIRST)?;
-            if words.iter().map(load).all(|word| word == 0 || is_link(word)) {
-                return Ok(true);
+            is_empty = words.iter().map(load).all(|word| word == 0 || is_link(word));
+            if is_empty {
+                break;
             }
             next = words.last().map_or(0, load);
         }
-        Ok(false)
+        drop(pin);
+        Ok(is_empty)
     }
 }
