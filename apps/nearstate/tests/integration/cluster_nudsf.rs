@@ -150,6 +150,14 @@ fn answer(mut stream: &TcpStream, bodies: &Mutex<Vec<String>>) -> Option<()> {
     }
 }
 
+/// Whether each thread of a process is stopped.
+fn is_stopped(id: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()).all(
+        |stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T')),
+    )
+}
+
 impl Hosts {
     fn repository(&self, number: usize) -> String {
         format!("127.0.0.{}:{}", number + 1, self.others[2])
@@ -158,6 +166,8 @@ impl Hosts {
     fn signal(&self, number: usize, name: &str) {
         let id = self.process_id(number).to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+        // One thread takes the signal and then stops the others, which go on until it has run.
+        until("all threads are stopped", || name != "-STOP" || is_stopped(&id));
     }
 }
 
