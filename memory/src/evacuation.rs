@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::crash::crash_point;
+use crate::evacuation::moving::{SWEPT_BUCKETS, SWEPT_BUCKETS_BACKGROUND};
 use crate::heap::chunk::{ChunkIndex, chunks_used, reserve, state_of};
 use crate::heap::class::CLASSES;
 use crate::heap::held;
@@ -275,8 +276,13 @@ impl Member {
                 return done;
             }
             let is_whole = !has_pin && done.is_ok();
-            let done =
-                done.and_then(|_| if has_pin { Ok(()) } else { self.sweep_if_due(evacuation) });
+            let done = done.and_then(|_| {
+                if has_pin {
+                    Ok(())
+                } else {
+                    self.sweep_if_due(evacuation, SWEPT_BUCKETS_BACKGROUND)
+                }
+            });
             self.end(evacuation, done)?;
             self.free_all()?;
             // One that moves records to and fro would be repeated for ever.
@@ -391,7 +397,7 @@ impl Member {
         invariant!(self.is_in_operation(), "records are moved outside of an operation");
         let mut evacuation = self.begin(chunks)?;
         let done = self.move_some(&mut evacuation, u64::MAX);
-        let done = done.and_then(|_| self.sweep_if_due(&evacuation));
+        let done = done.and_then(|_| self.sweep_if_due(&evacuation, SWEPT_BUCKETS));
         self.end(&evacuation, done)?;
         self.wait_for_readers(READERS_WAIT_MAX)?;
         self.free_all()?;
@@ -401,10 +407,10 @@ impl Member {
         Ok(closing.moved.get() != 0 || self.units_of(&closing.chunks)? < before)
     }
 
-    /// Removes empty overflow lines of some buckets, if one was found.
-    fn sweep_if_due(&self, evacuation: &Evacuation) -> Result<()> {
+    /// Removes empty overflow lines of at most this many buckets, if one was found.
+    fn sweep_if_due(&self, evacuation: &Evacuation, most: u64) -> Result<()> {
         let closing = &evacuation.closing;
-        if closing.has_empty_line.get() { self.remove_empty_lines(closing) } else { Ok(()) }
+        if closing.has_empty_line.get() { self.remove_empty_lines(closing, most) } else { Ok(()) }
     }
 
     fn begin(&self, chunks: Vec<ChunkIndex>) -> Result<Evacuation> {

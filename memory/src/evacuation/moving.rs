@@ -25,9 +25,12 @@ use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::txn::publish::finish_record;
 
-/// Buckets whose chains one evacuation looks at for empty lines: 4 MiB of the index, a few
-/// milliseconds.
-const SWEPT_BUCKETS: u64 = 1 << 16;
+/// Buckets whose chains an evacuation looks at for empty lines before its operation runs again: 4
+/// MiB of the index, a few milliseconds.
+pub(super) const SWEPT_BUCKETS: u64 = 1 << 16;
+
+/// The same for one in the background, whose core serves others: some tens of microseconds.
+pub(super) const SWEPT_BUCKETS_BACKGROUND: u64 = 1 << 10;
 
 /// What is live at a unit, and where the index leads to it.
 pub(super) enum LiveCell<'a> {
@@ -459,16 +462,16 @@ impl Member {
     }
 
     /// Builds the chains of some buckets that have empty overflow lines again, without these.
-    /// Continues where the last call has ended, with at most [`SWEPT_BUCKETS`] buckets. A damaged
-    /// bucket or index stays as it is.
+    /// Continues where the last call has ended, with at most `most` buckets. A damaged bucket or
+    /// index stays as it is.
     ///
     /// A removal leaves a line empty if other lines of its bucket are not. A transaction that was
     /// undone leaves one as well.
-    pub(super) fn remove_empty_lines(&self, closing: &ClosingChunks) -> Result<()> {
+    pub(super) fn remove_empty_lines(&self, closing: &ClosingChunks, most: u64) -> Result<()> {
         invariant!(self.has_no_lock(), "chains are built again while this member holds a lock");
         let entries = self.catalog_entries()?;
         let (mut entry, mut bucket) = self.evacuated.swept.get();
-        let mut left = SWEPT_BUCKETS;
+        let mut left = most;
         // Once around at most.
         for _ in 0..=entries {
             if entry >= entries {
