@@ -163,6 +163,10 @@ pub(crate) fn exists(
     args: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
+    if let (Some(key), 2) = (args.get(1), args.len()) {
+        reply.count(usize::from(type_of_key(ctx, key)?.is_some()));
+        return Ok(());
+    }
     let (mut counters, mut keys) = (0, Vec::new());
     for key in args.from(1).iter() {
         if counter(ctx, key)?.is_some() {
