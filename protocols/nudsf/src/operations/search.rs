@@ -192,7 +192,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
             let with_reference = found.reference_bytes + uri.len() + "\"\",".len();
             found.is_full = DESCRIPTOR_BYTES + with_reference + found.writer.len() > payload_max;
             if found.is_full {
-                return Ok(visits_all);
+                // If not one reference fits, the count tells that there are records.
+                return Ok(visits_all || found.references.is_empty());
             }
             found.references.push(Value::from(uri));
             found.reference_bytes = with_reference;
@@ -212,7 +213,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     if found.count == 0 {
         return Ok(Reply::empty(StatusCode::NO_CONTENT));
     }
-    let count = if visits_all { found.count } else { found.references.len() as u64 };
+    let is_counted = visits_all || found.is_full && found.references.is_empty();
+    let count = if is_counted { found.count } else { found.references.len() as u64 };
     let mut descriptor = Map::new();
     descriptor.insert("count".to_owned(), Value::from(count));
     if !found.references.is_empty() {
