@@ -157,8 +157,8 @@ fn dr01_no_response_exceeds_max_payload_size() {
     }
     let limited = client.get("/records?max-payload-size=1&limit-range=20");
     assert!((8..14).contains(&ids(&limited).len()), "{}", limited.text());
-    let none = client.get("/records?max-payload-size=0&limit-range=20");
-    assert_eq!(none.is(200, "").json()["count"], 30, "no reference fits, and all are counted");
+    let without = client.get("/records?max-payload-size=0&limit-range=20");
+    assert_eq!(without.is(200, "").json()["count"], 30, "no reference fits, and all are counted");
 }
 
 #[test]
