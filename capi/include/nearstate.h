@@ -334,7 +334,7 @@
 #define NS_PIN_FENCED 2
 
 /**
- * Maximum length of a key, in bytes. The minimum is 1.
+ * Maximum length of a key, in bytes. A key may be empty.
  */
 #define NS_KEY_BYTES_MAX 4096
 
@@ -373,7 +373,7 @@ typedef enum ns_status {
      */
     NS_BUG = 15,
     /**
-     * The key is empty or has more bytes than `NS_KEY_BYTES_MAX`.
+     * The key has more bytes than `NS_KEY_BYTES_MAX`.
      */
     NS_KEY_TOO_LARGE = 16,
     /**
@@ -727,7 +727,8 @@ typedef struct ns_block_change_list {
 
 /**
  * The function of a transaction. Returns an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as
- * returned by a call that it made) to be run again, anything else to abort.
+ * returned by a call that it made) to be run again, anything else to abort. After a call in it has
+ * returned `NS_CONFLICT`, it is run again whatever it returns but `NS_OK`.
  */
 typedef int32_t (*ns_txn_fn)(void *context, struct ns_txn *txn);
 
@@ -1585,8 +1586,8 @@ enum ns_status ns_txn_begin(struct ns_session *session, struct ns_txn **txn);
 
 /**
  * Commits a transaction. After `NS_OK`, all of its changes are visible to every process and
- * survive the death of this one. After any other status, nothing was changed. The handle, and
- * everything read through it, becomes invalid in either case.
+ * survive the death of this one. After any other status nothing was changed, with the exceptions
+ * of rule 6. The handle, and everything read through it, becomes invalid in either case.
  *
  * Fails with `NS_CONFLICT` if something that the transaction had read was changed, `NS_TAG_TAKEN`,
  * `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`. Fails with `NS_BAD_ARGUMENT`,
@@ -1718,6 +1719,16 @@ enum ns_status ns_receipt_set_fd(struct ns_receipt_set *set, int *fd);
  * Rule 1.
  */
 enum ns_status ns_receipt_set_add(struct ns_receipt_set *set, struct ns_receipt receipt);
+
+/**
+ * Takes a receipt out of a set before it is decided. It can stay undecided for ever, if another
+ * host became the owner of its partition and was lost before this one had returned: remove it
+ * after a time-out. Fails with `NS_NOT_FOUND` if it is not in the set, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_receipt_set_remove(struct ns_receipt_set *set, struct ns_receipt receipt);
 
 /**
  * Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED` or
@@ -2229,7 +2240,7 @@ enum ns_status ns_record_for_update_blocks(const struct ns_record_for_update *re
  * `NS_REFUSED`; it may be NULL.
  *
  * Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
- * `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
+ * `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
  *
  * # Safety
  * Rules 1 to 3.
@@ -2247,7 +2258,7 @@ enum ns_status ns_record_for_update_put(const struct ns_record_for_update *recor
  *
  * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
  * `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for an index without
- * a name and for the layout of another session. A failed call changes nothing.
+ * a name and for the layout of another session. A failed call changes nothing (rule 6).
  *
  * # Safety
  * Rules 1 to 3.
@@ -2264,7 +2275,7 @@ enum ns_status ns_record_for_update_patch(const struct ns_record_for_update *rec
  *
  * Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
  * `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
- * `NS_BAD_ARGUMENT`. A failed call changes nothing.
+ * `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
  *
  * # Safety
  * Rules 1 to 3.
@@ -2308,7 +2319,7 @@ enum ns_status ns_patch_if_version(struct ns_session *session,
  * NULL.
  *
  * Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
- * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
+ * `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
  *
  * # Safety
  * Rules 1 to 3.

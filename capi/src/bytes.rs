@@ -18,7 +18,7 @@ pub struct ns_bytes {
     pub len: usize,
 }
 
-/// Maximum length of a key, in bytes. The minimum is 1.
+/// Maximum length of a key, in bytes. A key may be empty.
 pub const NS_KEY_BYTES_MAX: usize = 4096;
 /// Maximum size of a value or block, in bytes.
 pub const NS_VALUE_BYTES_MAX: usize = 134_217_728;

@@ -325,7 +325,7 @@ pub unsafe extern "C" fn ns_record_for_update_blocks(
 /// `NS_REFUSED`; it may be NULL.
 ///
 /// Fails with `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`,
-/// `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
+/// `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
 ///
 /// # Safety
 /// Rules 1 to 3.
@@ -376,7 +376,7 @@ pub struct ns_indexed_change_list {
 ///
 /// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_TOO_MANY_BLOCKS`, `NS_VALUE_TOO_LARGE`,
 /// `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`, also for an index without
-/// a name and for the layout of another session. A failed call changes nothing.
+/// a name and for the layout of another session. A failed call changes nothing (rule 6).
 ///
 /// # Safety
 /// Rules 1 to 3.

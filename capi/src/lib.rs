@@ -33,6 +33,13 @@
 //!    or by an exception, and a thread must not be cancelled or ended within a call: the session
 //!    keeps its locks until the process ends, and every later call fails with `NS_SESSION_BUSY`.
 //!
+//! 6. **What a failed call changed.** Nothing, with two exceptions. Writes, deletions and commits
+//!    in a namespace that waits for its replicas return `NS_NOT_REPLICATED` or `NS_LOST` after the
+//!    change was made in this region: other processes see it, and the receipt of the session tells
+//!    what becomes of it. A call that changes nothing waits for earlier changes in the same way.
+//!    Any call that writes in a cluster may also fail with `NS_NOT_OWNER`, `NS_FENCED` and
+//!    `NS_LIMIT_REACHED`.
+//!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
 //! again; inherited handles return `NS_FORKED`.

@@ -85,7 +85,7 @@ unsafe fn patch(
 ///
 /// Fails with `NS_WRONG_KIND` in a namespace of values, `NS_BAD_NAME`, `NS_TOO_MANY_BLOCKS`,
 /// `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_FULL`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`,
-/// `NS_BAD_ARGUMENT`. A failed call changes nothing.
+/// `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
 ///
 /// # Safety
 /// Rules 1 to 3.

@@ -229,6 +229,25 @@ pub unsafe extern "C" fn ns_receipt_set_add(
     })
 }
 
+/// Takes a receipt out of a set before it is decided. It can stay undecided for ever, if another
+/// host became the owner of its partition and was lost before this one had returned: remove it
+/// after a time-out. Fails with `NS_NOT_FOUND` if it is not in the set, `NS_BAD_ARGUMENT`.
+///
+/// # Safety
+/// Rule 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ns_receipt_set_remove(
+    set: *mut ns_receipt_set,
+    receipt: ns_receipt,
+) -> ns_status {
+    guard(|| {
+        // SAFETY: rule 1.
+        let set = unsafe { borrow(set, "the set") }?;
+        let removed = set.receipts.borrow_mut().remove(Receipt::of_position(receipt.position));
+        Ok(if removed == 0 { ns_status::NS_NOT_FOUND } else { ns_status::NS_OK })
+    })
+}
+
 /// Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED` or
 /// `NS_RECEIPT_LOST`. `NS_NOT_FOUND`: none is, and the descriptor is not readable until one may be.
 ///

@@ -19,7 +19,7 @@ pub enum ns_status {
     NS_TOO_SMALL = 3,
     /// A bug in this library: close the session and report the message of `ns_last_error`.
     NS_BUG = 15,
-    /// The key is empty or has more bytes than `NS_KEY_BYTES_MAX`.
+    /// The key has more bytes than `NS_KEY_BYTES_MAX`.
     NS_KEY_TOO_LARGE = 16,
     /// The value or block is larger than `NS_VALUE_BYTES_MAX`.
     NS_VALUE_TOO_LARGE = 17,

@@ -148,8 +148,8 @@ pub unsafe extern "C" fn ns_txn_begin(
 }
 
 /// Commits a transaction. After `NS_OK`, all of its changes are visible to every process and
-/// survive the death of this one. After any other status, nothing was changed. The handle, and
-/// everything read through it, becomes invalid in either case.
+/// survive the death of this one. After any other status nothing was changed, with the exceptions
+/// of rule 6. The handle, and everything read through it, becomes invalid in either case.
 ///
 /// Fails with `NS_CONFLICT` if something that the transaction had read was changed, `NS_TAG_TAKEN`,
 /// `NS_FULL`, `NS_BEHIND`, `NS_STALLED`, `NS_DAMAGED`, `NS_FORKED`. Fails with `NS_BAD_ARGUMENT`,
@@ -186,7 +186,8 @@ pub unsafe extern "C" fn ns_txn_abort(txn: *mut ns_txn) -> ns_status {
 }
 
 /// The function of a transaction. Returns an `ns_status`: `NS_OK` to commit, `NS_CONFLICT` (as
-/// returned by a call that it made) to be run again, anything else to abort.
+/// returned by a call that it made) to be run again, anything else to abort. After a call in it has
+/// returned `NS_CONFLICT`, it is run again whatever it returns but `NS_OK`.
 pub type ns_txn_fn = Option<unsafe extern "C" fn(context: *mut c_void, txn: *mut ns_txn) -> i32>;
 
 /// Runs `body` in a transaction and commits it. After a conflict it runs `body` again in a new
@@ -216,6 +217,8 @@ pub unsafe extern "C" fn ns_transact(
         let mut aborted = None;
         let done = session.while_open(|| {
             session.store().transact(|txn| {
+                // Of this run alone: an earlier one may have ended otherwise, after a conflict.
+                aborted = None;
                 let handle = TxnHandle::Borrowed(NonNull::from(txn).cast());
                 let mut lent = ns_txn::new(handle, session);
                 // SAFETY: rule 4: it takes these arguments and returns.

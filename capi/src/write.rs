@@ -83,7 +83,7 @@ unsafe fn delete(
 /// NULL.
 ///
 /// Fails with `NS_KEY_TOO_LARGE`, `NS_VALUE_TOO_LARGE`, `NS_WRONG_KIND`, `NS_FULL`, `NS_STALLED`,
-/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing.
+/// `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`. A failed call changes nothing (rule 6).
 ///
 /// # Safety
 /// Rules 1 to 3.

@@ -11,7 +11,7 @@ use crate::holder::Holder;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key is empty or has more bytes than [`crate::limits::KEY_BYTES_MAX`].
+    /// The key has more bytes than [`crate::limits::KEY_BYTES_MAX`].
     KeyTooLarge {
         /// Bytes given.
         bytes: usize,

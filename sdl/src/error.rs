@@ -105,11 +105,15 @@ impl From<Cause> for Error {
             | Cause::NoObject { .. }
             | Cause::Behind { .. }
             | Cause::NotARegion { .. }
+            | Cause::NotOwner { .. }
+            | Cause::SessionBusy
             | Cause::AlreadyExists { .. }
             | Cause::InUse { .. } => ErrorKind::RejectedByBackend,
             // The cause can end: a stalled process continues or ends, a fork attaches again, a file
-            // is created.
-            Cause::Stalled { .. } | Cause::Forked | Cause::System { .. } => ErrorKind::NotConnected,
+            // is created, a lease is renewed.
+            Cause::Stalled { .. } | Cause::Forked | Cause::Fenced { .. } | Cause::System { .. } => {
+                ErrorKind::NotConnected
+            }
             // It may be replicated yet.
             Cause::NotReplicated { .. } => ErrorKind::OperationInterrupted,
             // Unknown causes promise nothing.
@@ -139,6 +143,8 @@ mod tests {
             Cause::Deadline { tries: 1000 },
             Cause::NoObject { address: 7 },
             Cause::Behind { detail: "the commit stream is full".to_owned() },
+            Cause::NotOwner { namespace: "ue".into(), address: None },
+            Cause::SessionBusy,
         ] {
             let error = Error::from(cause);
             assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");

@@ -6,6 +6,7 @@
 //! Otherwise the client would continue with a file that no other process uses.
 
 mod mapped;
+mod replies;
 
 use std::fmt;
 use std::io;
@@ -27,6 +28,7 @@ use crate::server::{
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
 use mapped::{FileId, MappedRegion, MappedState};
+use replies::{error_reply, refusal_kind};
 
 /// How long operations on a mapped region wait for a new node to grant its region.
 const RENEWED_WITHIN: Duration = Duration::from_millis(200);
@@ -252,7 +254,7 @@ impl LocalStorage {
 
     fn refused(&self, text: &str) -> Error {
         let detail = format!("{}: {text}", self.path.display());
-        Error::backend(ErrorKind::RejectedByBackend, detail)
+        Error::backend(refusal_kind(text), detail)
     }
 
     fn lost(&self, kind: ErrorKind, error: &io::Error) -> Error {
@@ -339,17 +341,6 @@ impl LocalStorage {
 fn unexpected_reply(command: &str) -> Error {
     let detail = format!("the reply to {command} is not one of this release");
     Error::backend(ErrorKind::BackendFailure, detail)
-}
-
-/// Maps an error reply to one of the five kinds.
-fn error_reply(text: &str) -> Error {
-    let code = text.split(' ').next().unwrap_or_default();
-    let kind = match code {
-        "LOADING" | "BUSY" => ErrorKind::NotConnected,
-        "NOAUTH" | "NOPERM" | "WRONGPASS" | "OOM" => ErrorKind::RejectedByBackend,
-        _ => ErrorKind::BackendFailure,
-    };
-    Error::backend(kind, text.to_owned())
 }
 
 /// The arguments of a command with keys.

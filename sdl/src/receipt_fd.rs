@@ -151,16 +151,37 @@ impl ReceiptFd {
         self.waiting.insert((receipt, self.added), wait);
     }
 
+    /// Waits for a receipt no longer. Returns the number of times that it was added and not yet
+    /// taken out by [`ReceiptFd::next`].
+    ///
+    /// A receipt can stay undecided for ever, if another host became the owner of its partition and
+    /// was lost before this one had returned. Remove it after a time-out.
+    ///
+    /// Complexity: logarithmic in the receipts that are waited for.
+    pub fn remove(&mut self, receipt: Receipt) -> usize {
+        let mut removed = 0;
+        while let Some((&place, _)) = self.waiting.range((receipt, 0)..=(receipt, u64::MAX)).next()
+        {
+            self.waiting.remove(&place);
+            removed += 1;
+        }
+        removed
+    }
+
     /// A receipt that is decided: replicated or lost. It is not waited for any more. `None`: the
     /// descriptor is not readable until another one may be.
     ///
     /// Complexity: logarithmic in the receipts that are waited for.
     ///
     /// # Errors
-    /// `NotConnected` (`Forked`), `BackendFailure` (`Damaged`); the receipt is not waited for any
-    /// more.
+    /// `NotConnected` (`Forked`), and the descriptor stays readable for the parent;
+    /// `BackendFailure` (`Damaged`), and the receipt is not waited for any more.
     #[expect(clippy::should_implement_trait, reason = "an iterator that has ended goes on here")]
     pub fn next(&mut self) -> Result<Option<(Receipt, ReceiptState)>> {
+        // A child shares the descriptor with its parent, which needs the signal.
+        if self.shared.waits.is_forked() {
+            return Err(Cause::Forked.into());
+        }
         // Before the look: what is decided behind it signals again.
         let mut count = [0; 8];
         let _ = (&self.signal.0).read(&mut count);

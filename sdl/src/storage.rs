@@ -23,7 +23,7 @@ pub type KeySet = BTreeSet<Vec<u8>>;
 ///
 /// | operation | region | node over a ring, Redis |
 /// |---|---|---|
-/// | `set`, `remove` of several records | all or nothing | all or nothing (`MSET`, `DEL`) |
+/// | `set`, `remove` of several records | all or nothing | all or nothing (see below) |
 /// | `get`, `visit` of several records | each record by itself | all at once (`MGET`) |
 /// | `set_if`, `set_if_not_exists`, `remove_if` | yes | yes |
 /// | `list_keys`, `find_keys`, `remove_all` | no | no |
@@ -34,6 +34,7 @@ pub type KeySet = BTreeSet<Vec<u8>>;
 /// keys and values for a `set`. Beyond them the operation answers `RejectedBySdl` and writes
 /// nothing. In a namespace with tags, index entries count towards the transaction, too: a region
 /// refuses a `remove` that becomes too large by them, and a node over a ring executes it in parts.
+/// If one of these fails, the answer is `BackendFailure`.
 ///
 /// Records that others write during a listing or a `remove_all` may be found or missed.
 ///

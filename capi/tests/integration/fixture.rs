@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 
 /// How a program is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,23 +15,44 @@ pub(crate) enum Linkage {
 
 /// A folder with the library installed in it.
 pub(crate) struct Installed {
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// Removes the folder when the test ends. `None`: all programs of [`c_tests`] share it.
+    _temporary: Option<tempfile::TempDir>,
 }
+
+/// The library for the programs of [`c_tests`]. Statics are never dropped, so the folder has the
+/// number of the process, and the next run removes it.
+static SHARED: LazyLock<Installed> = LazyLock::new(|| {
+    const PREFIX: &str = "nearstate-capi-";
+    let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for entry in std::fs::read_dir(parent).unwrap().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Installed::in_folder(parent.join(format!("{PREFIX}{}", std::process::id())), None)
+});
 
 impl Installed {
     /// Runs the documented install command on the libraries that cargo built for this test.
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        Self::in_folder(temporary.path().to_owned(), Some(temporary))
+    }
+
+    fn in_folder(folder: PathBuf, temporary: Option<tempfile::TempDir>) -> Self {
         let test = std::env::current_exe().unwrap();
         let mut install = Command::new(root().join("capi/install.sh"));
-        install.arg(folder.path()).arg(test.parent().unwrap());
+        install.arg(&folder).arg(test.parent().unwrap());
         succeed(&mut install);
-        Self { folder }
+        Self { folder, _temporary: temporary }
     }
 
     /// A path in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder.join(name)
     }
 
     /// Compiles and links a source file of the repository.
@@ -94,21 +116,18 @@ pub(crate) fn succeed(command: &mut Command) -> Output {
 
 /// A program, linked statically and dynamically.
 pub(crate) struct Program {
-    installed: Installed,
     linked: [PathBuf; 2],
 }
 
 impl Program {
     pub(crate) fn new(source: &str) -> Self {
-        let installed = Installed::new();
-        let linked = [Linkage::Static, Linkage::Shared].map(|link| installed.compile(source, link));
-        Self { installed, linked }
+        Self { linked: [Linkage::Static, Linkage::Shared].map(|link| SHARED.compile(source, link)) }
     }
 
     pub(crate) fn run(&self, test: &str) {
         for program in &self.linked {
             let folder = tempfile::tempdir().unwrap();
-            let mut command = self.installed.command(program);
+            let mut command = SHARED.command(program);
             succeed(command.arg(test).arg(folder.path().join("region")));
         }
     }

@@ -5,6 +5,7 @@ crate::fixture::c_tests! {
     a_transaction_is_atomic
     metadata_belongs_to_its_record
     a_conflict_is_a_status_and_changes_nothing
+    the_status_of_a_run_that_met_a_conflict_is_not_returned
     a_function_is_retried_until_it_commits
     the_example_of_the_guide_works
     an_opened_object_does_not_move

@@ -1,6 +1,6 @@
 //! Layer 4: the Redis protocol (RESP2 and RESP3) and its commands, including those that the clients
-//! of O-RAN's SDL send. The crate has no socket, thread or clock: it turns input bytes into output
-//! bytes.
+//! of O-RAN's SDL send. The crate has no socket: it turns input bytes into output bytes. One thread
+//! (`allocator_upkeep.rs`) returns free memory to the system; the time comes from the store.
 //!
 //! Path of a request: [`parse`] reads its arguments, [`command`] finds its row in [`table`],
 //! [`acl`] checks the user's permissions, and the function of the row executes it and writes with

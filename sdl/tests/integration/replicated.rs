@@ -87,6 +87,13 @@ fn a_descriptor_is_readable_when_a_receipt_is_decided_and_not_before() {
     assert_eq!(decided, receipts);
     assert!(fd.is_empty());
     assert!(is_readable(&other, LONG));
+    // One that is removed is not waited for, whether it is decided or not.
+    fd.add(receipts[3]);
+    fd.add(receipts[3]);
+    assert_eq!((fd.remove(receipts[3]), fd.remove(receipts[3]), fd.len()), (2, 0, 0));
+    while let Some(decided) = fd.next().unwrap() {
+        panic!("{decided:?} was removed");
+    }
     // One that is decided already is seen at once.
     fd.add(receipts[3]);
     assert!(is_readable(&fd, Duration::ZERO));

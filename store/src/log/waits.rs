@@ -146,6 +146,9 @@ impl ReceiptWait {
     }
 
     fn unlist(&mut self) {
+        if self.waits.is_forked() {
+            return; // A thread of the parent may have held the lock.
+        }
         if let Some(number) = self.listed.take() {
             self.waits.lock().wakers.remove(&(self.receipt.position(), number));
         }

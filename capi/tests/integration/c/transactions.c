@@ -167,6 +167,30 @@ static int32_t add(void *context, ns_txn *txn)
     return run->answer;
 }
 
+/* The first run meets a conflict and aborts with another status; the second one commits. */
+static int32_t gives_up_after_a_conflict(void *context, ns_txn *txn)
+{
+    struct run *run = (struct run *)context;
+    ns_view record;
+    run->runs += 1;
+    OK(ns_txn_get(txn, values, ns_text("a"), &record));
+    OK(ns_txn_put(txn, values, ns_text("b"), record.value));
+    if (run->runs == 1) {
+        OK(ns_put(other, others_values, ns_text("a"), ns_text("new"), NULL));
+        if (ns_txn_get(txn, values, ns_text("c"), &record) != NS_OK)
+            return NS_NOT_FOUND;
+    }
+    return NS_OK;
+}
+
+static void the_status_of_a_run_that_met_a_conflict_is_not_returned(void)
+{
+    struct run run = {0, 0, NS_OK, 0};
+    OK(ns_put(session, values, ns_text("a"), ns_text("old"), NULL));
+    OK(ns_transact(session, gives_up_after_a_conflict, &run));
+    CHECK(run.runs == 2 && has("b", "new"));
+}
+
 static void a_function_is_retried_until_it_commits(void)
 {
     struct run run = {0, 3, NS_OK, 0};
@@ -403,6 +427,7 @@ static const struct promise promises[] = {
     TEST(a_transaction_is_atomic),
     TEST(metadata_belongs_to_its_record),
     TEST(a_conflict_is_a_status_and_changes_nothing),
+    TEST(the_status_of_a_run_that_met_a_conflict_is_not_returned),
     TEST(a_function_is_retried_until_it_commits),
     TEST(the_example_of_the_guide_works),
     TEST(an_opened_object_does_not_move),

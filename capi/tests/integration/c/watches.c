@@ -485,6 +485,11 @@ static void a_commit_waits_as_its_namespace_and_its_session_say(void)
         }
     }
     close(loop);
+    OK(ns_receipt_set_add(set, first));
+    OK(ns_receipt_set_remove(set, first));
+    CHECK(ns_receipt_set_remove(set, first) == NS_NOT_FOUND);
+    IS(NS_NOT_FOUND, ns_receipt_set_next(set, &decided, &state));
+    IS(NS_BAD_ARGUMENT, ns_receipt_set_remove(NULL, first));
     OK(ns_receipt_set_close(set));
     OK(ns_receipt_set_close(NULL));
     IS(NS_BAD_ARGUMENT, ns_receipt_set_next(NULL, &decided, &state));

@@ -74,14 +74,11 @@ impl ErrorReply {
     }
 
     /// The error of a request that was executed partially: what is done and what is left. Clients
-    /// must not retry it automatically.
+    /// must not retry it automatically, nor take it for a refusal: the code `PARTIAL` precedes that
+    /// of the cause.
     #[must_use]
     pub fn after_partial_execution(self, done: &str) -> Self {
-        let text = match self.0.strip_prefix("TRYAGAIN ") {
-            Some(text) => format!("BUSY {text}; {done}"),
-            None => format!("{}; {done}", self.0),
-        };
-        Self::new(text)
+        Self::new(format!("PARTIAL {}; {done}", self.0))
     }
 
     /// Text of the reply without type byte and line end.
@@ -184,9 +181,9 @@ mod tests {
         let conflict = ErrorReply::from(Error::Conflict { detail: "x".to_owned() });
         assert!(conflict.is_conflict());
         let half = conflict.after_partial_execution("one of two is done");
-        assert!(!half.is_conflict() && half.text().starts_with("BUSY x was changed"), "{half}");
+        assert!(!half.is_conflict() && half.text().starts_with("PARTIAL TRYAGAIN x was"), "{half}");
         let full = ErrorReply::new("OOM full").after_partial_execution("one of two is done");
-        assert_eq!(full.text(), "OOM full; one of two is done");
+        assert_eq!(full.text(), "PARTIAL OOM full; one of two is done");
     }
 
     #[test]

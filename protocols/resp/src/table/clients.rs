@@ -64,7 +64,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: OPERATOR,
         summary: "Lists open connections.",
         complexity: "O(N), N connections",
-        differs: "As CLIENT INFO; `multi` is shown for the own connection only.",
+        differs: "As CLIENT INFO; `multi` is shown only for the calling connection.",
         run: clients::list,
         ..ROW
     },

@@ -248,7 +248,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: READ,
         summary: "Returns a payload of the value of a key, for RESTORE.",
         complexity: "O(N), N bytes of the record",
-        differs: "An own format with a version and a checksum, described in \
+        differs: "Uses a format of its own, with a version and a checksum, described in \
                   `protocols/resp/src/dump_payload.rs`. It includes the tags. Redis cannot restore \
                   it.",
         run: dump::dump,

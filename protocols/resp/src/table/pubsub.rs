@@ -39,8 +39,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         complexity: "O(N), N patterns given",
         differs: "Rejected between MULTI and EXEC. A pattern has at most 4096 bytes, a client at \
                   most 1024 patterns, all clients together at most 16384 different patterns. The \
-                  more patterns exist, the fewer a client may have when it adds a new one: 256 \
-                  when half of them are in use.",
+                  limit of a client shrinks as their number grows: it is 256 when half of them \
+                  are in use.",
         run: pubsub::psubscribe,
         ..ROW
     },

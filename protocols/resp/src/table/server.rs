@@ -301,7 +301,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: 2,
         flags: OPERATOR,
         summary: "Returns a text about the latency of requests.",
-        differs: "An own text.",
+        differs: "Returns a text of its own.",
         run: latency::doctor,
         ..ROW
     },
@@ -310,7 +310,7 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         arity: 3,
         flags: OPERATOR,
         summary: "Returns a chart of the times of an event.",
-        differs: "An own text, with one line for each second with slow requests.",
+        differs: "Returns a text of its own, with one line for each second with slow requests.",
         run: latency::graph,
         ..ROW
     },
@@ -415,8 +415,8 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: OPERATOR,
         summary: "Sends every request of all clients to the connection.",
         differs: "A line has at most 64 KiB; the rest of a longer request is left out. A client \
-                  that reads too slowly is closed, as a subscriber. Commands of EXEC are shown \
-                  after the commit. Rejected between MULTI and EXEC.",
+                  that reads too slowly is disconnected, as a subscriber. Commands of EXEC are \
+                  shown after the commit. Rejected between MULTI and EXEC.",
         run: monitor::monitor,
         ..ROW
     },
@@ -443,10 +443,11 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         flags: CommandFlags::NOSCRIPT,
         also: AclCategories::CONNECTION,
         summary: "Returns the number of replicas that acknowledged the preceding writes.",
-        differs: "Replicas are followers of the region (`nearstate region follow`). Waits for the \
-                  preceding writes of all clients of the same core. In a namespace with the policy \
-                  `replicated` each reply waits by itself ([cluster](operate/cluster.md)); writes \
-                  in a `local` one are not waited for.",
+        differs: "Replicas are followers of the region (`nearstate region follow`), or the other \
+                  members of a partition. Waits for the preceding writes of all clients of the \
+                  same core. In a namespace with the policy `replicated` each write waits for its \
+                  replicas before its reply ([cluster](operate/cluster.md)); writes in a `local` \
+                  one are not waited for.",
         run: server::wait,
         ..ROW
     },

@@ -46,15 +46,17 @@ A write that needs more memory returns `OOM` if the region is full, or if the na
 its hard limit. The text of the error says which. Deletes, and writes that take no more memory than
 what they replace, are still executed.
 
-Where Redis defines no order, the fields of a hash are returned in the order in which they were
-first set, and the members of a set in ascending order, up to 128 of them; those of a larger hash or
-set in the order of their hashes. A set and a hash have any number of members and fields. Replies
+A request of several keys that fails after a part of it was executed returns `PARTIAL`, followed by
+the error and by what is done. All other errors of changes mean that nothing was changed, except
+`NOTREPLICATED` and `LOST`.
+
+Hashes and sets of at most 128 elements return fields in the order in which they were first set, and
+members in ascending order. Larger ones return them in the order of their hash values. A set and a
+hash have any number of members and fields. Replies
 with more than 5000 of them are collected in slices between which other clients are served. So are
 the elements that `COPY`, `RENAME`, `DUMP`, `RESTORE` and `SUNIONSTORE` process, which are those of
 one instant; what is written becomes visible in one step. Between `MULTI` and `EXEC` there are no
-slices.
-Errors that repeat a part of the request
-replace invalid UTF-8 with U+FFFD.
+slices. Errors that repeat a part of the request replace invalid UTF-8 with U+FFFD.
 
 Tested clients, each with SIGKILLs of the node (`cargo xtask soak clients`): `ricsdl`, redis-py,
 go-redis, ioredis, node-redis, Jedis, Lettuce, redis-rs, the requests of sdlgo with go-redis v8, and

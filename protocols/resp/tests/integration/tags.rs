@@ -317,7 +317,7 @@ fn a_declaration_in_a_full_region_is_an_error_with_advice() {
         count += 1;
     }
     let refused = client.ask("TAG DECLARE {s},* id UNIQUE");
-    assert!(refused.starts_with("-OOM full: "), "{refused}");
+    assert!(refused.starts_with("-PARTIAL OOM full: "), "{refused}");
     assert!(refused.contains("not all records are entered: send TAG DECLARE again"), "{refused}");
     for number in 0..count / 2 {
         session.delete(ns, &number.to_be_bytes()).unwrap();
