@@ -52,6 +52,14 @@ impl Session {
         Ok(self.member.replication_policy(namespace.index)?)
     }
 
+    /// True if the commits of a namespace wait for other hosts, and this host makes them.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_replicated_from_here(&self, namespace: Namespace) -> Result<bool> {
+        Ok(self.member.is_replicated_from_here(namespace.index)?)
+    }
+
     /// Changes how the commits of a namespace are replicated. Commits that have begun before may
     /// follow the policy before.
     ///

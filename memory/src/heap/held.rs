@@ -8,7 +8,7 @@ use nearstate_model::Result;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
-use crate::heap::cell::{self, CellKind, WORD_NEXT};
+use crate::heap::cell::{self, Cell, CellKind, WORD_NEXT};
 use crate::heap::queue::{TO_HELD, link_behind};
 use crate::layout::{
     Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_KEEPS, LOG_ORIGIN, LOG_REPLICATED,
@@ -77,6 +77,19 @@ pub(crate) fn keeps(map: &Map) -> Result<bool, Corruption> {
 pub(crate) fn is_position(map: &Map, next: u64) -> Result<bool, Corruption> {
     let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire);
     Ok(next & HAS_POSITION != 0 && (1..=tail).contains(&(next & !HAS_POSITION)))
+}
+
+impl Cell<'_> {
+    /// The position in the log of the commit that has written this record, if its cell tells: not
+    /// while the commit is being finished, nor for a record that was written without the log,
+    /// applied from another host, or moved.
+    ///
+    /// # Errors
+    /// `Corruption`: the region is truncated.
+    pub fn log_position(&self) -> Result<Option<u64>, Corruption> {
+        let next = cell::word(self.map(), self.at(), WORD_NEXT)?.load(Ordering::Acquire);
+        Ok(if is_position(self.map(), next)? { Some(next & !HAS_POSITION) } else { None })
+    }
 }
 
 /// The position of the transaction that has published a record, if its cell tells.

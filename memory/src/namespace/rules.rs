@@ -307,6 +307,17 @@ impl Member {
         Ok(policy_of(unseal(word, "the flags of a namespace have a flipped bit")?))
     }
 
+    /// True if the commits of a namespace wait for other hosts, and this host makes them.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_replicated_from_here(&self, namespace: u32) -> Result<bool, Corruption> {
+        let word = map_word(self.map(), catalog_at(entry_of(namespace)) + CATALOG_FLAGS)?;
+        let flags = unseal(word, "the flags of a namespace have a flipped bit")?;
+        let is_owned = flags & namespace_flags::FOLLOWED == 0;
+        Ok(is_owned && policy_of(flags) == ReplicationPolicy::Replicated)
+    }
+
     /// A followed namespace may be written from here on. Without a log its commits have nothing to
     /// wait for.
     ///

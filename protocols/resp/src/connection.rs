@@ -120,9 +120,12 @@ impl RespConnection {
         if done.is_ok()
             && connection.queue.is_none()
             && let Some(command) = command
-            && command.flags.has(CommandFlags::WRITE)
         {
-            done = owe_unchanged(&core.records, command, args);
+            if command.flags.has(CommandFlags::WRITE) {
+                done = owe_unchanged(&core.records, command, args);
+            } else if command.flags.has(CommandFlags::READONLY) {
+                done = owe_reads(core, connection, command, args);
+            }
         }
         let is_refused = done.is_err();
         if let Err(error) = done {
@@ -313,6 +316,23 @@ fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
         "ERR reply exceeds {max} bytes: request less at once or raise \
          limits.output_bytes_max{changed}"
     ))
+}
+
+/// Behind a read: what it tells of may be a commit that a fail-over discards.
+#[inline]
+fn owe_reads(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    command: &RespCommand,
+    args: Args<'_>,
+) -> Result<(), ErrorReply> {
+    let keys = command.keys.of(args).filter_map(|at| args.get(at));
+    if connection.task.is_some() && connection.task_reads.is_none() {
+        // It reads in slices.
+        connection.task_reads = core.records.first_replicated(keys)?;
+        return Ok(());
+    }
+    Ok(core.records.owe_reads(keys)?)
 }
 
 /// Behind a write: one that has changed nothing stands for the one that has made its change.

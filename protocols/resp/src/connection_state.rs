@@ -11,6 +11,7 @@ use crate::server::RespServer;
 use crate::sliced_task::SlicedTask;
 use nearstate_model::invariant;
 use nearstate_node::executor::Sleep;
+use nearstate_store::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,8 @@ pub struct ConnectionState {
     pub deferred_messages: DeferredMessages,
     /// The rest of a command that runs in slices, such as a scan of a namespace.
     pub task: Option<Box<dyn SlicedTask>>,
+    /// A namespace that the task reads, whose commits wait for other hosts: so does the reply.
+    pub task_reads: Option<Namespace>,
     /// True if the connection closes after the current reply.
     pub is_closing: bool,
     /// `CLIENT REPLY`.

@@ -111,6 +111,7 @@ impl CoreContext {
             watched: WatchedRecords::default(),
             deferred_messages: DeferredMessages::default(),
             task: None,
+            task_reads: None,
             is_closing: false,
             reply_mode: ReplyMode::On,
             local_request: None,

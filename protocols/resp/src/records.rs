@@ -5,7 +5,7 @@ use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
-use nearstate_store::{Form, Kind, Metadata, Namespace, Schema, Session, Txn, View};
+use nearstate_store::{Form, Kind, Metadata, Namespace, Receipt, Schema, Session, Txn, View};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -87,6 +87,50 @@ impl KeyedRecords {
             }
         }
         Ok(())
+    }
+
+    /// Behind a read of these keys: see [`Session::owe_read`]. A record that was written since
+    /// counts as read.
+    ///
+    /// # Errors
+    /// Those of the store.
+    #[inline]
+    pub(crate) fn owe_reads<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+        if self.session.log_tail_position()? == 0 {
+            return Ok(());
+        }
+        self.owe_logged_reads(keys)
+    }
+
+    #[cold]
+    fn owe_logged_reads<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+        for name in keys {
+            let Some(ResolvedKey { namespace, key }) = self.resolve(name)? else { continue };
+            if self.session.receipt_of_read(namespace, None)? != Receipt::NONE {
+                let record = self.session.get(namespace, key)?;
+                self.session.owe_read(namespace, record.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first namespace of some keys whose commits wait for other hosts, if this host makes them
+    /// and has any.
+    pub(crate) fn first_replicated<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Option<Namespace>> {
+        if self.session.log_tail_position()? == 0 {
+            return Ok(None);
+        }
+        for name in keys {
+            if let Some(ResolvedKey { namespace, .. }) = self.resolve(name)?
+                && self.session.is_replicated_from_here(namespace)?
+            {
+                return Ok(Some(namespace));
+            }
+        }
+        Ok(None)
     }
 
     /// Resolves a key. `None` if its namespace does not exist, so that the key does not exist

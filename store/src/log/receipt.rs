@@ -192,6 +192,69 @@ impl Session {
         self.owe_unchanged(namespace.index)
     }
 
+    /// The receipt to wait for before anything that tells of a read leaves the host: a fail-over
+    /// discards a commit that is not replicated, also if it was read. [`Receipt::NONE`] if nothing
+    /// has to wait: commits in the namespace do not wait for other hosts, or the record is
+    /// replicated. `None`, an absent record, waits for all commits so far.
+    ///
+    /// Cost: two to six loads.
+    ///
+    /// ```
+    /// # use nearstate_store::{CommitWait, CreateOptions, Receipt, Region, ReplicationPolicy};
+    /// # use nearstate_store::Schema;
+    /// # use std::time::Duration;
+    /// # fn main() -> nearstate_store::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a folder");
+    /// # let region = Region::create(&dir.path().join("ue"), &CreateOptions::default())?;
+    /// # let session = region.session()?;
+    /// let policy = ReplicationPolicy::Replicated;
+    /// let ue = session.namespace_with_policy("ue", &Schema::default(), policy)?;
+    /// # session.set_commit_wait(CommitWait::Never, Duration::ZERO);
+    /// session.put(ue, b"imsi-1", b"registered")?; // by any process
+    /// let read = session.get(ue, b"imsi-1")?;
+    /// let receipt = session.receipt_of_read(ue, read.as_ref())?;
+    /// assert_eq!(receipt, session.receipt());
+    /// # session.acknowledge_to(receipt.position())?;
+    /// session.wait_replicated(receipt, Duration::from_secs(1))?; // then answer
+    /// assert_eq!(session.receipt_of_read(ue, read.as_ref())?, Receipt::NONE);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn receipt_of_read(
+        &self,
+        namespace: Namespace,
+        read: Option<&View<'_>>,
+    ) -> Result<Receipt> {
+        let all = self.receipt_of_all()?;
+        if all == Receipt::NONE
+            || !self.member.is_replicated_from_here(namespace.index)?
+            || self.receipt_state(all)? != ReceiptState::Pending
+        {
+            return Ok(Receipt::NONE);
+        }
+        let position = match read {
+            Some(view) => view.written_at()?,
+            None => None,
+        };
+        let receipt = position.map_or(all, Receipt::of_position);
+        let is_pending = self.receipt_state(receipt)? == ReceiptState::Pending;
+        Ok(if is_pending { receipt } else { Receipt::NONE })
+    }
+
+    /// As [`Session::receipt_of_read`]: [`Session::take_owed_receipt`] then has it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn owe_read(&self, namespace: Namespace, read: Option<&View<'_>>) -> Result<()> {
+        let receipt = self.receipt_of_read(namespace, read)?;
+        self.owed_position.set(self.owed_position.get().max(receipt.position));
+        Ok(())
+    }
+
     #[inline]
     fn owe_unchanged(&self, namespace: u32) -> Result<()> {
         let all = self.receipt_of_all()?;

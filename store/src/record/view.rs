@@ -110,6 +110,14 @@ impl<'s> View<'s> {
         Self { version: 0, form, cell, value, backing }
     }
 
+    /// The receipt of the commit that has written this record, if its cell tells.
+    pub(crate) fn written_at(&self) -> Result<Option<u64>> {
+        Ok(match self.region_cell() {
+            Some(cell) => cell.log_position()?,
+            None => None,
+        })
+    }
+
     /// The cell of a record that was read from the region.
     pub(crate) fn region_cell(&self) -> Option<Cell<'s>> {
         self.cell.filter(|_| !self.is_uncommitted())

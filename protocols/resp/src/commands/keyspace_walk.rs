@@ -75,6 +75,19 @@ pub(super) struct KeyspaceWalk {
 }
 
 impl KeyspaceWalk {
+    /// The first namespace whose commits wait for other hosts, if this host makes them.
+    pub(super) fn first_replicated(
+        &self,
+        session: &Session,
+    ) -> Result<Option<Namespace>, ErrorReply> {
+        for NamespaceKeys { namespace, .. } in &self.namespaces {
+            if session.is_replicated_from_here(*namespace)? {
+                return Ok(Some(*namespace));
+            }
+        }
+        Ok(None)
+    }
+
     pub(super) fn new(namespaces: Vec<NamespaceKeys>, pattern: Option<&[u8]>) -> Self {
         let bytes = list_bytes(&namespaces) + pattern.map_or(0, <[u8]>::len);
         let (namespaces, pattern) = (namespaces.into(), pattern.map(<[u8]>::to_vec));

@@ -357,10 +357,12 @@ impl<'a> TagQuery<'a> {
     ) -> Result<Option<T>, ErrorReply> {
         let Some(exec_txn) = ctx.txn else {
             let view = ctx.session().find(self.namespace, self.tag, self.value)?;
+            ctx.session().owe_read(self.namespace, view.as_ref())?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
             return read(&key, &RecordRef(view)).map(Some);
         };
+        ctx.session().owe_read(self.namespace, None)?;
         let mut result = Ok(None);
         exec_txn.with(&mut |txn| {
             result = match txn.find(self.namespace, self.tag, self.value) {
@@ -482,6 +484,7 @@ pub(crate) fn keys(
              process on the node's host"
         )));
     }
+    ctx.session().owe_read(query.namespace, None)?;
     reply.array(found.len());
     for key in &found {
         reply.bulk(key);

@@ -249,7 +249,9 @@ impl ExecRun {
             if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
-            if done.is_ok() && command.flags.has(CommandFlags::WRITE) {
+            let accesses =
+                command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY);
+            if done.is_ok() && accesses {
                 // Nothing is owed for a commit yet. One that follows is behind this position.
                 let args = kept.args();
                 ctx.records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?;

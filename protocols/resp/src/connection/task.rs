@@ -59,6 +59,11 @@ impl RespConnection {
             end_skip(&mut self.connection);
         }
         self.connection.task = None;
+        if let Some(namespace) = self.connection.task_reads.take() {
+            // A failure of the region is that of the next request.
+            let _ = session.owe_read(namespace, None);
+            self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
+        }
         let is_begun = std::mem::take(&mut self.is_reply_begun);
         let receipt = std::mem::take(&mut self.task_receipt);
         if receipt != Receipt::NONE {

@@ -54,6 +54,7 @@ pub(crate) fn nget_noatomic(
         return begin(ctx, arg(args, 1), PatternAction::Get, reply);
     }
     let path = path(ctx, arg(args, 1))?;
+    ctx.connection.task_reads = path.first_replicated(ctx.session())?;
     ctx.connection.task = Some(Box::new(PatternReadTask {
         path,
         found: BTreeMap::new(),
@@ -95,7 +96,9 @@ fn begin(
     let path = path(ctx, pattern)?;
     let (keys, found) = (BTreeSet::new(), VecDeque::new());
     let mut gather = PatternTxnTask { path, keys, bytes: 0, action, found, is_answered: false };
+    let replicated = gather.path.first_replicated(ctx.session())?;
     let Some(exec_txn) = ctx.txn else {
+        ctx.connection.task_reads = replicated;
         ctx.connection.task = Some(Box::new(gather));
         return Ok(());
     };
@@ -105,6 +108,9 @@ fn begin(
     let mut done: Stored<PatternResult> = Ok(PatternResult::default());
     exec_txn.with(&mut |txn| done = gather.carry_out(ctx.records, txn));
     gather.found = done?.begin_answer(action, reply)?;
+    if let Some(namespace) = replicated {
+        ctx.session().owe_read(namespace, None)?;
+    }
     while gather.write_part(reply) == TaskProgress::More {}
     Ok(())
 }
