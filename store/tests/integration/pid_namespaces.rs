@@ -58,7 +58,7 @@ fn in_namespace(test: &str, folder: &TestFolder, as_second: bool) -> Option<Comm
 }
 
 fn say(line: &str) {
-    writeln!(std::io::stdout(), "{line};").unwrap();
+    std::io::stdout().write_all(format!("{line};\n").as_bytes()).unwrap();
 }
 
 fn wait_for_parent() {

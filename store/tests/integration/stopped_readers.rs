@@ -24,7 +24,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Tells the parent that it holds what it holds, and waits. The parent stops it here.
 fn wait_inside() {
-    writeln!(std::io::stdout(), "inside;").unwrap();
+    std::io::stdout().write_all(b"inside;\n").unwrap();
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
 }
@@ -87,10 +87,10 @@ fn stop_inside(test: &str) {
     let mut command = child(&format!("stopped_readers::{test}"), &folder.path);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut reader = KilledOnDrop(spawn(&mut command).unwrap());
-    let mut output = BufReader::new(reader.0.stdout.take().unwrap());
-    let mut text = String::new();
-    while !text.contains("inside;") {
-        assert!(output.read_line(&mut text).unwrap() != 0, "{test}: {text}");
+    let mut lines = BufReader::new(reader.0.stdout.take().unwrap());
+    let mut printed = String::new();
+    while !printed.contains("inside;") {
+        assert!(lines.read_line(&mut printed).unwrap() != 0, "{test}: {printed}");
     }
     signal(&reader, "STOP");
     let end = lease_clock() + WAIT_MAX;
