@@ -174,6 +174,8 @@ pub(crate) const MEMBER_COPY: u64 = 80;
 pub(crate) const MEMBER_PROCESS_CHECK: u64 = 88;
 pub(crate) const MEMBER_NAME: u64 = 96;
 pub(crate) const MEMBER_SINCE: u64 = 112;
+/// Since when its oldest view is seen to hold back memory. Written by other members.
+pub(crate) const MEMBER_HELD_SINCE: u64 = 120;
 
 // Catalog.
 pub(crate) const CATALOG: u64 = 0x40_0000;
@@ -294,7 +296,8 @@ const _: () = assert!(SUPER_FRONTIER.is_multiple_of(LINE));
 const _: () = assert!(SUPER_MEMBERS.is_multiple_of(LINE) && SUPER_NAMESPACES.is_multiple_of(LINE));
 const _: () = assert!(MEMBER_BYTES.is_multiple_of(LINE), "members share no line");
 const _: () = assert!(MEMBER_STATE == LINE, "the pin has a line of its own");
-const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_BYTES);
+const _: () = assert!(MEMBER_SINCE + 8 <= MEMBER_HELD_SINCE);
+const _: () = assert!(MEMBER_HELD_SINCE + 8 <= MEMBER_BYTES);
 const _: () = assert!(MEMBER_NAME + 16 <= MEMBER_SINCE, "a name has 16 bytes");
 const _: () = assert!(CATALOG_NAME + 256 <= CATALOG_CHECK, "a name has 255 bytes");
 const _: () =

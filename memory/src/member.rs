@@ -8,6 +8,7 @@ pub(crate) mod locking;
 pub(crate) mod stalled;
 pub(crate) mod advisory_lock;
 pub(crate) mod arena;
+pub(crate) mod held_since;
 pub(crate) mod pin;
 pub(crate) mod lock;
 
@@ -26,6 +27,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::crash::crash_point;
 use crate::layout::{ARENA_WORDS, Corruption, MEMBER_PIN, MEMBER_STATE, QUEUES, member_at, seal};
 use crate::member::arena::{Arena, undo};
+use crate::member::held_since::note_stalled;
 use crate::member::pin::{PinInterval, STALLED_EPOCHS, SafeEpochs};
 use crate::member::stalled::StallHooks;
 use crate::region::file::{Region, Shared};
@@ -481,8 +483,10 @@ impl Member {
     fn recover_dead_readers(&self, now: u64) -> Result<()> {
         for index in 0..member_slots_used(self.map())? {
             let pin = self.map().word(member_at(index) + MEMBER_PIN)?.load(Ordering::Acquire);
-            let is_stalled = |pin: PinInterval| pin.start.saturating_add(STALLED_EPOCHS) < now;
-            if PinInterval::decode(pin).is_some_and(is_stalled) && !self.is_taken(index)? {
+            let is_stalled = |pin: &PinInterval| pin.start.saturating_add(STALLED_EPOCHS) < now;
+            let Some(pin) = PinInterval::decode(pin).filter(is_stalled) else { continue };
+            note_stalled(self.map(), index, pin.start)?;
+            if !self.is_taken(index)? {
                 match self.recover_if_dead(index) {
                     Ok(_) | Err(Error::Stalled { .. }) => {}
                     Err(error) => return Err(error),

@@ -39,6 +39,18 @@ pub struct HeldBack {
     pub bytes: u64,
     /// Epochs since the first of its views began.
     pub epochs: u64,
+    /// Milliseconds since another session found that this view does not end. 0: not yet.
+    pub ms: u64,
+}
+
+impl HeldBack {
+    /// ` for 5 s`, or nothing if it is less than a second.
+    pub fn time(&self) -> String {
+        match self.ms / 1000 {
+            0 => String::new(),
+            seconds => format!(" for {seconds} s"),
+        }
+    }
 }
 
 impl HeapUsage {
@@ -67,10 +79,11 @@ impl HeapUsage {
                 shown(held.bytes)
             ),
             Some(held) => format!(
-                "a view of {} holds back {} of deleted and replaced records: let the process run \
+                "a view of {} holds back {} of deleted and replaced records{}: let the process run \
                  (kill -CONT) or end it",
                 held.process,
-                shown(held.bytes)
+                shown(held.bytes),
+                held.time()
             ),
             None => "delete records, or create a larger region".to_owned(),
         };

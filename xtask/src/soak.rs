@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: the proofs of `cargo xtask test`, for longer: more kills and stops, more
 //! single steps, more histories, more random commands and more random input.
 //!
-//! At scale 1 it takes about three and a half hours and steps after every 20th instruction. At
+//! At scale 1 it takes about four hours and steps after every 20th instruction. At
 //! scale 20, it kills after every single instruction. `soak clients`, `soak tcl`, `soak nudsf` and
 //! `soak numa` are runs of their own, of some minutes: they need registries, source packages, or an
 //! emulator. `soak sim` simulates clusters only.
@@ -39,7 +39,7 @@ enum LastArg {
     Distance(u64),
 }
 
-/// All parts, in about three and a half hours.
+/// All parts, in about four hours.
 const PARTS: &[Part] = &[
     Part {
         what: "random kills of writers and readers, of sessions with tags, and histories",
@@ -114,6 +114,39 @@ const PARTS: &[Part] = &[
         args: &["torture", "--step"],
         environment: &[],
         last: LastArg::Distance(20),
+    },
+    Part {
+        what: "contexts that grow in 1 GiB, and a record that grows by 100 bytes to 4 MB",
+        minutes: 10,
+        args: &[
+            "test",
+            "-p",
+            "nearstate-store",
+            "--test",
+            "integration",
+            "--",
+            "--ignored",
+            "soak",
+        ],
+        environment: &[],
+        last: LastArg::Absent,
+    },
+    Part {
+        what: "flipped bits in the metadata of a region that is not attached",
+        minutes: 5,
+        args: &[
+            "test",
+            "-p",
+            "nearstate-store",
+            "--test",
+            "integration",
+            "--",
+            "--ignored",
+            "every_flip",
+            "--nocapture",
+        ],
+        environment: &[("NEARSTATE_FLIP_STEP", 61)],
+        last: LastArg::Absent,
     },
     Part {
         what: "random commands to Redis and to the node; every reply is compared",

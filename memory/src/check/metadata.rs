@@ -16,7 +16,7 @@ use crate::layout::{
     CATALOG_POLICY, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
     CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
     LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
-    LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
+    LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
     MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS,
     SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
     USAGE_STRIPES, arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
@@ -111,7 +111,8 @@ pub(crate) fn free_slots(map: &Map, report: &mut CheckReport) -> Result<bool, Co
         ];
         for which in (0..MEMBER_BYTES).step_by(8) {
             let is_copy = which == MEMBER_COPY && state::of(word) != state::FREE;
-            let is_known = known.contains(&which) || which == MEMBER_SINCE || is_copy;
+            let is_time = which == MEMBER_SINCE || which == MEMBER_HELD_SINCE;
+            let is_known = known.contains(&which) || is_time || is_copy;
             if !is_known && load(map, at + which)? != 0 {
                 report.fault(format!("member {index}: byte {which} of its slot is not zero"));
             }

@@ -12,6 +12,7 @@ use crate::layout::{
     CHUNK_BYTES, Corruption, LINE, MEMBER_PIN, SUPER_EPOCH, member_at, ordinary_chunks, unseal,
 };
 use crate::member::arena::{Arena, Bump, HELD, SET_ASIDE, undo};
+use crate::member::held_since::held_ms;
 use crate::member::pin::{NEVER_READ, PinInterval};
 use crate::region::map::Map;
 use crate::region::member_table::{self, identity_of, member_slots_used, state};
@@ -76,6 +77,7 @@ pub(crate) fn heap_usage(map: &Map, cells: u64, chunks: u64) -> Result<HeapUsage
             session: member.index,
             bytes: member.bytes,
             epochs: epoch.saturating_sub(member.pin.start),
+            ms: held_ms(map, member.index, member.pin.start)?,
         });
     }
     Ok(usage)

@@ -15,12 +15,12 @@ use crate::layout::{
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
     CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT,
-    LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_NAME,
-    MEMBER_PID, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO,
-    SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS,
-    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
-    arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks,
-    seal, unseal,
+    LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES,
+    MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE,
+    NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH,
+    SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR,
+    SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, is_cluster_word, member_at,
+    namespace_flags, ordinary_chunks, seal, unseal,
 };
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
@@ -177,6 +177,7 @@ fn members(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
             MEMBER_NAME,
             MEMBER_NAME + 8,
             MEMBER_SINCE,
+            MEMBER_HELD_SINCE,
         ];
         for which in (0..MEMBER_BYTES).step_by(8).filter(|which| !kept.contains(which)) {
             is_changed |= set(map, at + which, 0)?;

@@ -23,12 +23,15 @@ mod commit_waits;
 mod concurrent_tag_declaration;
 mod contention;
 mod counters;
+#[cfg(feature = "crash-points")]
+mod expired_records;
 mod fixture;
 mod follow;
 mod followers;
 mod for_update;
 mod full_log;
 mod full_region;
+mod growing_records;
 mod scattered_memory;
 mod hostile;
 #[cfg(feature = "crash-points")]
@@ -45,11 +48,15 @@ mod namespace_limits;
 mod namespace_removal;
 mod notifications;
 mod objects;
+#[cfg(feature = "crash-points")]
+mod pid_namespaces;
 mod policies;
 mod readme;
 mod records;
 mod removed_namespaces;
 mod scans;
+#[cfg(feature = "crash-points")]
+mod stopped_readers;
 #[cfg(feature = "crash-points")]
 mod stopped_writers;
 mod tag_declaration;

@@ -88,7 +88,7 @@ fn stopped(three: &Three, point: &str) -> KilledOnDrop {
     writer
 }
 
-fn is_stopped(writer: &Child) -> bool {
+pub(crate) fn is_stopped(writer: &Child) -> bool {
     let stat =
         std::fs::read_to_string(Path::new("/proc").join(writer.id().to_string()).join("stat"));
     // The state follows the name of the program, which is in brackets.

@@ -155,7 +155,7 @@ fn exception(file: &Snapshot, area: &str, from: u64, bit: u64) -> Option<&'stati
         "member slots" => match (at - from) % 128 {
             64 if word_bit < 40 => Some("incarnation of a slot"),
             64 if word_bit == 56 => Some("a free slot that looks dead is recovered"),
-            72 | 88 | 96 | 104 | 112 => Some("identity in a free slot"),
+            72 | 88 | 96 | 104 | 112 | 120 => Some("identity in a free slot"),
             _ => None,
         },
         "arenas" => {

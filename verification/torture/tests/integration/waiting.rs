@@ -200,8 +200,94 @@ fn a_stopped_holder_of_a_chunk_or_of_an_index_split_delays_no_other_process() {
         ("free", "span.extended:1:stop", 60_000),
         ("grow", "chunk.marked:1:stop", 20),
         ("holes", "harvest.marked:1:stop", 60),
+        ("chunk", "frontier.tables:2:stop", 20),
+        ("chunk", "frontier.raised:2:stop", 20),
+        // The first ones are those of new namespaces.
+        ("grow", "segment.published:1:stop", 20),
+        ("grow", "segment.published:8:stop", 20),
+        ("grow", "segment.committed:1:stop", 20),
     ] {
         work_beside_stopped(scenario, plan, len);
+    }
+}
+
+/// Writes that each of the two processes below makes beside the stopped one.
+const BESIDE: u32 = 400;
+
+/// Refusals of them: each takes a second.
+const REFUSALS_MAX: u32 = 4;
+
+/// In a full region, replaces every second record of the growing namespace by one of the same size
+/// and deletes the others. Returns how many were refused: those behind a lock that the stopped
+/// process holds. Nothing else waits.
+fn write_beside_joining(folder: &Path, stopped: u32, len: usize, plan: &str) -> u32 {
+    let session = Region::attach(&folder.join("region")).unwrap().session().unwrap();
+    let grow = open(&session, "grow-0");
+    let (mut refused, mut done) = (0, 0);
+    for number in 0..BESIDE {
+        let key = TortureKey { space: KeySpace::Grow, writer: 0, number }.bytes();
+        if session.get(grow, &key).unwrap().is_none() {
+            break; // The region was full before.
+        }
+        let watch = LockWatch::start();
+        let written = match number % 2 {
+            0 => session.put(grow, &key, &vec![7; len]).map(drop),
+            _ => session.delete(grow, &key).map(drop),
+        };
+        match written {
+            Ok(()) => {
+                assert!(!watch.has_stalled(), "{plan}: operation {number} waited for a lock");
+                done += 1;
+            }
+            Err(Error::Stalled { holder }) => {
+                assert_eq!(holder.pid, stopped, "{plan}: operation {number}");
+                refused += 1;
+            }
+            Err(error) => panic!("{plan}: operation {number}: {error}"),
+        }
+        if refused == REFUSALS_MAX && done > 100 {
+            break;
+        }
+    }
+    assert!(
+        done > 100 && refused <= REFUSALS_MAX,
+        "{plan}: {refused} of {} were refused",
+        done + refused
+    );
+    refused
+}
+
+/// A process is stopped at each step of making one free run, of emptying chunks and of splitting
+/// free cells, in a full region. It holds the lock of the record that it moves, at the most: others
+/// replace and delete records, are refused for that one, and the refusal names the process.
+#[test]
+fn a_process_that_is_stopped_while_it_joins_memory_delays_one_bucket_at_most() {
+    for (scenario, prefixes, len) in
+        [("kept", &["open.", "join."][..], 1500), ("scattered", &["evacuate."], 2000)]
+    {
+        let full = folder(&format!("stopped-{scenario}"));
+        drop(prepared(&full, scenario));
+        let points = nearstate_store::crash::POINTS.iter();
+        for point in points.filter(|point| prefixes.iter().any(|one| point.starts_with(one))) {
+            let folder = folder(&format!("stopped-{}", point.replace('.', "-")));
+            copy_folder(&full, &folder);
+            let plan = format!("{point}:1:stop");
+            let mut child = start(&folder, "scenario", 0, scenario, &plan);
+            wait_until_stopped(&child);
+            let refused = write_beside_joining(&folder, child.process.id(), len, &plan);
+            println!("a process stopped at {plan} of {scenario}: {refused} refused");
+            resume(&mut child, &folder);
+            finish(&folder);
+        }
+        std::fs::remove_dir_all(full).unwrap();
+    }
+}
+
+/// Copies the files of a folder to a new one.
+fn copy_folder(source: &Path, target: &Path) {
+    std::fs::create_dir_all(target).unwrap();
+    for file in std::fs::read_dir(source).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), target.join(file.file_name())).unwrap();
     }
 }
 

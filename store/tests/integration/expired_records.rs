@@ -1,0 +1,133 @@
+//! A full region all of whose records have expired: any later session collects them, also after
+//! all processes have ended. Each test shifts the clock of its process.
+
+use std::io::Write as _;
+
+use nearstate_store::crash::shift_clock;
+use nearstate_store::{Error, Region, Session, now_ms_coarse};
+
+use crate::fixture::{TestFolder, child, clean, is_alone, output, region_path, succeeded};
+use crate::full_region::{create, fill_tagged, key, tagged};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// Records that one call collects at most.
+const AT_ONCE: usize = 1000;
+
+/// Fills the region with records that expire an hour later. Returns how many.
+fn fill_expiring(session: &Session) -> u32 {
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    fill_tagged(session, ns, now_ms_coarse() + HOUR_MS as u64)
+}
+
+/// Two hours have passed: no record can be read any more. Collects them, and fills the region
+/// again.
+fn collect_and_refill(session: &Session, count: u32) {
+    shift_clock(2 * HOUR_MS);
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    assert!(session.get(ns, &key(0)).unwrap().is_none(), "it has expired");
+    assert!(!session.delete(ns, &key(0)).unwrap(), "an expired record is not there");
+    // No other has room before they are collected. Each of these writes may collect some.
+    let mut collected = 0;
+    loop {
+        let done = session.collect_expired(AT_ONCE).unwrap();
+        collected += done.records;
+        if !done.has_more {
+            break;
+        }
+    }
+    assert!(collected + 1 >= count as usize, "{collected} of {count} records were collected");
+    let again = fill_tagged(session, ns, 0);
+    assert!(again >= count / 100 * 97, "{again} of {count} records fit again");
+}
+
+#[test]
+fn a_region_full_of_expired_records_is_collected_by_a_new_session() {
+    if !is_alone("expired_records::a_region_full_of_expired_records_is_collected_by_a_new_session")
+    {
+        return;
+    }
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let filler = region.session().unwrap();
+    let count = fill_expiring(&filler);
+    // The session that filled it stays, and does nothing.
+    let other = region.session().unwrap();
+    collect_and_refill(&other, count);
+    drop((filler, other, region));
+    clean(&folder.path);
+}
+
+#[test]
+#[ignore = "the test below runs it in a process of its own"]
+fn fill_in_a_process() {
+    let session = Region::attach(&region_path()).unwrap().session().unwrap();
+    let count = fill_expiring(&session);
+    std::io::stdout().write_all(format!("count: {count};\n").as_bytes()).unwrap();
+    // It ends as it is: nothing is closed.
+    if std::env::var_os("NEARSTATE_TEST_KILLED").is_some() {
+        std::mem::forget(session);
+    }
+}
+
+#[test]
+#[ignore = "the test below runs it in a process of its own"]
+fn collect_in_a_process() {
+    let session = Region::attach(&region_path()).unwrap().session().unwrap();
+    let count = std::env::var("NEARSTATE_TEST_COUNT").unwrap().parse().unwrap();
+    collect_and_refill(&session, count);
+}
+
+#[test]
+fn a_region_full_of_expired_records_is_collected_after_all_processes_have_ended() {
+    for is_closed in [true, false] {
+        let folder = TestFolder::new();
+        drop(create(&folder));
+        let mut filler = child("expired_records::fill_in_a_process", &folder.path);
+        if !is_closed {
+            filler.env("NEARSTATE_TEST_KILLED", "1");
+        }
+        let text = succeeded(&output(&mut filler).unwrap());
+        let (_, count) = text.split_once("count: ").unwrap();
+        let (count, _) = count.split_once(';').unwrap();
+        let mut collector = child("expired_records::collect_in_a_process", &folder.path);
+        succeeded(&output(collector.env("NEARSTATE_TEST_COUNT", count)).unwrap());
+        clean(&folder.path);
+    }
+}
+
+/// A session collects after so many commits of records with an expiry time, refused ones as well.
+const COLLECTS_AFTER: u32 = 16;
+
+/// A writer that meets the full region collects what it needs, without a call of the collection.
+#[test]
+fn a_writer_of_expiring_records_goes_on_in_a_region_full_of_expired_ones() {
+    let test = "a_writer_of_expiring_records_goes_on_in_a_region_full_of_expired_ones";
+    if !is_alone(&format!("expired_records::{test}")) {
+        return;
+    }
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let count = fill_expiring(&session);
+    shift_clock(2 * HOUR_MS);
+    let ns = session.namespace("ue", &tagged()).unwrap();
+    let expires_ms = now_ms_coarse() + HOUR_MS as u64;
+    let mut refused = 0_u32;
+    for number in 0..count / 2 {
+        let unique = number.to_be_bytes();
+        let metadata = nearstate_store::Metadata { tags: &[("guti", &unique)], expires_ms };
+        let put = session
+            .transact(|txn| txn.put_with_metadata(ns, &key(1 << 20 | number), &[1; 600], metadata));
+        match put {
+            Ok(()) => {}
+            // It collects after some commits, also if they were refused.
+            Err(Error::Full { .. }) => refused += 1,
+            Err(error) => panic!("record {number}: {error}"),
+        }
+    }
+    eprintln!("{refused} of {} were refused", count / 2);
+    assert!(refused <= COLLECTS_AFTER, "{refused} of {} were refused", count / 2);
+    drop((session, region));
+    clean(&folder.path);
+}
