@@ -23,9 +23,12 @@ use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListe
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
-use super::notice::ClusterNotice;
+use super::notice::{ClusterNotice, PanicNotice};
 use super::published::{MemberPositions, Published};
 use super::status::ClusterStatus;
+
+/// The name of the driver's thread.
+const THREAD: &str = "ns-cluster";
 
 /// How often in each lease the driver looks at the time.
 const TICKS_PER_LEASE: u32 = 16;
@@ -182,11 +185,12 @@ impl ClusterDriver {
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
+        let told = PanicNotice { thread: THREAD, notices: Arc::clone(&driver.config.on_notice) };
         shared_driver.begin(driver);
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
-            .name("ns-cluster".to_owned())
-            .spawn(move || run(&shared_driver, &ending, tick))
+            .name(THREAD.to_owned())
+            .spawn(move || run((&shared_driver, &told), &ending, tick))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
@@ -273,7 +277,11 @@ fn open(
 }
 
 /// The driver's thread.
-fn run(shared: &SharedDriver<Driver>, is_over: &AtomicBool, tick: Duration) {
+fn run(
+    (shared, told): (&SharedDriver<Driver>, &PanicNotice),
+    is_over: &AtomicBool,
+    tick: Duration,
+) {
     shared.inbox.begin();
     let mut ticked = Duration::ZERO;
     while !is_over.load(Ordering::Acquire) {
@@ -286,6 +294,8 @@ fn run(shared: &SharedDriver<Driver>, is_over: &AtomicBool, tick: Duration) {
             }
         });
         if !is_running {
+            // A step has panicked on the thread of a connection.
+            (told.notices)(&ClusterNotice::Panicked { thread: told.thread });
             break;
         }
         std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
@@ -443,9 +453,10 @@ impl Driver {
                 let connection = *connection;
                 self.step(HostInput::Disconnected { partition, host, connection });
             }
-            PartitionInput::MemberBehind { host, .. } => {
+            PartitionInput::MemberBehind { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
-                self.step(HostInput::Behind { partition, host });
+                let connection = *connection;
+                self.step(HostInput::Behind { partition, host, connection });
             }
             PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
                 let Some(host) = self.host_of(host) else { return };
@@ -472,8 +483,15 @@ impl Driver {
                 };
                 self.step(HostInput::PositionReceived { partition, message });
             }
+            PartitionInput::OwnerPromotes { view, steps } => {
+                let (view, steps) = (ViewNumber(*view), *steps);
+                self.step(HostInput::OwnerPromotes { partition, view, steps });
+            }
             PartitionInput::FollowFailed { reason, .. } => {
                 self.notice(&ClusterNotice::Failed { partition, reason: reason.clone() });
+            }
+            PartitionInput::Panicked { thread } => {
+                self.notice(&ClusterNotice::Panicked { thread });
             }
             // The copy's thread looks at the region, and the connection begins anew by itself.
             PartitionInput::Joined { .. }
