@@ -19,6 +19,7 @@ mod operator;
 mod driver;
 mod published;
 mod copy_thread;
+mod machine;
 mod inbox;
 mod lag;
 mod notice;

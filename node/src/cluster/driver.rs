@@ -23,6 +23,7 @@ use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListe
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
+use super::machine::{ClusterMachine, decode};
 use super::notice::{ClusterNotice, PanicNotice};
 use super::published::{MemberPositions, Published};
 use super::status::ClusterStatus;
@@ -84,33 +85,6 @@ impl fmt::Debug for DriverConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DriverConfig").field("host", &self.host).finish_non_exhaustive()
     }
-}
-
-/// The replicated state as a state machine of an engine.
-#[derive(Debug)]
-struct ClusterMachine(ClusterState);
-
-impl StateMachine for ClusterMachine {
-    fn apply(&mut self, _: u64, command: &[u8]) {
-        if let Ok(command) = Command::decode(command) {
-            self.0.apply(&command);
-        }
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.encode()
-    }
-
-    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
-        self.0 = decode(snapshot)?;
-        Ok(())
-    }
-}
-
-fn decode(snapshot: &[u8]) -> Result<ClusterState> {
-    ClusterState::decode(snapshot).map_err(|error| Error::Damaged {
-        detail: format!("the snapshot of the membership: {error:?}"),
-    })
 }
 
 fn invalid(error: impl fmt::Display) -> Error {

@@ -187,13 +187,13 @@ pub(crate) struct PartitionGroup {
     freezing: AtomicUsize,
     kept: Mutex<KeptLog>,
     catch_up: Mutex<Option<Arc<CatchUp>>>,
-    promotion: Mutex<Promotion>,
+    promotion: Mutex<PromotionProgress>,
     is_settled: AtomicBool,
 }
 
 /// A promotion that goes on, for members that wait for its end.
 #[derive(Default)]
-struct Promotion {
+struct PromotionProgress {
     /// Its view, and the number of its steps.
     present: Option<(u64, Arc<AtomicU64>)>,
     /// The view in which one has failed: what is done again there is no progress.
@@ -350,7 +350,7 @@ impl PartitionGroup {
 
     /// The promotion has failed.
     pub(crate) fn fail_promotion(&self, view: u64) {
-        *locked(&self.promotion) = Promotion { present: None, failed: view };
+        *locked(&self.promotion) = PromotionProgress { present: None, failed: view };
     }
 
     /// The host serves, or does not become the owner.

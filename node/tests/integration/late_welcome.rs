@@ -37,9 +37,9 @@ fn a_frozen_copy_is_not_discarded_by_a_welcome_of_an_earlier_view() {
     let target = FollowTarget { view: 1, name: "owner", address, clients: None, discards: false };
     one.partition.follow(&target).unwrap();
     let mut source = Intruder::accepted(listener.accept().unwrap().0);
-    let place = source.receive(|message| match message {
-        Message::Hello(hello) => Some(hello.place),
-        _ => None,
+    let place = source.receive(|message| {
+        let Message::Hello(hello) = message else { return None };
+        Some(hello.place)
     });
     let before = one.frozen(2);
     // The log has forgotten what the member lacks.
