@@ -225,11 +225,11 @@ fn a_node_whose_driver_panics_ends_with_an_error() {
     }
     let mut ended = None;
     until("the node of the owner ends", || {
-        let nodes = hosts.running.iter_mut().enumerate();
+        let mut nodes = hosts.running.iter_mut().enumerate();
         let status = |(number, node): (usize, &mut Option<Child>)| {
             Some((number, node.as_mut()?.try_wait().unwrap()?))
         };
-        ended = nodes.filter_map(status).next();
+        ended = nodes.find_map(status);
         ended.is_some()
     });
     let (number, status) = ended.unwrap();
