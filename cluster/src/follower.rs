@@ -3,7 +3,7 @@
 use crate::config::Lease;
 use crate::id::Monotonic;
 use crate::input::OwnerMessage;
-use crate::limits::FIRST_MESSAGE_LEASES;
+use crate::limits::{FIRST_MESSAGE_LEASES, PROMOTION_LEASES};
 use crate::switches::{Switch, Switches};
 
 /// A member's promise, and what it has heard of the owner.
@@ -19,6 +19,10 @@ pub(crate) struct Promise {
     until: Monotonic,
     /// When the present view began to be served, as far as this process knows.
     began: Monotonic,
+    /// Until when steps of the owner's promotion count.
+    promotion_until: Monotonic,
+    /// The most steps of the owner's promotion that it has told.
+    steps: u64,
     /// When the owner of the present view was heard last.
     heard_at: Option<Monotonic>,
     /// The last step of this process, to find its own pauses.
@@ -30,13 +34,26 @@ impl Promise {
     pub(crate) fn at_start(lease: Lease, switches: Switches, now: Monotonic) -> Self {
         let is_off = switches.is_off(Switch::PromiseAtStart) || switches.is_off(Switch::Promise);
         let until = if is_off { Monotonic::BOOT } else { now.plus(lease.promise_ns()) };
-        Self { lease, switches, until, began: now, heard_at: None, stepped_at: now }
+        let (promotion_until, steps) = (now.plus(PROMOTION_LEASES * lease.promise_ns()), 0);
+        let (began, heard_at, stepped_at) = (now, None, now);
+        Self { lease, switches, until, began, promotion_until, steps, heard_at, stepped_at }
     }
 
     /// A view begins to be served.
     pub(crate) fn begin(&mut self, now: Monotonic) {
         self.began = now;
+        self.promotion_until = now.plus(PROMOTION_LEASES * self.lease.promise_ns());
+        self.steps = 0;
         self.heard_at = None;
+    }
+
+    /// The owner of the present view is not yet done with its promotion. It has as long again for
+    /// its first message if it has made a step since it has said so last.
+    pub(crate) fn promoting(&mut self, now: Monotonic, steps: u64) {
+        if steps > self.steps && now < self.promotion_until {
+            self.began = now;
+        }
+        self.steps = self.steps.max(steps);
     }
 
     /// May the member report now?

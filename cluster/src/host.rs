@@ -101,8 +101,8 @@ impl Host {
                     member.acknowledged(now, &acknowledgement);
                 });
             }
-            HostInput::Behind { partition, host } => {
-                self.with(partition, now, effects, |member, _| member.behind(host));
+            HostInput::Behind { partition, host, connection } => {
+                self.with(partition, now, effects, |member, _| member.behind(host, connection));
             }
             HostInput::Written { partition, view, position } => {
                 self.with(partition, now, effects, |member, _| member.written(view, position));
@@ -110,6 +110,11 @@ impl Host {
             HostInput::PositionReceived { partition, message } => {
                 self.with(partition, now, effects, |member, effects| {
                     member.position_received(now, &message, effects);
+                });
+            }
+            HostInput::OwnerPromotes { partition, view, steps } => {
+                self.with(partition, now, effects, |member, _| {
+                    member.owner_promotes(now, view, steps);
                 });
             }
             HostInput::Frozen { partition, view, held } => {

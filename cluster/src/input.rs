@@ -54,12 +54,14 @@ pub enum HostInput<'a> {
         /// By whom.
         acknowledgement: FollowerAcknowledgement,
     },
-    /// To an owner: the log cannot keep what this follower lacks, or its region is full.
+    /// To an owner: the log cannot keep what this follower lacks on this connection.
     Behind {
         /// For which partition.
         partition: PartitionId,
         /// The follower.
         host: HostId,
+        /// The number of the connection.
+        connection: ConnectionNumber,
     },
     /// To an owner, after [`WatchLog`](crate::HostEffect::WatchLog): all entries of the own log up
     /// to a position are decided.
@@ -78,6 +80,16 @@ pub enum HostInput<'a> {
         partition: PartitionId,
         /// The message.
         message: OwnerMessage,
+    },
+    /// To a follower: the owner of this view has answered that it is not yet done with its
+    /// promotion.
+    OwnerPromotes {
+        /// Of which partition.
+        partition: PartitionId,
+        /// The view of the connection.
+        view: ViewNumber,
+        /// How many steps of the promotion are done. Only more than before counts.
+        steps: u64,
     },
     /// [`Freeze`](crate::HostEffect::Freeze) is done: the record is stored, nothing of an older
     /// view is applied any more, and this is what the copy holds.

@@ -36,6 +36,11 @@ pub const LEASE_MARGIN_NS: u64 = 2_000_000;
 /// first. Later, one lease without a message is suspicious.
 pub const FIRST_MESSAGE_LEASES: u64 = 4;
 
+/// Leases from the decision on after which the steps of a promotion count for nothing: one that
+/// takes longer is given up, however far it is. At a lease of 300 ms a minute, in which 10^9
+/// records are promoted.
+pub const PROMOTION_LEASES: u64 = 200;
+
 /// Leases for which an excluded owner with an intact region waits for the seal before it asks to
 /// be the owner again. The members report within two leases if they live.
 pub const RETURN_LEASES: u64 = 4;

@@ -180,9 +180,9 @@ impl PartitionMember {
         }
     }
 
-    pub(crate) fn behind(&mut self, host: HostId) {
+    pub(crate) fn behind(&mut self, host: HostId, connection: ConnectionNumber) {
         if let MemberActivity::Serving(_, owner) = &mut self.activity {
-            owner.behind(host);
+            owner.behind(host, connection);
         }
     }
 
@@ -215,6 +215,14 @@ impl PartitionMember {
         self.promise.received(now, message);
         let (partition, stamp) = (self.partition(), message.stamp);
         effects.push(HostEffect::Answer { partition, view, stamp });
+    }
+
+    pub(crate) fn owner_promotes(&mut self, now: Monotonic, of: ViewNumber, steps: u64) {
+        if let MemberActivity::Following(view, _) = self.activity
+            && of == view
+        {
+            self.promise.promoting(now, steps);
+        }
     }
 
     /// Does whatever the role asks for. Called after every input.

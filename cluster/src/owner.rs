@@ -167,8 +167,11 @@ impl Owner {
         }
     }
 
-    pub(crate) fn behind(&mut self, host: HostId) {
-        if let Some(follower) = self.followers.get_mut(&host) {
+    /// On its next connection it may have what it lacks on this one.
+    pub(crate) fn behind(&mut self, host: HostId, connection: ConnectionNumber) {
+        if let Some(follower) = self.followers.get_mut(&host)
+            && follower.connection == connection
+        {
             follower.is_behind = true;
         }
     }

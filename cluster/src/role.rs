@@ -1,7 +1,7 @@
 //! Which part a host has in a partition. It follows from the applied state and the region alone.
 
 use crate::effect::FollowStart;
-use crate::group::{GroupPhase, GroupState};
+use crate::group::{AcceptedLoss, GroupPhase, GroupState};
 use crate::id::{HostId, ViewNumber};
 use crate::position::LogPosition;
 use crate::region::{CopyState, RegionFacts};
@@ -39,6 +39,7 @@ pub enum MemberRole {
 /// | sealing | any | `Sealing` |
 /// | `me` owns | promoted in `origin` | `Serving` |
 /// | `me` owns | at the seal; owner of the sealed log | `Promoting` |
+/// | `me` owns after an accepted loss | owner of a log without an origin | `Promoting` |
 /// | `me` owns, alone full (*), process registered | not complete, or ordinary | `Promoting` |
 /// | `me` owns, alone full (*) | not complete, or ordinary | `Registering` |
 /// | `me` owns | other | `Lost` |
@@ -91,6 +92,10 @@ fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Membe
         CopyState::Owner { origin } if group.seal().is_some_and(|seal| origin == seal.origin) => {
             MemberRole::Promoting
         }
+        // The same, and it was killed before its log was that of this view.
+        CopyState::Owner { origin: ViewNumber::NONE } if is_accepted(group) => {
+            MemberRole::Promoting
+        }
         CopyState::Follower(held) if group.seal().is_some_and(|seal| is_at(&held, &seal)) => {
             MemberRole::Promoting
         }
@@ -99,6 +104,12 @@ fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Membe
         | CopyState::Follower(_)
         | CopyState::Owner { .. } => MemberRole::Lost,
     }
+}
+
+/// Did an operator give the partition to its owner, with what that one had?
+fn is_accepted(group: &GroupState) -> bool {
+    let is_present = |loss: AcceptedLoss| loss.view == group.origin() && loss.sealed.is_some();
+    group.loss().is_some_and(is_present)
 }
 
 fn is_at(held: &LogPosition, seal: &LogPosition) -> bool {
@@ -194,12 +205,17 @@ mod tests {
         let group = sealed();
         let mut sealing = group.clone();
         sealing.apply(&Command::Exclude { partition: PARTITION, view: ViewNumber(2) });
+        let mut accepted = sealing.clone();
+        let (view, host, held) = (ViewNumber(3), HostId(3), held(1, 8));
+        accepted.apply(&Command::Report { partition: PARTITION, view, host, held });
+        accepted.apply(&Command::AcceptLoss { partition: PARTITION, view, host });
         let mut registered = new.clone();
         registered.apply(&Command::Register { partition: PARTITION, host: HostId(1), process: 7 });
         line(&mut text, "new, owner", 1, &new, 1);
         line(&mut text, "registered, owner", 1, &registered, 0);
         line(&mut text, "sealing", 3, &sealing, 2);
         line(&mut text, "sealed, owner", 2, &group, 2);
+        line(&mut text, "accepted loss, owner", 3, &accepted, 2);
         line(&mut text, "sealed, other", 3, &group, 2);
         line(&mut text, "no record", 3, &group, 0);
         line(&mut text, "newer record", 3, &group, 3);
@@ -213,6 +229,7 @@ new, owner: Registering Registering Lost Lost Lost Lost Registering Serving Lost
 registered, owner: Promoting Promoting Lost Lost Lost Lost Promoting Serving Lost
 sealing: Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing
 sealed, owner: Lost Lost Lost Promoting Lost Lost Lost Promoting Serving
+accepted loss, owner: Lost Lost Lost Promoting Lost Lost Promoting Promoting Lost
 sealed, other: Discard Discard Continue Continue Outdated Continue Outdated Outdated Outdated
 no record: Registering Registering Registering Registering Registering Registering Registering \
 Registering Registering

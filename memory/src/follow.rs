@@ -108,6 +108,9 @@ impl FollowState {
     }
 }
 
+/// Buckets whose generation is raised in one step of a promotion: less than a millisecond.
+const BUCKETS_PER_STEP: u64 = 4096;
+
 /// The words that name a log.
 const SOURCE_WORDS: [u64; 4] = [FOLLOW_ID, FOLLOW_ID + 8, FOLLOW_INCARNATION, FOLLOW_ORIGIN];
 
@@ -263,7 +266,9 @@ impl Member {
     /// `Damaged`, `Forked`.
     pub fn set_log_origin(&self, view: u64) -> Result<()> {
         self.check_usable()?;
-        Ok(store(self.map(), LOG_ORIGIN, seal(view))?)
+        store(self.map(), LOG_ORIGIN, seal(view))?;
+        crash_point!("log.origin");
+        Ok(())
     }
 
     /// What the region follows, if it follows another one.
@@ -484,12 +489,13 @@ impl Member {
 
     /// Raises the stamps of all buckets of a namespace to the one that a promotion has chosen, so
     /// that each later version is higher than any that the followed log has given. Can be repeated.
+    /// `step` is called again and again meanwhile.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
     ///
     /// # Errors
     /// `Stalled`, `Damaged`.
-    pub fn raise_generation(&self, table: &IndexTable, raised: u64) -> Result<()> {
+    pub fn raise_generation(&self, table: &IndexTable, raised: u64, step: &dyn Fn()) -> Result<()> {
         self.check_usable()?;
         invariant!(self.has_no_lock(), "generations are raised while this member holds a lock");
         let mut bucket = 0;
@@ -505,6 +511,9 @@ impl Member {
                 Ok(self.release(at, LockSlot::Bucket, payload)?)
             })?;
             bucket += 1;
+            if bucket.is_multiple_of(BUCKETS_PER_STEP) {
+                step();
+            }
         }
         Ok(())
     }
@@ -533,6 +542,8 @@ impl Member {
     /// `Damaged`, `Forked`.
     pub fn raise_log_incarnation(&self) -> Result<()> {
         self.check_usable()?;
-        Ok(raise_incarnation(self.map())?)
+        raise_incarnation(self.map())?;
+        crash_point!("log.incarnation");
+        Ok(())
     }
 }

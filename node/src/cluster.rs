@@ -13,10 +13,13 @@
 //! The driver never waits for a region, a disk or a connection, so that no lease ends because
 //! another partition is busy.
 
+#[cfg(test)]
+mod killed_promotion;
 mod operator;
 mod driver;
 mod published;
 mod copy_thread;
+mod machine;
 mod inbox;
 mod lag;
 mod notice;

@@ -268,6 +268,7 @@ impl Partition {
     pub fn follow(&self, target: &FollowTarget<'_>) -> Result<()> {
         let FollowTarget { view, name, address, clients, discards } = *target;
         self.stop_serving();
+        self.group.end_promotion();
         let session = self.session();
         see(&session, view)?;
         match session.following()?.map(|following| following.state) {
@@ -328,6 +329,7 @@ impl Partition {
         };
         // A promotion that was killed has fenced writers: the copy is as it was.
         let is_whole = matches!(state, FollowState::Full | FollowState::Promoting)
+            && source != LogIdentity::default()
             && session.is_bound(self.group.cluster_id)?;
         Ok(if is_whole {
             let place = FollowPosition { position: reached, check: applied.check };
@@ -354,6 +356,21 @@ impl Partition {
         self.stop_following();
         let session = self.session();
         see(&session, view)?;
+        // Members that wait for the end learn how far it is.
+        self.group.begin_promotion(view, session.promotion_steps());
+        let promoted = self.promote_in(&session, view, seal);
+        if promoted.is_err() {
+            self.group.fail_promotion(view);
+        }
+        promoted
+    }
+
+    fn promote_in(
+        &self,
+        session: &Session,
+        view: u64,
+        seal: Option<(LogIdentity, FollowPosition)>,
+    ) -> Result<Option<Takeover>> {
         session.set_owner_address(None)?;
         self.group.clear_floor();
         session.set_fenced(true)?;
@@ -362,12 +379,17 @@ impl Partition {
                 None => session.begin_partition(view)?,
                 // By force: no other copy is left. What it has becomes the partition. The view
                 // first, so that a promotion that is killed is repeated.
-                Some(FollowState::Joining | FollowState::Extending | FollowState::Promoting) => {
+                Some(state) => {
+                    match state {
+                        FollowState::Joining | FollowState::Extending => session.leave_source()?,
+                        FollowState::Demoting => drop(session.demote(None)?),
+                        FollowState::Promoting => {}
+                        FollowState::Full => {
+                            return refused("the region follows another one, and no seal is given");
+                        }
+                    }
                     session.continue_partition(view)?;
                     session.promote(true)?;
-                }
-                Some(FollowState::Full | FollowState::Demoting) => {
-                    return refused("the region follows another one, and no seal is given");
                 }
             }
             session.bind(self.group.cluster_id)?;
@@ -381,7 +403,7 @@ impl Partition {
         match session.following()? {
             None if known.is_some_and(|takeover| takeover.own.origin == view) => return Ok(known),
             // The owner of the log itself, by an accepted loss: everything that was sealed is here.
-            None if has_sealed(&session, view, (log, place.position))? => {
+            None if has_sealed(session, view, (log, place.position))? => {
                 session.continue_partition(view)?;
                 session.bind(self.group.cluster_id)?;
                 return Ok(None);
@@ -415,6 +437,7 @@ impl Partition {
         }
         self.shared.declare()?;
         self.group.set_served_view(view);
+        self.group.end_promotion();
         Ok(())
     }
 
@@ -490,6 +513,7 @@ impl Partition {
     /// `BadArgument`: a higher view was seen; those of [`Session::demote`].
     pub fn demote(&self, view: u64, seal: Option<u64>) -> Result<Demotion> {
         self.stop_serving();
+        self.group.end_promotion();
         self.stop_following();
         // No namespace is added to the log meanwhile.
         let (_, declared) = &mut *self.shared.declared();
@@ -514,10 +538,11 @@ impl Partition {
 }
 
 /// True if the region's own log has everything up to a seal of it, or has gone on from there in
-/// this view.
+/// this view. Between the two it has no origin for a moment.
 fn has_sealed(session: &Session, view: u64, (log, seal): (LogIdentity, u64)) -> Result<bool> {
     let own = session.log_identity()?;
-    let is_it = own == log || (own.region, own.origin) == (log.region, view);
+    let goes_on = own.origin == view || own.origin == 0 && own.incarnation >= log.incarnation;
+    let is_it = own == log || own.region == log.region && goes_on;
     Ok(is_it && session.log_tail_position()? >= seal)
 }
 

@@ -186,6 +186,12 @@ impl Session {
             Some(following) => following.state,
             None => FollowState::Joining,
         };
+        match state {
+            // One of an earlier version has no log.
+            FollowState::Full | FollowState::Extending => self.open_promoted_log()?,
+            // Once it has discarded what it held.
+            FollowState::Joining | FollowState::Promoting | FollowState::Demoting => {}
+        }
         invariant!(!self.is_follower.get(), "two followers of one session hold the lock");
         self.is_follower.set(true);
         let mut follower = Follower {
@@ -268,8 +274,18 @@ impl Follower<'_> {
     /// Complexity: a transaction for 32 records.
     ///
     /// # Errors
-    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    /// As [`Follower::forget`] and [`Follower::discard_all`].
     pub fn begin(&mut self, source: LogIdentity) -> Result<()> {
+        self.forget(source)?;
+        self.discard_all()
+    }
+
+    /// The region is a copy of no moment any more, and follows this log from its beginning. Some
+    /// stores: what it held is discarded by [`Follower::discard_all`].
+    ///
+    /// # Errors
+    /// `BadArgument`: it is the region's own log; `Damaged`, `Forked`.
+    pub fn forget(&mut self, source: LogIdentity) -> Result<()> {
         let session = self.session;
         if session.log_identity()?.region == source.region {
             let detail = "the source and the follower are one region: give another --region";
@@ -281,10 +297,22 @@ impl Follower<'_> {
         self.namespaces.clear();
         self.remembered.clear();
         self.indexing.clear();
+        Ok(())
+    }
+
+    /// Discards the records of all followed namespaces, behind [`Follower::forget`], and makes room
+    /// for the log that the region writes once it is promoted.
+    ///
+    /// Complexity: a transaction for 32 records.
+    ///
+    /// # Errors
+    /// `Full`: also if other namespaces leave no room for the log; `Stalled`, `Damaged`, `Forked`.
+    pub fn discard_all(&mut self) -> Result<()> {
+        let session = self.session;
         for (_, namespace) in session.followed_namespaces()? {
             self.discard(namespace)?;
         }
-        Ok(())
+        session.open_promoted_log()
     }
 
     fn discard(&self, namespace: Namespace) -> Result<()> {

@@ -6,6 +6,8 @@ pub(crate) mod copies;
 
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nearstate_memory::{
@@ -113,6 +115,7 @@ impl Region {
             owed_position: Cell::new(0),
             commit_wait: Cell::default(),
             is_follower: Cell::new(false),
+            promotion_steps: Arc::default(),
         })
     }
 
@@ -207,6 +210,8 @@ pub struct Session {
     pub(crate) commit_wait: Cell<WaitRule>,
     /// True while it applies the log of another region.
     pub(crate) is_follower: Cell<bool>,
+    /// Steps of its promotions: each one is some thousand buckets or records.
+    pub(crate) promotion_steps: Arc<AtomicU64>,
 }
 
 /// Which commits of a session return only when they are replicated.

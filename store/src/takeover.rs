@@ -219,6 +219,17 @@ impl Session {
         }
     }
 
+    /// A copy that has not all records of a moment, or the region of an owner whose demotion was
+    /// killed, is a copy of no log from here on. A promotion of it that is killed is then not taken
+    /// for that of a whole copy: one follows a log.
+    ///
+    /// # Errors
+    /// `BadArgument`: another process follows with this region; `Damaged`, `Forked`.
+    pub fn leave_source(&self) -> Result<()> {
+        let _lock = self.member.lock_follower()?;
+        self.member.begin_following(LogIdentity::default())
+    }
+
     /// The log of an owner becomes that of its partition since another view: its positions are
     /// those of another incarnation.
     ///

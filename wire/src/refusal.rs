@@ -24,10 +24,12 @@ pub enum RefusalReason {
     View = 8,
     /// The other side belongs to another cluster, or to none, or the partition is not here.
     Cluster = 9,
+    /// The source becomes the owner in this view; the text is a number of steps.
+    Promoting = 10,
 }
 
 /// Reason, name, meaning, remedy.
-const REASONS: [(RefusalReason, &str, &str, &str); 9] = [
+const REASONS: [(RefusalReason, &str, &str, &str); 10] = [
     (
         RefusalReason::Format,
         "format",
@@ -76,6 +78,12 @@ const REASONS: [(RefusalReason, &str, &str, &str); 9] = [
         "cluster",
         "the other side belongs to another cluster, or to none, or the partition is not here",
         "the same cluster file on both hosts",
+    ),
+    (
+        RefusalReason::Promoting,
+        "promoting",
+        "the source becomes the owner in this view; the text is the number of steps so far",
+        "none: it serves when it is done",
     ),
 ];
 

@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod behind;
 mod codec;
 mod config;
 mod fixture;
 mod group;
 mod operator;
+mod promoting;
 mod two_hosts;

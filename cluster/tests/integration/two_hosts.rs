@@ -10,13 +10,13 @@ const MS: u64 = 1_000_000;
 const LEASE_MS: u64 = 300;
 
 /// A host, and the commands that it has proposed.
-struct Proposer {
+pub(crate) struct Proposer {
     host: Host,
-    proposed: Vec<Command>,
+    pub(crate) proposed: Vec<Command>,
 }
 
 impl Proposer {
-    fn start(host: u16, at_ms: u64, copy: CopyState) -> Self {
+    pub(crate) fn start(host: u16, at_ms: u64, copy: CopyState) -> Self {
         let policy = CopyMissingPolicy::Degrade { after_ms: 700 };
         let host = Host::new(HostId(host), 1, Monotonic(at_ms * MS)).with_policy(policy);
         let mut this = Self { host, proposed: Vec::new() };
@@ -26,7 +26,7 @@ impl Proposer {
         this
     }
 
-    fn step(&mut self, at_ms: u64, input: HostInput<'_>) {
+    pub(crate) fn step(&mut self, at_ms: u64, input: HostInput<'_>) {
         let mut effects = Effects::new();
         self.host.step(Monotonic(at_ms * MS), input, &mut effects);
         for effect in effects.drain() {
@@ -37,7 +37,7 @@ impl Proposer {
     }
 
     /// Ticks in each millisecond up to a time, and returns those at which it has proposed.
-    fn tick(&mut self, from_ms: u64, to_ms: u64) -> Vec<u64> {
+    pub(crate) fn tick(&mut self, from_ms: u64, to_ms: u64) -> Vec<u64> {
         let mut at = Vec::new();
         for now in from_ms..=to_ms {
             let before = self.proposed.len();

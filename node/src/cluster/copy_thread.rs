@@ -19,7 +19,7 @@ use nearstate_store::{
 use crate::partition::{FollowTarget, Freeze, Partition, PartitionState};
 
 use super::inbox::{CopyInput, DriverInbox};
-use super::notice::{ClusterNotice, Notices};
+use super::notice::{ClusterNotice, Notices, PanicNotice};
 
 /// The interval of looks at the region, and between two attempts of a task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -113,7 +113,11 @@ impl CopyThread {
         let running = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name(format!("ns-copy-{partition}"))
-            .spawn(move || running.run())
+            .spawn(move || {
+                let notices = Arc::clone(&running.notices);
+                let _told = PanicNotice { thread: "ns-copy", notices };
+                running.run();
+            })
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
@@ -306,18 +310,22 @@ impl CopyShared {
 
     /// What the region is at present.
     pub(super) fn facts(&self) -> Result<RegionFacts> {
-        let state = self.copy.state()?;
-        let (revision, evicting) = state.evicting.unwrap_or_default();
-        let record = MemberRecord {
-            view: ViewNumber(state.view_seen),
-            revision: Revision(revision),
-            evicting: (evicting != 0).then_some(HostId(evicting)),
-        };
-        // What another boot has left may be older than what this host has promised or stored.
-        let record = if state.is_bound { record } else { MemberRecord::NEW };
-        let (copy, replicated) = (copy_state(&state), state.replicated);
-        Ok(RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_until) })
+        Ok(copy_facts(&self.copy.state()?))
     }
+}
+
+/// What the rules are told of a region.
+pub(super) fn copy_facts(state: &PartitionState) -> RegionFacts {
+    let (revision, evicting) = state.evicting.unwrap_or_default();
+    let record = MemberRecord {
+        view: ViewNumber(state.view_seen),
+        revision: Revision(revision),
+        evicting: (evicting != 0).then_some(HostId(evicting)),
+    };
+    // What another boot has left may be older than what this host has promised or stored.
+    let record = if state.is_bound { record } else { MemberRecord::NEW };
+    let (copy, replicated) = (copy_state(state), state.replicated);
+    RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_until) }
 }
 
 /// What the copy is good for. A region that is not bound is a new one, or one of another boot.
@@ -330,6 +338,8 @@ fn copy_state(state: &PartitionState) -> CopyState {
     };
     match following {
         FollowState::Joining | FollowState::Extending => CopyState::Joining,
+        // By force: it never was a copy of a moment.
+        FollowState::Promoting if source == LogIdentity::default() => CopyState::Joining,
         FollowState::Demoting => CopyState::Owner { origin: ViewNumber(state.own.origin) },
         FollowState::Full | FollowState::Promoting => {
             let place = FollowPosition { position: reached, check: applied.check };
@@ -346,7 +356,7 @@ fn monotonic(time: Duration) -> Monotonic {
     Monotonic(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn log_position(log: LogIdentity, place: FollowPosition) -> LogPosition {
+pub(super) fn log_position(log: LogIdentity, place: FollowPosition) -> LogPosition {
     let LogIdentity { region: [low, high], incarnation, origin } = log;
     let bytes = u128::from(low) | u128::from(high) << 64;
     LogPosition {

@@ -23,9 +23,13 @@ use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListe
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
-use super::notice::ClusterNotice;
+use super::machine::{ClusterMachine, decode};
+use super::notice::{ClusterNotice, PanicNotice};
 use super::published::{MemberPositions, Published};
 use super::status::ClusterStatus;
+
+/// The name of the driver's thread.
+const THREAD: &str = "ns-cluster";
 
 /// How often in each lease the driver looks at the time.
 const TICKS_PER_LEASE: u32 = 16;
@@ -81,33 +85,6 @@ impl fmt::Debug for DriverConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DriverConfig").field("host", &self.host).finish_non_exhaustive()
     }
-}
-
-/// The replicated state as a state machine of an engine.
-#[derive(Debug)]
-struct ClusterMachine(ClusterState);
-
-impl StateMachine for ClusterMachine {
-    fn apply(&mut self, _: u64, command: &[u8]) {
-        if let Ok(command) = Command::decode(command) {
-            self.0.apply(&command);
-        }
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.encode()
-    }
-
-    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
-        self.0 = decode(snapshot)?;
-        Ok(())
-    }
-}
-
-fn decode(snapshot: &[u8]) -> Result<ClusterState> {
-    ClusterState::decode(snapshot).map_err(|error| Error::Damaged {
-        detail: format!("the snapshot of the membership: {error:?}"),
-    })
 }
 
 fn invalid(error: impl fmt::Display) -> Error {
@@ -182,11 +159,12 @@ impl ClusterDriver {
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
+        let told = PanicNotice { thread: THREAD, notices: Arc::clone(&driver.config.on_notice) };
         shared_driver.begin(driver);
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
-            .name("ns-cluster".to_owned())
-            .spawn(move || run(&shared_driver, &ending, tick))
+            .name(THREAD.to_owned())
+            .spawn(move || run((&shared_driver, &told), &ending, tick))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
@@ -273,7 +251,11 @@ fn open(
 }
 
 /// The driver's thread.
-fn run(shared: &SharedDriver<Driver>, is_over: &AtomicBool, tick: Duration) {
+fn run(
+    (shared, told): (&SharedDriver<Driver>, &PanicNotice),
+    is_over: &AtomicBool,
+    tick: Duration,
+) {
     shared.inbox.begin();
     let mut ticked = Duration::ZERO;
     while !is_over.load(Ordering::Acquire) {
@@ -286,6 +268,8 @@ fn run(shared: &SharedDriver<Driver>, is_over: &AtomicBool, tick: Duration) {
             }
         });
         if !is_running {
+            // A step has panicked on the thread of a connection.
+            (told.notices)(&ClusterNotice::Panicked { thread: told.thread });
             break;
         }
         std::thread::park_timeout((ticked + tick).saturating_sub(lease_clock()));
@@ -443,9 +427,10 @@ impl Driver {
                 let connection = *connection;
                 self.step(HostInput::Disconnected { partition, host, connection });
             }
-            PartitionInput::MemberBehind { host, .. } => {
+            PartitionInput::MemberBehind { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
-                self.step(HostInput::Behind { partition, host });
+                let connection = *connection;
+                self.step(HostInput::Behind { partition, host, connection });
             }
             PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
                 let Some(host) = self.host_of(host) else { return };
@@ -472,8 +457,15 @@ impl Driver {
                 };
                 self.step(HostInput::PositionReceived { partition, message });
             }
+            PartitionInput::OwnerPromotes { view, steps } => {
+                let (view, steps) = (ViewNumber(*view), *steps);
+                self.step(HostInput::OwnerPromotes { partition, view, steps });
+            }
             PartitionInput::FollowFailed { reason, .. } => {
                 self.notice(&ClusterNotice::Failed { partition, reason: reason.clone() });
+            }
+            PartitionInput::Panicked { thread } => {
+                self.notice(&ClusterNotice::Panicked { thread });
             }
             // The copy's thread looks at the region, and the connection begins anew by itself.
             PartitionInput::Joined { .. }

@@ -100,6 +100,8 @@ impl DriverInbox {
             | PartitionInput::Joined { .. }
             | PartitionInput::OwnerLost { .. }
             | PartitionInput::FollowFailed { .. }
+            | PartitionInput::Panicked { .. }
+            | PartitionInput::OwnerPromotes { .. }
             | PartitionInput::HigherView { .. } => {
                 if inputs.queue.len() < CONNECTION_INPUTS_MAX {
                     inputs.queue.push_back(DriverInput::Connection(partition, input));

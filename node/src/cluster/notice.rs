@@ -35,4 +35,25 @@ pub enum ClusterNotice {
     },
     /// The membership works again.
     EngineRecovered,
+    /// A thread has ended by a panic: this host does not decide any more, or does not carry out
+    /// what it decides. The process is to end, so that other hosts take over and a supervisor
+    /// starts it again.
+    Panicked {
+        /// The name of the thread.
+        thread: &'static str,
+    },
+}
+
+/// Tells that its thread has ended by a panic.
+pub(super) struct PanicNotice {
+    pub(super) thread: &'static str,
+    pub(super) notices: Notices,
+}
+
+impl Drop for PanicNotice {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.notices)(&ClusterNotice::Panicked { thread: self.thread });
+        }
+    }
 }

@@ -10,8 +10,11 @@ use nearstate_store::{Region, lease_clock};
 
 use crate::peer::applier::Membership;
 use crate::peer::follower::follow_as;
-use crate::peer::group::{PartitionGroup, PartitionInput};
+use crate::peer::group::{PanicInput, PartitionGroup, PartitionInput};
 use crate::peer::{ClientTls, FollowConfig, FollowEvent};
+
+/// The name of the thread.
+const THREAD: &str = "ns-member";
 
 /// The longest sleep of the thread between two looks.
 const LOOK_MAX: Duration = Duration::from_millis(100);
@@ -147,6 +150,7 @@ pub(super) fn start(
 ) -> Result<JoinHandle<()>> {
     let (member, region, group) = (Arc::clone(member), region.clone(), Arc::clone(group));
     let run = move || {
+        let _told = PanicInput { thread: THREAD, inputs: Arc::clone(&group.inputs) };
         let mut done = None;
         while let Some((target, change)) = member.next(done) {
             done = Some(change);
@@ -156,7 +160,7 @@ pub(super) fn start(
             }
         }
     };
-    std::thread::Builder::new().name("ns-member".to_owned()).spawn(run).map_err(|error| {
+    std::thread::Builder::new().name(THREAD.to_owned()).spawn(run).map_err(|error| {
         let detail = format!("cannot start a thread: {error}");
         Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
     })

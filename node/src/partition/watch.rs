@@ -9,8 +9,11 @@ use std::time::Duration;
 use nearstate_model::{Error, Result};
 use nearstate_store::{FollowPosition, Session, StreamItem};
 
-use crate::peer::group::PartitionInput;
+use crate::peer::group::{PanicInput, PartitionInput};
 use crate::peer::served::PeerShared;
+
+/// The name of the thread.
+const THREAD: &str = "ns-log-watch";
 
 /// The entries that are read before the driver is told.
 const ENTRIES_AT_ONCE: usize = 256;
@@ -84,14 +87,14 @@ impl LogWatch {
         let orders = Arc::<WatchOrders>::default();
         let (shared, running) = (Arc::clone(shared), Arc::clone(&orders));
         let work = move || {
+            let inputs = shared.group.as_ref().map(|group| Arc::clone(&group.inputs));
+            let _told = inputs.map(|inputs| PanicInput { thread: THREAD, inputs });
             while let Some(view) = running.next() {
                 watch(&shared, view, &running);
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("ns-log-watch".to_owned())
-            .spawn(work)
-            .map_err(|error| {
+        let thread =
+            std::thread::Builder::new().name(THREAD.to_owned()).spawn(work).map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
             })?;

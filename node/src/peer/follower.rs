@@ -307,7 +307,16 @@ impl FollowerConnection<'_> {
                     };
                     return self.begin(config, follower, (of, applied), &answer);
                 }
-                Some(Message::Refusal(refusal)) => return Err(refused(&refusal)),
+                Some(Message::Refusal(refusal)) => {
+                    if let Some(member) = self.membership
+                        && refusal.reason == RefusalReason::Promoting
+                        && let Ok(steps) = refusal.text.parse()
+                    {
+                        let view = member.view;
+                        member.group.tell(PartitionInput::OwnerPromotes { view, steps });
+                    }
+                    return Err(refused(&refusal));
+                }
                 Some(_) => return Err(Ended::Retry("the source sent no welcome".to_owned())),
                 None => {}
             }
@@ -315,7 +324,10 @@ impl FollowerConnection<'_> {
             if left.is_zero() {
                 return Err(Ended::Retry("the source sent no welcome in time".to_owned()));
             }
-            self.link.wait(left)?;
+            if (config.is_over)() {
+                return Err(Ended::Over);
+            }
+            self.link.wait(left.min(self.pace.look))?;
         }
     }
 
@@ -360,16 +372,28 @@ impl FollowerConnection<'_> {
             let reason = "the source continues a log that this region does not have";
             return Err(Ended::Retry(reason.to_owned()));
         }
-        (config.on_event)(&FollowEvent::Connected { source: name, joins });
-        follower.begin_connection()?;
-        if let Some(member) = self.membership {
-            match start {
-                Start::Join => member.group.kept().clear(),
-                Start::Continue | Start::Switch => member.group.kept().continue_at(applied),
+        {
+            // A copy that was frozen is not touched: its host may have reported it (rule 5). The
+            // view is stored before a copy is frozen, in the same turn, and a join then finds it.
+            let _turn = self.membership.map(|member| member.group.turn_to_apply());
+            self.check_view()?;
+            if (config.is_over)() {
+                return Err(Ended::Over);
+            }
+            follower.begin_connection()?;
+            if let Some(member) = self.membership {
+                match start {
+                    Start::Join => member.group.kept().clear(),
+                    Start::Continue | Start::Switch => member.group.kept().continue_at(applied),
+                }
+            }
+            if joins {
+                follower.forget(source)?;
             }
         }
+        (config.on_event)(&FollowEvent::Connected { source: name, joins });
         if joins {
-            follower.begin(source)?;
+            follower.discard_all()?;
             if let Some(member) = self.membership {
                 self.session.bind(member.group.cluster_id)?;
             }
@@ -549,7 +573,10 @@ struct SourceAnswer {
 fn refused(refusal: &Refusal<'_>) -> Ended {
     let text = format!("the source refuses ({}): {}", refusal.reason.name(), refusal.text);
     match refusal.reason {
-        RefusalReason::Busy | RefusalReason::Failed | RefusalReason::View => Ended::Retry(text),
+        RefusalReason::Busy
+        | RefusalReason::Failed
+        | RefusalReason::View
+        | RefusalReason::Promoting => Ended::Retry(text),
         RefusalReason::Format
         | RefusalReason::Heap
         | RefusalReason::Fork

@@ -58,6 +58,8 @@ pub enum PartitionInput {
         host: String,
         /// The view of the connection.
         view: u64,
+        /// The number of the connection.
+        connection: u64,
     },
     /// Owner: the connection of a member has ended.
     MemberLeft {
@@ -114,11 +116,37 @@ pub enum PartitionInput {
         /// The reason.
         reason: String,
     },
+    /// Member: the owner of the view is not yet done with its promotion.
+    OwnerPromotes {
+        /// The view.
+        view: u64,
+        /// The steps of the promotion that are done.
+        steps: u64,
+    },
     /// A host that is in a higher view has said so.
     HigherView {
         /// Its view.
         view: u64,
     },
+    /// A thread of the copy has ended by a panic: nothing follows, or reads the log, any more.
+    Panicked {
+        /// The name of the thread.
+        thread: &'static str,
+    },
+}
+
+/// Tells the driver that its thread has ended by a panic.
+pub(crate) struct PanicInput {
+    pub(crate) thread: &'static str,
+    pub(crate) inputs: PartitionInputs,
+}
+
+impl Drop for PanicInput {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.inputs)(PartitionInput::Panicked { thread: self.thread });
+        }
+    }
 }
 
 /// Takes what happens. It is called on the threads of the connections, so it does not wait.
@@ -159,7 +187,17 @@ pub(crate) struct PartitionGroup {
     freezing: AtomicUsize,
     kept: Mutex<KeptLog>,
     catch_up: Mutex<Option<Arc<CatchUp>>>,
+    promotion: Mutex<PromotionProgress>,
     is_settled: AtomicBool,
+}
+
+/// A promotion that goes on, for members that wait for its end.
+#[derive(Default)]
+struct PromotionProgress {
+    /// Its view, and the number of its steps.
+    present: Option<(u64, Arc<AtomicU64>)>,
+    /// The view in which one has failed: what is done again there is no progress.
+    failed: u64,
 }
 
 impl fmt::Debug for PartitionGroup {
@@ -198,6 +236,7 @@ impl PartitionGroup {
             freezing: AtomicUsize::new(0),
             kept: Mutex::new(KeptLog::default()),
             catch_up: Mutex::new(None),
+            promotion: Mutex::default(),
             is_settled: AtomicBool::new(false),
         }
     }
@@ -299,6 +338,31 @@ impl PartitionGroup {
 
     pub(crate) fn set_catch_up(&self, catch_up: Option<CatchUp>) {
         *locked(&self.catch_up) = catch_up.map(Arc::new);
+    }
+
+    /// A promotion has begun in a view.
+    pub(crate) fn begin_promotion(&self, view: u64, steps: Arc<AtomicU64>) {
+        let mut promotion = locked(&self.promotion);
+        if promotion.failed != view {
+            promotion.present = Some((view, steps));
+        }
+    }
+
+    /// The promotion has failed.
+    pub(crate) fn fail_promotion(&self, view: u64) {
+        *locked(&self.promotion) = PromotionProgress { present: None, failed: view };
+    }
+
+    /// The host serves, or does not become the owner.
+    pub(crate) fn end_promotion(&self) {
+        locked(&self.promotion).present = None;
+    }
+
+    /// How many steps a promotion in this view has made.
+    pub(crate) fn promotion_steps(&self, view: u64) -> Option<u64> {
+        let promotion = locked(&self.promotion);
+        let (of, steps) = promotion.present.as_ref()?;
+        (*of == view).then(|| steps.load(Ordering::Relaxed))
     }
 
     /// True at the first call since [`PartitionGroup::unsettle`].

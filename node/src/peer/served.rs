@@ -321,6 +321,9 @@ impl PeerRouter {
             if place.view > view {
                 group.tell(PartitionInput::HigherView { view: place.view });
             }
+            if let Some(steps) = group.promotion_steps(place.view) {
+                return Err((RefusalReason::Promoting, steps.to_string()));
+            }
             if place.view != view {
                 let text = if view == 0 {
                     format!("this host does not own partition {}", place.partition)

@@ -106,9 +106,9 @@ impl Shipment<'_> {
             }
             match step {
                 FeedStep::Lost => {
-                    if let Some(ServedMember { group, view, .. }) = self.member {
+                    if let Some(ServedMember { group, view, connection }) = self.member {
                         let host = self.served.name.clone();
-                        group.tell(PartitionInput::MemberBehind { host, view });
+                        group.tell(PartitionInput::MemberBehind { host, view, connection });
                     }
                     let text = "the log has lost entries before they were sent";
                     return self.refuse(RefusalReason::Failed, text);

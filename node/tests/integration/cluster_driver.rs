@@ -20,7 +20,8 @@ use nearstate_node::{
     StateMachine, StoppedHolder,
 };
 use nearstate_store::{
-    CreateOptions, NamespaceRules, Region, ReplicationPolicy, Schema, lease_clock,
+    CreateOptions, Namespace, NamespaceRules, Region, ReplicationPolicy, Schema, Session,
+    lease_clock,
 };
 
 use nearstate_wire::{Hello, PartitionPlace};
@@ -43,6 +44,10 @@ pub(crate) struct CommandLog {
     violations: Mutex<Vec<String>>,
     /// What was done about stopped processes.
     pub(crate) stopped: Mutex<Vec<StoppedHolder>>,
+    /// The next proposal panics.
+    breaks: Mutex<bool>,
+    /// The threads that have ended by a panic.
+    panicked: Mutex<Vec<&'static str>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -119,6 +124,7 @@ impl ConsensusEngine for TestEngine {
     }
 
     fn propose(&self, command: Vec<u8>, _: Duration) {
+        assert!(!std::mem::take(&mut *locked(&self.log.breaks)), "a fault of the test");
         let decoded = Command::decode(&command).unwrap();
         if let Err(violation) = self.check(&decoded) {
             locked(&self.log.violations).push(violation);
@@ -248,6 +254,9 @@ impl DrivenCluster {
                 if let ClusterNotice::Failed { reason, .. } = notice {
                     locked(&failing.failures).push((HostId(id), reason.clone()));
                 }
+                if let ClusterNotice::Panicked { thread } = notice {
+                    locked(&failing.panicked).push(thread);
+                }
                 if let ClusterNotice::StoppedHolder { stopped, .. } = notice {
                     locked(&failing.stopped).push(stopped.clone());
                 }
@@ -335,20 +344,75 @@ fn what_a_proposal_rests_on_is_stored_before_it_is_made() {
     assert_eq!(*locked(&log.violations), Vec::<String>::new());
 }
 
+/// Fills a heap with records of a local namespace, of these sizes one after the other. Returns it
+/// and the number of its records.
+fn fill(session: &Session, sizes: &[usize]) -> (Namespace, u64) {
+    let local = ReplicationPolicy::Local;
+    let mine = session.namespace_with_policy("filler", &Schema::default(), local).unwrap();
+    let mut count = 0_u64;
+    for size in sizes {
+        loop {
+            match session.put(mine, &count.to_le_bytes(), &vec![1; *size]) {
+                Ok(_) => count += 1,
+                Err(Error::Full { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    (mine, count)
+}
+
+#[test]
+fn a_copy_in_a_full_heap_becomes_the_owner() {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..100, 1 << 10);
+    for id in [2, 3] {
+        fill(&cluster.host(id).region.session().unwrap(), &[32 << 10, 1 << 10, 64]);
+    }
+    cluster.stop(1);
+    let owner = cluster.owner_with(&[2, 3]);
+    let session = cluster.host(owner).region.session().unwrap();
+    assert_eq!(contents(&session).len(), 100);
+    assert_eq!(*locked(&cluster.log.failures), []);
+}
+
+#[test]
+fn a_copy_that_has_no_room_for_its_own_log_does_not_count() {
+    let mut cluster = DrivenCluster::start();
+    cluster.stop(3);
+    cluster.owner_with(&[1, 2]);
+    let path = cluster.region(3);
+    std::fs::remove_file(&path).unwrap();
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    let region = Region::create(&path, &options).unwrap();
+    let session = region.session().unwrap();
+    // Local records of a region that belongs to the cluster already.
+    session.bind(CLUSTER).unwrap();
+    let (mine, count) = fill(&session, &[32 << 10]);
+    cluster.run(3);
+    let failed = |of: &(HostId, String)| of.0 == HostId(3) && of.1.contains("room for the log");
+    until("the copy is refused", || locked(&cluster.log.failures).iter().any(failed));
+    assert_eq!(cluster.owner_with(&[1, 2]), 1);
+    for number in 0..count {
+        session.delete(mine, &number.to_le_bytes()).unwrap();
+    }
+    cluster.owner_with(&[1, 2, 3]);
+}
+
+#[test]
+fn a_driver_that_panics_says_so() {
+    let mut cluster = DrivenCluster::start();
+    *locked(&cluster.log.breaks) = true;
+    // The owner proposes to evict it.
+    cluster.stop(3);
+    until("the panic is told", || locked(&cluster.log.panicked).as_slice() == ["ns-cluster"]);
+}
+
 #[test]
 fn a_member_with_a_full_heap_is_evicted_and_rejoins_when_there_is_room() {
     let cluster = DrivenCluster::start();
     let session = cluster.host(3).region.session().unwrap();
-    let local = ReplicationPolicy::Local;
-    let mine = session.namespace_with_policy("filler", &Schema::default(), local).unwrap();
-    let mut count = 0_u64;
-    loop {
-        match session.put(mine, &count.to_le_bytes(), &vec![1; 32 << 10]) {
-            Ok(_) => count += 1,
-            Err(Error::Full { .. }) => break,
-            Err(error) => panic!("{error}"),
-        }
-    }
+    let (mine, count) = fill(&session, &[32 << 10]);
     // The owner and the other member have room.
     cluster.write(1, 0..200, 32 << 10);
     assert_eq!(cluster.owner_with(&[1, 2]), 1);

@@ -21,7 +21,11 @@ pub(crate) struct Intruder {
 
 impl Intruder {
     pub(crate) fn connect(address: &str) -> Self {
-        let socket = TcpStream::connect(address).unwrap();
+        Self::accepted(TcpStream::connect(address).unwrap())
+    }
+
+    /// The other side has connected.
+    pub(crate) fn accepted(socket: TcpStream) -> Self {
         socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
         Self { socket, frames: FrameWriter::new(), received: FrameReader::new() }
     }
@@ -39,14 +43,17 @@ impl Intruder {
         self.socket.local_addr().unwrap().to_string()
     }
 
-    fn send(&mut self, message: &Message<'_>) {
+    pub(crate) fn send(&mut self, message: &Message<'_>) {
         let mut bytes = Vec::new();
         self.frames.write(message, &mut bytes).unwrap();
         self.send_bytes(&bytes);
     }
 
     /// Takes messages until `take` returns something; `None`: the connection has ended.
-    fn receive<T>(&mut self, mut take: impl FnMut(&Message<'_>) -> Option<T>) -> Option<T> {
+    pub(crate) fn receive<T>(
+        &mut self,
+        mut take: impl FnMut(&Message<'_>) -> Option<T>,
+    ) -> Option<T> {
         let mut buffer = [0; 4096];
         loop {
             while let Some(message) = self.received.next().unwrap() {

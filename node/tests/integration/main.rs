@@ -11,6 +11,7 @@ mod cluster_driver;
 mod fixture;
 mod hostile_peers;
 mod joining;
+mod late_welcome;
 mod log_watch;
 mod owner_heard;
 mod partition;

@@ -162,12 +162,14 @@ impl TestHost {
                     }
                 }
                 PartitionInput::FollowFailed { reason, .. } => panic!("{}: {reason}", self.name),
+                PartitionInput::Panicked { thread } => panic!("{thread} of {}", self.name),
                 PartitionInput::MemberBehind { host, .. } => drop(self.behind.insert(host)),
                 PartitionInput::MemberConnected { .. }
                 | PartitionInput::LogWritten { .. }
                 | PartitionInput::MemberLeft { .. }
                 | PartitionInput::Joined { .. }
                 | PartitionInput::OwnerLost { .. }
+                | PartitionInput::OwnerPromotes { .. }
                 | PartitionInput::HigherView { .. } => {}
             }
         }

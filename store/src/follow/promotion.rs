@@ -1,13 +1,31 @@
 //! The steps of a promotion that both kinds have: with a log ([`Session::promote_logged`]), and
 //! without ([`Session::promote`]).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use nearstate_memory::{AdvisoryLock, FollowState, Following};
 use nearstate_model::{Error, Result, invariant};
 
+use super::INDEXED_AT_ONCE;
 use crate::index::schema::{TagSchema, TagState};
-use crate::session::Session;
+use crate::session::{Namespace, Session};
 
 impl Session {
+    /// Makes the log of a copy before it counts as one: a promotion allocates nothing, so it
+    /// succeeds in a full heap.
+    pub(super) fn open_promoted_log(&self) -> Result<()> {
+        self.member.open_log().map_err(|error| {
+            let Error::Full { detail, heap } = error else { return error };
+            let detail = format!(
+                "{detail}. The copy needs room for the log that it writes if it becomes the owner, \
+                 and counts for nothing before: delete records of local namespaces, or raise the \
+                 limit of the region"
+            );
+            Error::Full { detail, heap }
+        })
+    }
+
     /// Takes the follower's lock, checks that there is something to promote, and begins. The lock
     /// ends with the promotion.
     pub(crate) fn begin_promotion(
@@ -39,6 +57,16 @@ impl Session {
         Ok((lock, following))
     }
 
+    /// The number of steps that promotions by this session have made: it rises while one goes on,
+    /// and no longer if it does not.
+    pub fn promotion_steps(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.promotion_steps)
+    }
+
+    fn count_promotion_step(&self) {
+        self.promotion_steps.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Later versions of all followed namespaces are of one generation, above the other region's.
     pub(crate) fn raise_generations(&self) -> Result<()> {
         let stamp = if let Some(chosen) = self.member.promotion_stamp()? {
@@ -48,7 +76,9 @@ impl Session {
             self.member.choose_promotion_stamp(stamp, version)?
         };
         for (_, namespace) in self.followed_namespaces()? {
-            self.member.raise_generation(self.table(namespace)?, stamp)?;
+            let step = || self.count_promotion_step();
+            self.member.raise_generation(self.table(namespace)?, stamp, &step)?;
+            step();
         }
         // A name may be removed and created again.
         self.member.note_stamp(stamp)
@@ -63,7 +93,9 @@ impl Session {
             while self.walk_stored(namespace, &mut buckets, 64, |view| {
                 version = version.max(view.version());
                 Ok(())
-            })? {}
+            })? {
+                self.count_promotion_step();
+            }
         }
         Ok((stamp, version))
     }
@@ -78,6 +110,14 @@ impl Session {
         completed
     }
 
+    fn complete_building(&self, namespace: Namespace, tags: &[TagSchema]) -> Result<()> {
+        let Some(mut pending) = self.announce_tags(namespace, tags)? else { return Ok(()) };
+        while self.continue_tag_declaration(&mut pending, INDEXED_AT_ONCE)? {
+            self.count_promotion_step();
+        }
+        Ok(())
+    }
+
     fn complete_followed_tags(&self) -> Result<()> {
         for (_, namespace) in self.followed_namespaces()? {
             let tags = self.tags(namespace)?.into_iter();
@@ -86,7 +126,7 @@ impl Session {
             if building.is_empty() {
                 continue;
             }
-            match self.add_tags(namespace, &building) {
+            match self.complete_building(namespace, &building) {
                 // The owner can serve without, and delete. The next declaration completes them.
                 Ok(()) | Err(Error::Full { .. }) => {}
                 Err(error) => return Err(error),

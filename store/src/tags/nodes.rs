@@ -31,6 +31,14 @@ impl Session {
         Ok(table)
     }
 
+    /// The same, if there is one.
+    fn known_internal_table(&self) -> Result<Option<u32>> {
+        if self.internal.table.get().is_none() {
+            self.internal.table.set(self.member.find_namespace(NAME)?.map(|found| found.0));
+        }
+        Ok(self.internal.table.get())
+    }
+
     /// The tags of a namespace at the current generation of its flags. `BadArgument` if it was
     /// removed.
     pub(crate) fn tag_set(&self, namespace: u32) -> Result<Arc<TagSet>> {
@@ -58,7 +66,14 @@ impl Session {
     #[cold]
     fn read_tag_set(&self, namespace: u32, now: u64) -> Result<Arc<TagSet>> {
         let key = schema_key(namespace);
-        let table = self.member.table(self.internal_table()?)?;
+        // Nothing is created to read what no declaration has stored: a promotion reads the tags,
+        // perhaps in a full heap.
+        let Some(table) = self.known_internal_table()? else {
+            let tags = Arc::default();
+            self.remember_tags(namespace, now, &tags)?;
+            return Ok(tags);
+        };
+        let table = self.member.table(table)?;
         let _held = self.member.pin()?;
         let tags = match self.member.find(table, self.hash(&key), &key)? {
             Some((_, bytes)) => Arc::new(TagSet::decode(bytes)?),

@@ -20,8 +20,6 @@ const STEPS: [(&str, &[&str]); 4] = [
             "follow.state",
             "promote.chosen",
             "follow.raised",
-            "log.recorded",
-            "log.published",
             "flags.drained",
             "declare.counted",
             "declare.ended",

@@ -2,7 +2,7 @@
 
 use crate::region::{Copy, Region};
 use crate::world::World;
-use nearstate_cluster::{Applied, HostId, LogPosition};
+use nearstate_cluster::{Applied, GroupPhase, HostId, LogPosition};
 
 impl World {
     pub(crate) fn violate(&mut self, what: &str) {
@@ -98,6 +98,15 @@ impl World {
         let holds = self.holds_released(&self.node(host).region);
         if is_owner && is_origin && !holds && !self.ledger.is_disaster {
             self.violate("Durable: the new owner lacks what was released");
+        }
+    }
+
+    /// A copy is about to be discarded. What was decided with its report is not yet known.
+    pub(crate) fn check_reported(&mut self, host: HostId) {
+        if let GroupPhase::Sealing { reports } = self.latest().phase()
+            && reports.contains_key(&host)
+        {
+            self.violate("Reported: a copy is discarded while its report counts");
         }
     }
 

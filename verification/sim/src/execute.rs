@@ -74,7 +74,7 @@ impl World {
             HostEffect::Follow { owner, view, start, .. } => {
                 let stamp = Monotonic::BOOT;
                 let (connection, is_connected, join_to) = (0, false, 0);
-                process.follow = Some(Follow {
+                process.set_follow(Some(Follow {
                     owner,
                     view,
                     start,
@@ -84,9 +84,9 @@ impl World {
                     log: None,
                     heard_at: now,
                     stamp,
-                });
+                }));
             }
-            HostEffect::StopFollowing { .. } => process.follow = None,
+            HostEffect::StopFollowing { .. } => process.set_follow(None),
             HostEffect::Answer { view, stamp, .. } => {
                 if let Some(follow) = process.follow.as_mut().filter(|follow| follow.view == view) {
                     follow.stamp = follow.stamp.max(stamp);
@@ -170,8 +170,10 @@ impl World {
         let delay = self.random.u64(1..5 * MS);
         let node = self.node_mut(host);
         let generation = node.generation;
-        if let Some(process) = &mut node.process {
-            process.follow = None;
+        if let Some(process) = &mut node.process
+            && process.follow.is_some()
+        {
+            process.set_follow(None);
         }
         if node.region.copy == Copy::Owner {
             node.region.is_fenced = true;
@@ -261,7 +263,14 @@ impl World {
         let node = self.node_mut(host);
         node.generation += 1;
         let generation = node.generation;
-        let process = Process { host: rules, applied: 0, follow: None, serve: None, watched: None };
+        let process = Process {
+            host: rules,
+            applied: 0,
+            follow: None,
+            ending: None,
+            serve: None,
+            watched: None,
+        };
         node.process = Some(process);
         self.tell_facts(host);
         let state = self.states[oldest].clone();

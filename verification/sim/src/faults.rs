@@ -18,7 +18,7 @@ impl World {
             Faults::DegradedOwnerLost | Faults::DegradedOwnerCut | Faults::DegradedOwnerLives => {
                 self.lose_degraded_owner();
             }
-            Faults::NoLoss | Faults::All => {
+            Faults::NoLoss | Faults::ForgetfulLogs | Faults::All => {
                 self.random_fault();
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
                 self.queue.add(next, SimulatedEvent::Fault);
@@ -61,6 +61,7 @@ impl World {
             Faults::DegradedOwnerCut
             | Faults::Quiet
             | Faults::NoLoss
+            | Faults::ForgetfulLogs
             | Faults::All
             | Faults::OwnerLost
             | Faults::OwnerDeaf => self.node_mut(owner).uninformed_until = until,

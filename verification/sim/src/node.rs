@@ -55,9 +55,19 @@ pub(crate) struct Process {
     /// How many commands it has applied.
     pub(crate) applied: usize,
     pub(crate) follow: Option<Follow>,
+    /// A connection that has said hello, and whose thread has not yet seen that it is not wanted.
+    pub(crate) ending: Option<ConnectionNumber>,
     pub(crate) serve: Option<Serve>,
     /// The view in which it says what is decided.
     pub(crate) watched: Option<ViewNumber>,
+}
+
+impl Process {
+    /// Follows another one, or none.
+    pub(crate) fn set_follow(&mut self, follow: Option<Follow>) {
+        let last = std::mem::replace(&mut self.follow, follow);
+        self.ending = last.filter(|last| !last.is_connected).map(|last| last.connection);
+    }
 }
 
 /// A host.

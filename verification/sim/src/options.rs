@@ -9,7 +9,9 @@ pub enum Faults {
     Quiet,
     /// Delay, loss, duplication, reordering, cuts, kills, pauses; no region is lost.
     NoLoss,
-    /// These, and lost regions.
+    /// The same, and logs that have forgotten what members that are not full lack: these join.
+    ForgetfulLogs,
+    /// Delay, loss, duplication, reordering, cuts, kills, pauses and lost regions.
     All,
     /// The host of the first owner is lost for ever, once everything is replicated.
     OwnerLost,

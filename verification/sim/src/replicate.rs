@@ -2,6 +2,7 @@
 //! Messages may be lost, repeated and reordered, so entries name their place.
 
 use crate::event::{Message, SimulatedEvent};
+use crate::options::Faults;
 use crate::region::{Copy, SimulatedEntry};
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{
@@ -13,6 +14,9 @@ const BATCH: usize = 64;
 
 /// A follower that hears nothing connects again.
 const SILENCE_MS: u64 = 250;
+
+/// How long it waits for a welcome where a source may take its time.
+const WELCOME_MS: u64 = 2_000;
 
 impl World {
     pub(crate) fn tick(&mut self, host: HostId, generation: u64) {
@@ -74,11 +78,16 @@ impl World {
 
     fn say_hello(&mut self, host: HostId) {
         let (now, number) = (self.now, self.numbers + 1);
+        let is_patient = self.options.faults == Faults::ForgetfulLogs;
         let node = self.node_mut(host);
         let Some(follow) = node.process.as_mut().and_then(|process| process.follow.as_mut()) else {
             return;
         };
-        let limit = if follow.is_connected { SILENCE_MS } else { SILENCE_MS / 4 };
+        let limit = match (follow.is_connected, is_patient) {
+            (true, _) => SILENCE_MS,
+            (false, false) => SILENCE_MS / 4,
+            (false, true) => WELCOME_MS,
+        };
         if follow.connection != 0 && now < follow.heard_at + limit * MS {
             return;
         }
@@ -128,6 +137,9 @@ impl World {
         has: Option<(usize, u64)>,
     ) {
         let checks = !self.options.is_off(Switch::DiscardOutdated);
+        let forgets = self.options.faults == Faults::ForgetfulLogs
+            && !self.latest().full().contains(&from)
+            && connection.is_multiple_of(2);
         let node = self.node_mut(to);
         let region = &node.region;
         let Some(serve) = node.process.as_mut().and_then(|process| process.serve.as_mut()) else {
@@ -138,12 +150,20 @@ impl World {
             return;
         }
         let is_prefix = |length, check| region.check_at(length) == Some(check) || !checks;
-        let length = has.filter(|&(length, check)| is_prefix(length, check)).map(|has| has.0);
+        let continues = |&(length, check): &(usize, u64)| is_prefix(length, check) && !forgets;
+        let length = has.filter(continues).map(|has| has.0);
         let join_to = region.content.len();
         serve.followers.insert(from, (connection, length.unwrap_or(0)));
         let input = HostInput::Connected { partition: PARTITION, host: from, view, connection };
         self.step(to, input);
-        self.send(to, from, &Message::Welcome { connection, discard: length.is_none(), join_to });
+        let message = Message::Welcome { connection, discard: length.is_none(), join_to };
+        if forgets {
+            // Late, as that of a host that is busy.
+            let delay = self.random.u64(MS..WELCOME_MS * MS);
+            let event = SimulatedEvent::Arrive { from: to, to: from, message };
+            return self.queue.add(self.now + delay, event);
+        }
+        self.send(to, from, &message);
     }
 
     fn on_welcome(
@@ -153,15 +173,27 @@ impl World {
         (discard, join_to): (bool, usize),
     ) {
         let now = self.now;
+        let is_late_accepted = self.options.is_off(Switch::JoinOfView);
         let node = self.node_mut(host);
-        let Some(follow) = node.process.as_mut().and_then(|process| process.follow.as_mut()) else {
-            return;
-        };
-        if follow.connection != connection || follow.is_connected {
-            return;
+        let Some(process) = node.process.as_mut() else { return };
+        match process.follow.as_mut() {
+            Some(follow) if follow.connection == connection => {
+                if follow.is_connected {
+                    return;
+                }
+                (follow.is_connected, follow.join_to, follow.heard_at) = (true, join_to, now);
+            }
+            // Its view has ended.
+            Some(_) | None => {
+                if process.ending.take_if(|ending| *ending == connection).is_none()
+                    || !is_late_accepted
+                {
+                    return;
+                }
+            }
         }
-        (follow.is_connected, follow.join_to, follow.heard_at) = (true, join_to, now);
-        if discard {
+        if discard && node.region.copy != Copy::Owner {
+            self.check_reported(host);
             self.check_gone(host, false);
             self.node_mut(host).region.discard(Copy::Joining);
             self.tell_facts(host);

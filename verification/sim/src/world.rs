@@ -268,6 +268,7 @@ impl World {
         is_time
             && match self.options.faults {
                 Faults::NoLoss
+                | Faults::ForgetfulLogs
                 | Faults::All
                 | Faults::DegradedOwnerCut
                 | Faults::DegradedOwnerLives => true,

@@ -132,7 +132,7 @@ impl Parts {
                 name,
             }),
             2 => Message::Refusal(Refusal {
-                reason: RefusalReason::of_code(u16::from(self.flags % 9) + 1).expect("a reason"),
+                reason: RefusalReason::of_code(u16::from(self.flags % 10) + 1).expect("a reason"),
                 text: name,
             }),
             3 => self.namespace(),

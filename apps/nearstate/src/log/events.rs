@@ -180,4 +180,7 @@ events! {
          of the region, or has too many tags. Delete it, or put it again with less.";
     NUDSF_NOTIFIER_FAILED = "NS-3022" Error "the notifier of Nudsf failed",
         "It is tried again; not each attempt has a line. `reason` says what failed.";
+    CLUSTER_THREAD_FAILED = "NS-3023" Error "a thread of the cluster has ended by a panic",
+        "The process ends with status 1, and other hosts take over. The supervisor starts it \
+         again. The message of the panic precedes this line: report it.";
 }

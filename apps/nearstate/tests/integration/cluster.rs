@@ -93,6 +93,11 @@ impl Hosts {
     }
 
     pub(crate) fn run(&mut self, number: usize) {
+        self.run_with(number, &[]);
+    }
+
+    /// The same, with environment variables.
+    fn run_with(&mut self, number: usize, variables: &[(&str, &str)]) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -104,6 +109,7 @@ impl Hosts {
         command.args(["--metrics-listen", &address(self.others[0])]);
         command.args(["--resp-sentinel-listen", &address(self.others[1])]).args(&self.flags);
         command.args(["--host", NAMES[number], "--cores", "1", "--cluster"]);
+        command.envs(variables.iter().copied());
         command.arg(&self.file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.running[number] = Some(command.spawn().unwrap());
     }
@@ -206,6 +212,29 @@ fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
     hosts.until_all_count();
     assert_eq!(hosts.owner(), Some(owner));
     assert!(hosts.status(0).contains("\"role\":\"member\""), "{}", hosts.status(0));
+}
+
+/// Without the end of the process, its host would neither decide nor be replaced by a supervisor.
+#[test]
+fn a_node_whose_driver_panics_ends_with_an_error() {
+    let mut hosts = Hosts::start("1s");
+    (0..NAMES.len()).for_each(|number| hosts.kill(number));
+    // The driver of the next owner panics when it gets its lease.
+    for number in 0..NAMES.len() {
+        hosts.run_with(number, &[("NEARSTATE_PLANT", "driver-panics")]);
+    }
+    let mut ended = None;
+    until("the node of the owner ends", || {
+        let mut nodes = hosts.running.iter_mut().enumerate();
+        let status = |(number, node): (usize, &mut Option<Child>)| {
+            Some((number, node.as_mut()?.try_wait().unwrap()?))
+        };
+        ended = nodes.find_map(status);
+        ended.is_some()
+    });
+    let (number, status) = ended.unwrap();
+    assert_eq!(status.code(), Some(1), "{}", hosts.log(number));
+    assert!(hosts.log(number).contains("NS-3023"), "{}", hosts.log(number));
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use nearstate_store::Region;
+
 use crate::cluster::{Hosts, NAMES, free_ports};
 use crate::fixture::{Folder, HANG_TIMEOUT, http, until};
 
@@ -16,10 +18,15 @@ use crate::fixture::{Folder, HANG_TIMEOUT, http, until};
 const WRITERS: usize = 8;
 
 const STORAGE: &str = "/nudsf-dr/v1/Realm01/Storage01";
+const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
 
 /// The body of a record with one block.
 fn record(value: &str) -> String {
-    let meta = "--b\r\nContent-Id: meta\r\n\r\n{}\r\n";
+    record_with("{}", value)
+}
+
+fn record_with(meta: &str, value: &str) -> String {
+    let meta = format!("--b\r\nContent-Id: meta\r\n\r\n{meta}\r\n");
     format!("{meta}--b\r\nContent-Id: b\r\n\r\n{value}\r\n--b--\r\n")
 }
 
@@ -35,10 +42,15 @@ impl NudsfClient {
 
     /// Sends a request. `None`: the node has ended.
     fn write(&mut self, method: &str, path: &str, body: &str) -> Option<()> {
+        self.write_to(method, &format!("{STORAGE}{path}"), body)
+    }
+
+    /// The same, with the whole path.
+    fn write_to(&mut self, method: &str, path: &str, body: &str) -> Option<()> {
         let is_json = body.starts_with('{');
         let media = if is_json { "application/json" } else { "multipart/mixed; boundary=b" };
         let head = format!(
-            "{method} {STORAGE}{path} HTTP/1.1\r\nHost: udsf\r\nContent-Length: {}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: udsf\r\nContent-Length: {}\r\n\
              Content-Type: {media}\r\n\r\n{body}",
             body.len()
         );
@@ -82,7 +94,11 @@ struct NotifiedFunction {
 
 impl NotifiedFunction {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at("127.0.0.1:0")
+    }
+
+    fn start_at(address: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let bodies = Arc::<Mutex<Vec<String>>>::default();
         let received = Arc::clone(&bodies);
@@ -276,4 +292,81 @@ fn changes_in_a_cluster_are_notified_and_none_is_lost_to_the_acknowledgements_of
     let mut events = page.lines().filter(|line| line.contains("nudsf_notifier_events_total{"));
     let lost = events.find(|line| line.contains("\"lost\"")).unwrap();
     assert!(lost.ends_with(" 0"), "{lost}");
+}
+
+/// The time in some seconds, as JSON has it.
+fn time_in(seconds: u32) -> String {
+    let ahead = format!("+{seconds} seconds");
+    let output = Command::new("date").args(["-u", "-d", &ahead, "+%Y-%m-%dT%H:%M:%SZ"]).output();
+    String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned()
+}
+
+/// What a storage has promised on one host is kept by the next one. The network function is not
+/// there before the host is lost, so everything that it gets, it gets from the next one.
+#[test]
+fn timers_expiries_and_notifications_of_a_lost_host_are_those_of_the_next_one() {
+    const CHANGES: usize = 20;
+    const TIMED: usize = 10;
+    let flags = ["--nudsf-storages", "Realm01/Storage01=ue"].map(str::to_owned);
+    let lines = "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {tls}\n";
+    let mut hosts = Hosts::start_with(Folder::new(), "10s", lines, &flags);
+    assert_eq!(hosts.owner(), Some(0));
+    let address = hosts.repository(0);
+    until("the owner serves its data repository", || NudsfClient::connect(&address).is_some());
+    let mut client = NudsfClient::connect(&address).unwrap();
+    let target = format!("127.0.0.1:{}", free_ports(1)[0]);
+    let callback = format!("\"callbackReference\": \"http://{target}/\"");
+    let mut accepted = |method: &str, path: &str, body: &str| {
+        client.write_to(method, path, body).unwrap();
+        let (status, text) = client.read().unwrap();
+        assert_eq!(status, 201, "{text}");
+    };
+    let client_id = "\"clientId\": {\"nfId\": \"4947a69a-f61b-4bc1-b9da-47c9c5d14b64\"}";
+    let subscription = format!("{{{client_id}, {callback}}}");
+    accepted("PUT", &format!("{STORAGE}/subs-to-notify/s1"), &subscription);
+    for number in 0..CHANGES {
+        accepted("PUT", &format!("{STORAGE}/records/r{number}"), &record("1"));
+    }
+    for number in 0..TIMED {
+        // They are due before the host is lost, while no host serves, or afterwards.
+        let expires = time_in(5 + 2 * u32::try_from(number).unwrap());
+        let meta = format!("{{\"ttl\": \"{expires}\", {callback}}}");
+        let last = record_with(&meta, &format!("last-{number}-"));
+        accepted("PUT", &format!("{STORAGE}/records/x{number}"), &last);
+        let tags = format!("\"metaTags\": {{\"ueId\": [\"timer-{number}-\"]}}");
+        let ends = "\"deleteAfter\": 0";
+        let timer = format!("{{\"expires\": \"{expires}\", {ends}, {tags}, {callback}}}");
+        accepted("PUT", &format!("{TIMERS}/t{number}"), &timer);
+    }
+    // The changes are in the outbox, and members have it: what its owner has not yet read of its
+    // log is lost with it (decision 027).
+    let session = Region::attach(&hosts.folder.path("a-amf")).unwrap().session().unwrap();
+    until("the changes are in the outbox", || {
+        let outbox = session.known_namespace("nudsf:outbox").unwrap();
+        outbox.is_some_and(|outbox| session.count(outbox).unwrap() >= (CHANGES + TIMED) as u64)
+    });
+    let receipt = session.receipt_of_all().unwrap();
+    until("members have the outbox", || session.is_replicated(receipt).unwrap());
+    drop(session);
+    hosts.kill(0);
+    let target = NotifiedFunction::start_at(&target);
+    until("another host owns the partition", || hosts.owner().is_some());
+    let has_arrived = |text: &str| target.bodies().iter().any(|body| body.contains(text));
+    for number in 0..CHANGES {
+        let reference = format!("/records/r{number}\"");
+        until("each change is notified", || has_arrived(&reference));
+    }
+    for number in 0..TIMED {
+        until("each timer fires", || has_arrived(&format!("timer-{number}-")));
+        until("each expiry is notified", || has_arrived(&format!("last-{number}-")));
+    }
+    let address = hosts.repository(hosts.owner().unwrap());
+    until("it serves its data repository", || NudsfClient::connect(&address).is_some());
+    let mut client = NudsfClient::connect(&address).unwrap();
+    for number in 0..TIMED {
+        assert_eq!(client.get(&format!("x{number}")).unwrap().0, 404, "record {number} is there");
+        client.write_to("GET", &format!("{TIMERS}/t{number}"), "").unwrap();
+        assert_eq!(client.read().unwrap().0, 404, "timer {number} is there");
+    }
+    assert_eq!(client.get("r0").unwrap(), (200, "1".to_owned()));
 }

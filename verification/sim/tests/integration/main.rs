@@ -119,6 +119,15 @@ fn each_rule_of_a_degraded_partition_is_needed() {
     }
 }
 
+#[test]
+fn a_copy_that_was_reported_is_kept_until_the_decision_is_made() {
+    let options = SimulationOptions::all().with_faults(Faults::ForgetfulLogs);
+    expect_none(&options, 40);
+    let (seed, violation) = find(&options.without(Switch::JoinOfView), 0).expect("it is needed");
+    assert!(violation.starts_with("Reported"), "{violation}");
+    println!("seed {seed}: {violation}");
+}
+
 /// Each rule, and a seed near which its absence shows. The search goes on behind it, so another
 /// order of random choices makes the test slower, not weaker.
 const NEEDED: &[(Switch, u64)] = &[

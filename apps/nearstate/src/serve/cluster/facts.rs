@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nearstate_cluster::{ClusterEvent, ClusterEventKind, HostId, LogPosition, PartitionId};
+use nearstate_model::invariant;
 use nearstate_node::{ClusterNotice, ClusterStatus, StoppedHolder};
 
 use crate::cluster::alarms::{self, AlarmChange, AlarmList, FAILURE_KEPT, Failures};
@@ -135,6 +136,8 @@ pub(super) fn notices(
             let of = event.partition;
             match event.kind {
                 ClusterEventKind::LeaseGranted => {
+                    let is_broken = nearstate_store::crash::is_planted("driver-panics");
+                    invariant!(!is_broken, "a fault that a test has planted");
                     drop(messages.try_send(MainThreadMessage::Owned(of)));
                 }
                 ClusterEventKind::OwnerStopped => {
@@ -165,6 +168,13 @@ pub(super) fn notices(
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
             facts.push(format!("{} {reason}", log::MEMBERSHIP_FAILED.id));
+        }
+        ClusterNotice::Panicked { thread } => {
+            log::emit(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);
+            log::flush();
+            // No thread is waited for: one that waits for the broken one never ends. Exiting is
+            // safe at any moment: a region survives SIGKILL.
+            std::process::exit(1);
         }
         ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
     })
