@@ -294,12 +294,16 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// The client of a query: `client-id` as JSON, or its attributes as parameters. The contract gives
-/// the parameter a `schema`, so that generated clients send the second form.
+/// the parameter a `schema`, so that generated clients send the second form. The one of free5GC
+/// sends a third, and no other.
 fn client_id(query: &Query) -> Result<Option<ClientId>, Problem> {
     const NAME: &str = "client-id";
     let value = if let Some(text) = query.get(NAME) {
-        serde_json::from_str(text)
-            .map_err(|error| Problem::query(NAME, format!("must be JSON: {error}")))?
+        match serde_json::from_str(text) {
+            Ok(value) => value,
+            Err(error) => members_in_order(text)
+                .ok_or_else(|| Problem::query(NAME, format!("must be JSON: {error}")))?,
+        }
     } else {
         let given = |name: &str| Some((name.to_owned(), Value::from(query.get(name)?)));
         let members: Map<String, Value> =
@@ -313,6 +317,18 @@ fn client_id(query: &Query) -> Result<Option<ClientId>, Problem> {
 }
 
 /// `DeleteNotificationSubscription`.
+/// The client as its attributes in their order, `{NFID NFSETID}`, of which one may be empty: how Go
+/// prints a structure.
+fn members_in_order(text: &str) -> Option<Value> {
+    let (instance, set) = text.strip_prefix('{')?.strip_suffix('}')?.split_once(' ')?;
+    if set.contains(' ') {
+        return None;
+    }
+    let given = [("nfId", instance), ("nfSetId", set)].into_iter();
+    let given = given.filter(|(_, text)| !text.is_empty());
+    Some(Value::Object(given.map(|(name, text)| (name.to_owned(), text.into())).collect()))
+}
+
 pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
     let client = client_id(&call.target.query).map_err(Problem::of_required_query);
     let Some(client) = client? else {

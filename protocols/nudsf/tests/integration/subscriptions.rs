@@ -198,6 +198,20 @@ fn stored(subscription: &Value) -> Vec<u8> {
 }
 
 #[test]
+    // The attributes in their order, as the client of free5GC sends them.
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string()).is(201, "");
+    for (id, status, cause) in [
+        (format!("{{{NF}}}"), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        (format!("{{{NF} a b}}"), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        ("{x }".to_owned(), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        ("{ }".to_owned(), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        ("{ s}".to_owned(), 403, "MODIFICATION_NOT_ALLOWED"),
+        (format!("{{{OTHER} s}}"), 403, "MODIFICATION_NOT_ALLOWED"),
+        (format!("{{{NF} s}}"), 204, ""),
+    ] {
+        let path = form(&format!("client-id={}", encode(&id)));
+        client.send("DELETE", &path, &[], "").is(status, cause);
+    }
 fn req_the_number_of_subscriptions_is_bounded() {
     let node = node();
     let mut client = node.client();
