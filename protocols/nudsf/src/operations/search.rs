@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::record::{StoredRecord, write_block};
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::{encode_segment, negotiated_features};
+use crate::target::encode_segment;
 
 /// Bytes of the values of all counts of a search. A tag with more different values is refused.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
@@ -220,8 +220,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     if !found.references.is_empty() {
         descriptor.insert("references".to_owned(), Value::Array(found.references));
     }
-    let features = call.target.query.get("supported-features").and_then(negotiated_features);
-    if let Some(features) = features {
+    let features = call.target.query.get("supported-features");
+    if let Some(features) = features.and_then(|client| call.negotiated_features(client)) {
         descriptor.insert("supportedFeatures".to_owned(), Value::from(features));
     }
     if !counters.is_empty() {
