@@ -59,8 +59,8 @@ pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
 
 /// A node that serves the region at a path, which it creates if there is none.
 pub(crate) fn node_at(path: &Path, options: TestNodeOptions) -> TestNode {
-    let TestNodeOptions { limits, tls, tokens, notify, overload_delay, replication_wait, features } =
-        options;
+    let TestNodeOptions { limits, tls, tokens, notify, features, .. } = options;
+    let TestNodeOptions { overload_delay, replication_wait, .. } = options;
     let region = Region::attach_or_create(path, &CreateOptions::default()).unwrap();
     let storages = vec![
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
