@@ -10,6 +10,7 @@ use nearstate_store::{Namespace, Receipt, ReplicationPolicy, Txn, now_ms};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
+use crate::features::FeatureSet;
 use crate::meta::parse_json;
 use crate::multipart::is_media_type;
 use crate::problem::Problem;
@@ -68,6 +69,13 @@ impl<'r> Call<'r> {
             has_committed: Cell::new(false),
             owed: Cell::default(),
         })
+    }
+
+    /// The features of the client that the node supports as well, as `SupportedFeatures`; `None`:
+    /// the client's are not hexadecimal.
+    pub(crate) fn negotiated_features(&self, client: &str) -> Option<String> {
+        let client = FeatureSet::parse(client)?;
+        Some(self.repository.settings.features.negotiate(&client))
     }
 
     /// As [`Repository::transact`].

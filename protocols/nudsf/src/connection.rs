@@ -97,7 +97,7 @@ impl NudsfConnection {
             self.state.wait_again(now);
         }
         let limit = clock.ticks(self.context.core.limits().reply_timeout);
-        self.state.reset_unsent(now.saturating_sub(limit));
+        self.state.reset_unsent(now.saturating_sub(limit), now);
     }
 
     /// Watches the responses that are not sent, while there are some.
@@ -156,7 +156,7 @@ impl NudsfConnection {
 impl Drop for NudsfConnection {
     fn drop(&mut self) {
         // Streams that h2 keeps alive through each other.
-        self.state.reset_unsent(u64::MAX);
+        self.state.reset_all_unsent();
     }
 }
 

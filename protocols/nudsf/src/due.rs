@@ -56,9 +56,9 @@ impl DueSource {
     }
 }
 
-/// A version of a record whose time has come.
+/// A version of a record that no commit can change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DueRecord {
+struct AsideRecord {
     namespace: u32,
     key: Vec<u8>,
     version: u64,
@@ -69,7 +69,7 @@ pub(crate) struct DueRecords {
     log: NotifierLog,
     metrics: Arc<NudsfMetrics>,
     /// Those that no commit can change.
-    aside: RefCell<BTreeSet<DueRecord>>,
+    aside: RefCell<BTreeSet<AsideRecord>>,
     /// The namespaces and keys of those that were served and are still due.
     served: RefCell<BTreeSet<(u32, Vec<u8>)>>,
     /// The numbers of the namespaces that have failed since they last succeeded.
@@ -121,7 +121,12 @@ impl DueRecords {
             return Ok(self.begin_round(source.namespace()));
         }
         let (mut rest, mut most) = (due.as_slice(), NOTIFICATIONS_MAX);
+        let mut has_changed = false;
         while !rest.is_empty() {
+            // The version that fails: one that a client writes meanwhile is not set aside.
+            let alone = if most == 1 { rest.first() } else { None };
+            let alone = alone.map(|key| session.get(source.namespace(), key)).transpose()?;
+            let version = alone.flatten().map(|view| view.version());
             let part = rest.split_at(rest.len().min(most)).0;
             let repetitions = most / part.len();
             let mut taken = TakenRecords::default();
@@ -134,6 +139,7 @@ impl DueRecords {
                 Ok(targets) => {
                     deliveries.wake(&targets);
                     self.count_served(source.namespace(), &taken);
+                    has_changed |= taken.changed > 0;
                     taken.records
                 }
                 Err(error) if !is_of_records(&error) => return Err(error),
@@ -142,8 +148,10 @@ impl DueRecords {
                     0
                 }
                 Err(error) => {
-                    for record in part {
-                        self.set_aside(session, (source.namespace(), record), (uri, &error));
+                    has_changed = true;
+                    for key in part {
+                        let failed = (source.namespace(), key.as_slice(), version);
+                        self.set_aside(session, failed, (uri, &error));
                     }
                     part.len()
                 }
@@ -153,7 +161,8 @@ impl DueRecords {
                 yield_now().await;
             }
         }
-        Ok(true)
+        // Entries of records that another client has changed meanwhile are nothing to do.
+        Ok(has_changed || self.begin_round(source.namespace()))
     }
 
     /// Nothing else is due: those that were served are served again. True if there are some.
@@ -175,23 +184,39 @@ impl DueRecords {
         served.extend(keys);
     }
 
-    /// The records whose time has come, in the order of their times.
-    fn read(&self, session: &Session, namespace: Namespace, now_ms: u64) -> Result<Vec<DueRecord>> {
+    /// The keys of the records whose time has come, in the order of their times. Their commit reads
+    /// the records.
+    fn read(&self, session: &Session, namespace: Namespace, now_ms: u64) -> Result<Vec<Vec<u8>>> {
         let now = now_ms.to_be_bytes();
         let values = Values::Range(Bound::Unbounded, Bound::Included(&now));
         let (aside, served) = (self.aside.borrow(), self.served.borrow());
-        let mut due = Vec::new();
-        let limit = (BATCH + aside.len() + served.len()) as u64;
-        session.find_some(namespace, (DUE_TAG, values), limit, |view| {
-            let id = (namespace.number(), view.key().to_vec());
-            let is_served = served.contains(&id);
-            let record = DueRecord { namespace: id.0, key: id.1, version: view.version() };
-            if !is_served && !aside.contains(&record) {
-                due.push(record);
+        let (mut due, mut failed) = (Vec::new(), Ok(()));
+        let is_excluded = |key: &[u8]| -> Result<bool> {
+            let (namespace_number, key) = (namespace.number(), key.to_vec());
+            let id = (namespace_number, key);
+            if served.contains(&id) {
+                return Ok(true);
+            }
+            if aside.is_empty() {
+                return Ok(false);
+            }
+            let Some(view) = session.get(namespace, &id.1)? else { return Ok(false) };
+            let (namespace, key) = id;
+            Ok(aside.contains(&AsideRecord { namespace, key, version: view.version() }))
+        };
+        let has_exclusions = !aside.is_empty() || !served.is_empty();
+        session.find_keys(namespace, (DUE_TAG, values), |key| {
+            match if has_exclusions { is_excluded(key) } else { Ok(false) } {
+                Ok(false) => due.push(key.to_vec()),
+                Ok(true) => {}
+                Err(error) => {
+                    failed = Err(error);
+                    return false;
+                }
             }
             due.len() < BATCH
         })?;
-        Ok(due)
+        failed.map(|()| due)
     }
 
     /// Excludes a record for which no commit succeeds. It loses its tag; if that fails as well, the
@@ -199,27 +224,28 @@ impl DueRecords {
     fn set_aside(
         &self,
         session: &Session,
-        (namespace, record): (Namespace, &DueRecord),
+        (namespace, key, version): (Namespace, &[u8], Option<u64>),
         (uri, error): (&str, &Error),
     ) {
         let rewritten = session.transact(|txn| {
-            let view = txn.get(namespace, &record.key)?;
-            let Some(view) = view.filter(|view| view.version() == record.version) else {
+            let view = txn.get(namespace, key)?;
+            let Some(view) = view.filter(|view| Some(view.version()) == version) else {
                 return Ok(());
             };
             let tags: Vec<_> = view.tags().filter(|(name, _)| *name != DUE_TAG).collect();
             let metadata = Metadata { tags: &tags, expires_ms: view.expires_ms() };
-            txn.put_with_metadata(namespace, &record.key, view.bytes(), metadata)
+            txn.put_with_metadata(namespace, key, view.bytes(), metadata)
         });
-        if rewritten.is_err() {
+        if let (Err(_), Some(version)) = (rewritten, version) {
             let mut aside = self.aside.borrow_mut();
             if aside.len() >= ASIDE_MAX {
                 aside.clear();
             }
-            aside.insert(record.clone());
+            let (namespace, key) = (namespace.number(), key.to_vec());
+            aside.insert(AsideRecord { namespace, key, version });
         }
         self.metrics.count_set_aside();
-        let key = String::from_utf8_lossy(&record.key).into_owned();
+        let key = String::from_utf8_lossy(key).into_owned();
         let (storage, reason) = (uri.to_owned(), error.to_string());
         self.log.emit(&NotifierEvent::SetAside { storage, key, reason });
     }
@@ -253,6 +279,8 @@ struct TakenRecords {
     dropped: u64,
     /// The records that the commit took care of, from the first one.
     records: usize,
+    /// Those of them that were due.
+    changed: usize,
     /// The keys of those that are still due.
     still_due: Vec<Vec<u8>>,
 }
@@ -269,17 +297,18 @@ impl TakenRecords {
 fn take_due(
     txn: &Txn<'_>,
     source: DueSource,
-    (due, repetitions): (&[DueRecord], usize),
+    (due, repetitions): (&[Vec<u8>], usize),
 ) -> Result<TakenRecords> {
     let now_ms = now_ms();
     let mut taken = TakenRecords::default();
-    for record in due {
+    for key in due {
         if taken.bytes >= BYTES_MAX {
             break;
         }
         taken.records += 1;
-        let view = txn.get(source.namespace(), &record.key)?;
+        let view = txn.get(source.namespace(), key)?;
         let Some(view) = view.as_ref().filter(|view| is_due(view, now_ms)) else { continue };
+        taken.changed += 1;
         match source {
             DueSource::Timers(namespace) => {
                 expire_timer(txn, namespace, view, (now_ms, repetitions, &mut taken))?;

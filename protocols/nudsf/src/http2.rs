@@ -168,7 +168,9 @@ async fn serve_stream(new: NewStream) {
         if sender.send_data(frame, rest.is_none()).is_err() {
             return;
         }
-        if rest.is_some() && !has_window(&context, &mut sender).await {
+        if let Some(rest) = &rest
+            && !has_window(&context, &mut sender, rest).await
+        {
             return;
         }
     }
@@ -176,9 +178,13 @@ async fn serve_stream(new: NewStream) {
 }
 
 /// Waits until the frame before is sent, and the client accepts more. False: the stream has ended,
-/// or has ended now because the client takes no frame in `limits.reply_timeout`, although it reads
-/// what the connection sends.
-async fn has_window(context: &RequestContext, sender: &mut SendStream<ReplyFrame>) -> bool {
+/// or has ended now because the client takes no byte of it in `limits.reply_timeout`, although it
+/// reads what the connection sends.
+async fn has_window(
+    context: &RequestContext,
+    sender: &mut SendStream<ReplyFrame>,
+    rest: &ReplyFrame,
+) -> bool {
     sender.reserve_capacity(1);
     loop {
         let window = poll_fn(|cx| {
@@ -192,7 +198,7 @@ async fn has_window(context: &RequestContext, sender: &mut SendStream<ReplyFrame
         });
         match timeout(context.core.limits().reply_timeout, window).await {
             Some(has_window) => return has_window,
-            None if context.state.is_output_full.get() => {}
+            None if rest.take_progress() || context.state.is_output_full.get() => {}
             None => {
                 sender.send_reset(Reason::CANCEL);
                 return false;

@@ -45,6 +45,7 @@ mod conditions;
 mod multipart;
 mod settings;
 mod target;
+mod features;
 mod table;
 mod token;
 mod fetch_state;
@@ -53,6 +54,7 @@ mod problem;
 mod times;
 pub mod limits;
 
+pub use features::FeatureSet;
 pub use key_source::{KEYS_AGE_MAX, KeySource, KeySourceSettings, OnFetch};
 pub use nrf::{NrfClient, NrfEvent, NrfSettings};
 pub use protocol::NudsfProtocol;

@@ -46,6 +46,13 @@ pub(crate) fn media_type(value: &str) -> String {
 
 /// The boundary of a `multipart` content type.
 fn boundary(content_type: &str) -> Option<Cow<'_, str>> {
+    // Most clients write it so.
+    if let Some(plain) = content_type.strip_prefix("multipart/mixed; boundary=") {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if (1..=BOUNDARY_BYTES_MAX).contains(&plain.len()) && plain.bytes().all(is_plain) {
+            return Some(Cow::Borrowed(plain));
+        }
+    }
     let mut rest = content_type.split_once(';')?.1;
     loop {
         let (name, value) = rest.split_once('=')?;
@@ -125,8 +132,63 @@ pub(crate) fn parse<'b>(content_type: &str, body: &'b Bytes) -> Result<Vec<BodyP
     }
 }
 
+/// The headers of a part as most clients write them: these names in this form, values of visible
+/// ASCII. Returns the part without its body, and the bytes of the headers with the empty line.
+/// `None`: the general parser reads them.
+fn plain_headers(whole: &[u8]) -> Option<(BodyPart<'_>, usize)> {
+    const FIELDS_MAX: usize = 3;
+    let (mut values, mut count, mut at) = ([(0, 0, 0); FIELDS_MAX], 0, 0);
+    loop {
+        let rest = whole.get(at..)?;
+        if rest.starts_with(b"\r\n") {
+            break;
+        }
+        let (field, name) = if rest.starts_with(b"Content-Type: ") {
+            (1, "Content-Type: ".len())
+        } else if rest.starts_with(b"Content-Id: ") {
+            (0, "Content-Id: ".len())
+        } else if rest.starts_with(b"Content-Transfer-Encoding: ") {
+            (2, "Content-Transfer-Encoding: ".len())
+        } else {
+            return None;
+        };
+        let value = rest.get(name..)?;
+        let length = value.iter().position(|byte| !(0x21..0x7f).contains(byte))?;
+        let is_value = (1..=PART_HEADER_BYTES_MAX).contains(&length)
+            && value.get(length..)?.starts_with(b"\r\n");
+        let place = values.get_mut(count).filter(|_| is_value)?;
+        *place = (field, at + name, at + name + length);
+        count += 1;
+        at += name + length + 2;
+    }
+    let head = str::from_utf8(whole.get(..at)?).ok()?;
+    let mut part = BodyPart::default();
+    for (field, begin, end) in values.into_iter().take(count) {
+        let value = head.get(begin..end)?;
+        match field {
+            0 => part.id = Some(value),
+            1 => part.content_type = Some(value),
+            _ => part.encoding = Some(value),
+        }
+    }
+    Some((part, at + 2))
+}
+
 /// Parses a part: its headers, and the bytes after the empty line.
 fn part(body: &Bytes, (begin, end): (usize, usize), number: usize) -> Result<BodyPart<'_>, String> {
+    let whole = body.get(begin..end).unwrap_or_default();
+    match plain_headers(whole) {
+        Some((headers, bytes)) => Ok(BodyPart { bytes: body.slice(begin + bytes..end), ..headers }),
+        None => any_part(body, (begin, end), number),
+    }
+}
+
+/// As [`part`], for headers of any form.
+fn any_part(
+    body: &Bytes,
+    (begin, end): (usize, usize),
+    number: usize,
+) -> Result<BodyPart<'_>, String> {
     // Most parts have three headers at most.
     let (mut few, mut many) = ([httparse::EMPTY_HEADER; 4], Vec::new());
     let whole = body.get(begin..end).unwrap_or_default();
@@ -315,6 +377,45 @@ mod tests {
         assert_eq!(parts[1].id, Some("block1"));
         assert_eq!(parts[1].encoding, Some("binary"));
         assert_eq!(parts[1].bytes, "{\"firstName\":\"John\"}");
+    }
+
+    #[test]
+    fn headers_in_the_plain_form_are_read_as_by_the_general_parser() {
+        for (head, is_plain) in [
+            ("Content-Id: a\r\nContent-Type: text/plain;q=1\r\n", true),
+            ("Content-Transfer-Encoding: binary\r\nContent-Id: a\r\nContent-Id: b\r\n", true),
+            ("", true),
+            ("Content-id: a\r\n", false),
+            ("Content-Id: a b\r\n", false),
+            ("Content-Id:  a\r\n", false),
+            ("Content-Id: \r\n", false),
+            ("Content-Id: \u{e9}\r\n", false),
+            ("Content-Id: a\r\nContent-Disposition: attachment\r\n", false),
+            ("Content-Id: a\r\nContent-Id: a\r\nContent-Id: a\r\nContent-Id: b\r\n", false),
+        ] {
+            for end in ["\r\n", "\r\nbytes", "\r\n\r\n"] {
+                let body = Bytes::from(format!("{head}{end}"));
+                let whole = (0, body.len());
+                assert_eq!(plain_headers(&body).is_some(), is_plain, "{head:?}");
+                assert_eq!(part(&body, whole, 1), any_part(&body, whole, 1), "{head:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_headers_are_read_as_by_the_general_parser(
+            fields in prop::collection::vec(
+                "Content-(Id|Type|Transfer-Encoding): ?[a-c\\x7f\u{e9} ]{0,3}(\r\n|\n)",
+                0..5,
+            ),
+            rest in "\r?\n?x?",
+        ) {
+            let body = Bytes::from(fields.concat() + &rest);
+            let whole = (0, body.len());
+            let general = any_part(&body, whole, 1);
+            prop_assert_eq!(part(&body, whole, 1), general);
+        }
     }
 
     #[test]

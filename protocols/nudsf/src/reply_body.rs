@@ -45,6 +45,8 @@ impl fmt::Debug for HttpConnectionState {
 struct UnsentStream {
     number: u64,
     is_sent: bool,
+    /// The client has taken a part of the frame since then.
+    has_progressed: bool,
     /// When its last frame began to wait, as a reading of the core's clock.
     since: u64,
     stream: SendStream<ReplyFrame>,
@@ -68,16 +70,21 @@ impl HttpConnectionState {
         } else {
             unsent.partition_point(|other| other.number < number)
         };
-        unsent.insert(place, UnsentStream { number, is_sent: false, since, stream });
+        let (is_sent, has_progressed) = (false, false);
+        unsent.insert(place, UnsentStream { number, is_sent, has_progressed, since, stream });
     }
 
     /// The stream of a frame that HTTP has dropped is not dropped here: h2 holds its lock.
     fn mark_sent(&self, number: u64) {
+        self.with_unsent(number, |stream| stream.is_sent = true);
+    }
+
+    fn with_unsent(&self, number: u64, change: impl FnOnce(&mut UnsentStream)) {
         let mut unsent = self.unsent.borrow_mut();
         if let Ok(index) = unsent.binary_search_by_key(&number, |stream| stream.number)
             && let Some(stream) = unsent.get_mut(index)
         {
-            stream.is_sent = true;
+            change(stream);
         }
     }
 
@@ -88,11 +95,26 @@ impl HttpConnectionState {
         !unsent.is_empty()
     }
 
-    /// Resets the streams whose last frame has waited since this reading or longer, or all.
-    pub(crate) fn reset_unsent(&self, until: u64) {
-        let old = |stream: &mut UnsentStream| stream.since <= until;
-        let all: Vec<_> = self.unsent.borrow_mut().extract_if(.., old).collect();
-        for mut unsent in all {
+    /// Resets the streams whose last frame has waited since this reading or longer. One of which
+    /// the client has taken a part meanwhile waits again.
+    pub(crate) fn reset_unsent(&self, until: u64, now: u64) {
+        let is_stalled = |stream: &mut UnsentStream| {
+            let is_old = stream.since <= until;
+            if is_old && std::mem::take(&mut stream.has_progressed) {
+                stream.since = now;
+                return false;
+            }
+            is_old
+        };
+        let stalled: Vec<_> = self.unsent.borrow_mut().extract_if(.., is_stalled).collect();
+        for mut unsent in stalled {
+            unsent.stream.send_reset(Reason::CANCEL);
+        }
+    }
+
+    /// Resets all streams whose last frame waits.
+    pub(crate) fn reset_all_unsent(&self) {
+        for mut unsent in self.unsent.take() {
             unsent.stream.send_reset(Reason::CANCEL);
         }
     }
@@ -215,7 +237,9 @@ pub(crate) struct ReplyFrame {
     bytes: Bytes,
     counted: CountedBytes,
     /// Of the last frame.
-    _last: Option<LastFrame>,
+    last: Option<LastFrame>,
+    /// Of a body in several frames: the client has taken a part of one.
+    progress: Option<Rc<Cell<bool>>>,
 }
 
 /// Tells the connection that the last frame of a response is sent, or its stream was reset.
@@ -236,7 +260,7 @@ impl ReplyFrame {
     pub(crate) fn new(bytes: Bytes, number: u64, state: &Rc<HttpConnectionState>) -> Self {
         let counted = CountedBytes::new(bytes.len(), state);
         let last = LastFrame { open: OpenStream::new(state), number };
-        Self { bytes, counted, _last: Some(last) }
+        Self { bytes, counted, last: Some(last), progress: None }
     }
 
     /// The first bytes that HTTP may take at once, and the rest, if there are more.
@@ -245,7 +269,25 @@ impl ReplyFrame {
             return (self, None);
         }
         let bytes = self.bytes.split_to(REPLY_FRAME_BYTES);
-        (Self { counted: self.counted.split(bytes.len()), bytes, _last: None }, Some(self))
+        let progress = Some(Rc::clone(self.progress.get_or_insert_default()));
+        let counted = self.counted.split(bytes.len());
+        (Self { counted, bytes, last: None, progress }, Some(self))
+    }
+
+    /// Whether the client has taken a part of a frame of this body since the last call.
+    pub(crate) fn take_progress(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.take())
+    }
+
+    /// The client has taken a part of the frame.
+    #[cold]
+    fn mark_progress(&self) {
+        if let Some(progress) = &self.progress {
+            progress.set(true);
+        }
+        if let Some(LastFrame { open, number }) = &self.last {
+            open.0.with_unsent(*number, |stream| stream.has_progressed = true);
+        }
     }
 }
 
@@ -260,6 +302,10 @@ impl Buf for ReplyFrame {
 
     fn advance(&mut self, bytes: usize) {
         self.bytes.advance(bytes);
+        // A frame that is sent completely is dropped, which tells as much.
+        if bytes > 0 && !self.bytes.is_empty() {
+            self.mark_progress();
+        }
     }
 }
 

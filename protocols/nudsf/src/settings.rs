@@ -11,6 +11,7 @@ use nearstate_model::{Error, Result};
 use nearstate_node::ClientTls;
 use nearstate_store::REPLICATION_WAIT_MAX;
 
+use crate::features::FeatureSet;
 use crate::table::{OPERATION_COUNT, OPERATIONS};
 use crate::token::TokenKeys;
 
@@ -129,6 +130,8 @@ pub struct NudsfSettings {
     /// How long a write waits until it is replicated, if its storage asks for that. Then it is
     /// answered with 504.
     pub replication_wait: Duration,
+    /// The optional features that clients are told.
+    pub features: FeatureSet,
 }
 
 impl Default for NudsfSettings {
@@ -140,6 +143,7 @@ impl Default for NudsfSettings {
             notify: NotifySettings::default(),
             overload_delay: Duration::ZERO,
             replication_wait: REPLICATION_WAIT_MAX,
+            features: FeatureSet::default(),
         }
     }
 }

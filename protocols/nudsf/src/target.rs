@@ -6,6 +6,7 @@ use hyper::header::ALLOW;
 use hyper::{Method, StatusCode, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
+use crate::features::FeatureSet;
 use crate::problem::Problem;
 use crate::table::{OperationSpec, Resource, find, methods};
 
@@ -196,18 +197,11 @@ impl Query {
     /// Checks `supported-features`.
     pub(crate) fn check_features(&self) -> Result<(), Problem> {
         const NAME: &str = "supported-features";
-        match self.get(NAME).map(negotiated_features) {
+        match self.get(NAME).map(FeatureSet::parse) {
             Some(None) => Err(Problem::query(NAME, "must be hexadecimal digits")),
             Some(Some(_)) | None => Ok(()),
         }
     }
-}
-
-/// The features that both sides support (TS 29.500, 6.6.2), as `SupportedFeatures`. `None`: the
-/// client's value is not hexadecimal. The node supports none of the optional features, so that the
-/// intersection is empty whatever the client supports.
-pub(crate) fn negotiated_features(client: &str) -> Option<&'static str> {
-    client.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some("0")
 }
 
 #[cfg(test)]

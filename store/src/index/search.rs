@@ -245,33 +245,24 @@ pub fn find<C: Candidates>(
     search: &Search,
     candidates: &mut C,
     limit: u64,
-    each: impl FnMut(&[u8]) -> Result<bool>,
+    mut each: impl FnMut(&[u8]) -> Result<bool>,
 ) -> Result<u64> {
-    search.check()?;
-    let sources = plan(search, candidates)?;
-    let seen = plan::may_repeat(&sources).then(BTreeSet::new);
-    let mut run = SearchRun { search, limit, each, seen, found: 0 };
-    let mut key = Vec::new();
-    for source in &sources {
-        match source {
-            Source::Records(keys) => {
-                for key in *keys {
-                    if !run.consider(candidates, key)? {
-                        return Ok(run.found);
-                    }
-                }
-            }
-            Source::Lookup(lookup) => {
-                let mut keys = candidates.open(lookup)?;
-                while candidates.next(&mut keys, &mut key)? {
-                    if !run.consider(candidates, &key)? {
-                        return Ok(run.found);
-                    }
-                }
-            }
+    let mut walk = SearchWalk::new(search, candidates)?;
+    let mut found = 0;
+    while found < limit
+        && let Some(is_new) = walk.step(candidates)?
+    {
+        if !is_new || !candidates.evaluate(&walk.key, |tags| search.matches(&walk.key, tags))? {
+            continue;
+        }
+        walk.mark_found();
+        found += 1;
+        if !each(&walk.key)? {
+            break;
         }
     }
-    Ok(run.found)
+    invariant!(found <= limit, "{found} records of {limit}");
+    Ok(found)
 }
 
 /// The number of matching records.
@@ -282,34 +273,81 @@ pub fn count<C: Candidates>(search: &Search, candidates: &mut C) -> Result<u64> 
     find(search, candidates, u64::MAX, |_| Ok(true))
 }
 
-/// A running search.
-struct SearchRun<'s, E> {
-    search: &'s Search,
-    limit: u64,
-    each: E,
+/// The candidates of a search, one after the other. It holds no part of an index, so that records
+/// and indexes may change between two steps.
+#[derive(Debug)]
+pub struct SearchWalk<'s, K> {
+    /// The sources that were not begun, the next one last.
+    sources: Vec<Source<'s>>,
+    open: OpenSource<'s, K>,
     /// The matching keys, if the sources may repeat a key. Candidates that do not match are not
-    /// stored but evaluated again, so the size of this set is limited by the result.
+    /// stored but returned again, so the size of this set is limited by the result.
     seen: Option<BTreeSet<Vec<u8>>>,
-    found: u64,
+    /// The key of the candidate.
+    key: Vec<u8>,
 }
 
-impl<E: FnMut(&[u8]) -> Result<bool>> SearchRun<'_, E> {
-    /// Evaluates a candidate. False if the search must stop.
-    fn consider<C: Candidates>(&mut self, candidates: &mut C, key: &[u8]) -> Result<bool> {
-        if self.found >= self.limit {
-            return Ok(false);
+/// A source in progress.
+#[derive(Debug)]
+enum OpenSource<'s, K> {
+    None,
+    Records(std::slice::Iter<'s, Vec<u8>>),
+    Lookup(K),
+}
+
+impl<'s, K> SearchWalk<'s, K> {
+    /// Plans a search.
+    ///
+    /// # Errors
+    /// As [`Search::check`], and what the store returns.
+    pub fn new<C: Candidates<Keys = K>>(search: &'s Search, candidates: &mut C) -> Result<Self> {
+        search.check()?;
+        let mut sources = plan(search, candidates)?;
+        let seen = plan::may_repeat(&sources).then(BTreeSet::new);
+        sources.reverse();
+        Ok(Self { sources, open: OpenSource::None, seen, key: Vec::new() })
+    }
+
+    /// Moves to the next candidate. Returns whether it is a new one, or was marked before; `None`
+    /// at the end.
+    ///
+    /// # Errors
+    /// What the store returns.
+    pub fn step<C: Candidates<Keys = K>>(&mut self, candidates: &mut C) -> Result<Option<bool>> {
+        loop {
+            let is_at_candidate = match &mut self.open {
+                OpenSource::None => false,
+                OpenSource::Records(keys) => match keys.next() {
+                    Some(key) => {
+                        self.key.clear();
+                        self.key.extend_from_slice(key);
+                        true
+                    }
+                    None => false,
+                },
+                OpenSource::Lookup(keys) => candidates.next(keys, &mut self.key)?,
+            };
+            if is_at_candidate {
+                let is_new = self.seen.as_ref().is_none_or(|seen| !seen.contains(&self.key));
+                return Ok(Some(is_new));
+            }
+            self.open = match self.sources.pop() {
+                Some(Source::Records(keys)) => OpenSource::Records(keys.iter()),
+                Some(Source::Lookup(lookup)) => OpenSource::Lookup(candidates.open(&lookup)?),
+                None => return Ok(None),
+            };
         }
-        if self.seen.as_ref().is_some_and(|seen| seen.contains(key)) {
-            return Ok(true);
-        }
-        if !candidates.evaluate(key, |tags| self.search.matches(key, tags))? {
-            return Ok(true);
-        }
+    }
+
+    /// The key of the candidate.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The candidate matches: if it is returned again, it is no new one.
+    pub fn mark_found(&mut self) {
         if let Some(seen) = &mut self.seen {
-            seen.insert(key.to_vec());
+            seen.insert(self.key.clone());
         }
-        self.found += 1;
-        invariant!(self.found <= self.limit, "{} records of {}", self.found, self.limit);
-        Ok((self.each)(key)? && self.found < self.limit)
     }
 }

@@ -2,11 +2,12 @@
 
 use std::ops::Bound;
 
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 
 use crate::index::ordered::ReadMode;
 use crate::index::schema::TagState;
-use crate::index::search::{self, Access, Candidates, Lookup, Search};
+use crate::index::search::{self, Access, Candidates, Lookup, Search, SearchWalk};
+use crate::record::view::View;
 use crate::scan::Scan;
 use crate::session::{Namespace, Session};
 use crate::tags::lookup::{IndexWalk, Values};
@@ -55,7 +56,9 @@ impl Session {
         mut each: impl FnMut(&[u8]) -> bool,
     ) -> Result<u64> {
         let mut lookups = Lookups { session: self, namespace, set: WriteSet::new(self)? };
-        search::find(search, &mut lookups, limit, |key| Ok(each(key)))
+        let found = search::find(search, &mut lookups, limit, |key| Ok(each(key)));
+        lookups.set.release_buffers();
+        found
     }
 
     /// The number of matching records.
@@ -64,6 +67,77 @@ impl Session {
     /// As [`Session::search`].
     pub fn search_count(&self, namespace: Namespace, search: &Search) -> Result<u64> {
         self.search(namespace, search, u64::MAX, |_| true)
+    }
+
+    /// Begins a search that its caller continues in slices, such as one that serves other requests
+    /// in between. Between two slices it holds no memory of the region, or that of a [`Scan`] if it
+    /// reads all records.
+    ///
+    /// # Errors
+    /// As [`Session::search`].
+    pub fn search_slices<'s>(
+        &'s self,
+        namespace: Namespace,
+        search: &'s Search,
+    ) -> Result<SearchSlices<'s>> {
+        let mut lookups = Lookups { session: self, namespace, set: WriteSet::new(self)? };
+        let walk = SearchWalk::new(search, &mut lookups)?;
+        lookups.set.release_buffers();
+        Ok(SearchSlices { session: self, namespace, search, walk })
+    }
+}
+
+/// A search in progress. As [`Session::search`], a record that matches during the whole search is
+/// found once; one that changes during the search may be found or not.
+#[derive(Debug)]
+pub struct SearchSlices<'s> {
+    session: &'s Session,
+    namespace: Namespace,
+    search: &'s Search,
+    walk: SearchWalk<'s, Keys<'s>>,
+}
+
+impl<'s> SearchSlices<'s> {
+    /// Reads at most so many candidates, and calls `each` once with those that match and their
+    /// tags in ascending order, until it returns false. Returns whether there may be more
+    /// candidates and `each` has not returned false.
+    ///
+    /// # Errors
+    /// As [`Session::search`], and what `each` returns.
+    pub fn next<E: From<Error>>(
+        &mut self,
+        candidates: u32,
+        mut each: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let set = WriteSet::new(self.session)?;
+        let mut lookups = Lookups { session: self.session, namespace: self.namespace, set };
+        let done = self.read(&mut lookups, candidates, &mut each);
+        lookups.set.release_buffers();
+        done
+    }
+
+    fn read<E: From<Error>>(
+        &mut self,
+        lookups: &mut Lookups<'s>,
+        candidates: u32,
+        each: &mut impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        for _ in 0..candidates {
+            let Some(is_new) = self.walk.step(lookups)? else { return Ok(false) };
+            if !is_new {
+                continue;
+            }
+            let key = self.walk.key();
+            let Some(view) = self.session.get_whole(self.namespace, key)? else { continue };
+            let tags: Vec<(&str, &[u8])> = view.tags().collect();
+            if self.search.matches(key, &tags) {
+                self.walk.mark_found();
+                if !each(&view, &tags)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -75,6 +149,7 @@ struct Lookups<'s> {
 }
 
 /// A lookup in progress.
+#[derive(Debug)]
 enum Keys<'s> {
     One(Option<Vec<u8>>),
     Entries(Box<IndexWalk>),

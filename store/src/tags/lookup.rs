@@ -157,22 +157,62 @@ impl Session {
             }
             return Ok(true);
         }
-        let mut set = WriteSet::new(self)?;
-        let mut walk = IndexWalk::new(namespace, known, values, ReadMode::Untracked)?;
         let mut read = 0;
-        while walk.step(&mut set)? {
+        let mut has_more = false;
+        self.walk_index(namespace, known, values, |walk| {
             if read == limit {
+                has_more = true;
                 return Ok(false);
             }
             read += 1;
-            if let Some(view) = self.get(namespace, &walk.record)?
-                && view.tags().any(|(name, found)| name == tag && found == walk.value)
-                && !each(&view)
-            {
+            let Some(view) = self.get(namespace, &walk.record)? else { return Ok(true) };
+            let is_it = view.tags().any(|(name, found)| name == tag && found == walk.value);
+            Ok(!is_it || each(&view))
+        })?;
+        Ok(!has_more)
+    }
+
+    /// Calls `each` with the keys that the index has for these values of a tag, in the order of the
+    /// values, until it returns false. No record is read: one may have changed or expired, so the
+    /// caller reads each in the transaction that it makes of it.
+    ///
+    /// # Errors
+    /// As [`Session::find_all`].
+    pub fn find_keys(
+        &self,
+        namespace: Namespace,
+        (tag, values): (&str, Values<'_>),
+        mut each: impl FnMut(&[u8]) -> bool,
+    ) -> Result<()> {
+        let tags = self.tag_set(namespace.index)?;
+        let known = ready(tags.tag(tag), tag)?;
+        if let (Values::Equal(value), true) = (values, known.is_unique && !known.is_ordered) {
+            if let Some(key) = self.holder_in_index(namespace, tag, value)? {
+                each(&key);
+            }
+            return Ok(());
+        }
+        self.walk_index(namespace, known, values, |walk| Ok(each(&walk.record)))
+    }
+
+    /// Calls `each` at each entry of an index until it returns false.
+    fn walk_index(
+        &self,
+        namespace: Namespace,
+        tag: &Tag,
+        values: Values<'_>,
+        mut each: impl FnMut(&IndexWalk) -> Result<bool>,
+    ) -> Result<()> {
+        let mut set = WriteSet::new(self)?;
+        let mut walk = IndexWalk::new(namespace, tag, values, ReadMode::Untracked)?;
+        while walk.step(&mut set)? {
+            if !each(&walk)? {
                 break;
             }
         }
-        Ok(true)
+        // Otherwise the next transaction would allocate others.
+        set.release_buffers();
+        Ok(())
     }
 
     /// The number of records that have a value of a tag. For a counted tag, eight records of the

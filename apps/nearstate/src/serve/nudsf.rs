@@ -6,8 +6,9 @@ use std::sync::Arc;
 use nearstate_model::{Error, Result};
 use nearstate_node::{ClientTls, Endpoint, ListenAddress, Protocol, Tls};
 use nearstate_nudsf::{
-    KeySource, KeySourceSettings, NotifierEvent, NotifierLog, NotifySettings, NrfClient, NrfEvent,
-    NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol, NudsfSettings, TokenKeys,
+    FeatureSet, KeySource, KeySourceSettings, NotifierEvent, NotifierLog, NotifySettings,
+    NrfClient, NrfEvent, NrfProfile, NrfSettings, NudsfMetrics, NudsfProtocol, NudsfSettings,
+    TokenKeys,
 };
 
 use crate::log;
@@ -118,6 +119,13 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
     let (tokens, keys) = tokens(settings)?;
     let tls = settings.nudsf_notify_ca.as_deref();
     let tls = tls.map(|authorities| ClientTls::read(authorities, None)).transpose()?;
+    let given = settings.nudsf_supported_features.as_deref().unwrap_or_default();
+    let Some(features) = FeatureSet::parse(given) else {
+        let detail = format!(
+            "nudsf.supported_features {given:?} is no bitmask: write hexadecimal digits, such as 1F"
+        );
+        return Err(Error::BadArgument { detail });
+    };
     let mut lock = settings.region.path.clone().into_os_string();
     lock.push(".nudsf");
     let nudsf = NudsfSettings {
@@ -126,6 +134,7 @@ pub(super) fn parts(settings: &Settings, metrics: &Arc<NudsfMetrics>) -> Result<
         tokens,
         notify: NotifySettings { lock: Some(lock.into()), tls, log: notifier_log() },
         overload_delay: settings.nudsf_overload_delay.0,
+        features,
         ..NudsfSettings::default()
     };
     let protocol = NudsfProtocol::new(Arc::new(nudsf), Arc::clone(metrics))?;

@@ -205,6 +205,10 @@ settings! {
     /// The apiRoot of URIs in responses, if clients reach the node through a proxy. The default is
     /// the scheme and the authority of the request
     "nudsf.api_root" as nudsf_api_root: Option<String> = "", --"nudsf-api-root";
+    /// Optional features of TS 29.598 that clients are told, as the bitmask of its clause 6.1.8 in
+    /// hexadecimal
+    "nudsf.supported_features" as nudsf_supported_features: Option<String> = "",
+        --"nudsf-supported-features";
     /// File with the JSON web key set that access tokens are signed with. If set, every request of
     /// Nudsf must have a token
     "nudsf.token_keys" as nudsf_token_keys: Option<PathBuf> = "", --"nudsf-token-keys";

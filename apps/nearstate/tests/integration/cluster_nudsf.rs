@@ -31,10 +31,10 @@ fn record_with(meta: &str, value: &str) -> String {
 }
 
 /// A connection of HTTP/1.1.
-struct NudsfClient(BufReader<TcpStream>);
+pub(crate) struct NudsfClient(BufReader<TcpStream>);
 
 impl NudsfClient {
-    fn connect(address: &str) -> Option<Self> {
+    pub(crate) fn connect(address: &str) -> Option<Self> {
         let stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
         Some(Self(BufReader::new(stream)))
@@ -74,6 +74,12 @@ impl NudsfClient {
         Some((status, String::from_utf8(body).unwrap()))
     }
 
+    /// Sends a request and returns the status and the body of its response.
+    pub(crate) fn request(&mut self, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.write(method, path, body).unwrap();
+        self.read().unwrap()
+    }
+
     fn put(&mut self, id: &str, value: &str) -> Option<(u16, String)> {
         self.write("PUT", &format!("/records/{id}"), &record(value))?;
         self.read()
@@ -87,13 +93,13 @@ impl NudsfClient {
 
 /// A network function that accepts notifications: HTTP/2 with prior knowledge, as far as the node
 /// uses it. Headers are not read.
-struct NotifiedFunction {
-    address: SocketAddr,
+pub(crate) struct NotifiedFunction {
+    pub(crate) address: SocketAddr,
     bodies: Arc<Mutex<Vec<String>>>,
 }
 
 impl NotifiedFunction {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_at("127.0.0.1:0")
     }
 
@@ -111,7 +117,7 @@ impl NotifiedFunction {
         Self { address, bodies }
     }
 
-    fn bodies(&self) -> Vec<String> {
+    pub(crate) fn bodies(&self) -> Vec<String> {
         self.bodies.lock().unwrap().clone()
     }
 }

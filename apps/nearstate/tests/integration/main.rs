@@ -22,6 +22,7 @@ mod conformance;
 mod fixture;
 mod follow;
 mod hostile;
+mod interfaces;
 mod numa;
 mod serve;
 mod torture;

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::record::{StoredRecord, write_block};
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::{encode_segment, negotiated_features};
+use crate::target::encode_segment;
 
 /// Bytes of the values of all counts of a search. A tag with more different values is refused.
 const COUNTED_BYTES_MAX: usize = 64 << 20;
@@ -102,15 +102,26 @@ fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<
     })
 }
 
-/// Calls `visit` with each matching record until it returns false. Yields to other requests. An
-/// index leads to `limit` records at most.
+/// Calls `visit` with each matching record until it returns false. Yields to other requests: with
+/// and without an index it reads at most [`SCAN_STEPS`] records between two checks of the time. A
+/// record that matches during the whole search is visited once; one that is changed by a request in
+/// between may be visited or not.
 pub(super) async fn for_each_match(
     call: &Call<'_>,
-    (namespace, limit): (Namespace, usize),
+    namespace: Namespace,
     filter: Option<&Search>,
     mut visit: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, Problem>,
 ) -> Result<(), Problem> {
     let session = &call.repository.session;
+    if let Some(search) = filter
+        && is_indexed(call, namespace, search)?
+    {
+        let mut slices = session.search_slices(namespace, search)?;
+        while slices.next(SCAN_STEPS, &mut visit)? {
+            yield_if_due().await;
+        }
+        return Ok(());
+    }
     let mut matching = |view: &View<'_>| -> Result<bool, Problem> {
         let tags: Vec<(&str, &[u8])> = view.tags().collect();
         if filter.is_some_and(|filter| !filter.matches(view.key(), &tags)) {
@@ -118,26 +129,6 @@ pub(super) async fn for_each_match(
         }
         visit(view, &tags)
     };
-    if let Some(search) = filter
-        && is_indexed(call, namespace, search)?
-    {
-        let mut keys = Vec::new();
-        session.search(namespace, search, limit as u64, |key| {
-            keys.push(key.to_vec());
-            true
-        })?;
-        for (index, key) in keys.iter().enumerate() {
-            if let Some(view) = session.get_whole(namespace, key)?
-                && !matching(&view)?
-            {
-                return Ok(());
-            }
-            if index % SCAN_STEPS as usize == 0 {
-                yield_if_due().await;
-            }
-        }
-        return Ok(());
-    }
     let mut scan = session.scan(namespace)?;
     let mut steps = 0_u32;
     while scan.step()? {
@@ -175,8 +166,7 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
     let mut found = Found::default();
     let records_uri = format!("{}/records/", call.uri());
-    let all = (call.storage.records, usize::MAX);
-    for_each_match(call, all, filter.as_ref(), |view, tags| {
+    for_each_match(call, call.storage.records, filter.as_ref(), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
         found.count += 1;
@@ -220,8 +210,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     if !found.references.is_empty() {
         descriptor.insert("references".to_owned(), Value::Array(found.references));
     }
-    let features = call.target.query.get("supported-features").and_then(negotiated_features);
-    if let Some(features) = features {
+    let features = call.target.query.get("supported-features");
+    if let Some(features) = features.and_then(|client| call.negotiated_features(client)) {
         descriptor.insert("supportedFeatures".to_owned(), Value::from(features));
     }
     if !counters.is_empty() {
@@ -286,8 +276,7 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
     };
     let filter = parse_text(text, "filter").map_err(Problem::of_required_query)?;
     let mut keys = Vec::new();
-    let some = (call.storage.records, DELETED_MAX);
-    for_each_match(call, some, Some(&filter), |view, _| {
+    for_each_match(call, call.storage.records, Some(&filter), |view, _| {
         if StoredRecord::of(view).is_some() && str::from_utf8(view.key()).is_ok() {
             keys.push(view.key().to_vec());
         }

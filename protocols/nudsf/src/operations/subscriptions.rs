@@ -10,6 +10,7 @@ use super::records::{patched, refuse_failed_test};
 use crate::call::Call;
 use crate::conditions::Validators;
 use crate::document::{Document, ExpiryAnnouncement, write_subscription};
+use crate::features::FeatureSet;
 use crate::limits::{LIST_BYTES_MAX, REFERENCES_MAX, SCAN_STEPS};
 use crate::meta::{is_uuid, text, uri};
 use crate::patch;
@@ -17,7 +18,7 @@ use crate::problem::Problem;
 use crate::record::version_etag;
 use crate::reply::Reply;
 use crate::repository::CallRefusal;
-use crate::target::{API, Query, encode_segment, negotiated_features};
+use crate::target::{API, Query, encode_segment};
 use crate::times::parse_date_time;
 
 /// The operations that a filter may name.
@@ -100,7 +101,7 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
         check_filter(call, filter)?;
     }
     if let Some(features) = object.get("supportedFeatures")
-        && features.as_str().and_then(negotiated_features).is_none()
+        && features.as_str().and_then(FeatureSet::parse).is_none()
     {
         return Err(Problem::optional("/supportedFeatures", "must be hexadecimal digits"));
     }
@@ -114,9 +115,9 @@ fn check(call: &Call<'_>, value: &Value) -> Result<Checked, Problem> {
 
 /// Replaces the features of the client by those that both sides support: the representation of a
 /// subscription has the negotiated ones (TS 29.500, 6.6.2).
-fn negotiate(value: &mut Value) {
+fn negotiate(call: &Call<'_>, value: &mut Value) {
     if let Some(features) = value.get_mut("supportedFeatures")
-        && let Some(negotiated) = features.as_str().and_then(negotiated_features)
+        && let Some(negotiated) = features.as_str().and_then(|own| call.negotiated_features(own))
     {
         *features = Value::from(negotiated);
     }
@@ -232,7 +233,7 @@ fn written(call: &Call<'_>, version: Option<u64>) -> Validators {
 pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
     let mut value = call.json("application/json")?;
     let checked = check(call, &value)?;
-    negotiate(&mut value);
+    negotiate(call, &mut value);
     let reply = Reply::json(StatusCode::OK, &value);
     call.check_reply(&reply)?;
     let body = |txn: &Txn<'_>| -> Result<bool, CallRefusal> {
@@ -281,7 +282,7 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
             });
             refuse_failed_test(&failed)?;
             call.check_reply(&patched(&failed))?;
-            negotiate(&mut value);
+            negotiate(call, &mut value);
             if value == old.value {
                 return Ok((failed, Some(old.validators())));
             }
@@ -294,12 +295,16 @@ pub(super) async fn patch(call: &Call<'_>) -> Result<Reply, Reply> {
 }
 
 /// The client of a query: `client-id` as JSON, or its attributes as parameters. The contract gives
-/// the parameter a `schema`, so that generated clients send the second form.
+/// the parameter a `schema`, so that generated clients send the second form. The one of free5GC
+/// sends a third, and no other.
 fn client_id(query: &Query) -> Result<Option<ClientId>, Problem> {
     const NAME: &str = "client-id";
     let value = if let Some(text) = query.get(NAME) {
-        serde_json::from_str(text)
-            .map_err(|error| Problem::query(NAME, format!("must be JSON: {error}")))?
+        match serde_json::from_str(text) {
+            Ok(value) => value,
+            Err(error) => members_in_order(text)
+                .ok_or_else(|| Problem::query(NAME, format!("must be JSON: {error}")))?,
+        }
     } else {
         let given = |name: &str| Some((name.to_owned(), Value::from(query.get(name)?)));
         let members: Map<String, Value> =
@@ -310,6 +315,18 @@ fn client_id(query: &Query) -> Result<Option<ClientId>, Problem> {
         Value::Object(members)
     };
     ClientId::parse(Some(&value), "query client-id").map(Some)
+}
+
+/// The client as its attributes in their order, `{NFID NFSETID}`, of which one may be empty: how Go
+/// prints a structure.
+fn members_in_order(text: &str) -> Option<Value> {
+    let (instance, set) = text.strip_prefix('{')?.strip_suffix('}')?.split_once(' ')?;
+    if set.contains(' ') {
+        return None;
+    }
+    let given = [("nfId", instance), ("nfSetId", set)].into_iter();
+    let given = given.filter(|(_, text)| !text.is_empty());
+    Some(Value::Object(given.map(|(name, text)| (name.to_owned(), text.into())).collect()))
 }
 
 /// `DeleteNotificationSubscription`.

@@ -65,7 +65,7 @@ async fn matching(
     limit: usize,
 ) -> Result<Vec<Vec<u8>>, Problem> {
     let (mut keys, mut bytes) = (Vec::new(), 0);
-    for_each_match(call, (call.storage.timers, limit), filter, |view, _| {
+    for_each_match(call, call.storage.timers, filter, |view, _| {
         if str::from_utf8(view.key()).is_ok() {
             bytes += view.key().len() + size_of::<Vec<u8>>();
             keys.push(view.key().to_vec());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nearstate_node::{ConnectionLimits, Endpoint, ListenAddress, Node, NodeConfig, Protocol, Tls};
 use nearstate_nudsf::{
-    NotifySettings, NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec, TokenKeys,
+    FeatureSet, NotifySettings, NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec, TokenKeys,
 };
 use nearstate_store::{CreateOptions, Region, Session};
 use serde_json::Value;
@@ -47,6 +47,7 @@ pub(crate) struct TestNodeOptions {
     pub(crate) tls: Option<Tls>,
     pub(crate) tokens: Option<Arc<TokenKeys>>,
     pub(crate) notify: NotifySettings,
+    pub(crate) features: FeatureSet,
 }
 
 pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
@@ -58,13 +59,14 @@ pub(crate) fn node_of(options: TestNodeOptions) -> TestNode {
 
 /// A node that serves the region at a path, which it creates if there is none.
 pub(crate) fn node_at(path: &Path, options: TestNodeOptions) -> TestNode {
-    let TestNodeOptions { limits, tls, tokens, notify, overload_delay, replication_wait } = options;
+    let TestNodeOptions { limits, tls, tokens, notify, features, .. } = options;
+    let TestNodeOptions { overload_delay, replication_wait, .. } = options;
     let region = Region::attach_or_create(path, &CreateOptions::default()).unwrap();
     let storages = vec![
         StorageSpec::parse("Realm01/Storage01=ue").unwrap(),
         StorageSpec::parse("Realm01/Other").unwrap(),
     ];
-    let default = NudsfSettings { storages, tokens, notify, ..NudsfSettings::default() };
+    let default = NudsfSettings { storages, tokens, notify, features, ..NudsfSettings::default() };
     let replication_wait = replication_wait.unwrap_or(default.replication_wait);
     let settings = Arc::new(NudsfSettings { overload_delay, replication_wait, ..default });
     let metrics = Arc::<NudsfMetrics>::default();

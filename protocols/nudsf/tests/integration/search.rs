@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use nearstate_store::{CreateOptions, Region, WhenFull};
+use nearstate_store::search::{Op, Search};
+use nearstate_store::{CreateOptions, Error, Kind, Metadata, Region, Schema, TagSchema, WhenFull};
 use serde_json::{Value, json};
 
 use crate::fixture::{JSON, TestClient, TestNodeOptions, TestReply, encode, node, node_at};
@@ -230,4 +231,65 @@ fn dr02_a_record_that_cannot_be_deleted_is_listed_as_failed() {
     // No record was deleted: the answer is that of the first one.
     client.send("DELETE", &path, &[], "").is(413, "PAYLOAD_TOO_LARGE");
     client.get("/records/large/meta").is(200, "");
+}
+
+/// What a search does between two of its slices is left to other requests.
+#[test]
+fn dr01_a_search_in_slices_reads_few_records_at_once_and_finds_each_once_while_others_change() {
+    let node = node();
+    let session = node.session();
+    let tag = |name: &str, is_ordered| TagSchema {
+        name: name.to_owned(),
+        is_ordered,
+        ..TagSchema::default()
+    };
+    let schema = Schema { kind: Kind::Value, tags: vec![tag("all", false), tag("number", true)] };
+    let many = session.namespace("many", &schema).unwrap();
+    let put = |number: u32, prefix: &str| {
+        let (key, number) = (format!("{prefix}{number:04}"), format!("{number:04}"));
+        let tags =
+            Metadata { tags: &[("all", b"1"), ("number", number.as_bytes())], expires_ms: 0 };
+        session.transact(|txn| txn.put_with_metadata(many, key.as_bytes(), b"", tags)).unwrap();
+    };
+    (0..600).for_each(|number| put(number, "r"));
+    let compare = |op, tag: &str, value: &[u8]| Search::Compare {
+        op,
+        tag: tag.to_owned(),
+        value: value.to_vec(),
+    };
+    // Each record is a candidate of both indexes.
+    let both = Search::Or(vec![compare(Op::Eq, "all", b"1"), compare(Op::Gte, "number", b"0000")]);
+    let (mut found, mut slices) = (BTreeMap::<Vec<u8>, u32>::new(), 0);
+    let mut search = session.search_slices(many, &both).unwrap();
+    loop {
+        let mut read = 0;
+        let has_more = search.next::<Error>(10, |view, tags| {
+            assert_eq!(tags.len(), 2);
+            read += 1;
+            *found.entry(view.key().to_vec()).or_default() += 1;
+            Ok(true)
+        });
+        assert!(read <= 10, "{read} records in a slice of 10");
+        if !has_more.unwrap() {
+            break;
+        }
+        // Every odd record is deleted or replaced, and parts of the indexes are split and joined.
+        let odd = slices * 2 % 600 + 1;
+        let key = format!("r{odd:04}");
+        session.transact(|txn| txn.delete(many, key.as_bytes())).unwrap();
+        put(odd, "new");
+        slices += 1;
+    }
+    assert!(slices >= 60, "{slices}");
+    assert!(found.values().all(|count| *count == 1), "{found:?}");
+    for number in (0..600).step_by(2) {
+        assert!(found.contains_key(format!("r{number:04}").as_bytes()), "{number}");
+    }
+    let mut search = session.search_slices(many, &both).unwrap();
+    let mut calls = 0;
+    let has_more = search.next::<Error>(10, |_, _| {
+        calls += 1;
+        Ok(calls < 3)
+    });
+    assert_eq!((has_more.unwrap(), calls), (false, 3));
 }

@@ -21,6 +21,7 @@ const RECORDS: &str = "/nudsf-dr/v1/Realm01/Storage01/records";
 const HEADERS: u8 = 1;
 const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
+const WINDOW_UPDATE: u8 = 8;
 
 /// A frame: its type, its flags and its stream.
 type SeenFrame = (u8, u8, u32);
@@ -91,61 +92,111 @@ fn poll_for(
     })
 }
 
+/// A connection to a node with the records `small`, of one frame, and `large`, of several.
+struct StalledClient {
+    _folder: tempfile::TempDir,
+    executor: Executor,
+    handler: Option<Box<dyn ConnectionHandler>>,
+}
+
+impl StalledClient {
+    fn connect() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("region");
+        let region = Region::create(&path, &CreateOptions::default()).unwrap();
+        let clock = Clock::new_virtual();
+        let config = ExecutorConfig { clock: clock.clone(), ..ExecutorConfig::default() };
+        let executor = Executor::new(&config).unwrap();
+        let core = Core::new(CoreParts::single(region, clock)).unwrap();
+        let storages = vec![StorageSpec::parse("Realm01/Storage01=ue").unwrap()];
+        let settings = NudsfSettings { storages, ..NudsfSettings::default() };
+        let metrics = Arc::<NudsfMetrics>::default();
+        let protocol = NudsfProtocol::new(Arc::new(settings), metrics).unwrap();
+        let service = protocol.on_core(&core).unwrap();
+        let address = "127.0.0.1:8080".parse().unwrap();
+        let address = PeerAddress::Tcp { remote: address, local: address };
+        let handler = service.accept(&PeerIdentity { id: 1, address, certificate: None });
+        let mut client = Self { _folder: folder, executor, handler: Some(handler) };
+        let body = |bytes: usize| {
+            let meta = "--b\r\nContent-Id: meta\r\n\r\n{}\r\n";
+            let block = "x".repeat(bytes);
+            format!("{meta}--b\r\nContent-Id: a\r\n\r\n{block}\r\n--b--\r\n")
+        };
+        let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        begin.extend(window(1 << 24));
+        push_frame((4, 1), 0, &[], &mut begin);
+        push_frame((8, 0), 0, &(1_u32 << 30).to_be_bytes(), &mut begin);
+        client.exchange(&begin, 1);
+        let mut records = request("PUT", "small", &body(100), 1);
+        records.extend(request("PUT", "large", &body(200_000), 3));
+        let seen = client.exchange(&records, 1);
+        assert!([1, 3].iter().all(|stream| seen.contains(&(DATA, 1, *stream))), "{seen:?}");
+        client
+    }
+
+    /// Sends frames, and returns those that arrive in some seconds of the clock.
+    fn exchange(&mut self, frames: &[u8], seconds: u64) -> Vec<SeenFrame> {
+        let mut handler = self.handler.take().unwrap();
+        handler.on_input(frames, &mut Vec::new());
+        let (handler, seen) = poll_for(&self.executor, handler, seconds);
+        self.handler = Some(handler);
+        seen
+    }
+
+    fn buffered_bytes(&self) -> usize {
+        self.handler.as_ref().unwrap().buffered_bytes()
+    }
+}
+
 #[test]
 fn req_slow_streams_whose_client_takes_no_response_are_reset() {
-    let folder = tempfile::tempdir().unwrap();
-    let region = Region::create(&folder.path().join("region"), &CreateOptions::default()).unwrap();
-    let clock = Clock::new_virtual();
-    let config = ExecutorConfig { clock: clock.clone(), ..ExecutorConfig::default() };
-    let executor = Executor::new(&config).unwrap();
-    let core = Core::new(CoreParts::single(region, clock)).unwrap();
-    let storages = vec![StorageSpec::parse("Realm01/Storage01=ue").unwrap()];
-    let settings = NudsfSettings { storages, ..NudsfSettings::default() };
-    let protocol = NudsfProtocol::new(Arc::new(settings), Arc::<NudsfMetrics>::default()).unwrap();
-    let service = protocol.on_core(&core).unwrap();
-    let address = "127.0.0.1:8080".parse().unwrap();
-    let address = PeerAddress::Tcp { remote: address, local: address };
-    let mut handler = service.accept(&PeerIdentity { id: 1, address, certificate: None });
-    let send = |handler: &mut Box<dyn ConnectionHandler>, frames: &[u8]| {
-        handler.on_input(frames, &mut Vec::new());
-    };
-    let body = |bytes: usize| {
-        format!(
-            "--b\r\nContent-Id: meta\r\n\r\n{{}}\r\n--b\r\nContent-Id: a\r\n\r\n{}\r\n--b--\r\n",
-            "x".repeat(bytes)
-        )
-    };
-    let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    begin.extend(window(1 << 24));
-    push_frame((4, 1), 0, &[], &mut begin);
-    push_frame((8, 0), 0, &(1_u32 << 30).to_be_bytes(), &mut begin);
-    send(&mut handler, &begin);
-    let (mut handler, _) = poll_for(&executor, handler, 1);
-    let mut records = request("PUT", "small", &body(100), 1);
-    records.extend(request("PUT", "large", &body(200_000), 3));
-    send(&mut handler, &records);
-    let (mut handler, seen) = poll_for(&executor, handler, 1);
-    assert!([1, 3].iter().all(|stream| seen.contains(&(DATA, 1, *stream))), "{seen:?}");
+    let mut client = StalledClient::connect();
     // The client reads the heads, and has no window for bodies: one in one frame, one in several.
     let mut stalled = window(0);
     stalled.extend(request("GET", "small", "", 5));
     stalled.extend(request("GET", "large", "", 7));
-    send(&mut handler, &stalled);
     let limit = ConnectionLimits::default().reply_timeout.as_secs();
-    let (handler, seen) = poll_for(&executor, handler, limit - 1);
+    let seen = client.exchange(&stalled, limit - 1);
     assert!([5, 7].iter().all(|stream| seen.contains(&(HEADERS, 0, *stream))), "{seen:?}");
     assert!(seen.iter().all(|(kind, ..)| ![DATA, RST_STREAM].contains(kind)), "{seen:?}");
-    let held = handler.buffered_bytes();
-    let (mut handler, seen) = poll_for(&executor, handler, limit + 2);
+    let held = client.buffered_bytes();
+    let seen = client.exchange(&[], limit + 2);
     assert!([5, 7].iter().all(|stream| seen.contains(&(RST_STREAM, 0, *stream))), "{seen:?}");
-    assert!(handler.buffered_bytes() + 200_000 <= held, "{held} {}", handler.buffered_bytes());
+    assert!(client.buffered_bytes() + 200_000 <= held, "{held} {}", client.buffered_bytes());
     // Other streams of the connection go on, as does one that gets its window in time.
-    let mut rest = request("GET", "small", "", 9);
-    send(&mut handler, &rest);
-    let (mut handler, seen) = poll_for(&executor, handler, limit / 2);
+    let seen = client.exchange(&request("GET", "small", "", 9), limit / 2);
     assert!(seen.contains(&(HEADERS, 0, 9)), "{seen:?}");
-    rest = window(1 << 24);
-    send(&mut handler, &rest);
-    let (_, seen) = poll_for(&executor, handler, 2 * limit);
+    let seen = client.exchange(&window(1 << 24), 2 * limit);
     assert_eq!(seen.iter().filter(|(kind, ..)| *kind != 4).collect::<Vec<_>>(), [&(DATA, 1, 9)]);
+}
+
+#[test]
+fn req_slow_streams_whose_client_takes_some_bytes_in_time_are_sent_completely() {
+    let mut client = StalledClient::connect();
+    let mut slow = window(0);
+    slow.extend(request("GET", "small", "", 5));
+    slow.extend(request("GET", "large", "", 7));
+    let limit = ConnectionLimits::default().reply_timeout.as_secs();
+    let mut seen = client.exchange(&slow, 1);
+    for _ in 0..4 {
+        let mut some = Vec::new();
+        push_frame((WINDOW_UPDATE, 0), 5, &10_u32.to_be_bytes(), &mut some);
+        push_frame((WINDOW_UPDATE, 0), 7, &1000_u32.to_be_bytes(), &mut some);
+        seen.extend(client.exchange(&some, limit - 5));
+    }
+    assert!(seen.iter().all(|(kind, ..)| *kind != RST_STREAM), "{seen:?}");
+    assert!([5, 7].iter().all(|stream| seen.contains(&(DATA, 0, *stream))), "{seen:?}");
+    // One that stops is reset.
+    let mut some = Vec::new();
+    push_frame((WINDOW_UPDATE, 0), 5, &10_u32.to_be_bytes(), &mut some);
+    seen = client.exchange(&some, 3 * limit);
+    assert!([5, 7].iter().all(|stream| seen.contains(&(RST_STREAM, 0, *stream))), "{seen:?}");
+    // With a window in time, all arrives.
+    let seen = client.exchange(&request("GET", "large", "", 9), limit / 2);
+    assert!(seen.contains(&(HEADERS, 0, 9)), "{seen:?}");
+    let mut some = Vec::new();
+    push_frame((WINDOW_UPDATE, 0), 9, &70_000_u32.to_be_bytes(), &mut some);
+    client.exchange(&some, limit - 5);
+    let seen = client.exchange(&window(1 << 24), limit);
+    assert!(seen.contains(&(DATA, 1, 9)), "{seen:?}");
 }

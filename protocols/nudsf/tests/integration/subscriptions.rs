@@ -1,9 +1,10 @@
 //! Subscriptions (`dr13` to `dr17`).
 
+use nearstate_nudsf::FeatureSet;
 use nearstate_nudsf::limits::{LIST_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use serde_json::{Value, json};
 
-use crate::fixture::{JSON, PATCH, encode, node};
+use crate::fixture::{JSON, PATCH, TestNodeOptions, encode, node, node_of};
 
 const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
 const OTHER: &str = "00000000-f61b-4bc1-b9da-47c9c5d14b64";
@@ -65,6 +66,27 @@ fn req_features_that_only_the_client_supports_are_not_negotiated() {
         let refused = client.get(&format!("{path}?supported-features=xyz"));
         refused.is(400, "OPTIONAL_QUERY_PARAM_INCORRECT");
     }
+}
+
+#[test]
+fn req_features_of_both_sides_are_negotiated() {
+    let features = FeatureSet::parse("13").unwrap();
+    let node = node_of(TestNodeOptions { features, ..TestNodeOptions::default() });
+    let mut client = node.client();
+    for (theirs, both) in [("1F", "13"), ("7", "3"), ("fE", "12"), ("C", "0"), ("", "0")] {
+        let mut wanted = subscription();
+        wanted["supportedFeatures"] = json!(theirs);
+        client.send("PUT", "/subs-to-notify/s1", &[JSON], wanted.to_string());
+        assert_eq!(client.get("/subs-to-notify/s1").json()["supportedFeatures"], both, "{theirs}");
+    }
+    let more = json!([{"op": "replace", "path": "/supportedFeatures", "value": "00F1"}]);
+    client.send("PATCH", "/subs-to-notify/s1", &[PATCH], more.to_string()).is(204, "");
+    assert_eq!(client.get("/subs-to-notify/s1").json()["supportedFeatures"], "11");
+    client.put_record("r1", "{}", &[]).is(201, "");
+    let found = client.get("/records?supported-features=ff").is(200, "").json();
+    assert_eq!(found["supportedFeatures"], "13");
+    // The client has not mentioned any.
+    assert_eq!(client.get("/records").is(200, "").json().get("supportedFeatures"), None);
 }
 
 #[test]
@@ -176,6 +198,20 @@ fn dr17_only_its_client_deletes_a_subscription() {
         .send("DELETE", &form(&format!("nfId={OTHER}&nfSetId=s")), &[], "")
         .is(403, "MODIFICATION_NOT_ALLOWED");
     client.send("DELETE", &form(&format!("nfId={NF}")), &[], "").is(204, "");
+    // The attributes in their order, as the client of free5GC sends them.
+    client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string()).is(201, "");
+    for (id, status, cause) in [
+        (format!("{{{NF}}}"), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        (format!("{{{NF} a b}}"), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        ("{x }".to_owned(), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        ("{ }".to_owned(), 400, "MANDATORY_QUERY_PARAM_INCORRECT"),
+        ("{ s}".to_owned(), 403, "MODIFICATION_NOT_ALLOWED"),
+        (format!("{{{OTHER} s}}"), 403, "MODIFICATION_NOT_ALLOWED"),
+        (format!("{{{NF} s}}"), 204, ""),
+    ] {
+        let path = form(&format!("client-id={}", encode(&id)));
+        client.send("DELETE", &path, &[], "").is(status, cause);
+    }
     let created = client.send("PUT", "/subs-to-notify/s1", &[JSON], subscription().to_string());
     client.send("DELETE", &path(OTHER, ""), &[], "").is(403, "MODIFICATION_NOT_ALLOWED");
     client

@@ -25,6 +25,8 @@ struct Records {
     opened: Vec<String>,
     evaluated: u64,
     weighed: u64,
+    /// Candidates.
+    returned: u64,
 }
 
 impl Records {
@@ -95,6 +97,7 @@ impl Candidates for Records {
 
     fn next(&mut self, keys: &mut Self::Keys, key: &mut Vec<u8>) -> Result<bool> {
         let next = keys.next();
+        self.returned += u64::from(next.is_some());
         key.clear();
         key.extend(next.iter().flatten());
         Ok(next.is_some())
@@ -335,4 +338,29 @@ fn what_no_search_may_be_is_refused() {
         let error = count(&search, &mut Records::default()).unwrap_err().to_string();
         assert!(error.starts_with(says), "{error}");
     }
+}
+
+#[test]
+fn a_step_of_a_walk_takes_one_candidate_also_if_it_was_found_before() {
+    let mut records = subscribers();
+    let search = Search::Or(vec![
+        compare(Op::Gte, "age", ""),
+        Search::Records(vec![b"r007".to_vec(), b"none".to_vec()]),
+        compare(Op::Lte, "age", "99"),
+    ]);
+    let mut walk = SearchWalk::new(&search, &mut records).unwrap();
+    let (mut found, mut repeated) = (BTreeSet::new(), 0);
+    loop {
+        let before = records.returned;
+        let Some(is_new) = walk.step(&mut records).unwrap() else { break };
+        assert!(records.returned - before <= 1, "one candidate");
+        if !is_new {
+            repeated += 1;
+        } else if records.evaluate(walk.key(), |tags| search.matches(walk.key(), tags)).unwrap() {
+            walk.mark_found();
+            assert!(found.insert(walk.key().to_vec()), "{:?} is found twice", walk.key());
+        }
+    }
+    assert_eq!(found, records.by_brute_force(&search));
+    assert!(repeated >= found.len(), "{repeated} candidates of {} repeat", found.len());
 }

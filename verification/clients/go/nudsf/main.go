@@ -177,13 +177,18 @@ func main() {
 		})
 	good(err)
 	same(one.NotificationSubscription.CallbackReference, "http://127.0.0.1:1/other")
-	// It sends `client-id` in the form of Go, which is neither of the two that the contract allows.
+	// It sends `client-id` as Go prints a structure, `{NFID }`, and can send no other form.
 	_, err = client.NotificationSubscriptionCRUDApi.DeleteNotificationSubscription(ctx,
 		&udsf.DeleteNotificationSubscriptionRequest{
 			RealmId: &realm, StorageId: &storage, SubscriptionId: &subscription,
 			ClientId: one.NotificationSubscription.ClientId,
 		})
-	same(status(err), http.StatusBadRequest)
+	good(err)
+	_, err = client.NotificationSubscriptionCRUDApi.GetNotificationSubscription(ctx,
+		&udsf.GetNotificationSubscriptionRequest{
+			RealmId: &realm, StorageId: &storage, SubscriptionId: &subscription,
+		})
+	same(status(err), http.StatusNotFound)
 	fmt.Println("ok subscriptions")
 
 	equal := models.SearchExpression{Op: models.ComparisonOperator_EQ, Tag: "ueId", Value: "2"}
