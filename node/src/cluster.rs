@@ -15,6 +15,7 @@
 
 mod operator;
 mod driver;
+mod machine;
 mod published;
 mod copy_thread;
 mod inbox;

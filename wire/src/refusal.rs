@@ -24,10 +24,12 @@ pub enum RefusalReason {
     View = 8,
     /// The other side belongs to another cluster, or to none, or the partition is not here.
     Cluster = 9,
+    /// A setting that all hosts of a cluster share differs, as the text says.
+    Settings = 10,
 }
 
 /// Reason, name, meaning, remedy.
-const REASONS: [(RefusalReason, &str, &str, &str); 9] = [
+const REASONS: [(RefusalReason, &str, &str, &str); 10] = [
     (
         RefusalReason::Format,
         "format",
@@ -76,6 +78,12 @@ const REASONS: [(RefusalReason, &str, &str, &str); 9] = [
         "cluster",
         "the other side belongs to another cluster, or to none, or the partition is not here",
         "the same cluster file on both hosts",
+    ),
+    (
+        RefusalReason::Settings,
+        "settings",
+        "a setting that all hosts of a cluster share differs, as the text says",
+        "the same cluster file on all hosts, and a restart of the nodes that had another one",
     ),
 ];
 

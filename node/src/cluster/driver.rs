@@ -15,6 +15,7 @@ use nearstate_cluster::{
 };
 use nearstate_model::{Error, Result, invariant};
 use nearstate_store::{NamespaceRules, Region, ReplicationPolicy, lease_clock};
+use nearstate_wire::SharedSettings;
 
 use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
@@ -23,6 +24,7 @@ use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListe
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
+use super::machine::{ClusterMachine, invalid, restored};
 use super::notice::ClusterNotice;
 use super::published::{MemberPositions, Published};
 use super::status::ClusterStatus;
@@ -58,6 +60,8 @@ pub struct DriverConfig {
     pub host: HostId,
     /// The rules' configuration.
     pub cluster: ClusterConfig,
+    /// The settings that all hosts share.
+    pub settings: SharedSettings,
     /// The id of the cluster, in messages between members.
     pub cluster_id: [u8; 16],
     /// All hosts.
@@ -83,37 +87,6 @@ impl fmt::Debug for DriverConfig {
     }
 }
 
-/// The replicated state as a state machine of an engine.
-#[derive(Debug)]
-struct ClusterMachine(ClusterState);
-
-impl StateMachine for ClusterMachine {
-    fn apply(&mut self, _: u64, command: &[u8]) {
-        if let Ok(command) = Command::decode(command) {
-            self.0.apply(&command);
-        }
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.encode()
-    }
-
-    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
-        self.0 = decode(snapshot)?;
-        Ok(())
-    }
-}
-
-fn decode(snapshot: &[u8]) -> Result<ClusterState> {
-    ClusterState::decode(snapshot).map_err(|error| Error::Damaged {
-        detail: format!("the snapshot of the membership: {error:?}"),
-    })
-}
-
-fn invalid(error: impl fmt::Display) -> Error {
-    Error::BadArgument { detail: error.to_string() }
-}
-
 /// Drives the copies of this host until it is dropped.
 #[derive(Debug)]
 pub struct ClusterDriver {
@@ -134,7 +107,7 @@ impl ClusterDriver {
         config: &ClusterConfig,
     ) -> Result<Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>> {
         let new = ClusterState::new(config).map_err(invalid)?;
-        Ok(Arc::new(move || Box::new(ClusterMachine(new.clone()))))
+        Ok(Arc::new(move || Box::new(ClusterMachine::new(new.clone()))))
     }
 
     /// Opens the copies and starts. `engine` gets the function that wakes the driver.
@@ -166,9 +139,8 @@ impl ClusterDriver {
         };
         let opened = copies.iter().map(shared).collect();
         let host = config.host;
-        let process = RandomState::new().build_hasher().finish();
         let driver = Driver {
-            host: Host::new(config.host, process, now()).with_policy(config.cluster.copy_missing),
+            host: new_host(&config),
             config,
             engine,
             state,
@@ -179,6 +151,7 @@ impl ClusterDriver {
             members: BTreeMap::new(),
             tails: BTreeMap::new(),
             is_initialized: false,
+            is_removed: false,
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -257,6 +230,7 @@ fn open(
         partition: partition.0,
         host: own,
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
+        settings: config.settings.clone(),
         namespaces: config.namespaces.preceded_by(ReplicationPolicy::Async, FIRST_NAMESPACE)?,
         members: config.hosts.values().map(|host| host.name.clone()).collect(),
         kills_stopped: config.kills_stopped,
@@ -270,6 +244,12 @@ fn open(
     let notices = Arc::clone(&config.on_notice);
     let inbox = Arc::clone(&driver.inbox);
     CopyThread::start((partition, opened), copy.region.clone(), inbox, notices)
+}
+
+/// A host that knows nothing yet, as at the start of a process.
+fn new_host(config: &DriverConfig) -> Host {
+    let process = RandomState::new().build_hasher().finish();
+    Host::new(config.host, process, now()).with_policy(config.cluster.copy_missing)
 }
 
 /// The driver's thread.
@@ -310,6 +290,8 @@ struct Driver {
     /// The ends of the owned logs, for the lag as a time.
     tails: BTreeMap<PartitionId, TailNotes>,
     is_initialized: bool,
+    /// The membership has removed this host: it acts for no partition.
+    is_removed: bool,
     published: Arc<Mutex<Published>>,
 }
 
@@ -333,6 +315,7 @@ impl Driver {
 
     fn tick(&mut self) {
         let engine = self.engine.status();
+        self.note_removal(engine.is_removed);
         if !self.is_initialized && !engine.voters.is_empty() {
             self.is_initialized = true;
             self.step_state();
@@ -355,6 +338,24 @@ impl Driver {
             missed: self.copies.keys().filter(misses).copied().collect(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+    }
+
+    /// A host that was removed learns no further decision. So it acts for no partition, until it
+    /// votes again: then it begins as after a start.
+    fn note_removal(&mut self, is_removed: bool) {
+        if is_removed == self.is_removed {
+            return;
+        }
+        (self.is_removed, self.host) = (is_removed, new_host(&self.config));
+        self.members.clear();
+        let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
+        for (copy, _) in self.copies.values() {
+            stops.iter().for_each(|task| copy.add(task.clone()));
+        }
+        self.notice(&ClusterNotice::Removed { is_removed });
+        if self.is_initialized {
+            self.step_state();
+        }
     }
 
     /// Notes the ends of the owned logs.
@@ -386,7 +387,7 @@ impl Driver {
                 self.is_initialized = true;
                 self.step_state();
             }
-            EngineEvent::Restored { snapshot, .. } => match decode(&snapshot) {
+            EngineEvent::Restored { snapshot, .. } => match restored(&self.state, &snapshot) {
                 Ok(state) => {
                     self.state = state;
                     self.is_initialized = true;
@@ -406,11 +407,17 @@ impl Driver {
     }
 
     fn step_state(&mut self) {
+        if self.is_removed {
+            return;
+        }
         self.host.step(now(), HostInput::State(&self.state), &mut self.effects);
         self.carry_out();
     }
 
     fn step(&mut self, input: HostInput<'_>) {
+        if self.is_removed {
+            return;
+        }
         self.host.step(now(), input, &mut self.effects);
         self.carry_out();
     }

@@ -35,4 +35,10 @@ pub enum ClusterNotice {
     },
     /// The membership works again.
     EngineRecovered,
+    /// The host acts for no partition any more, because the membership has removed it; or it does
+    /// again.
+    Removed {
+        /// Whether it is removed.
+        is_removed: bool,
+    },
 }

@@ -17,6 +17,8 @@ use nearstate_store::{
     lease_clock,
 };
 
+use crate::hostile_peers::settings;
+
 pub(crate) const CLUSTER: [u8; 16] = *b"0123456789abcdef";
 /// A bound for what takes milliseconds.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -98,6 +100,7 @@ impl TestHost {
             partition: 7,
             host: name.to_owned(),
             lease: Duration::from_millis(400),
+            settings: settings("400 ms"),
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             members: hosts_like(name),
             kills_stopped: true,

@@ -110,9 +110,9 @@ fn unknown_values_are_errors() {
     let hello = written(&messages()[..1]);
     for kind in [1, 2] {
         let mut payload = hello[HEADER..].to_vec();
-        payload[0] = 3;
+        payload[0] = 2;
         let read = with_first(&frame(kind, &payload), |read| read.map(|_| ()));
-        assert_eq!(read, Err(WireError::OtherFormat { format: 3 }));
+        assert_eq!(read, Err(WireError::OtherFormat { format: 2 }));
     }
 }
 
@@ -124,7 +124,7 @@ fn unknown_numbers_and_flags_in_payloads_are_errors() {
         (1, 62, 3, "start of a welcome 3"),
         (9, 56, 2, "lease 2"),
         (2, 0, 0, "reason of a refusal 0"),
-        (2, 0, 10, "reason of a refusal 10"),
+        (2, 0, 11, "reason of a refusal 11"),
         (3, 4, 5, "kind of a namespace 5"),
         (3, 22, 16, "flags of a tag"),
         (5, 25, 6, "kind of a change 6"),

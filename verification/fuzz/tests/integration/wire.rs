@@ -6,7 +6,7 @@
 use nearstate_wire::{
     AbsentMessage, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message, NamespaceKind,
     NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage, Refusal,
-    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
+    RefusalReason, ReplicatedTag, SettingsSummary, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -128,6 +128,7 @@ fn messages() -> Vec<Message<'static>> {
             position,
             check,
             heap_bytes,
+            settings: SettingsSummary { digest: source_id, text: "cluster.copies = 3\n" },
             name,
         }),
         Message::Welcome(Welcome {
