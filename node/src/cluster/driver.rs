@@ -17,7 +17,7 @@ use nearstate_model::{Error, Result, invariant};
 use nearstate_store::{NamespaceRules, Region, ReplicationPolicy, lease_clock};
 use nearstate_wire::SharedSettings;
 
-use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
+use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
 
@@ -315,7 +315,7 @@ impl Driver {
 
     fn tick(&mut self) {
         let engine = self.engine.status();
-        self.note_removal(engine.is_removed);
+        self.note_removal(&engine);
         if !self.is_initialized && !engine.voters.is_empty() {
             self.is_initialized = true;
             self.step_state();
@@ -341,9 +341,10 @@ impl Driver {
     }
 
     /// A host that was removed learns no further decision. So it acts for no partition, until it
-    /// votes again: then it begins as after a start.
-    fn note_removal(&mut self, is_removed: bool) {
-        if is_removed == self.is_removed {
+    /// votes again: then it begins as after a start. An engine that has failed knows no voters.
+    fn note_removal(&mut self, engine: &EngineStatus) {
+        let is_removed = engine.is_removed;
+        if engine.voters.is_empty() || is_removed == self.is_removed {
             return;
         }
         (self.is_removed, self.host) = (is_removed, new_host(&self.config));
@@ -353,9 +354,7 @@ impl Driver {
             stops.iter().for_each(|task| copy.add(task.clone()));
         }
         self.notice(&ClusterNotice::Removed { is_removed });
-        if self.is_initialized {
-            self.step_state();
-        }
+        self.step_state();
     }
 
     /// Notes the ends of the owned logs.
