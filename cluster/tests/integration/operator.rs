@@ -92,19 +92,22 @@ fn a_longer_copy_that_was_reported_is_not_given_up_unless_the_operator_says_so()
     state.apply(&report(2, 2, held(1, 7)));
     state.apply(&report(2, 1, held(1, 12)));
     let (partition, view) = (PARTITION, ViewNumber(2));
-    let after_leases = |mut task: OperatorTask| {
-        step(&mut task, 0, &state);
-        step(&mut task, 4, &state)
+    let after_leases = |mut task: OperatorTask, state: &ClusterState| {
+        step(&mut task, 0, state);
+        step(&mut task, 4, state)
     };
-    let of_b = || task(OperatorGoal::AcceptLoss(B), &state);
+    let of_b = |state: &ClusterState| task(OperatorGoal::AcceptLoss(B), state);
     let refused = OperatorStep::Refused(OperatorRefusal::LongerCopy(A, 12));
-    assert_eq!(after_leases(of_b()), refused);
+    assert_eq!(after_leases(of_b(&state), &state), refused);
     let accept = Command::AcceptLoss { partition, view, host: B };
     let accepted = OperatorStep::Propose(accept);
-    assert_eq!(after_leases(of_b().with_longer_discarded(true)), accepted);
+    assert_eq!(after_leases(of_b(&state).with_longer_discarded(true), &state), accepted);
     // A log of a later origin holds more, whatever its positions are.
+    let mut state = degraded();
+    state.apply(&exclude(1));
     state.apply(&report(2, 2, held(2, 3)));
-    assert_eq!(after_leases(task(OperatorGoal::AcceptLoss(B), &state)), accepted);
+    state.apply(&report(2, 1, held(1, 12)));
+    assert_eq!(after_leases(of_b(&state), &state), accepted);
 }
 
 #[test]
