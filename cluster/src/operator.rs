@@ -10,7 +10,10 @@ use crate::config::Lease;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, ViewNumber};
 use crate::limits::FORCE_LEASES;
+use crate::position::LogPosition;
 use crate::switches::Switch;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What an operator wants.
@@ -58,6 +61,8 @@ pub enum OperatorWait {
 pub enum OperatorRefusal {
     /// The host has no copy.
     NotInGroup(HostId),
+    /// This host has reported that its copy ends at this position, and the named one's ends before.
+    LongerCopy(HostId, u64),
     /// The host owns the partition already.
     AlreadyOwner(HostId),
     /// The owner is alive.
@@ -85,6 +90,8 @@ pub struct OperatorTask {
     /// The last renewal when the task began.
     renewed: Option<Monotonic>,
     began_sealing: bool,
+    /// A loss is accepted although another host has reported a longer copy.
+    discards_longer: bool,
     /// Since when it sees that the owner is excluded.
     sealing_since: Option<Monotonic>,
 }
@@ -101,8 +108,16 @@ impl OperatorTask {
             owner: group.owner,
             renewed: group.degraded().map(|degraded| degraded.renewed),
             began_sealing,
+            discards_longer: false,
             sealing_since: None,
         }
+    }
+
+    /// Whether a loss is accepted although another host has reported that its copy holds more.
+    #[must_use]
+    pub fn with_longer_discarded(mut self, discards_longer: bool) -> Self {
+        self.discards_longer = discards_longer;
+        self
     }
 
     /// The next step. `is_owner_heard`: this host hears the owner, or is it.
@@ -189,9 +204,14 @@ impl OperatorTask {
             {
                 OperatorStep::Wait(OperatorWait::Lease)
             }
-            OperatorGoal::AcceptLoss(host) => {
-                OperatorStep::Propose(Command::AcceptLoss { partition, view, host })
-            }
+            OperatorGoal::AcceptLoss(host) => match longer_report(reports, host) {
+                Some((other, position)) if !self.discards_longer => {
+                    OperatorStep::Refused(OperatorRefusal::LongerCopy(other, position))
+                }
+                Some(_) | None => {
+                    OperatorStep::Propose(Command::AcceptLoss { partition, view, host })
+                }
+            },
             OperatorGoal::ForceNew(host) => {
                 OperatorStep::Propose(Command::ForceNew { partition, view, host })
             }
@@ -215,6 +235,13 @@ impl OperatorTask {
             OperatorStep::Refused(OperatorRefusal::OtherOwner(owner))
         }
     }
+}
+
+/// The host that has reported the longest copy, if that is longer than the one of this host.
+fn longer_report(reports: &BTreeMap<HostId, LogPosition>, host: HostId) -> Option<(HostId, u64)> {
+    let own = reports.get(&host)?;
+    let (longest, held) = reports.iter().max_by(|(_, one), (_, other)| one.compare(other))?;
+    (held.compare(own) == Ordering::Greater).then_some((*longest, held.position))
 }
 
 impl fmt::Display for OperatorWait {

@@ -46,6 +46,40 @@ impl ClusterState {
         self.groups.values()
     }
 
+    /// The same state with the lease of a configuration: the lease is no decision.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Lease) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// What a decided state has otherwise than this one, of what a configuration gives and
+    /// commands rest on: the partitions, their groups, and the acknowledgements.
+    pub fn decided_otherwise(&self, decided: &Self) -> Option<String> {
+        for (partition, group) in &self.groups {
+            let Some(other) = decided.groups.get(partition) else {
+                return Some(format!("no partition {partition} was decided"));
+            };
+            let hosts = |group: &GroupState| -> Vec<u16> {
+                group.group().iter().map(|host| host.0).collect()
+            };
+            if hosts(group) != hosts(other) {
+                let (own, other) = (hosts(group), hosts(other));
+                return Some(format!(
+                    "the group of partition {partition} is {other:?}, not {own:?}"
+                ));
+            }
+            let (own, other) = (group.acknowledgements, other.acknowledgements);
+            if own != other {
+                return Some(format!(
+                    "partition {partition} has {other} acknowledgements, not {own}"
+                ));
+            }
+        }
+        let more = decided.groups.keys().find(|partition| !self.groups.contains_key(partition));
+        more.map(|partition| format!("partition {partition} was decided, and is not configured"))
+    }
+
     /// Switches rules of all partitions off.
     #[cfg(feature = "switches")]
     pub fn switch_off(&mut self, off: &[crate::switches::Switch]) {

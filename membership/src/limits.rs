@@ -31,6 +31,12 @@ pub(crate) const PROPOSALS_MAX: usize = 256;
 /// long has failed.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(2);
 
+/// A change of a vote that is not done after this time is given up.
+pub(crate) const VOTE_CHANGE_MAX: Duration = Duration::from_secs(4);
+
+/// How long a leader waits until a host that it removes has learned that. A lost one does not.
+pub(crate) const REMOVAL_LEARNED_MAX: Duration = Duration::from_secs(1);
+
 /// Commands after which a snapshot is written: some hundred kilobytes of log.
 pub(crate) const SNAPSHOT_INTERVAL: u64 = 500;
 

@@ -2,6 +2,7 @@
 
 mod engine;
 mod server;
+mod voters;
 mod network;
 mod config;
 mod connection;

@@ -17,15 +17,17 @@
 mod killed_promotion;
 mod operator;
 mod driver;
+mod machine;
 mod published;
 mod copy_thread;
-mod machine;
 mod inbox;
 mod lag;
+mod config;
 mod notice;
 mod status;
 
-pub use driver::{ClusterDriver, CopyConfig, DriverConfig, HostAddress};
+pub use config::{CopyConfig, DriverConfig, HostAddress};
+pub use driver::ClusterDriver;
 pub use notice::ClusterNotice;
 pub use operator::OperatorOutcome;
 pub use status::{ClusterStatus, CopyStatus, MemberStatus};

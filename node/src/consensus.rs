@@ -73,6 +73,9 @@ pub struct EngineStatus {
     pub applied: u64,
     /// The number of the term of the leader, or what corresponds to it.
     pub term: u64,
+    /// True if the cluster exists and this host does not vote: it was removed, or is added just
+    /// now. It may learn no further decisions.
+    pub is_removed: bool,
     /// Why the engine does not work, if it does not.
     pub failure: Option<String>,
 }
@@ -100,11 +103,13 @@ pub trait ConsensusEngine: Send + Sync + fmt::Debug {
     /// `Backend`: no leader, or no majority, within the time; the command may be applied later.
     fn propose_and_wait(&self, command: Vec<u8>, timeout: Duration) -> Result<u64>;
 
-    /// Replaces the hosts that vote, and waits until a majority of them has accepted it.
+    /// Lets a host vote, or takes its vote, and waits until a majority has accepted it. A host that
+    /// does not lead asks the leader. A host that is removed and lives learns that it was.
     ///
     /// # Errors
-    /// `Backend`: no leader, or no majority, within the time. `BadArgument`: an unknown host.
-    fn change_voters(&self, voters: &BTreeSet<u64>, timeout: Duration) -> Result<()>;
+    /// `Backend`: no leader, or no majority, within the time. `BadArgument`: an unknown host, or
+    /// the last one that votes.
+    fn change_vote(&self, host: u64, votes: bool, timeout: Duration) -> Result<()>;
 
     /// Asks another host what it reports of itself, in text.
     ///

@@ -43,6 +43,7 @@ pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
 pub use listener::ListenAddress;
 pub use local_stream::{DescriptorReply, LocalPeer};
+pub use nearstate_wire::SharedSettings;
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};
 pub use outbound::OutboundStream;
 pub use partition::{

@@ -28,6 +28,7 @@ use nearstate_store::{
     Demotion, FollowPosition, FollowState, Following, LogIdentity, NamespaceRules, Region, Session,
     Takeover, WhenFull,
 };
+use nearstate_wire::SharedSettings;
 
 use self::member::{MemberThread, OwnerTarget};
 pub use self::stopped::StoppedHolder;
@@ -49,6 +50,8 @@ pub struct PartitionOptions {
     pub host: String,
     /// How long a promise of a member holds.
     pub lease: Duration,
+    /// The settings that all hosts share. Members with other ones are refused.
+    pub settings: SharedSettings,
     /// Which namespaces are replicated, and how.
     pub namespaces: NamespaceRules,
     /// The names of the hosts that may follow. Others are refused.
@@ -166,6 +169,7 @@ impl Partition {
     pub fn open(config: PartitionOptions, region: &Region) -> Result<Self> {
         let PartitionOptions { cluster_id, partition, host, lease, namespaces, .. } = config;
         let stopped = StoppedHolders::new(config.kills_stopped);
+        let lease = (lease, config.settings);
         let group = Arc::new(PartitionGroup::new((cluster_id, partition), lease, config.inputs));
         let source = SourceConfig {
             namespaces,

@@ -10,7 +10,7 @@ use crate::check::{
 use crate::error::WireError;
 use crate::limits::{
     CHANGED_BLOCKS_MAX, FORMAT, HOST_NAME_BYTES_MAX, REFUSAL_TEXT_BYTES_MAX,
-    SWITCHED_NAMESPACES_MAX,
+    SETTINGS_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
 };
 use crate::message::{
     AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, FrameKind, Hello, Message,
@@ -18,6 +18,7 @@ use crate::message::{
     Refusal, ReplicatedTag, Start, SwitchMessage, Welcome, code,
 };
 use crate::refusal::RefusalReason;
+use crate::settings::SettingsSummary;
 
 /// The fewest bytes of a tag: an empty name would have two bytes, and the flags one.
 const TAG_BYTES_MIN: usize = 2 + 1;
@@ -117,8 +118,16 @@ impl<'a> PayloadReader<'a> {
             position: self.u64("a position")?,
             check: self.u64("a check value")?,
             heap_bytes: self.u64("a heap size")?,
+            settings: self.settings()?,
             name: self.name("bytes of the name of a host", HOST_NAME_BYTES_MAX)?,
         })
+    }
+
+    fn settings(&mut self) -> Result<SettingsSummary<'a>, WireError> {
+        let digest = self.array("a digest of settings")?;
+        let text = self.short("settings")?;
+        check_limit("bytes of the text of settings", text.len(), SETTINGS_TEXT_BYTES_MAX)?;
+        Ok(SettingsSummary { digest, text: utf8("the text of settings", text)? })
     }
 
     fn welcome(&mut self) -> Result<Welcome<'a>, WireError> {

@@ -11,12 +11,13 @@ use crate::check::{
 use crate::error::WireError;
 use crate::limits::{
     CHANGED_BLOCKS_MAX, ENTRY_RECORDS_MAX, FORMAT, HOST_NAME_BYTES_MAX, MESSAGE_BYTES_MAX,
-    REFUSAL_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
+    REFUSAL_TEXT_BYTES_MAX, SETTINGS_TEXT_BYTES_MAX, SWITCHED_NAMESPACES_MAX,
 };
 use crate::message::{
     Change, ChangedPart, EntryMessage, Hello, Message, NamespaceMessage, PartitionPlace,
     RecordChange, RecordMessage, Start, SwitchMessage, Welcome, code,
 };
+use crate::settings::SettingsSummary;
 
 /// Where encoded bytes go.
 pub(crate) trait Output {
@@ -115,6 +116,10 @@ fn put_hello(hello: &Hello<'_>, out: &mut impl Output) -> Result<(), WireError> 
     put_u64(hello.position, out);
     put_u64(hello.check, out);
     put_u64(hello.heap_bytes, out);
+    let SettingsSummary { digest, text } = hello.settings;
+    check_limit("bytes of the text of settings", text.len(), SETTINGS_TEXT_BYTES_MAX)?;
+    out.put(&digest);
+    put_short(text.as_bytes(), out);
     put_name("bytes of the name of a host", hello.name, HOST_NAME_BYTES_MAX, out)
 }
 

@@ -41,12 +41,14 @@ pub use message::{
     Refusal, ReplicatedTag, Start, SwitchMessage, Welcome,
 };
 pub use refusal::RefusalReason;
+pub use settings::{SettingsSummary, SharedSettings};
 
 mod kept;
 mod frame;
 mod encode;
 mod decode;
 mod message;
+mod settings;
 mod refusal;
 mod check;
 mod error;

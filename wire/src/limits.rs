@@ -7,7 +7,7 @@ use nearstate_model::limits::{
 };
 
 /// The format of the protocol. A change of the bytes is another format.
-pub const FORMAT: u16 = 2;
+pub const FORMAT: u16 = 3;
 
 /// Bytes of the header of a frame.
 pub const HEADER_BYTES: usize = 24;
@@ -36,6 +36,13 @@ pub const HOST_NAME_BYTES_MAX: usize = 255;
 /// The longest text of a refusal, in bytes: one line of a log.
 pub const REFUSAL_TEXT_BYTES_MAX: usize = 4096;
 
+/// The longest text of shared settings, in bytes: those of a dozen hosts and partitions. Others are
+/// compared by their digest alone.
+pub const SETTINGS_TEXT_BYTES_MAX: usize = 2048;
+
+/// What a host repeats of a name or a value of a setting, in bytes: it may come from another host.
+pub(crate) const SETTING_SHOWN_BYTES_MAX: usize = 64;
+
 /// The most records of an entry: they are counted in 16 bits. A transaction has at most
 /// [`nearstate_model::limits::TRANSACTION_RECORDS_MAX`].
 pub const ENTRY_RECORDS_MAX: usize = u16::MAX as usize;
@@ -49,6 +56,7 @@ pub const META_BYTES_MAX: usize = 12 + TAGS_MAX * (3 + TAG_NAME_BYTES_MAX + TAG_
 
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "a key counts in 16 bits");
 const _: () = assert!(REFUSAL_TEXT_BYTES_MAX <= u16::MAX as usize, "a text counts in 16 bits");
+const _: () = assert!(SETTINGS_TEXT_BYTES_MAX <= u16::MAX as usize, "a text counts in 16 bits");
 const _: () = assert!(MESSAGE_BYTES_MAX <= u32::MAX as usize, "each size in a message has 32 bits");
 const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX >= SWITCH_BYTES_MAX, "in one frame");
 const _: () = assert!(FRAME_PAYLOAD_BYTES_MAX >= SMALL_MESSAGE_BYTES_MAX, "in one frame");

@@ -2,6 +2,7 @@
 //! bytes copies none of them, and one that was read has slices of what was received.
 
 use crate::refusal::RefusalReason;
+use crate::settings::SettingsSummary;
 
 /// A message between hosts. The comments name its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub struct Hello<'a> {
     pub check: u64,
     /// Bytes of the follower's heap.
     pub heap_bytes: u64,
+    /// The settings that all hosts of a cluster share.
+    pub settings: SettingsSummary<'a>,
     /// Name of the follower: 1 to [`crate::limits::HOST_NAME_BYTES_MAX`] bytes.
     pub name: &'a str,
 }

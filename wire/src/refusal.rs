@@ -26,10 +26,12 @@ pub enum RefusalReason {
     Cluster = 9,
     /// The source becomes the owner in this view; the text is a number of steps.
     Promoting = 10,
+    /// A setting that all hosts of a cluster share differs, as the text says.
+    Settings = 11,
 }
 
 /// Reason, name, meaning, remedy.
-const REASONS: [(RefusalReason, &str, &str, &str); 10] = [
+const REASONS: [(RefusalReason, &str, &str, &str); 11] = [
     (
         RefusalReason::Format,
         "format",
@@ -84,6 +86,12 @@ const REASONS: [(RefusalReason, &str, &str, &str); 10] = [
         "promoting",
         "the source becomes the owner in this view; the text is the number of steps so far",
         "none: it serves when it is done",
+    ),
+    (
+        RefusalReason::Settings,
+        "settings",
+        "a setting that all hosts of a cluster share differs, as the text says",
+        "the same cluster file on all hosts, and a restart of the nodes that had another one",
     ),
 ];
 

@@ -95,6 +95,9 @@ pub(crate) enum ClusterCommand {
         /// The host that becomes the owner
         #[arg(long)]
         to: String,
+        /// Although another host that answers has a copy that holds more: that is lost
+        #[arg(long)]
+        discard_longer_copies: bool,
     },
     /// Begin a partition anew that has no copy left, with what the region of a host has. Make sure
     /// that no other host has a copy: it is discarded
@@ -142,19 +145,28 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
             lines.flat_map(|line| [line, "\n"]).collect()
         }
-        ClusterCommand::Add { node, name } => voters(&node, &name, true)?,
-        ClusterCommand::Remove { node, name } => voters(&node, &name, false)?,
+        ClusterCommand::Add { node, name } => vote(&node, &name, true)?,
+        ClusterCommand::Remove { node, name } => vote(&node, &name, false)?,
         ClusterCommand::Drain(node) => drain(&node)?,
-        ClusterCommand::AcceptLoss { node, partition, to } => {
+        ClusterCommand::AcceptLoss { node, partition, to, discard_longer_copies } => {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
             let host = file.host(&to)?.id.0;
-            let done = ask(&node, &AdminRequest::AcceptLoss { partition, host })?;
-            if done.get("by_decision") == Some(&Value::Bool(true)) {
+            let discards_longer = discard_longer_copies;
+            let request = AdminRequest::AcceptLoss { partition, host, discards_longer };
+            let done = ask(&node, &request)?;
+            let silent: Vec<&str> = items(&done, "silent").filter_map(Value::as_str).collect();
+            let compared = if silent.is_empty() {
+                String::new()
+            } else {
+                format!("not compared, because they do not answer: {}\n", silent.join(", "))
+            };
+            let owner = if done.get("by_decision") == Some(&Value::Bool(true)) {
                 format!("{to} owns the partition\n")
             } else {
                 format!("{to} owns the partition: the members have reported, and nothing is lost\n")
-            }
+            };
+            owner + &compared
         }
         ClusterCommand::ForceNew { node, partition, to, from_region: _ } => {
             let file = ClusterFile::read(&node.cluster)?;
@@ -220,17 +232,10 @@ pub(crate) fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
     Ok(if is_json { format!("{}\n", Value::Array(statuses)) } else { show::table(&statuses) })
 }
 
-fn voters(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
+fn vote(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
-    let id = u64::from(file.host(name)?.id.0);
-    let status = ask(node, &AdminRequest::Status)?;
-    let present =
-        status.pointer("/membership/voters").and_then(Value::as_array).cloned().unwrap_or_default();
-    let present = present.iter().filter_map(Value::as_str);
-    let present = present.filter_map(|name| file.host(name).ok().map(|host| u64::from(host.id.0)));
-    let mut wanted: std::collections::BTreeSet<u64> = present.collect();
-    let _ = if votes { wanted.insert(id) } else { wanted.remove(&id) };
-    ask(node, &AdminRequest::Voters(wanted.into_iter().collect()))?;
+    let host = file.host(name)?.id.0;
+    ask(node, &AdminRequest::Vote { host, votes })?;
     Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
 }
 

@@ -86,6 +86,31 @@ fn a_partition_is_begun_anew_only_when_the_lease_of_the_owner_is_over() {
 }
 
 #[test]
+fn a_longer_copy_that_was_reported_is_not_given_up_unless_the_operator_says_so() {
+    let mut state = degraded();
+    state.apply(&exclude(1));
+    state.apply(&report(2, 2, held(1, 7)));
+    state.apply(&report(2, 1, held(1, 12)));
+    let (partition, view) = (PARTITION, ViewNumber(2));
+    let after_leases = |mut task: OperatorTask, state: &ClusterState| {
+        step(&mut task, 0, state);
+        step(&mut task, 4, state)
+    };
+    let of_b = |state: &ClusterState| task(OperatorGoal::AcceptLoss(B), state);
+    let refused = OperatorStep::Refused(OperatorRefusal::LongerCopy(A, 12));
+    assert_eq!(after_leases(of_b(&state), &state), refused);
+    let accept = Command::AcceptLoss { partition, view, host: B };
+    let accepted = OperatorStep::Propose(accept);
+    assert_eq!(after_leases(of_b(&state).with_longer_discarded(true), &state), accepted);
+    // A log of a later origin holds more, whatever its positions are.
+    let mut state = degraded();
+    state.apply(&exclude(1));
+    state.apply(&report(2, 2, held(2, 3)));
+    state.apply(&report(2, 1, held(1, 12)));
+    assert_eq!(after_leases(of_b(&state), &state), accepted);
+}
+
+#[test]
 fn an_owner_that_lives_is_not_excluded() {
     let lives = OperatorStep::Refused(OperatorRefusal::OwnerLives(A));
     for goal in [OperatorGoal::AcceptLoss(B), OperatorGoal::ForceNew(B)] {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nearstate_node::EngineState;
+use nearstate_node::{EngineState, SharedSettings};
 
 use crate::limits::SNAPSHOT_INTERVAL;
 
@@ -31,6 +31,8 @@ pub(super) struct EtcdClient {
     last: Option<(u64, Vec<u8>)>,
     snapshot: (u64, u64),
     known: Known,
+    /// The settings on which decisions rest.
+    decided: SharedSettings,
 }
 
 fn lost(what: &str) -> io::Error {
@@ -43,12 +45,12 @@ impl EtcdClient {
     pub(super) fn new(
         settings: EtcdSettings,
         (keys, state): (EtcdKeys, Arc<EngineState>),
-        call_max: Duration,
+        (call_max, decided): (Duration, SharedSettings),
     ) -> Self {
         let compacts = settings.compacts;
         let gateway = Gateway::new(settings, 0);
         let (last, snapshot, known) = (None, (0, 0), Known::default());
-        Self { gateway, keys, state, call_max, compacts, last, snapshot, known }
+        Self { gateway, keys, state, call_max, compacts, last, snapshot, known, decided }
     }
 
     /// What is known since the last read.
@@ -75,7 +77,16 @@ impl EtcdClient {
 
     /// Applies what was read. True if that is all.
     fn apply(&mut self, applied: u64, stored: StoredCommands) -> io::Result<bool> {
-        let StoredCommands { created, head, snapshot, snapshot_revision, commands, term } = stored;
+        let StoredCommands { created, head, snapshot, snapshot_revision, .. } = stored;
+        let StoredCommands { commands, term, settings, .. } = stored;
+        let settings = settings.map(SharedSettings::new);
+        let what = settings.and_then(|stored| self.decided.difference(stored.summary()));
+        if let Some(what) = what {
+            return Err(io::Error::other(format!(
+                "the cluster was created with other settings: {what}. They never change: restore \
+                 the cluster file, and restart the node"
+            )));
+        }
         let hosts = created.unwrap_or_default();
         if head < applied || (hosts.is_empty() && !self.known.hosts.is_empty()) {
             return Err(lost(&format!("the last command is {head}, and {applied} was applied")));
@@ -115,7 +126,7 @@ impl EtcdClient {
 
     /// Creates the cluster. False: it exists, and another call created it.
     pub(super) async fn create(&mut self, hosts: &BTreeSet<u64>, call: u64) -> io::Result<bool> {
-        let reply = self.transact(&self.keys.create(hosts, call)).await?;
+        let reply = self.transact(&self.keys.create(hosts, self.decided.lines(), call)).await?;
         let created = EtcdKeys::has_created(&reply, call);
         self.catch_up().await?;
         Ok(created)

@@ -78,9 +78,9 @@ impl EtcdEngine {
         let lock = lock_directory(&config.directory)?;
         let state = Arc::new(EngineState::new((config.machine)(), waker));
         let keys = (EtcdKeys::new(&config.cluster), Arc::clone(&state));
-        let call_max = config.request_max().max(ETCD_CALL_MIN);
+        let call = (config.request_max().max(ETCD_CALL_MIN), config.decided.clone());
         let shared = Arc::new(EtcdShared {
-            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call_max)),
+            client: tokio::sync::Mutex::new(EtcdClient::new(settings.clone(), keys, call)),
             config: Arc::new(config),
             settings,
             state,
@@ -249,7 +249,7 @@ impl ConsensusEngine for EtcdEngine {
         self.wait(max + ETCD_CALL_MIN, propose(&self.shared, &command, max))
     }
 
-    fn change_voters(&self, _: &BTreeSet<u64>, _: Duration) -> Result<()> {
+    fn change_vote(&self, _: u64, _: bool, _: Duration) -> Result<()> {
         let detail = "the members of etcd vote, not the hosts: use `etcdctl member`".to_owned();
         Err(Error::BadArgument { detail })
     }
@@ -271,6 +271,7 @@ impl ConsensusEngine for EtcdEngine {
             voters: status.known.hosts,
             applied: self.shared.state.applied(),
             term: status.known.term,
+            is_removed: false,
             failure,
         }
     }

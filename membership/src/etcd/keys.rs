@@ -3,6 +3,7 @@
 //! ```text
 //! nearstate/CLUSTER/created      the hosts that take part, as JSON; written once
 //! nearstate/CLUSTER/creation     the call that created the cluster, by a random number
+//! nearstate/CLUSTER/settings     the settings on which decisions rest, as JSON; written once
 //! nearstate/CLUSTER/head         the index of the last command
 //! nearstate/CLUSTER/log/INDEX    a command; INDEX in 16 hexadecimal digits, so keys are in order
 //! nearstate/CLUSTER/snapshot     8 bytes of index, and the state after that command
@@ -38,6 +39,8 @@ pub(super) struct StoredCommands {
     pub(super) commands: Vec<(u64, Vec<u8>)>,
     /// The number of the term of etcd.
     pub(super) term: u64,
+    /// The settings with which the cluster was created. An earlier version has stored none.
+    pub(super) settings: Option<Vec<(String, String)>>,
 }
 
 fn text(bytes: &[u8]) -> Value {
@@ -65,6 +68,10 @@ impl EtcdKeys {
         format!("{}creation", self.prefix)
     }
 
+    fn settings(&self) -> String {
+        format!("{}settings", self.prefix)
+    }
+
     fn head(&self) -> String {
         format!("{}head", self.prefix)
     }
@@ -90,20 +97,29 @@ impl EtcdKeys {
             "limit": ENTRIES_READ_MAX.to_string(),
         } });
         let (created, head) = (get(&self.created()), get(&self.head()));
-        json!({ "success": [created, head, get(&self.snapshot()), commands] })
+        let settings = get(&self.settings());
+        json!({ "success": [created, head, get(&self.snapshot()), commands, settings] })
     }
 
     /// Creates the cluster, unless it exists.
     /// If it exists, the reply says which call created it.
-    pub(super) fn create(&self, hosts: &BTreeSet<u64>, call: u64) -> Value {
+    pub(super) fn create(
+        &self,
+        hosts: &BTreeSet<u64>,
+        settings: &[(String, String)],
+        call: u64,
+    ) -> Value {
         let absent = json!({
             "target": "VERSION", "result": "EQUAL", "key": text(self.created().as_bytes()),
             "version": "0",
         });
         let hosts = serde_json::to_vec(hosts).unwrap_or_default();
         let creation = put(&self.creation(), &call.to_le_bytes());
+        let settings = serde_json::to_vec(settings).unwrap_or_default();
+        let settings = put(&self.settings(), &settings);
+        let created = put(&self.created(), &hosts);
         json!({ "compare": [absent],
-                "success": [put(&self.created(), &hosts), put(&self.head(), b"0"), creation],
+                "success": [created, put(&self.head(), b"0"), creation, settings],
                 "failure": [get(&self.creation())] })
     }
 
@@ -181,6 +197,10 @@ impl EtcdKeys {
             stored.snapshot = Some((u64::from_le_bytes(*index), state.to_vec()));
             stored.snapshot_revision = number(snapshot.get("mod_revision"));
         }
+        if let Some(settings) = one(4) {
+            let lines = serde_json::from_slice(&bytes(settings, "value")?);
+            stored.settings = Some(lines.map_err(|error| format!("the settings: {error}"))?);
+        }
         for command in values(3).and_then(Value::as_array).into_iter().flatten() {
             let key = String::from_utf8(bytes(command, "key")?).unwrap_or_default();
             let index = key.rsplit('/').next().unwrap_or_default();
@@ -227,6 +247,7 @@ mod tests {
             range(&[kv("nearstate/east/head", b"6")]),
             range(&[kv("nearstate/east/snapshot", &snapshot)]),
             range(&[kv("nearstate/east/log/0000000000000006", b"go")]),
+            range(&[kv("nearstate/east/settings", br#"[["cluster.copies","3"]]"#)]),
         ] });
         let stored = EtcdKeys::stored(&reply).unwrap();
         let wanted = StoredCommands {
@@ -236,6 +257,7 @@ mod tests {
             snapshot_revision: 7,
             commands: vec![(6, b"go".to_vec())],
             term: 3,
+            settings: Some(vec![("cluster.copies".to_owned(), "3".to_owned())]),
         };
         assert_eq!(stored, wanted);
         assert_eq!(EtcdKeys::stored(&json!({})).unwrap(), StoredCommands::default());
@@ -245,6 +267,7 @@ mod tests {
             (2, kv("nearstate/east/snapshot", b"short")),
             (3, kv("nearstate/east/log/last", b"go")),
             (3, json!({ "key": "!", "value": "" })),
+            (4, kv("nearstate/east/settings", b"[1]")),
         ] {
             let mut reply = reply.clone();
             reply["responses"][at] = range(&[bad]);

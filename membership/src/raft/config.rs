@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_node::StateMachine;
+use nearstate_node::{SharedSettings, StateMachine};
 use openraft::SnapshotPolicy;
 
 use crate::limits::{ENTRIES_KEPT, ENTRIES_SENT_MAX, SNAPSHOT_INTERVAL, SNAPSHOT_PART_BYTES};
@@ -44,6 +44,10 @@ pub struct MembershipConfig {
     /// A host that has not heard the leader for this long, or up to a third longer, stands for
     /// election.
     pub election: Duration,
+    /// The settings that all hosts share. A host with other ones is refused.
+    pub settings: SharedSettings,
+    /// Those that were decided when the cluster was created: the directory has them.
+    pub decided: SharedSettings,
     /// Certificates. `None`: plain text.
     pub tls: Option<MemberTls>,
     /// Makes the state machine in its first state.
@@ -121,6 +125,8 @@ mod tests {
             members: (1..=hosts).map(member).collect(),
             directory: PathBuf::new(),
             election: Duration::from_millis(150),
+            settings: SharedSettings::default(),
+            decided: SharedSettings::default(),
             tls: None,
             machine: Arc::new(|| unreachable!("no engine is started")),
             report: Arc::new(String::new),

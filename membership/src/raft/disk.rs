@@ -20,6 +20,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use nearstate_model::{Error, Result};
+use nearstate_node::SharedSettings;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -41,6 +42,10 @@ pub(crate) struct DirectoryIdentity {
     pub(crate) cluster: String,
     /// The number of the host.
     pub(crate) host: u64,
+    /// The settings that were decided when the cluster was created, in their order. A directory of
+    /// an earlier version has none.
+    #[serde(default)]
+    pub(crate) settings: Vec<(String, String)>,
 }
 
 /// The files of one directory.
@@ -154,12 +159,16 @@ impl MemberFiles {
         identity: &DirectoryIdentity,
     ) -> Result<(Self, Vec<T>)> {
         let lock = lock_directory(directory)?;
-        check_identity(directory, identity)?;
         let path = directory.join("log");
         let old = match read(&path)? {
             Some(bytes) => records(&path, &bytes)?,
             None => Vec::new(),
         };
+        // Before the cluster is created, nothing rests on the settings.
+        let is_new = old.is_empty()
+            && read(&directory.join("vote"))?.is_none()
+            && read(&directory.join("snapshot"))?.is_none();
+        check_identity(directory, identity, is_new)?;
         let mut sequence = 0;
         let (log, log_bytes) = write_log(directory, &mut sequence, &old)?;
         let directory = directory.to_owned();
@@ -250,10 +259,24 @@ pub(crate) fn lock_directory(directory: &Path) -> Result<File> {
     Ok(file)
 }
 
-fn check_identity(directory: &Path, identity: &DirectoryIdentity) -> Result<()> {
+fn check_identity(directory: &Path, identity: &DirectoryIdentity, is_new: bool) -> Result<()> {
     match read_one::<DirectoryIdentity>(&directory.join("identity"))? {
         None => replace_file(directory, "identity", identity),
         Some(found) if found == *identity => Ok(()),
+        Some(found) if (&found.cluster, found.host) == (&identity.cluster, identity.host) => {
+            if !is_new && !found.settings.is_empty() {
+                let decided = SharedSettings::new(found.settings);
+                let own = SharedSettings::new(identity.settings.clone());
+                let what = own.difference(decided.summary()).unwrap_or_default();
+                let detail = format!(
+                    "{}: the cluster was created with other settings: {what}. They never change: \
+                     restore the cluster file",
+                    directory.display()
+                );
+                return Err(Error::BadArgument { detail });
+            }
+            replace_file(directory, "identity", identity)
+        }
         Some(found) => Err(Error::BadArgument {
             detail: format!(
                 "{}: belongs to host {} of cluster \"{}\", not to host {} of cluster \"{}\"",
@@ -316,7 +339,8 @@ mod tests {
     use super::*;
 
     fn identity() -> DirectoryIdentity {
-        DirectoryIdentity { cluster: "east".to_owned(), host: 1 }
+        let settings = vec![("cluster.copies".to_owned(), "3".to_owned())];
+        DirectoryIdentity { cluster: "east".to_owned(), host: 1, settings }
     }
 
     fn open(directory: &Path) -> Result<(MemberFiles, Vec<String>)> {
@@ -372,6 +396,24 @@ mod tests {
         let other = DirectoryIdentity { host: 2, ..identity() };
         let error = MemberFiles::open::<String>(place.path(), &other).unwrap_err();
         assert!(error.to_string().contains("belongs to host 1 of cluster \"east\""), "{error}");
+    }
+
+    #[test]
+    fn decided_settings_change_only_before_the_cluster_is_created() {
+        let place = tempfile::tempdir().unwrap();
+        let with = |copies: &str| {
+            let settings = vec![("cluster.copies".to_owned(), copies.to_owned())];
+            let identity = DirectoryIdentity { settings, ..identity() };
+            MemberFiles::open::<String>(place.path(), &identity)
+        };
+        drop(with("2").unwrap());
+        let (mut files, _) = with("3").unwrap();
+        files.append(&texts(1)).unwrap();
+        drop(files);
+        let error = with("2").unwrap_err().to_string();
+        let expected = "cluster.copies is \"2\" here and \"3\" there";
+        assert!(error.contains(expected), "{error}");
+        drop(with("3").unwrap());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use super::network::{MemberClient, NetworkFactory, unexpected};
 use super::server::{listen, serve};
 use super::storage::LogStore;
 use super::types::{CommandBytes, Raft};
+use super::voters::change_vote;
 
 /// What the threads of an engine share.
 struct EngineShared {
@@ -142,7 +143,11 @@ async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
     let listener = listen(own.address).await;
     let listener =
         listener.map_err(|error| system(&format!("cannot listen on {}", own.address), &error))?;
-    let identity = DirectoryIdentity { cluster: config.cluster.clone(), host: config.host };
+    let identity = DirectoryIdentity {
+        cluster: config.cluster.clone(),
+        host: config.host,
+        settings: config.decided.lines().to_vec(),
+    };
     let (files, records) = MemberFiles::open(&config.directory, &identity)?;
     let store = LogStore::new(files, records);
     let machine = RaftMachine::open((config.machine)(), Arc::clone(&shared.state), store.clone())?;
@@ -302,24 +307,13 @@ impl ConsensusEngine for RaftEngine {
         self.wait(max + RETRY_INTERVAL, inner)
     }
 
-    fn change_voters(&self, voters: &BTreeSet<u64>, max: Duration) -> Result<()> {
+    fn change_vote(&self, host: u64, votes: bool, max: Duration) -> Result<()> {
         let raft = self.raft()?;
-        let members = &self.shared.config.members;
-        let known: BTreeMap<_, _> = voters
-            .iter()
-            .filter_map(|id| Some((*id, BasicNode::new(members.get(id)?.address))))
-            .collect();
-        if known.len() < voters.len() || voters.is_empty() {
-            let detail = "every voter must be a host of the cluster file".to_owned();
+        if !self.shared.config.members.contains_key(&host) {
+            let detail = format!("host {host} is not in the cluster file");
             return Err(Error::BadArgument { detail });
         }
-        self.wait(max, async move {
-            for (id, node) in known {
-                raft.add_learner(id, node, true).await.map_err(unavailable)?;
-            }
-            raft.change_membership(voters.clone(), false).await.map_err(unavailable)?;
-            Ok(())
-        })
+        self.wait(max, change_vote(&self.shared.config, &raft, (host, votes), max))
     }
 
     fn report_of(&self, host: u64, max: Duration) -> Result<String> {
@@ -337,9 +331,11 @@ impl ConsensusEngine for RaftEngine {
             return EngineStatus { applied, failure, ..EngineStatus::default() };
         };
         let metrics = raft.metrics().borrow().clone();
+        let voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
         EngineStatus {
             leader: metrics.current_leader,
-            voters: metrics.membership_config.membership().voter_ids().collect(),
+            is_removed: !voters.is_empty() && !voters.contains(&self.shared.config.host),
+            voters,
             applied,
             term: metrics.current_term,
             failure,

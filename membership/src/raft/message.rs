@@ -5,7 +5,8 @@
 
 use std::io;
 
-use nearstate_node::{COMMAND_BYTES_MAX, SNAPSHOT_BYTES_MAX};
+use nearstate_node::{COMMAND_BYTES_MAX, SNAPSHOT_BYTES_MAX, SharedSettings};
+use nearstate_wire::SettingsSummary;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,
     VoteRequest, VoteResponse,
@@ -21,7 +22,7 @@ use crate::limits::MESSAGE_BYTES_MAX;
 use super::types::TypeConfig;
 
 /// The format of the messages.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// The first message of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +36,28 @@ pub(crate) struct MemberHello {
     pub(crate) from: u64,
     /// The host that it means to reach.
     pub(crate) to: u64,
+    /// The settings that all hosts share.
+    pub(crate) settings: HelloSettings,
+}
+
+/// The settings of a host: see [`SettingsSummary`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HelloSettings {
+    digest: [u8; 16],
+    text: String,
+}
+
+impl HelloSettings {
+    pub(crate) fn of(settings: &SharedSettings) -> Self {
+        let SettingsSummary { digest, text } = settings.summary();
+        Self { digest, text: text.to_owned() }
+    }
+
+    /// A text that is too long is one that does not fit into a hello.
+    pub(crate) fn summary(&self) -> SettingsSummary<'_> {
+        SettingsSummary { digest: self.digest, text: &self.text }
+    }
 }
 
 /// A request of a member.
@@ -47,6 +70,11 @@ pub(crate) enum MemberRequest {
     Propose(Vec<u8>),
     /// What the member reports of itself.
     Report,
+    /// The leader lets a host vote, or takes its vote.
+    ChangeVote {
+        host: u64,
+        votes: bool,
+    },
 }
 
 /// The reply to a request, or to a hello.
@@ -59,6 +87,8 @@ pub(crate) enum MemberReply {
     Snapshot(InstallSnapshotResponse<u64>),
     /// The command was applied with this index.
     Proposed(u64),
+    /// The vote of the host was changed.
+    VoteChanged,
     /// What the member reports of itself.
     Report(String),
     /// The member does not do it.
@@ -101,7 +131,7 @@ impl MemberRequest {
                 Ok(())
             }
             Self::Propose(command) => check_command(command),
-            Self::Report => Ok(()),
+            Self::Report | Self::ChangeVote { .. } => Ok(()),
         }
     }
 }

@@ -19,7 +19,9 @@ use crate::limits::MESSAGE_BYTES_MAX;
 
 use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
-use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
+use super::message::{
+    FORMAT, HelloSettings, MemberHello, MemberReply, MemberRequest, receive, send,
+};
 use super::types::TypeConfig;
 
 /// The way to one member.
@@ -51,6 +53,7 @@ impl MemberClient {
             cluster: config.cluster.clone(),
             from: config.host,
             to: self.target,
+            settings: HelloSettings::of(&config.settings),
         };
         send(&mut stream, &hello).await?;
         match receive(&mut stream, MESSAGE_BYTES_MAX).await? {
@@ -59,6 +62,7 @@ impl MemberClient {
             | MemberReply::Vote(_)
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
+            | MemberReply::VoteChanged
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(unexpected(&reply)),
         }
@@ -97,6 +101,7 @@ pub(crate) fn unexpected(reply: &MemberReply) -> io::Error {
         | MemberReply::Vote(_)
         | MemberReply::Snapshot(_)
         | MemberReply::Proposed(_)
+        | MemberReply::VoteChanged
         | MemberReply::Report(_) => io::Error::other("the reply belongs to another request"),
     }
 }
@@ -154,6 +159,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Vote(_)
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
+            | MemberReply::VoteChanged
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
@@ -174,6 +180,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Append(_)
             | MemberReply::Vote(_)
             | MemberReply::Proposed(_)
+            | MemberReply::VoteChanged
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }
@@ -190,6 +197,7 @@ impl RaftNetwork<TypeConfig> for MemberNetwork {
             | MemberReply::Append(_)
             | MemberReply::Snapshot(_)
             | MemberReply::Proposed(_)
+            | MemberReply::VoteChanged
             | MemberReply::Report(_)
             | MemberReply::Refused(_)) => Err(wrong(&reply)),
         }

@@ -15,6 +15,7 @@ use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
 use super::types::{CommandBytes, Raft};
+use super::voters::change_vote_here;
 
 /// Accepts connections until it is dropped. Without openraft, only reports are answered.
 pub(crate) async fn serve(
@@ -97,6 +98,9 @@ fn check_hello(
     let Some(member) = config.members.get(&hello.from).filter(|_| hello.from != config.host) else {
         return Err(format!("host {} is not in the cluster file", hello.from));
     };
+    if let Some(what) = config.settings.difference(hello.settings.summary()) {
+        return Err(format!("host {} has other settings: {what}", hello.from));
+    }
     match names {
         Some(names) if !names.contains(&member.name) => Err(format!(
             "the certificate of host {} does not have its name \"{}\"",
@@ -115,6 +119,12 @@ async fn answer(
     match (request, raft) {
         (MemberRequest::Report, _) => MemberReply::Report((config.report)()),
         (_, None) => MemberReply::Refused("this host orders its commands by etcd".to_owned()),
+        (MemberRequest::ChangeVote { host, votes }, Some(raft)) => {
+            match change_vote_here(config, raft, (host, votes)).await {
+                Ok(()) => MemberReply::VoteChanged,
+                Err(error) => MemberReply::Refused(error.to_string()),
+            }
+        }
         (request, Some(raft)) => ordered(raft, request).await,
     }
 }
@@ -122,7 +132,9 @@ async fn answer(
 /// Carries out a request of openraft.
 async fn ordered(raft: &Raft, request: MemberRequest) -> MemberReply {
     match request {
-        MemberRequest::Report => MemberReply::Refused("no request of the engine".to_owned()),
+        MemberRequest::Report | MemberRequest::ChangeVote { .. } => {
+            MemberReply::Refused("no request of the engine".to_owned())
+        }
         MemberRequest::Append(request) => match raft.append_entries(request).await {
             Ok(reply) => MemberReply::Append(reply),
             Err(error) => MemberReply::Refused(error.to_string()),

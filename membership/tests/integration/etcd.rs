@@ -12,7 +12,7 @@ use nearstate_membership::{EtcdEndpoint, EtcdSettings};
 use nearstate_node::{ClientTls, EngineEvent};
 
 use crate::failures::certificates;
-use crate::fixture::{Cluster, Host, LONG, free_address};
+use crate::fixture::{Cluster, Host, LONG, free_address, settings};
 
 /// Members of etcd.
 struct Etcd {
@@ -297,4 +297,23 @@ fn a_host_refuses_an_etcd_that_lost_its_commands() {
         )
         | None => false,
     });
+}
+
+#[test]
+fn a_host_with_other_decided_settings_applies_nothing_of_etcd() {
+    let etcd = Etcd::start(1);
+    let mut cluster = hosts(&etcd);
+    cluster.propose(1, "first");
+    drop(cluster.hosts.remove(&3));
+    let mut config = cluster.config(3);
+    config.decided = settings("cluster.acknowledgements", "3");
+    let host = Host::start_etcd(config, etcd.settings()).unwrap();
+    let expected = "cluster.acknowledgements is \"3\" here and \"2\" there";
+    host.until(|_, events| {
+        matches!(events.last(), Some(EngineEvent::Failed { reason }) if reason.contains(expected))
+    });
+    assert_eq!(host.told().0, "");
+    drop(host);
+    let host = Host::start_etcd(cluster.config(3), etcd.settings()).unwrap();
+    host.until(|text, _| text == "first\n");
 }

@@ -11,7 +11,7 @@ use nearstate_membership::{
     EtcdEngine, EtcdSettings, MembershipConfig, MembershipHost, RaftEngine,
 };
 use nearstate_model::Result;
-use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, StateMachine};
+use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, SharedSettings, StateMachine};
 
 /// No step of a test takes longer, unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -191,6 +191,10 @@ impl Cluster {
     }
 }
 
+pub(crate) fn settings(name: &str, value: &str) -> SharedSettings {
+    SharedSettings::new(vec![(name.to_owned(), value.to_owned())])
+}
+
 pub(crate) fn config_in(
     directory: &Path,
     host: u64,
@@ -202,6 +206,8 @@ pub(crate) fn config_in(
         members,
         directory: directory.to_owned(),
         election: Duration::from_millis(150),
+        settings: settings("cluster.lease", "300 ms"),
+        decided: settings("cluster.acknowledgements", "2"),
         tls: None,
         machine: Arc::new(|| Box::<Lines>::default()),
         report: Arc::new(move || format!("report of {host}")),

@@ -3,9 +3,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use nearstate_node::SharedSettings;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::fixture::{Cluster, LONG};
+use crate::fixture::{Cluster, LONG, settings};
 
 fn message(text: &str) -> Vec<u8> {
     let size = u32::try_from(text.len()).unwrap();
@@ -13,7 +14,15 @@ fn message(text: &str) -> Vec<u8> {
 }
 
 fn hello(cluster: &str, from: u64, to: u64) -> Vec<u8> {
-    message(&format!(r#"{{"format":1,"cluster":"{cluster}","from":{from},"to":{to}}}"#))
+    hello_with(&settings("cluster.lease", "300 ms"), (cluster, from, to))
+}
+
+fn hello_with(settings: &SharedSettings, (cluster, from, to): (&str, u64, u64)) -> Vec<u8> {
+    let of = settings.summary();
+    let text = of.text.replace('\n', "\\n");
+    let settings = format!(r#"{{"digest":{:?},"text":"{text}"}}"#, of.digest);
+    let place = format!(r#""cluster":"{cluster}","from":{from},"to":{to}"#);
+    message(&format!(r#"{{"format":2,{place},"settings":{settings}}}"#))
 }
 
 /// Sends bytes, and returns what is answered until the connection is closed.
@@ -36,7 +45,18 @@ fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
         (hello("east", 2, 3), "host 3 is meant, this is host 1"),
         (hello("east", 7, 1), "host 7 is not in the cluster file"),
         (hello("east", 1, 1), "host 1 is not in the cluster file"),
-        (message(r#"{"format":9,"cluster":"east","from":2,"to":1}"#), "format 9"),
+        (
+            message(&format!(
+                r#"{{"format":9,"cluster":"east","from":2,"to":1,"settings":{}}}"#,
+                r#"{"digest":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],"text":""}"#
+            )),
+            "format 9",
+        ),
+        (
+            hello_with(&settings("cluster.lease", "10 s"), ("east", 2, 1)),
+            "other settings: cluster.lease is \\\"300 ms\\\" here and \\\"10 s\\\" there",
+        ),
+        (hello_with(&SharedSettings::default(), ("east", 2, 1)), "host 2 has other settings"),
     ] {
         let reply = answer(&cluster, &bytes);
         assert!(reply.contains(reason), "{reply:?} does not say {reason:?}");

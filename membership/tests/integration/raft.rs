@@ -99,8 +99,62 @@ fn files_stay_small_and_a_host_that_was_away_gets_a_snapshot() {
     assert_eq!(cluster.hosts[&3].until_lines(1281), expected);
 }
 
+/// A host that does not lead.
+fn follower(cluster: &Cluster) -> u64 {
+    let leader = cluster.leader();
+    *cluster.hosts.keys().find(|id| **id != leader).unwrap()
+}
+
 #[test]
-fn voters_are_added_and_removed() {
+fn voters_are_added_and_removed_by_whichever_host_is_asked() {
+    let mut cluster = Cluster::new(4);
+    for id in 1..=4 {
+        cluster.run(id);
+    }
+    cluster.hosts[&1].engine.initialize(&BTreeSet::from([1, 2, 3])).unwrap();
+    cluster.propose(1, "first");
+    let asked = if cluster.leader() == 3 { 2 } else { 3 };
+    let engine = &cluster.hosts[&asked].engine;
+    engine.change_vote(4, true, LONG).unwrap();
+    // What votes already is not added again.
+    engine.change_vote(4, true, LONG).unwrap();
+    cluster.hosts[&4].until(|text, _| text.contains("first\n"));
+    let gone = *cluster.hosts.keys().find(|id| ![asked, cluster.leader()].contains(id)).unwrap();
+    engine.change_vote(gone, false, LONG).unwrap();
+    assert!(engine.change_vote(9, true, LONG).is_err());
+    let rest: BTreeSet<u64> = (1..=4).filter(|id| *id != gone).collect();
+    assert_eq!(cluster.hosts[&cluster.leader()].engine.status().voters, rest);
+    cluster.hosts.remove(&gone);
+    cluster.propose(asked, "second");
+}
+
+#[test]
+fn a_host_that_lives_learns_that_it_was_removed() {
+    let cluster = Cluster::start(4);
+    let first = *cluster.hosts.keys().next().unwrap();
+    cluster.propose(first, "before");
+    let gone = follower(&cluster);
+    assert!(!cluster.hosts[&gone].engine.status().is_removed);
+    cluster.hosts[&gone].engine.change_vote(gone, false, LONG).unwrap();
+    let end = std::time::Instant::now() + LONG;
+    while !cluster.hosts[&gone].engine.status().is_removed {
+        assert!(std::time::Instant::now() < end, "it does not learn it");
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+    // It learns nothing further, until it votes again.
+    let leader = cluster.leader();
+    cluster.propose(leader, "without it");
+    assert!(!cluster.hosts[&gone].told().0.contains("without it"));
+    cluster.hosts[&leader].engine.change_vote(gone, true, LONG).unwrap();
+    cluster.hosts[&gone].until(|text, _| text.contains("without it\n"));
+    while cluster.hosts[&gone].engine.status().is_removed {
+        assert!(std::time::Instant::now() < end, "it does not learn that it votes");
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_lost_voter_keeps_no_host_from_being_added() {
     let mut cluster = Cluster::new(4);
     for id in 1..=4 {
         cluster.run(id);
@@ -108,16 +162,30 @@ fn voters_are_added_and_removed() {
     cluster.hosts[&1].engine.initialize(&BTreeSet::from([1, 2, 3])).unwrap();
     cluster.propose(1, "first");
     let leader = cluster.leader();
-    let engine = &cluster.hosts[&leader].engine;
-    engine.change_voters(&BTreeSet::from([1, 2, 3, 4]), LONG).unwrap();
-    assert_eq!(engine.status().voters, BTreeSet::from([1, 2, 3, 4]));
-    cluster.hosts[&4].until(|text, _| text.contains("first\n"));
-    let gone = if leader == 2 { 3 } else { 2 };
-    let rest: BTreeSet<u64> = (1..=4).filter(|id| *id != gone).collect();
-    engine.change_voters(&rest, LONG).unwrap();
-    assert!(engine.change_voters(&BTreeSet::from([9]), LONG).is_err());
-    cluster.hosts.remove(&gone);
-    cluster.propose(4, "second");
+    let lost = if leader == 3 { 2 } else { 3 };
+    cluster.hosts.remove(&lost);
+    cluster.hosts[&leader].engine.change_vote(4, true, LONG).unwrap();
+    assert_eq!(cluster.hosts[&leader].engine.status().voters, BTreeSet::from([1, 2, 3, 4]));
+}
+
+#[test]
+fn without_a_leader_no_vote_changes_and_the_error_says_so() {
+    let mut cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let left = follower(&cluster);
+    cluster.hosts.retain(|id, _| *id == left);
+    let engine = &cluster.hosts[&left].engine;
+    let max = std::time::Duration::from_millis(400);
+    let end = std::time::Instant::now() + LONG;
+    // It takes the lost host for the leader for a while.
+    loop {
+        let error = engine.change_vote(left, false, max).unwrap_err().to_string();
+        if error.contains("no host leads") {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "{error}");
+    }
+    assert_eq!(engine.status().voters, BTreeSet::from([1, 2, 3]));
 }
 
 #[test]

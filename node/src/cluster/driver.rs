@@ -1,7 +1,6 @@
 //! The driver: the thread that keeps the leases.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,16 +13,17 @@ use nearstate_cluster::{
     OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result, invariant};
-use nearstate_store::{NamespaceRules, Region, ReplicationPolicy, lease_clock};
+use nearstate_store::{ReplicationPolicy, lease_clock};
 
-use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
+use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
-use crate::peer::{ClientTls, FollowerStats, PartitionInput, PeerEvent, PeerListener};
+use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
+use super::config::{CopyConfig, DriverConfig};
 use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
-use super::machine::{ClusterMachine, decode};
+use super::machine::{ClusterMachine, invalid, restored};
 use super::notice::{ClusterNotice, PanicNotice};
 use super::published::{MemberPositions, Published};
 use super::status::ClusterStatus;
@@ -33,63 +33,6 @@ const THREAD: &str = "ns-cluster";
 
 /// How often in each lease the driver looks at the time.
 const TICKS_PER_LEASE: u32 = 16;
-
-/// Where a host is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostAddress {
-    /// Its name, under which it follows.
-    pub name: String,
-    /// Where members connect: `host:port`.
-    pub peer: String,
-    /// The name or address where clients connect.
-    pub clients: String,
-}
-
-/// A copy on this host.
-#[derive(Clone, Debug)]
-pub struct CopyConfig {
-    /// The number of the partition.
-    pub partition: PartitionId,
-    /// The region.
-    pub region: Region,
-    /// Where clients reach the partition, on the host that owns it.
-    pub port: u16,
-}
-
-/// What a driver needs.
-pub struct DriverConfig {
-    /// This host.
-    pub host: HostId,
-    /// The rules' configuration.
-    pub cluster: ClusterConfig,
-    /// The id of the cluster, in messages between members.
-    pub cluster_id: [u8; 16],
-    /// All hosts.
-    pub hosts: BTreeMap<HostId, HostAddress>,
-    /// The copies on this host.
-    pub copies: Vec<CopyConfig>,
-    /// TLS of connections to owners.
-    pub tls: Option<ClientTls>,
-    /// Which namespaces are replicated, and how.
-    pub namespaces: NamespaceRules,
-    /// A process that is stopped while it holds a lock for which a change of the role waits may be
-    /// killed.
-    pub kills_stopped: bool,
-    /// Told what happens to connections.
-    pub on_peer_event: fn(&PeerEvent<'_>),
-    /// Told what happens.
-    pub on_notice: Arc<dyn Fn(&ClusterNotice) + Send + Sync>,
-}
-
-impl fmt::Debug for DriverConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DriverConfig").field("host", &self.host).finish_non_exhaustive()
-    }
-}
-
-fn invalid(error: impl fmt::Display) -> Error {
-    Error::BadArgument { detail: error.to_string() }
-}
 
 /// Drives the copies of this host until it is dropped.
 #[derive(Debug)]
@@ -111,7 +54,7 @@ impl ClusterDriver {
         config: &ClusterConfig,
     ) -> Result<Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>> {
         let new = ClusterState::new(config).map_err(invalid)?;
-        Ok(Arc::new(move || Box::new(ClusterMachine(new.clone()))))
+        Ok(Arc::new(move || Box::new(ClusterMachine::new(new.clone()))))
     }
 
     /// Opens the copies and starts. `engine` gets the function that wakes the driver.
@@ -143,9 +86,8 @@ impl ClusterDriver {
         };
         let opened = copies.iter().map(shared).collect();
         let host = config.host;
-        let process = RandomState::new().build_hasher().finish();
         let driver = Driver {
-            host: Host::new(config.host, process, now()).with_policy(config.cluster.copy_missing),
+            host: new_host(&config),
             config,
             engine,
             state,
@@ -156,6 +98,7 @@ impl ClusterDriver {
             members: BTreeMap::new(),
             tails: BTreeMap::new(),
             is_initialized: false,
+            is_removed: false,
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -235,6 +178,7 @@ fn open(
         partition: partition.0,
         host: own,
         lease: Duration::from_millis(config.cluster.lease_ms.into()),
+        settings: config.settings.clone(),
         namespaces: config.namespaces.preceded_by(ReplicationPolicy::Async, FIRST_NAMESPACE)?,
         members: config.hosts.values().map(|host| host.name.clone()).collect(),
         kills_stopped: config.kills_stopped,
@@ -248,6 +192,12 @@ fn open(
     let notices = Arc::clone(&config.on_notice);
     let inbox = Arc::clone(&driver.inbox);
     CopyThread::start((partition, opened), copy.region.clone(), inbox, notices)
+}
+
+/// A host that knows nothing yet, as at the start of a process.
+fn new_host(config: &DriverConfig) -> Host {
+    let process = RandomState::new().build_hasher().finish();
+    Host::new(config.host, process, now()).with_policy(config.cluster.copy_missing)
 }
 
 /// The driver's thread.
@@ -294,6 +244,8 @@ struct Driver {
     /// The ends of the owned logs, for the lag as a time.
     tails: BTreeMap<PartitionId, TailNotes>,
     is_initialized: bool,
+    /// The membership has removed this host: it acts for no partition.
+    is_removed: bool,
     published: Arc<Mutex<Published>>,
 }
 
@@ -317,6 +269,7 @@ impl Driver {
 
     fn tick(&mut self) {
         let engine = self.engine.status();
+        self.note_removal(&engine);
         if !self.is_initialized && !engine.voters.is_empty() {
             self.is_initialized = true;
             self.step_state();
@@ -339,6 +292,23 @@ impl Driver {
             missed: self.copies.keys().filter(misses).copied().collect(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
+    }
+
+    /// A host that was removed learns no further decision. So it acts for no partition, until it
+    /// votes again: then it begins as after a start. An engine that has failed knows no voters.
+    fn note_removal(&mut self, engine: &EngineStatus) {
+        let is_removed = engine.is_removed;
+        if engine.voters.is_empty() || is_removed == self.is_removed {
+            return;
+        }
+        (self.is_removed, self.host) = (is_removed, new_host(&self.config));
+        self.members.clear();
+        let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
+        for (copy, _) in self.copies.values() {
+            stops.iter().for_each(|task| copy.add(task.clone()));
+        }
+        self.notice(&ClusterNotice::Removed { is_removed });
+        self.step_state();
     }
 
     /// Notes the ends of the owned logs.
@@ -370,7 +340,7 @@ impl Driver {
                 self.is_initialized = true;
                 self.step_state();
             }
-            EngineEvent::Restored { snapshot, .. } => match decode(&snapshot) {
+            EngineEvent::Restored { snapshot, .. } => match restored(&self.state, &snapshot) {
                 Ok(state) => {
                     self.state = state;
                     self.is_initialized = true;
@@ -390,11 +360,17 @@ impl Driver {
     }
 
     fn step_state(&mut self) {
+        if self.is_removed {
+            return;
+        }
         self.host.step(now(), HostInput::State(&self.state), &mut self.effects);
         self.carry_out();
     }
 
     fn step(&mut self, input: HostInput<'_>) {
+        if self.is_removed {
+            return;
+        }
         self.host.step(now(), input, &mut self.effects);
         self.carry_out();
     }

@@ -15,6 +15,7 @@ use nearstate_store::{
     CreateOptions, FollowPosition, FollowedNamespace, FollowedRecord, Kind, LogIdentity, Namespace,
     NamespaceRules, Region, ReplicationPolicy, Schema, Session, StreamedChange,
 };
+use nearstate_wire::SharedSettings;
 
 use super::copy_thread::{copy_facts, log_position};
 use crate::partition::{Freeze, Partition, PartitionOptions};
@@ -60,6 +61,7 @@ fn open(region: &Region) -> Partition {
         cluster_id: CLUSTER,
         partition: PARTITION.0,
         host: "a".to_owned(),
+        settings: SharedSettings::default(),
         lease: Duration::from_millis(400),
         namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
         members: BTreeSet::new(),

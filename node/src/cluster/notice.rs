@@ -42,6 +42,12 @@ pub enum ClusterNotice {
         /// The name of the thread.
         thread: &'static str,
     },
+    /// The host acts for no partition any more, because the membership has removed it; or it does
+    /// again.
+    Removed {
+        /// Whether it is removed.
+        is_removed: bool,
+    },
 }
 
 /// Tells that its thread has ended by a panic.

@@ -47,7 +47,8 @@ pub enum OperatorOutcome {
 
 impl ClusterDriver {
     /// Carries out a task of an operator, step by step, and returns what the applied state says
-    /// about it. Takes eight leases and five seconds at most.
+    /// about it. `discards_longer`: a loss is accepted although another host has a longer copy.
+    /// Takes eight leases and five seconds at most.
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition; those of
@@ -56,7 +57,8 @@ impl ClusterDriver {
         &self,
         engine: &dyn ConsensusEngine,
         partition: PartitionId,
-        (goal, lease): (OperatorGoal, Lease),
+        (goal, discards_longer): (OperatorGoal, bool),
+        lease: Lease,
     ) -> Result<OperatorOutcome> {
         let end =
             lease_clock() + Duration::from_nanos(lease.promise_ns()) * TASK_LEASES + DECISION_MAX;
@@ -66,7 +68,9 @@ impl ClusterDriver {
                 let detail = format!("this host has no copy of partition {partition}");
                 return Err(Error::BadArgument { detail });
             };
-            let task = task.get_or_insert_with(|| OperatorTask::new(goal, &group, lease, now()));
+            let task = task.get_or_insert_with(|| {
+                OperatorTask::new(goal, &group, lease, now()).with_longer_discarded(discards_longer)
+            });
             let wait = match task.step(now(), &group, is_owner_heard) {
                 OperatorStep::Wait(wait) => Some(wait),
                 OperatorStep::Propose(command) => {

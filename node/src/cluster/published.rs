@@ -66,6 +66,11 @@ impl Published {
             is_complete: matches!(facts.copy, CopyState::Follower(_) | CopyState::Owner { .. }),
             role: role_name(self.roles.get(&partition), lease_ms > 0),
             lease_ms,
+            origin: match facts.copy {
+                CopyState::Follower(held) => held.origin.0,
+                CopyState::Owner { origin } => origin.0,
+                CopyState::Empty | CopyState::Joining => 0,
+            },
             position: match facts.copy {
                 CopyState::Follower(held) => held.position,
                 CopyState::Empty | CopyState::Joining | CopyState::Owner { .. } => state.tail,

@@ -48,6 +48,10 @@ pub struct CopyStatus {
     pub role: &'static str,
     /// Milliseconds until the lease of this host ends; 0: it has none.
     pub lease_ms: u64,
+    /// The view in which the log of [`position`](Self::position) began to be the partition's: of
+    /// two copies, the one with the higher origin holds more, then the one with the higher
+    /// position. 0: the copy is not complete.
+    pub origin: u64,
     /// The end of the own log, or the last position that this copy has applied.
     pub position: u64,
     /// What is replicated of the own log.

@@ -12,8 +12,8 @@ use nearstate_store::{
     FeedStart, FollowPosition, LogFeed, LogIdentity, Session, Takeover, now_ms_coarse,
 };
 use nearstate_wire::{
-    FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal, RefusalReason, Start,
-    Welcome,
+    FrameReader, FrameWriter, Hello, Message, PartitionPlace, Refusal, RefusalReason,
+    SettingsSummary, Start, Welcome,
 };
 use tokio_rustls::rustls::{Connection, ServerConnection};
 
@@ -64,6 +64,14 @@ struct Greeting {
     of: LogIdentity,
     applied: FollowPosition,
     heap_bytes: u64,
+    settings: ([u8; 16], String),
+}
+
+impl Greeting {
+    fn settings(&self) -> SettingsSummary<'_> {
+        let (digest, text) = &self.settings;
+        SettingsSummary { digest: *digest, text }
+    }
 }
 
 /// What a follower gets.
@@ -98,7 +106,7 @@ impl SourceConnection<'_> {
         let (hello, shared) = {
             let _counted = Ungreeted(self.router);
             let hello = self.hello()?;
-            let shared = match self.router.find(hello.place) {
+            let shared = match self.router.find(hello.place, hello.settings()) {
                 Ok(shared) => shared,
                 Err((reason, text)) => return self.refuse(reason, &text),
             };
@@ -253,12 +261,14 @@ impl SourceConnection<'_> {
                 Ok(Some(Message::Hello(hello))) => {
                     let Hello { place, source_id, incarnation, origin, position, .. } = hello;
                     let check = hello.check;
+                    let SettingsSummary { digest, text } = hello.settings;
                     return Ok(Greeting {
                         place,
                         name: hello.name.to_owned(),
                         of: identity_of(source_id, (incarnation, origin)),
                         applied: FollowPosition { position, check },
                         heap_bytes: hello.heap_bytes,
+                        settings: (digest, text.to_owned()),
                     });
                 }
                 Ok(Some(_)) => {

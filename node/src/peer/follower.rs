@@ -280,7 +280,8 @@ impl FollowerConnection<'_> {
             }
             Some(_) | None => (LogIdentity::default(), FollowPosition::default()),
         };
-        let place = self.place();
+        let (place, membership) = (self.place(), self.membership);
+        let settings = membership.map(|member| member.group.settings.summary()).unwrap_or_default();
         self.send(&Message::Hello(Hello {
             place,
             source_id: id_bytes(of),
@@ -289,6 +290,7 @@ impl FollowerConnection<'_> {
             position: applied.position,
             check: applied.check,
             heap_bytes: self.heap_bytes,
+            settings,
             name: config.name,
         }))?;
         let begin = Stopwatch::start();
@@ -582,6 +584,7 @@ fn refused(refusal: &Refusal<'_>) -> Ended {
         | RefusalReason::Fork
         | RefusalReason::Follower
         | RefusalReason::Cluster
+        | RefusalReason::Settings
         | RefusalReason::Itself => {
             let detail = format!("{text}: {}", refusal.reason.remedy());
             Ended::Failed(Error::BadArgument { detail })

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_store::Takeover;
-use nearstate_wire::PartitionPlace;
+use nearstate_wire::{PartitionPlace, SharedSettings};
 
 use super::kept::KeptLog;
 
@@ -167,6 +167,8 @@ pub(crate) struct PartitionGroup {
     pub(crate) cluster_id: [u8; 16],
     pub(crate) partition: u32,
     pub(crate) lease: Duration,
+    /// Hosts with other ones are refused.
+    pub(crate) settings: SharedSettings,
     pub(crate) inputs: PartitionInputs,
     /// The view in which members are served, 0 if none are.
     served_view: AtomicU64,
@@ -218,13 +220,14 @@ pub(crate) struct Turn<'g>(
 impl PartitionGroup {
     pub(crate) fn new(
         (cluster_id, partition): ([u8; 16], u32),
-        lease: Duration,
+        (lease, settings): (Duration, SharedSettings),
         inputs: PartitionInputs,
     ) -> Self {
         Self {
             cluster_id,
             partition,
             lease,
+            settings,
             inputs,
             served_view: AtomicU64::new(0),
             worked_at: AtomicU64::new(0),
@@ -388,7 +391,8 @@ mod tests {
     #[test]
     fn an_order_to_stop_that_comes_late_does_not_end_the_watch_of_the_next_view() {
         let inputs: PartitionInputs = Arc::new(|_| ());
-        let group = PartitionGroup::new(([1; 16], 1), Duration::from_secs(1), inputs);
+        let group =
+            PartitionGroup::new(([1; 16], 1), (Duration::from_secs(1), <_>::default()), inputs);
         group.set_served_view(1);
         group.watch_in(1);
         assert!(group.is_watched());

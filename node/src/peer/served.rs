@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session, lease_clock};
-use nearstate_wire::{PartitionPlace, RefusalReason};
+use nearstate_wire::{PartitionPlace, RefusalReason, SettingsSummary};
 
 use super::declared::DeclaredNamespaces;
 use super::events::{FollowerStats, PeerEvent, SourceConfig};
@@ -303,6 +303,7 @@ impl PeerRouter {
     pub(super) fn find(
         &self,
         place: PartitionPlace,
+        settings: SettingsSummary<'_>,
     ) -> Result<Arc<PeerShared>, (RefusalReason, String)> {
         let is_of = |shared: &&Arc<PeerShared>| match &shared.group {
             None => place == PartitionPlace::default(),
@@ -317,6 +318,10 @@ impl PeerRouter {
             return Err((reason, text));
         };
         if let Some(group) = &shared.group {
+            // Before what it says of its view has an effect.
+            if let Some(text) = group.settings.difference(settings) {
+                return Err((RefusalReason::Settings, text));
+            }
             let view = group.served_view();
             if place.view > view {
                 group.tell(PartitionInput::HigherView { view: place.view });

@@ -26,7 +26,7 @@ use nearstate_store::{
 
 use nearstate_wire::{Hello, PartitionPlace};
 
-use crate::hostile_peers::{Intruder, hello_of};
+use crate::hostile_peers::{Intruder, SETTINGS, hello_of};
 use crate::partition::{CLUSTER, WAIT_MAX, contents, refusal, refused};
 
 const PARTITION: PartitionId = PartitionId(7);
@@ -136,7 +136,7 @@ impl ConsensusEngine for TestEngine {
         Ok(self.log.append(&command))
     }
 
-    fn change_voters(&self, _: &BTreeSet<u64>, _: Duration) -> Result<()> {
+    fn change_vote(&self, _: u64, _: bool, _: Duration) -> Result<()> {
         Err(Error::BadArgument { detail: "the voters of this engine never change".to_owned() })
     }
 
@@ -151,7 +151,7 @@ impl ConsensusEngine for TestEngine {
     fn status(&self) -> EngineStatus {
         let voters = HOSTS.map(|(id, _)| u64::from(id)).into();
         let applied = self.state.applied();
-        EngineStatus { leader: Some(1), voters, applied, term: 1, failure: None }
+        EngineStatus { leader: Some(1), voters, applied, term: 1, ..EngineStatus::default() }
     }
 }
 
@@ -243,6 +243,7 @@ impl DrivenCluster {
         let config = DriverConfig {
             host: HostId(id),
             cluster: configuration(),
+            settings: SETTINGS.clone(),
             cluster_id: CLUSTER,
             hosts: self.addresses.clone(),
             copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],

@@ -3,14 +3,24 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::LazyLock;
 
-use nearstate_node::FollowerStats;
+use nearstate_node::{FollowerStats, SharedSettings};
 use nearstate_store::{FollowPosition, LogIdentity, Schema, lease_clock};
 use nearstate_wire::{
     Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, PositionMessage,
+    SettingsSummary,
 };
 
 use crate::partition::{CLUSTER, TestHost, WAIT_MAX, group, put, refusal, replicate};
+
+/// The settings that the hosts share.
+pub(crate) static SETTINGS: LazyLock<SharedSettings> = LazyLock::new(|| settings("400 ms"));
+
+pub(crate) fn settings(lease: &str) -> SharedSettings {
+    let lines = [("cluster.copies", "3"), ("cluster.lease", lease)];
+    SharedSettings::new(lines.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec())
+}
 
 /// A process that is connected to the port.
 pub(crate) struct Intruder {
@@ -91,6 +101,7 @@ pub(crate) fn hello_of(
         position: at.position,
         check: at.check,
         heap_bytes: 1 << 40,
+        settings: SETTINGS.summary(),
         name,
     }
 }
@@ -143,7 +154,14 @@ fn what_is_no_hello_of_this_cluster_is_refused_and_changes_nothing() {
     }
     let ahead = FollowPosition { position: 1 << 40, check: 1 };
     let forked = FollowPosition { position: applied(&one).position, check: 77 };
-    let refusals: [(&str, Hello<'_>); 5] = [
+    let other_settings = settings("10 s");
+    let of_other = Hello { settings: other_settings.summary(), ..right.clone() };
+    let untold = SettingsSummary::default();
+    let refusals: [(&str, Hello<'_>); 8] = [
+        ("settings: cluster.lease is \"400 ms\" here and \"10 s\" there", of_other.clone()),
+        // What it says of its view has no effect.
+        ("settings", Hello { place: PartitionPlace { view: 9, ..place }, ..of_other }),
+        ("settings", Hello { settings: untold, ..right.clone() }),
         ("view", Hello { place: PartitionPlace { view: 0, ..place }, ..right.clone() }),
         ("view", Hello { place: PartitionPlace { view: 2, ..place }, ..right.clone() }),
         ("cluster", Hello { name: "nearby", ..right.clone() }),

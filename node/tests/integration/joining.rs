@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use nearstate_node::FollowTarget;
+use nearstate_store::{FollowState, LogIdentity};
 
 use crate::partition::{TestHost, has_all, joins, put, replicate, ue, until};
 
@@ -107,4 +108,25 @@ fn a_full_log_makes_no_writer_wait_for_a_member_that_joins() {
     until(1, &mut [&mut owner, &mut full, &mut late], |hosts| has_all(hosts[0], hosts[2]));
     assert_eq!(joins(&late), 2, "the log has lost what it lacked");
     assert!(owner.behind.contains(&late.name));
+}
+
+/// No other copy is left, and an operator says so.
+#[test]
+fn a_copy_that_was_joining_becomes_the_partition_by_force() {
+    let mut host = TestHost::new("forced-a");
+    {
+        let session = host.session();
+        let mut follower = session.follow().unwrap();
+        let source = LogIdentity { region: [1, 2], incarnation: 1, origin: 1 };
+        follower.begin(source).unwrap();
+    }
+    assert_eq!(host.session().following().unwrap().unwrap().state, FollowState::Joining);
+    host.own(3, None);
+    put(&host.session(), 0..10);
+    assert_eq!(host.session().log_identity().unwrap().origin, 3);
+    let mut host = host.restarted();
+    // It is repeated by the process that starts.
+    host.own(3, None);
+    put(&host.session(), 10..20);
+    drop(host.partition.promote(2, None).unwrap_err());
 }

@@ -17,6 +17,8 @@ use nearstate_store::{
     lease_clock,
 };
 
+use crate::hostile_peers::settings;
+
 pub(crate) const CLUSTER: [u8; 16] = *b"0123456789abcdef";
 /// A bound for what takes milliseconds.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -98,6 +100,7 @@ impl TestHost {
             partition: 7,
             host: name.to_owned(),
             lease: Duration::from_millis(400),
+            settings: settings("400 ms"),
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             members: hosts_like(name),
             kills_stopped: true,
@@ -115,7 +118,7 @@ impl TestHost {
     }
 
     /// The node's process ends, and another one starts.
-    fn restarted(self) -> Self {
+    pub(crate) fn restarted(self) -> Self {
         let Self { name, region, partition, listener, _folder: folder, .. } = self;
         drop((partition, listener));
         Self::start(&name, region, folder)
@@ -575,25 +578,4 @@ fn tags_that_are_added_late_are_indexed_on_members() {
 /// The records with a tag; `None` while they are being indexed.
 fn count_in_cell(session: &Session) -> Option<u64> {
     session.count_tagged(ue(session), "cell", b"5").ok()
-}
-
-/// No other copy is left, and an operator says so.
-#[test]
-fn a_copy_that_was_joining_becomes_the_partition_by_force() {
-    let mut host = TestHost::new("forced-a");
-    {
-        let session = host.session();
-        let mut follower = session.follow().unwrap();
-        let source = LogIdentity { region: [1, 2], incarnation: 1, origin: 1 };
-        follower.begin(source).unwrap();
-    }
-    assert_eq!(host.session().following().unwrap().unwrap().state, FollowState::Joining);
-    host.own(3, None);
-    put(&host.session(), 0..10);
-    assert_eq!(host.session().log_identity().unwrap().origin, 3);
-    let mut host = host.restarted();
-    // It is repeated by the process that starts.
-    host.own(3, None);
-    put(&host.session(), 10..20);
-    drop(host.partition.promote(2, None).unwrap_err());
 }

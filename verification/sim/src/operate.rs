@@ -21,7 +21,9 @@ impl World {
         let is_owner_heard = process.host.hears_owner(PARTITION, now);
         let lease = state.lease();
         let goal = operator.goal;
-        let task = operator.task.get_or_insert_with(|| OperatorTask::new(goal, &group, lease, now));
+        let task = operator.task.get_or_insert_with(|| {
+            OperatorTask::new(goal, &group, lease, now).with_longer_discarded(true)
+        });
         let step = task.step(now, &group, is_owner_heard);
         self.record(&("operator", step));
         match step {

@@ -3,7 +3,8 @@
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message,
     NamespaceKind, NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage,
-    Refusal, RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome, WireError,
+    Refusal, RefusalReason, ReplicatedTag, SettingsSummary, Start, SwitchMessage, Welcome,
+    WireError,
 };
 
 /// Bytes of the header of a frame.
@@ -69,6 +70,7 @@ pub(crate) fn messages() -> Vec<Message<'static>> {
             position: 2,
             check: 3,
             heap_bytes: 4,
+            settings: SettingsSummary { digest: *b"0123456789settin", text: "a = 1\n" },
             name: "b",
         }),
         Message::Welcome(Welcome {

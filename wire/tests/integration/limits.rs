@@ -7,8 +7,8 @@ use nearstate_wire::limits::{
     REFUSAL_TEXT_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
 };
 use nearstate_wire::{
-    Change, FrameReader, Message, NamespaceKind, NamespaceMessage, Refusal, RefusalReason,
-    ReplicatedTag, WireError,
+    Change, FrameReader, Hello, Message, NamespaceKind, NamespaceMessage, Refusal, RefusalReason,
+    ReplicatedTag, SettingsSummary, WireError,
 };
 
 #[track_caller]
@@ -92,6 +92,25 @@ fn names_have_limits() {
     let Message::Namespace(many) = namespace("n", "t") else { panic!("a namespace") };
     let tags = vec![many.tags[0].clone(); 33];
     assert_limit(&write_error(&Message::Namespace(NamespaceMessage { tags, ..many })), 32);
+}
+
+#[test]
+fn a_text_of_settings_has_a_limit_for_both_sides() {
+    let mut all = messages();
+    let Message::Hello(hello) = all.swap_remove(0) else { panic!("a hello") };
+    let text = "s".repeat(2049);
+    let settings = |text| SettingsSummary { digest: [1; 16], text };
+    let with = |text| Message::Hello(Hello { settings: settings(text), ..hello.clone() });
+    assert_limit(&write_error(&with(&text)), 2048);
+    // The longest text, of which a reader is told that it has one byte more.
+    let bytes = written(&[with(&text[1..])]);
+    with_first(&bytes, |read| assert!(read.is_ok()));
+    let mut payload = bytes[24..].to_vec();
+    let at = payload.windows(2).position(|size| size == 2048_u16.to_le_bytes()).unwrap();
+    payload[at..at + 2].copy_from_slice(&2049_u16.to_le_bytes());
+    with_first(&frame(1, &payload), |read| {
+        assert_limit(&read.expect_err("a long text"), 2048);
+    });
 }
 
 #[test]

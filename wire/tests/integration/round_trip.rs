@@ -6,7 +6,7 @@ use crate::fixture::{changes, entry, messages, record, written};
 use nearstate_wire::{
     AbsentMessage, Acknowledgement, Change, EntryMessage, FrameReader, Hello, Message,
     NamespaceKind, NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage,
-    Refusal, RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
+    Refusal, RefusalReason, ReplicatedTag, SettingsSummary, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -116,6 +116,7 @@ impl Parts {
                 position: second,
                 check: third,
                 heap_bytes: fourth,
+                settings: SettingsSummary { digest: source_id, text: name },
                 name,
             }),
             1 => Message::Welcome(Welcome {

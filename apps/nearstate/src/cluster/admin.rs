@@ -29,12 +29,18 @@ pub(crate) enum AdminRequest {
     ClusterStatus,
     /// The last events of the host.
     Events,
-    /// The hosts that vote from now on.
-    Voters(Vec<u64>),
+    /// A host votes from now on, or does not.
+    Vote { host: u16, votes: bool },
     /// Another member takes over from the owner.
     Drain { partition: u32 },
-    /// This host owns the partition, whatever the others held.
-    AcceptLoss { partition: u32, host: u16 },
+    /// This host owns the partition, whatever those held that do not answer. With
+    /// `discards_longer`, whatever all others hold.
+    AcceptLoss {
+        partition: u32,
+        host: u16,
+        #[serde(default)]
+        discards_longer: bool,
+    },
     /// This host owns the partition, with whatever its region has.
     ForceNew { partition: u32, host: u16 },
 }

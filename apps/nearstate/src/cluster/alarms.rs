@@ -316,6 +316,7 @@ mod tests {
             full: [1, 2, 3].map(HostId).into(),
             role: "owner",
             lease_ms: 100,
+            origin: 1,
             position: 9,
             replicated: 9,
             sealed: None,

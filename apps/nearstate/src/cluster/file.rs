@@ -1,6 +1,7 @@
 //! The cluster file: hosts, partitions and the lease, the same on all hosts.
 
 mod etcd;
+mod shared;
 mod sites;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,7 +237,7 @@ impl ClusterFile {
     }
 
     /// Parses and checks the text of a file.
-    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let raw: RawFile = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| {
                 1 + text.get(..span.start).unwrap_or_default().matches('\n').count()

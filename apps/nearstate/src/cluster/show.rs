@@ -62,6 +62,7 @@ fn copy_json(file: &ClusterFile, copy: &CopyStatus) -> Value {
         "role": copy.role,
         "complete": copy.is_complete,
         "lease_ms": copy.lease_ms,
+        "origin": copy.origin,
         "position": copy.position,
         "replicated": copy.replicated,
         "sealed": copy.sealed,

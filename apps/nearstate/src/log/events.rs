@@ -85,6 +85,8 @@ events! {
         "Its condition does not hold any more.";
     CLUSTER_ADMITTING = "NS-1026" Info "the other copy of two is counted again",
         "One copy sufficed. When `NS-5012` is cleared, two are needed again.";
+    HOST_VOTES_AGAIN = "NS-1027" Info "this host votes again",
+        "It acts for its partitions, as after a start. Clears `NS-3024`.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -107,12 +109,14 @@ events! {
 
     FOLLOWER_REFUSED = "NS-2008" Warn "a follower was refused",
         "`reason` says what does not fit. `busy`: raise `peer.followers_max`; in a cluster, the \
-         host is connected already. `cluster`: it is no host of the cluster file. `fork`: the \
-         region of this node was restored from a copy; give the follower a new region.";
+         host is connected already. `cluster`: it is no host of the cluster file. `settings`: \
+         its cluster file is another one; use the same on all hosts. `fork`: the region of this \
+         node was restored from a copy; give the follower a new region.";
 
     MEMBER_REFUSED = "NS-2009" Warn "a member of the cluster was refused",
-        "`reason` says what does not fit: the cluster file differs between hosts, the certificate \
-         has another name, or a host that is not in it connects.";
+        "`reason` says what does not fit: the cluster file differs between hosts (then it names \
+         the first setting), the certificate has another name, or a host that is not in it \
+         connects.";
     TOKEN_KEYS_FAILED = "NS-2011" Warn "keys of access tokens not fetched",
         "`nudsf.token_keys_url` does not answer with a key set. The last keys stay in force for a \
          day. Then, and before the first keys, Nudsf answers 503.";
@@ -183,4 +187,7 @@ events! {
     CLUSTER_THREAD_FAILED = "NS-3023" Error "a thread of the cluster has ended by a panic",
         "The process ends with status 1, and other hosts take over. The supervisor starts it \
          again. The message of the panic precedes this line: report it.";
+    HOST_REMOVED = "NS-3024" Warn "this host has no vote, and acts for no partition",
+        "It was removed (`nearstate cluster remove`), and learns no further decision. Stop its \
+         node, or `nearstate cluster add` it: then `NS-1027` follows.";
 }

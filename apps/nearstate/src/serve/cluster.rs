@@ -3,6 +3,7 @@
 
 mod page;
 mod operator;
+mod copies;
 mod facts;
 mod clients;
 
@@ -471,6 +472,8 @@ fn start(
         members: file.members(),
         directory: file.directory(&host),
         election: file.election,
+        settings: file.shared_settings(),
+        decided: file.decided_settings(),
         tls: tls.clone(),
         machine: ClusterDriver::machines(&file.config)?,
         report: Arc::new(move || reporting.status().to_string()),
@@ -486,6 +489,7 @@ fn start(
     let config = DriverConfig {
         host: host.id,
         cluster: file.config.clone(),
+        settings: file.shared_settings(),
         cluster_id: file.cluster_id(),
         hosts: file.addresses(),
         copies: copies.iter().map(copy).collect(),

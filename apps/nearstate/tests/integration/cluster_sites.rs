@@ -99,6 +99,10 @@ fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
     assert!(!is_done && text.contains("has no copy"), "{text}");
     let (is_done, text) = operate(&site, B, &accept(B));
     assert!(is_done && text.contains("owns the partition"), "{text}");
+    let silent = format!("not compared, because they do not answer: {}", site.name(A));
+    assert!(text.contains(&silent), "{text}");
+    let (is_done, text) = operate(&site, B, &accept(A));
+    assert!(!is_done && text.contains("does not answer"), "{text}");
     // It says so only when the state does.
     assert_eq!(copy(&site, B).full, [site.name(B)]);
     until("it is alone", || is_alone(&site, B));

@@ -6,7 +6,7 @@
 use nearstate_wire::{
     AbsentMessage, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message, NamespaceKind,
     NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage, Refusal,
-    RefusalReason, ReplicatedTag, Start, SwitchMessage, Welcome,
+    RefusalReason, ReplicatedTag, SettingsSummary, Start, SwitchMessage, Welcome,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -116,8 +116,7 @@ fn messages() -> Vec<Message<'static>> {
     let change =
         |change| RecordChange { namespace: 1, base_version: 2, version: 3, key: b"key", change };
     let entry = |records| EntryMessage { position: 1, check: 2, time_ms: 3, records };
-    let (incarnation, name, start) = (1, "host", Start::Continue);
-    let (position, check) = (5, 6);
+    let (incarnation, name, start, position, check) = (1, "host", Start::Continue, 5, 6);
     let record = |change| RecordMessage { namespace: 1, version: 2, time_ms: 3, key: b"k", change };
     let mut all = vec![
         Message::Hello(Hello {
@@ -128,6 +127,7 @@ fn messages() -> Vec<Message<'static>> {
             position,
             check,
             heap_bytes,
+            settings: SettingsSummary { digest: source_id, text: "cluster.copies = 3\n" },
             name,
         }),
         Message::Welcome(Welcome {

@@ -176,6 +176,19 @@ pub(super) fn notices(
             // safe at any moment: a region survives SIGKILL.
             std::process::exit(1);
         }
+        ClusterNotice::Removed { is_removed } => {
+            let record = if *is_removed { log::HOST_REMOVED } else { log::HOST_VOTES_AGAIN };
+            log::emit(record, &[]);
+            facts.push(format!(
+                "{} {} {}",
+                nearstate_store::now_ms_coarse(),
+                record.id,
+                record.message
+            ));
+            for partition in file.partitions.iter().filter(|_| *is_removed) {
+                drop(messages.try_send(MainThreadMessage::Released(partition.id)));
+            }
+        }
         ClusterNotice::EngineRecovered => log::emit(log::MEMBERSHIP_RECOVERED, &[]),
     })
 }

@@ -1,7 +1,6 @@
 //! Requests of operators to a host of a cluster, what it reports to the other hosts, and the thread
 //! that looks for alarms.
 
-use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use crate::cluster::admin::{self, AdminRequest};
 use crate::cluster::file::{ClusterFile, FileHost};
 use crate::cluster::show;
 
+use super::copies::{CopiesOfHosts, longer_copy};
 use super::facts::HostFacts;
 
 /// The longest wait for the membership in a request of an operator.
@@ -99,33 +99,54 @@ impl OperatorContext {
                 self.engine.initialize(&self.report.file.voters())?;
                 Ok(Value::Null)
             }
-            AdminRequest::Voters(voters) => {
-                let voters: BTreeSet<u64> = voters.into_iter().collect();
-                self.engine.change_voters(&voters, DECISION_MAX)?;
+            AdminRequest::Vote { host, votes } => {
+                self.change_vote(HostId(host), votes)?;
                 Ok(Value::Null)
             }
-            AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain),
-            AdminRequest::AcceptLoss { partition, host } => {
-                self.task(partition, OperatorGoal::AcceptLoss(HostId(host)))
+            AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain, false),
+            AdminRequest::AcceptLoss { partition, host, discards_longer } => {
+                let goal = OperatorGoal::AcceptLoss(HostId(host));
+                self.task(partition, goal, discards_longer)
             }
             AdminRequest::ForceNew { partition, host } => {
-                self.task(partition, OperatorGoal::ForceNew(HostId(host)))
+                self.task(partition, OperatorGoal::ForceNew(HostId(host)), false)
             }
         }
     }
 
+    /// Lets a host vote, or takes its vote: at the leader, whichever host that is.
+    fn change_vote(&self, host: HostId, votes: bool) -> Result<()> {
+        let name = self.report.file.host_name(host);
+        if !votes && let Some(partition) = leased(&self.cluster_status(), &name) {
+            let detail = format!(
+                "{name} owns {partition}: drain it first. A host that does not vote owns nothing"
+            );
+            return Err(Error::BadArgument { detail });
+        }
+        self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
+    }
+
     /// Carries out a task, and answers with what the applied state says then.
-    fn task(&self, partition: u32, goal: OperatorGoal) -> Result<Value> {
+    fn task(&self, partition: u32, goal: OperatorGoal, discards_longer: bool) -> Result<Value> {
         let file = &self.report.file;
         let lease = file.config.lease().map_err(invalid)?;
         let (engine, partition) = (self.engine.as_ref(), PartitionId(partition));
-        if let Some(reason) = better_copy(file, &self.cluster_status(), (partition, goal)) {
+        let statuses = self.cluster_status();
+        if let Some(reason) = better_copy(file, &statuses, (partition, goal)) {
             return Err(invalid(reason));
         }
-        match self.driver.carry_out(engine, partition, (goal, lease))? {
-            OperatorOutcome::Done { owner, is_by_decision } => {
-                Ok(json!({ "owner": file.host_name(owner), "by_decision": is_by_decision }))
-            }
+        let compared = CopiesOfHosts::of(file, &statuses, partition);
+        if let OperatorGoal::AcceptLoss(to) = goal
+            && !discards_longer
+            && let Some(reason) = compared.more_than(&file.host_name(to))
+        {
+            return Err(invalid(reason));
+        }
+        match self.driver.carry_out(engine, partition, (goal, discards_longer), lease)? {
+            OperatorOutcome::Done { owner, is_by_decision } => Ok(json!({
+                "owner": file.host_name(owner), "by_decision": is_by_decision,
+                "silent": compared.silent,
+            })),
             OperatorOutcome::Refused(refusal) => Err(invalid(explain(file, refusal))),
             OperatorOutcome::Late { wait, is_excluded } => {
                 Err(Error::Backend { detail: late(file, wait, is_excluded) })
@@ -161,6 +182,14 @@ impl OperatorContext {
 
 fn invalid(detail: impl std::fmt::Display) -> Error {
     Error::BadArgument { detail: detail.to_string() }
+}
+
+/// A partition of which a host has a lease.
+fn leased(statuses: &Value, host: &str) -> Option<String> {
+    let is_it = |status: &&Value| status["host"] == host;
+    let status = statuses.as_array().into_iter().flatten().find(is_it)?;
+    let owned = show::items(status, "partitions").find(|copy| copy["lease_ms"].as_u64() > Some(0));
+    owned.map(|copy| copy["partition"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Whether a host that answers has what a task would discard: the lease of an owner, a complete
@@ -208,6 +237,7 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
         OperatorRefusal::NotInGroup(host) => {
             format!("{} has no copy of the partition", name(host))
         }
+        OperatorRefusal::LongerCopy(host, position) => longer_copy(&name(host), position),
         OperatorRefusal::AlreadyOwner(host) => format!("{} owns the partition", name(host)),
         OperatorRefusal::OwnerLives(host) => {
             format!("{} owns the partition and lives: stop its node first, or drain it", name(host))

@@ -1,0 +1,68 @@
+//! Hosts whose cluster files differ, and hosts whose vote is taken: real nodes.
+
+use crate::cluster::{Hosts, NAMES};
+use crate::fixture::{Folder, until};
+
+/// Starts a host with another file, in which one text is replaced.
+fn run_with(hosts: &mut Hosts, number: usize, (from, to): (&str, &str)) {
+    let text = std::fs::read_to_string(&hosts.file).unwrap();
+    assert!(text.contains(from), "{text}");
+    let other = hosts.folder.path("other.toml");
+    std::fs::write(&other, text.replacen(from, to, 1)).unwrap();
+    let whole = std::mem::replace(&mut hosts.file, other);
+    hosts.run(number);
+    hosts.file = whole;
+}
+
+#[test]
+fn a_host_with_another_file_is_refused_and_the_setting_is_named() {
+    let mut hosts = Hosts::start_with(Folder::new(), "1s", "", &[]);
+    let mut client = hosts.clients(0);
+    assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
+    hosts.kill(2);
+    run_with(&mut hosts, 2, ("lease = \"1s\"", "lease = \"2s\""));
+    let says = |hosts: &Hosts, number: usize, id: &str, text: &str| {
+        hosts.log(number).lines().any(|line| line.contains(id) && line.contains(text))
+    };
+    until("the owner refuses it as a follower, or as a member", || {
+        let lease = "cluster.lease is";
+        says(&hosts, 0, "NS-2008", lease) || says(&hosts, 0, "NS-2009", lease)
+    });
+    until("it says which setting differs", || says(&hosts, 2, "NS-2009", "cluster.lease is"));
+    until("the owner does not count it", || hosts.status(0).contains("\"full\":[\"a\",\"b\"]"));
+    assert_eq!(hosts.owner(), Some(0));
+    assert!(hosts.status(0).contains("\"view\":1}"), "{}", hosts.status(0));
+    assert_eq!(client.ask(&["SET", "key", "2"]), "+OK");
+    hosts.kill(2);
+    // What was decided never changes: it does not start.
+    run_with(&mut hosts, 2, ("copies = 3\n", "copies = 3\nacknowledgements = 3\n"));
+    let refused = "the cluster was created with other settings: cluster.acknowledgements is";
+    until("it refuses to start", || hosts.log(2).contains(refused));
+    hosts.kill(2);
+    hosts.run(2);
+    hosts.until_all_count();
+    assert_eq!(client.ask(&["GET", "key"]), "2");
+}
+
+#[test]
+fn a_host_that_is_removed_learns_it_serves_nothing_and_can_be_added_again() {
+    let hosts = Hosts::start_with(Folder::new(), "1s", "", &[]);
+    let mut client = hosts.clients(0);
+    assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
+    // The owner is drained first, whichever host is asked.
+    for name in NAMES {
+        assert!(hosts.cluster(&["remove", "a", "--host", name]).is_none(), "{name}");
+    }
+    assert!(hosts.cluster(&["remove", "c", "--host", "c"]).is_some());
+    until("it says that it has no vote", || hosts.log(2).contains("NS-3024"));
+    until("the owner does not count it", || hosts.status(0).contains("\"full\":[\"a\",\"b\"]"));
+    assert!(hosts.status(0).contains("\"voters\":[\"a\",\"b\"]"), "{}", hosts.status(0));
+    assert!(hosts.status(2).contains("\"role\":\"waiting\""), "{}", hosts.status(2));
+    assert!(hosts.cluster(&["events", "--host", "c"]).unwrap().contains("NS-3024"));
+    assert_eq!(client.ask(&["SET", "key", "2"]), "+OK");
+    assert!(hosts.cluster(&["add", "c", "--host", "b"]).is_some());
+    until("it votes again", || hosts.log(2).contains("NS-1027"));
+    hosts.until_all_count();
+    assert_eq!(hosts.owner(), Some(0));
+    assert_eq!(client.ask(&["GET", "key"]), "2");
+}
