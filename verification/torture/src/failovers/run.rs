@@ -1,5 +1,6 @@
 //! The run: rounds of one fault each, with clients and writers, until enough fail-overs happened.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -296,6 +297,16 @@ impl FailoverRun<'_> {
         }
     }
 
+    /// True if a writer has ended by SIGKILL.
+    fn is_writer_killed(&mut self, host: usize) -> Result<bool, String> {
+        let Some(writer) = self.writers.get_mut(host).and_then(Option::as_mut) else {
+            return Ok(false);
+        };
+        let ended = writer.process.try_wait().map_err(|error| format!("wait: {error}"))?;
+        let signal = ended.and_then(|status| status.signal());
+        Ok(signal == Some(nix::sys::signal::Signal::SIGKILL as i32))
+    }
+
     fn signal_writer(&self, host: usize, signal: nix::sys::signal::Signal) -> Result<(), String> {
         let Some(writer) = self.writers.get(host).and_then(Option::as_ref) else { return Ok(()) };
         let id = i32::try_from(writer.process.id()).map_err(|error| error.to_string())?;
@@ -378,7 +389,12 @@ impl FailoverRun<'_> {
             ClusterFault::WriterStopped => {
                 self.cluster.start_node(owner)?;
                 self.cluster.wait_all_full()?;
-                self.signal_writer(owner, nix::sys::signal::Signal::SIGCONT)?;
+                if self.is_writer_killed(owner)? {
+                    // It slept in a commit, and the region had to change its role: NS-3019.
+                    self.drop_writer(owner);
+                } else {
+                    self.signal_writer(owner, nix::sys::signal::Signal::SIGCONT)?;
+                }
             }
             ClusterFault::OwnerMute => self.set_ways(owner, true, true)?,
             ClusterFault::OwnerDeaf => self.set_ways(owner, false, true)?,
