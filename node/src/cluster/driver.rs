@@ -119,8 +119,8 @@ fn invalid(error: impl fmt::Display) -> Error {
 pub struct ClusterDriver {
     inbox: Arc<DriverInbox>,
     is_over: Arc<AtomicBool>,
-    host: HostId,
-    copies: BTreeMap<PartitionId, Arc<CopyShared>>,
+    pub(super) host: HostId,
+    pub(super) copies: BTreeMap<PartitionId, Arc<CopyShared>>,
     published: Arc<Mutex<Published>>,
     thread: Option<JoinHandle<()>>,
 }

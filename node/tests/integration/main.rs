@@ -8,6 +8,7 @@
 )]
 
 mod cluster_driver;
+mod drain;
 mod fixture;
 mod hostile_peers;
 mod joining;
