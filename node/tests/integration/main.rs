@@ -15,5 +15,6 @@ mod joining;
 mod log_watch;
 mod owner_heard;
 mod partition;
+mod restarted_owner;
 mod sockets;
 mod stopped_writers;

@@ -115,7 +115,7 @@ impl TestHost {
     }
 
     /// The node's process ends, and another one starts.
-    fn restarted(self) -> Self {
+    pub(crate) fn restarted(self) -> Self {
         let Self { name, region, partition, listener, _folder: folder, .. } = self;
         drop((partition, listener));
         Self::start(&name, region, folder)
@@ -517,7 +517,7 @@ fn a_copy_that_could_not_follow_tries_again() {
 }
 
 /// The owner's log has lost what is at a position.
-fn is_forgotten(owner: &TestHost, position: u64) -> bool {
+pub(crate) fn is_forgotten(owner: &TestHost, position: u64) -> bool {
     let session = owner.session();
     let mut stream = session.commit_stream_behind(position - 1).unwrap();
     matches!(stream.next().unwrap(), Some(StreamItem::Lost { .. }))
