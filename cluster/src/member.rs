@@ -47,6 +47,8 @@ pub(crate) struct PartitionMember {
     /// What the copy held when it was frozen for this view.
     frozen: Option<(ViewNumber, LogPosition)>,
     floor: u64,
+    /// The view in which this process has promoted the copy, until it serves.
+    promoted: Option<ViewNumber>,
     /// The last effect that is repeated until something shows that it is done.
     repeated: Option<(HostEffect, Monotonic)>,
 }
@@ -77,6 +79,7 @@ impl PartitionMember {
             is_suspecting: false,
             frozen: None,
             floor: 0,
+            promoted: None,
             repeated: None,
         }
     }
@@ -343,6 +346,7 @@ impl PartitionMember {
         self.store_view(effects);
         let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
         let origin = self.group.origin();
+        self.promoted = Some(origin);
         if self.switches.is_off(Switch::PromoteFirst)
             && matches!(facts.copy, CopyState::Follower(_))
         {
@@ -372,7 +376,8 @@ impl PartitionMember {
             self.is_fenced = true;
             effects.push(HostEffect::Fence { partition });
             effects.push(HostEffect::Serve { partition, view });
-            self.tell(ClusterEventKind::OwnerStarted, effects);
+            let is_takeover = self.promoted.take() == Some(view) && view > ViewNumber::FIRST;
+            self.tell(ClusterEventKind::OwnerStarted { is_takeover }, effects);
         }
         let facts = self.facts.unwrap_or(facts);
         let MemberActivity::Serving(_, owner) = &self.activity else { return };

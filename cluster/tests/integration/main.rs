@@ -7,4 +7,5 @@ mod config;
 mod fixture;
 mod group;
 mod operator;
+mod takeovers;
 mod two_hosts;
