@@ -369,7 +369,7 @@ impl Partition {
                 // first, so that a promotion that is killed is repeated.
                 Some(FollowState::Joining | FollowState::Extending | FollowState::Promoting) => {
                     session.continue_partition(view)?;
-                    session.promote(true)?;
+                    session.promote_incomplete(WhenFull::Refuse)?;
                 }
                 Some(FollowState::Full | FollowState::Demoting) => {
                     return refused("the region follows another one, and no seal is given");
