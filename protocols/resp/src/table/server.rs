@@ -444,7 +444,9 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         also: AclCategories::CONNECTION,
         summary: "Returns the number of replicas that acknowledged the preceding writes.",
         differs: "Replicas are followers of the region (`nearstate region follow`). Waits for the \
-                  preceding writes of all clients of the same core. In a namespace with the policy \
+                  preceding writes of all clients of the same core. When the node ends, or its \
+                  host owns the partition no longer, a waiting one is answered `UNBLOCKED`, and \
+                  so are requests that `CLIENT PAUSE` suspends. In a namespace with the policy \
                   `replicated` each reply waits by itself ([cluster](operate/cluster.md)); writes \
                   in a `local` one are not waited for.",
         run: server::wait,

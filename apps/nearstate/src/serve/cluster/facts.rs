@@ -23,6 +23,8 @@ pub(super) enum MainThreadMessage {
     Owned(PartitionId),
     /// The host owns the partition no longer.
     Released(PartitionId),
+    /// The last node of the partition is stopped.
+    Stopped(PartitionId),
 }
 
 /// The facts. Cheap to read; no lock is held while something else is waited for.
