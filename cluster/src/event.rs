@@ -18,7 +18,11 @@ pub struct ClusterEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClusterEventKind {
     /// This host owns the partition and accepts followers.
-    OwnerStarted,
+    OwnerStarted {
+        /// True if it has taken over from another owner in this view. False at the start of the
+        /// partition, and if the process was started again or the owner has returned.
+        is_takeover: bool,
+    },
     /// This host is not the owner any more.
     OwnerStopped,
     /// This host got a lease until the end of which it may serve.
@@ -49,7 +53,7 @@ impl ClusterEventKind {
     /// The name in logs and metrics.
     pub fn id(&self) -> &'static str {
         match self {
-            Self::OwnerStarted => "cluster-owner-started",
+            Self::OwnerStarted { .. } => "cluster-owner-started",
             Self::OwnerStopped => "cluster-owner-stopped",
             Self::LeaseGranted => "cluster-lease-granted",
             Self::LeaseEnded => "cluster-lease-ended",

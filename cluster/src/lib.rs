@@ -39,6 +39,7 @@ pub use switches::{Switch, Switches};
 
 mod host;
 mod member;
+mod activity;
 mod operator;
 mod owner;
 mod follower;

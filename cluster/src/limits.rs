@@ -61,6 +61,10 @@ pub const PROPOSALS_PER_LEASE: u64 = 2;
 /// member with a complete copy may report, and within another one its report is ordered.
 pub const FORCE_LEASES: u64 = 2;
 
+/// Leases for which an owner that is drained refuses writers while its log is replicated. Later
+/// they are admitted again, and the command fails.
+pub const DRAIN_LEASES: u64 = 4;
+
 /// Leases without a renewal after which an owner whose copy alone suffices counts as silent: then
 /// it has had no lease for one of them.
 pub const SILENT_RENEWAL_LEASES: u64 = 2;

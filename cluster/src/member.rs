@@ -1,5 +1,6 @@
 //! One host's part in one partition: it keeps what was learned, and does what its role asks for.
 
+use crate::activity::MemberActivity;
 use crate::command::Command;
 use crate::config::Lease;
 use crate::effect::{Effects, FollowStart, HostEffect};
@@ -14,17 +15,6 @@ use crate::position::LogPosition;
 use crate::region::{CopyState, RegionFacts};
 use crate::role::{MemberRole, role_of};
 use crate::switches::{Switch, Switches};
-
-/// What a member is doing, so that it does nothing twice.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum MemberActivity {
-    /// Nothing.
-    Idle,
-    /// Serves followers in a view.
-    Serving(ViewNumber, Owner),
-    /// Follows an owner in a view.
-    Following(ViewNumber, HostId),
-}
 
 /// One host's part in one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,6 +37,8 @@ pub(crate) struct PartitionMember {
     /// What the copy held when it was frozen for this view.
     frozen: Option<(ViewNumber, LogPosition)>,
     floor: u64,
+    /// The view in which this process has promoted the copy, until it serves.
+    promoted: Option<ViewNumber>,
     /// The last effect that is repeated until something shows that it is done.
     repeated: Option<(HostEffect, Monotonic)>,
 }
@@ -77,6 +69,7 @@ impl PartitionMember {
             is_suspecting: false,
             frozen: None,
             floor: 0,
+            promoted: None,
             repeated: None,
         }
     }
@@ -351,6 +344,7 @@ impl PartitionMember {
         self.store_view(effects);
         let (partition, view, seal) = (self.partition(), self.group.view(), self.group.seal());
         let origin = self.group.origin();
+        self.promoted = Some(origin);
         if self.switches.is_off(Switch::PromoteFirst)
             && matches!(facts.copy, CopyState::Follower(_))
         {
@@ -380,7 +374,8 @@ impl PartitionMember {
             self.is_fenced = true;
             effects.push(HostEffect::Fence { partition });
             effects.push(HostEffect::Serve { partition, view });
-            self.tell(ClusterEventKind::OwnerStarted, effects);
+            let is_takeover = self.promoted.take() == Some(view) && view > ViewNumber::FIRST;
+            self.tell(ClusterEventKind::OwnerStarted { is_takeover }, effects);
         }
         let facts = self.facts.unwrap_or(facts);
         let MemberActivity::Serving(_, owner) = &self.activity else { return };

@@ -1,6 +1,10 @@
 //! What an operator wants of a partition, step by step: no step is asked for before the applied
 //! state shows the one before it, and the state says whether it was done.
 //!
+//! An owner that lives gives its partition away with everything that it has acknowledged: it
+//! refuses writers, waits until its log is replicated to the end, and is excluded then. If that
+//! takes too long, nothing has changed.
+//!
 //! Members that are too few cannot exclude a lost owner, and none counts beside an owner whose copy
 //! alone suffices. So an operator's task excludes it, but only if the host that carries the task
 //! out neither hears it nor sees, for a lease, that it renews its own one.
@@ -9,7 +13,7 @@ use crate::command::Command;
 use crate::config::Lease;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, ViewNumber};
-use crate::limits::FORCE_LEASES;
+use crate::limits::{DRAIN_LEASES, FORCE_LEASES};
 use crate::position::LogPosition;
 use crate::switches::Switch;
 use std::cmp::Ordering;
@@ -32,6 +36,11 @@ pub enum OperatorGoal {
 pub enum OperatorStep {
     /// Nothing yet.
     Wait(OperatorWait),
+    /// The owner refuses writers from now on, and those in their commit end it. Then
+    /// [`OperatorTask::frozen`] is told the end of the log, and [`OperatorTask::replicated`] how
+    /// far it is replicated. If the task ends and this host is the owner still, they are admitted
+    /// again.
+    Freeze,
     /// Propose this. It may be repeated.
     Propose(Command),
     /// This host owns the partition.
@@ -54,6 +63,8 @@ pub enum OperatorWait {
     Reports,
     /// The report of this host.
     Report(HostId),
+    /// That so many positions of the owner's log are replicated.
+    Replication(u64),
 }
 
 /// Why something is not possible.
@@ -77,6 +88,17 @@ pub enum OperatorRefusal {
     OwnerReturned(HostId),
     /// Meanwhile the members have found this owner.
     OtherOwner(HostId),
+    /// So many positions of the log of this owner, which refused writers, were not replicated in
+    /// time.
+    NotReplicated(HostId, u64),
+}
+
+/// The log of an owner that refuses writers.
+#[derive(Debug, Clone, Copy)]
+struct FrozenLog {
+    since: Monotonic,
+    tail: u64,
+    replicated: u64,
 }
 
 /// A task of an operator, at one host.
@@ -94,6 +116,8 @@ pub struct OperatorTask {
     discards_longer: bool,
     /// Since when it sees that the owner is excluded.
     sealing_since: Option<Monotonic>,
+    /// The owner refuses writers since the task has asked for it.
+    log: Option<FrozenLog>,
 }
 
 impl OperatorTask {
@@ -110,6 +134,19 @@ impl OperatorTask {
             began_sealing,
             discards_longer: false,
             sealing_since: None,
+            log: None,
+        }
+    }
+
+    /// The owner refuses writers, and its log ends at `tail`.
+    pub fn frozen(&mut self, now: Monotonic, tail: u64) {
+        self.log = Some(FrozenLog { since: now, tail, replicated: 0 });
+    }
+
+    /// The owner's log is replicated up to a position.
+    pub fn replicated(&mut self, position: u64) {
+        if let Some(log) = &mut self.log {
+            log.replicated = log.replicated.max(position);
         }
     }
 
@@ -148,7 +185,7 @@ impl OperatorTask {
         let exclude = Command::Exclude { partition: group.partition(), view: group.view() };
         let to = match self.goal {
             OperatorGoal::Drain if group.can_replace_owner() => {
-                return OperatorStep::Propose(exclude);
+                return self.step_draining(now, exclude);
             }
             OperatorGoal::Drain => {
                 return OperatorStep::Refused(OperatorRefusal::NoOtherCopy(self.owner));
@@ -166,6 +203,19 @@ impl OperatorTask {
             OperatorStep::Wait(OperatorWait::Lease)
         } else {
             OperatorStep::Propose(exclude)
+        }
+    }
+
+    /// The owner is excluded when no commit that it has answered is on it alone.
+    fn step_draining(&self, now: Monotonic, exclude: Command) -> OperatorStep {
+        let Some(log) = self.log else { return OperatorStep::Freeze };
+        let missing = log.tail.saturating_sub(log.replicated);
+        if missing == 0 {
+            OperatorStep::Propose(exclude)
+        } else if now < log.since.plus(DRAIN_LEASES * self.lease.promise_ns()) {
+            OperatorStep::Wait(OperatorWait::Replication(missing))
+        } else {
+            OperatorStep::Refused(OperatorRefusal::NotReplicated(self.owner, missing))
         }
     }
 
@@ -250,6 +300,7 @@ impl fmt::Display for OperatorWait {
             Self::Lease => write!(f, "the lease of the owner has not ended"),
             Self::Reports => write!(f, "too few members have reported"),
             Self::Report(host) => write!(f, "host {host} has not reported: its copy has gaps"),
+            Self::Replication(missing) => write!(f, "{missing} positions are not replicated"),
         }
     }
 }

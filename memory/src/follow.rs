@@ -393,7 +393,8 @@ impl Member {
         Ok(store(self.map(), FOLLOW_REACHED, seal(position))?)
     }
 
-    /// The last entry that a follower of this region has acknowledged. Position 0: not known.
+    /// The last entry that a follower of this region has acknowledged; of an owner's region, the
+    /// one up to which the log is released. Position 0: not known.
     ///
     /// # Errors
     /// `Damaged`.
@@ -409,6 +410,19 @@ impl Member {
     /// `Damaged`.
     pub fn set_shipped_position(&self, place: FollowPosition) -> Result<()> {
         if place.position <= self.shipped_position()?.position {
+            return Ok(());
+        }
+        Ok(store_place(self.map(), LOG_SHIPPED, place)?)
+    }
+
+    /// The log of an owner is released up to this entry: members whose last entry it is continue
+    /// behind it. Unlike [`Member::set_shipped_position`] it may be an earlier one than before. A
+    /// kill between two stores leaves none.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn set_released_entry(&self, place: FollowPosition) -> Result<()> {
+        if place == self.shipped_position()? {
             return Ok(());
         }
         Ok(store_place(self.map(), LOG_SHIPPED, place)?)

@@ -6,6 +6,7 @@
 //! | follows the owner | [`Partition::follow`], [`Partition::freeze`] |
 //! | becomes the owner | [`Partition::promote`], [`Partition::serve`] |
 //! | is the owner | [`Partition::set_replicated`], [`Partition::set_lease`] |
+//! | gives it away | [`Partition::hold_writers`], [`Partition::release_writers`] |
 //! | is the owner no longer | [`Partition::demote`], then [`Partition::follow`] |
 //!
 //! What happens on the connections comes as [`PartitionInput`](crate::PartitionInput), on their
@@ -13,6 +14,7 @@
 //! [`Partition::demote`], [`Partition::stop_following`]). Each call can be repeated after a kill of
 //! the process, and then completes what was begun.
 
+mod fence;
 mod member;
 mod stopped;
 mod watch;
@@ -30,6 +32,7 @@ use nearstate_store::{
 };
 use nearstate_wire::SharedSettings;
 
+use self::fence::FenceOrders;
 use self::member::{MemberThread, OwnerTarget};
 pub use self::stopped::StoppedHolder;
 use self::stopped::StoppedHolders;
@@ -143,6 +146,7 @@ pub struct Partition {
     session: Mutex<Session>,
     /// For what takes no time: a promotion holds the other one for seconds.
     words: Mutex<Session>,
+    fence: Mutex<FenceOrders>,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
     watch: LogWatch,
@@ -192,6 +196,7 @@ impl Partition {
             group,
             session: Mutex::new(session),
             words: Mutex::new(region.session()?),
+            fence: Mutex::default(),
             member,
             thread: Some(thread),
             watch,
@@ -393,7 +398,7 @@ impl Partition {
                         }
                     }
                     session.continue_partition(view)?;
-                    session.promote(true)?;
+                    session.promote_incomplete(WhenFull::Refuse)?;
                 }
             }
             session.bind(self.group.cluster_id)?;
@@ -498,14 +503,6 @@ impl Partition {
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
     pub fn set_lease(&self, until: Duration) -> Result<()> {
         self.words().set_owner_lease(until)
-    }
-
-    /// Refuses writers of replicated namespaces (`Fenced`) from now on, or admits them again.
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn set_fenced(&self, is_fenced: bool) -> Result<()> {
-        self.session().set_fenced(is_fenced)
     }
 
     /// Makes the owner's region an empty copy, because another host owns the partition in `view`,

@@ -287,9 +287,17 @@ impl Session {
             return Ok(Some(known.position));
         }
         if shipped == applied {
-            // It is the last entry that any follower has acknowledged. What the log has forgotten
-            // behind it are positions without entries, which were acknowledged, or what was lost.
-            let is_kept = floor <= applied.position.max(self.member.log_acknowledged()?) + 1;
+            let passed = if self.member.log_identity()?.origin == 0 {
+                // It is the last entry that any follower has acknowledged. What the log has
+                // forgotten behind it are positions without entries, which were acknowledged, or
+                // what was lost.
+                applied.position.max(self.member.log_acknowledged()?)
+            } else {
+                // It is the last entry up to which the owner's log was released. Others may have
+                // acknowledged more.
+                applied.position
+            };
+            let is_kept = floor <= passed + 1;
             return Ok(is_kept.then(|| applied.position.max(floor.saturating_sub(1))));
         }
         if applied.check == UNKNOWN {
@@ -437,9 +445,12 @@ impl LogFeed<'_> {
     /// # Errors
     /// `BadArgument`: it was not sent; `Damaged`, `Forked`.
     pub fn acknowledged(&mut self, position: u64) -> Result<()> {
-        self.note_acknowledged(position)?;
+        let last = self.take_acknowledged(position)?;
         if self.is_joining() {
             return Ok(());
+        }
+        if let Some(place) = last {
+            self.progress.session.member.set_shipped_position(place)?;
         }
         self.progress.session.acknowledge_to(position)
     }
@@ -450,28 +461,30 @@ impl LogFeed<'_> {
     /// # Errors
     /// `BadArgument`: it was not sent; `Damaged`, `Forked`.
     pub fn note_acknowledged(&mut self, position: u64) -> Result<()> {
+        self.take_acknowledged(position).map(drop)
+    }
+
+    /// Returns the last entry that was not acknowledged before.
+    fn take_acknowledged(&mut self, position: u64) -> Result<Option<FollowPosition>> {
         if position > self.sent_position() {
             let detail =
                 format!("the follower acknowledges position {position}, which was not sent");
             return Err(Error::BadArgument { detail });
         }
         if self.is_joining() {
-            return Ok(());
+            return Ok(None);
         }
         let mut last = None;
         while let Some(place) = self.sent.front().filter(|place| place.position <= position) {
             last = Some(*place);
             self.sent.pop_front();
         }
-        if let Some(place) = last {
-            self.progress.session.member.set_shipped_position(place)?;
-        }
         let entry = last.or(self.acknowledged.map(|known| known.entry));
         self.acknowledged = entry.filter(|_| self.is_exact).map(|entry| {
             // An answer to a message of a walk acknowledges nothing.
             AcknowledgedPlace { entry, position: position.max(entry.position) }
         });
-        Ok(())
+        Ok(last)
     }
 }
 

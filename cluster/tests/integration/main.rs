@@ -9,4 +9,5 @@ mod fixture;
 mod group;
 mod operator;
 mod promoting;
+mod takeovers;
 mod two_hosts;

@@ -1,6 +1,7 @@
 //! Tasks of operators: what they ask for in which state.
 
 use crate::fixture::{PARTITION, held, report, whole};
+use nearstate_cluster::limits::DRAIN_LEASES;
 use nearstate_cluster::{
     ClusterState, Command, GroupState, HostId, Lease, Monotonic, OperatorGoal, OperatorRefusal,
     OperatorStep, OperatorTask, OperatorWait, ViewNumber,
@@ -166,6 +167,8 @@ fn the_state_says_what_has_become_of_a_task() {
 fn an_owner_is_drained_if_the_members_can_find_another_one() {
     let mut state = whole(2, 2);
     let mut task_of_two = task(OperatorGoal::Drain, &state);
+    assert_eq!(step(&mut task_of_two, 0, &state), OperatorStep::Freeze);
+    task_of_two.frozen(Monotonic(1_000), 0);
     assert_eq!(step(&mut task_of_two, 0, &state), OperatorStep::Propose(exclude(1)));
     state.apply(&exclude(1));
     assert_eq!(step(&mut task_of_two, 0, &state), OperatorStep::Wait(OperatorWait::Reports));
@@ -177,4 +180,46 @@ fn an_owner_is_drained_if_the_members_can_find_another_one() {
         let refused = OperatorStep::Refused(OperatorRefusal::NoOtherCopy(owner));
         assert_eq!(step(&mut task(OperatorGoal::Drain, state), 0, state), refused);
     }
+}
+
+#[test]
+fn an_owner_is_drained_when_its_log_is_replicated_to_its_end() {
+    let mut state = whole(3, 2);
+    let view = group(&state).view().0;
+    let mut task = task(OperatorGoal::Drain, &state);
+    assert_eq!(step(&mut task, 0, &state), OperatorStep::Freeze);
+    task.frozen(Monotonic(1_000), 7);
+    let missing = |missing| OperatorStep::Wait(OperatorWait::Replication(missing));
+    assert_eq!(step(&mut task, 0, &state), missing(7));
+    task.replicated(5);
+    task.replicated(3);
+    assert_eq!(step(&mut task, 1, &state), missing(2));
+    task.replicated(7);
+    assert_eq!(step(&mut task, 1, &state), OperatorStep::Propose(exclude(view)));
+    state.apply(&exclude(view));
+    assert_eq!(step(&mut task, 2, &state), OperatorStep::Wait(OperatorWait::Reports));
+    state.apply(&report(view + 1, 2, held(1, 7)));
+    state.apply(&report(view + 1, 3, held(1, 7)));
+    let done = OperatorStep::Done { owner: B, is_by_decision: false };
+    assert_eq!(step(&mut task, 3, &state), done);
+}
+
+#[test]
+fn an_owner_stays_if_its_log_is_not_replicated_in_time_or_a_member_is_lost() {
+    let mut state = whole(2, 2);
+    let frozen = || {
+        let mut task = task(OperatorGoal::Drain, &state);
+        task.frozen(Monotonic(1_000), 7);
+        task.replicated(4);
+        task
+    };
+    let (mut late, mut alone) = (frozen(), frozen());
+    let wait = OperatorStep::Wait(OperatorWait::Replication(3));
+    assert_eq!(step(&mut late, DRAIN_LEASES - 1, &state), wait);
+    let refused = OperatorStep::Refused(OperatorRefusal::NotReplicated(A, 3));
+    assert_eq!(step(&mut late, DRAIN_LEASES, &state), refused);
+    let (partition, revision, host) = (PARTITION, group(&state).revision(), A);
+    state.apply(&Command::Degrade { partition, revision, host });
+    let refused = OperatorStep::Refused(OperatorRefusal::NoOtherCopy(A));
+    assert_eq!(step(&mut alone, 1, &state), refused);
 }

@@ -39,8 +39,8 @@ const TICKS_PER_LEASE: u32 = 16;
 pub struct ClusterDriver {
     inbox: Arc<DriverInbox>,
     is_over: Arc<AtomicBool>,
-    host: HostId,
-    copies: BTreeMap<PartitionId, Arc<CopyShared>>,
+    pub(super) host: HostId,
+    pub(super) copies: BTreeMap<PartitionId, Arc<CopyShared>>,
     published: Arc<Mutex<Published>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use nearstate_cluster::{
-    HostId, Lease, OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask, OperatorWait,
-    PartitionId,
+    GroupState, HostId, Lease, OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask,
+    OperatorWait, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_store::lease_clock;
 
 use crate::consensus::ConsensusEngine;
 
-use super::copy_thread::now;
+use super::copy_thread::{CopyShared, now};
 use super::driver::ClusterDriver;
 
 /// The longest wait for the membership in one step.
@@ -51,11 +51,32 @@ impl ClusterDriver {
     /// Takes eight leases and five seconds at most.
     ///
     /// # Errors
-    /// `BadArgument`: this host has no copy of the partition; those of
-    /// [`ConsensusEngine::propose_and_wait`].
+    /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
+    /// drained; those of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
+    ///
+    /// [`Partition::hold_writers`]: crate::Partition::hold_writers
     pub fn carry_out(
         &self,
         engine: &dyn ConsensusEngine,
+        partition: PartitionId,
+        goal: (OperatorGoal, bool),
+        lease: Lease,
+    ) -> Result<OperatorOutcome> {
+        let mut held = None;
+        let outcome = self.carry_out_steps((engine, &mut held), partition, goal, lease);
+        if let Some(HeldWriters { copy, view }) = held {
+            // In a later view the driver's order for the old one may not be carried out yet.
+            let is_owner = self
+                .known(partition)
+                .is_some_and(|(group, _)| group.owner() == Some(self.host) && group.view() == view);
+            copy.copy.release_writers(is_owner)?;
+        }
+        outcome
+    }
+
+    fn carry_out_steps<'d>(
+        &'d self,
+        (engine, held): (&dyn ConsensusEngine, &mut Option<HeldWriters<'d>>),
         partition: PartitionId,
         (goal, discards_longer): (OperatorGoal, bool),
         lease: Lease,
@@ -71,8 +92,16 @@ impl ClusterDriver {
             let task = task.get_or_insert_with(|| {
                 OperatorTask::new(goal, &group, lease, now()).with_longer_discarded(discards_longer)
             });
+            if let Some(held) = held {
+                task.replicated(held.copy.copy.state()?.replicated);
+            }
             let wait = match task.step(now(), &group, is_owner_heard) {
                 OperatorStep::Wait(wait) => Some(wait),
+                OperatorStep::Freeze => {
+                    let holding = held.insert(self.holding(&group)?);
+                    task.frozen(now(), holding.copy.copy.hold_writers()?);
+                    continue;
+                }
                 OperatorStep::Propose(command) => {
                     engine.propose_and_wait(command.encode(), DECISION_MAX)?;
                     None
@@ -89,4 +118,24 @@ impl ClusterDriver {
             std::thread::park_timeout(LOOK_INTERVAL);
         }
     }
+
+    /// What is held if this host owns the partition.
+    fn holding(&self, group: &GroupState) -> Result<HeldWriters<'_>> {
+        match self.copies.get(&group.partition()) {
+            Some(copy) if group.owner() == Some(self.host) => {
+                Ok(HeldWriters { copy, view: group.view() })
+            }
+            Some(_) | None => {
+                let detail = "another host owns the partition: drain that one".to_owned();
+                Err(Error::BadArgument { detail })
+            }
+        }
+    }
+}
+
+/// The writers of an owner that is drained are refused.
+struct HeldWriters<'d> {
+    copy: &'d CopyShared,
+    /// The view in which it owns the partition.
+    view: ViewNumber,
 }

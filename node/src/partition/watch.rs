@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use nearstate_store::{FollowPosition, Session, StreamItem};
+use nearstate_store::{AcknowledgedPlace, FollowPosition, Session, StreamItem};
 
 use crate::peer::group::{PanicInput, PartitionInput};
 use crate::peer::served::PeerShared;
@@ -147,24 +147,20 @@ fn read(shared: &PeerShared, session: &Session, view: u64, orders: &WatchOrders)
     let Some(group) = &shared.group else { return Ok(()) };
     let mut stream = session.commit_stream_behind(session.replicated_position()?)?;
     let (mut told, mut sleep) = (None, SLEEP_MIN);
+    let mut last = session.last_entry()?;
     while orders.is_ordered(view) {
-        let mut last = None;
         for _ in 0..ENTRIES_AT_ONCE {
             match stream.next()? {
                 None => break,
                 Some(StreamItem::Transaction(entry)) => {
                     let check = entry.check_value()?;
-                    last = Some(FollowPosition { position: entry.number, check });
+                    last = FollowPosition { position: entry.number, check };
                 }
                 Some(StreamItem::Lost { .. }) => {}
             }
         }
         stream.release();
         let position = stream.passed_position();
-        if let Some(last) = last {
-            let _storing = shared.storing_shipped();
-            session.note_last_entry(last)?;
-        }
         if told == Some(position) {
             std::thread::park_timeout(sleep);
             sleep = (sleep * 2).min(SLEEP_MAX);
@@ -173,8 +169,8 @@ fn read(shared: &PeerShared, session: &Session, view: u64, orders: &WatchOrders)
             group.tell(PartitionInput::LogWritten { view, position });
             sleep = SLEEP_MIN;
         }
-        let (position, counted) = shared.releasable_to_members();
-        session.release_to(position, counted)?;
+        let watched = AcknowledgedPlace { entry: last, position };
+        shared.release_to_members(session, (last.position <= position).then_some(watched))?;
     }
     Ok(())
 }

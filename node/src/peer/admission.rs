@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nearstate_model::{Error, Result};
@@ -132,6 +132,7 @@ impl SourceConnection<'_> {
             acknowledged: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             acknowledged_ms: AtomicU64::new(now_ms_coarse()),
+            place: Mutex::default(),
             acknowledged_ns: AtomicU64::new(lease_ns()),
             answers: AtomicU64::new(0),
             is_replaced: AtomicBool::new(false),

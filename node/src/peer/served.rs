@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nearstate_store::{AcknowledgedPlace, LogIdentity, Region, Session, lease_clock};
+use nearstate_store::{
+    AcknowledgedPlace, FollowPosition, LogIdentity, Region, Session, lease_clock,
+};
 use nearstate_wire::{PartitionPlace, RefusalReason, SettingsSummary};
 
 use super::declared::DeclaredNamespaces;
@@ -29,8 +31,8 @@ pub(crate) struct PeerShared {
     left: Mutex<Vec<(String, u64, Stopwatch)>>,
     /// What each member has acknowledged of which log when its last connection ended.
     places: Mutex<BTreeMap<String, (LogIdentity, AcknowledgedPlace)>>,
-    /// Held by the thread that stores the last acknowledged entry, which never falls.
-    shipped: Mutex<()>,
+    /// Held by the thread that releases the log, with up to where it was released last.
+    released: Mutex<Option<(u64, u64)>>,
     /// The namespaces that are logged, and the session that adds others.
     pub(crate) declared: Mutex<(Session, DeclaredNamespaces)>,
 }
@@ -58,6 +60,8 @@ pub(crate) struct Served {
     pub(super) acknowledged: AtomicU64,
     pub(super) tail: AtomicU64,
     pub(super) acknowledged_ms: AtomicU64,
+    /// Its last entry, and how far it is the last one. Stored before the position.
+    pub(super) place: Mutex<Option<AcknowledgedPlace>>,
     /// The same moment by the clock of leases.
     pub(super) acknowledged_ns: AtomicU64,
     /// The number of its acknowledgements.
@@ -69,12 +73,24 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Stored before the position that it is about.
+    pub(super) fn set_place(&self, place: Option<AcknowledgedPlace>) {
+        *locked(&self.place) = place;
+    }
+
     /// The log behind this position is held for the follower.
     fn held(&self) -> u64 {
         let is_joining = self.is_joining.load(Ordering::Relaxed);
         let position = if is_joining { &self.sent } else { &self.acknowledged };
         position.load(Ordering::Relaxed)
     }
+}
+
+/// The last entry of the log up to a position, if one of these places tells it: of those that have
+/// everything up to there, each one whose entry is not behind it has the same.
+fn last_entry(places: &[AcknowledgedPlace], upto: u64) -> Option<FollowPosition> {
+    let entries = places.iter().filter(|place| place.position >= upto).map(|place| place.entry);
+    entries.min_by_key(|entry| entry.position).filter(|entry| entry.position <= upto)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -105,18 +121,13 @@ impl PeerShared {
             followers: Mutex::new(Vec::new()),
             left: Mutex::new(Vec::new()),
             places: Mutex::new(BTreeMap::new()),
-            shipped: Mutex::new(()),
+            released: Mutex::default(),
             declared: Mutex::new((session, DeclaredNamespaces::default())),
         }
     }
 
     pub(crate) fn followers(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
         locked(&self.followers)
-    }
-
-    /// For the time in which an acknowledged entry is stored in the region.
-    pub(crate) fn storing_shipped(&self) -> MutexGuard<'_, ()> {
-        locked(&self.shipped)
     }
 
     fn left(&self) -> MutexGuard<'_, Vec<(String, u64, Stopwatch)>> {
@@ -226,6 +237,36 @@ impl PeerShared {
     /// counts here: otherwise it would lose the race with writers, and one copy would suffice on.
     pub(crate) fn releasable_to_members(&self) -> (u64, u64) {
         (self.member_floor(), self.counted_floor())
+    }
+
+    /// In a cluster: releases the log up to [`PeerShared::releasable_to_members`], or to the last
+    /// entry before. The region names that entry. So a member whose last one it is continues after
+    /// a restart of this process, which remembers no places. `watched`: what this host itself has
+    /// read, if no member has to.
+    pub(crate) fn release_to_members(
+        &self,
+        session: &Session,
+        watched: Option<AcknowledgedPlace>,
+    ) -> nearstate_model::Result<()> {
+        let mut released = locked(&self.released);
+        let (position, counted) = self.releasable_to_members();
+        if *released == Some((position, counted)) {
+            return Ok(());
+        }
+        let log = session.log_identity()?;
+        let mut places: Vec<AcknowledgedPlace> = watched.into_iter().collect();
+        let served = self.followers();
+        places.extend(served.iter().filter_map(|one| *locked(&one.place)));
+        drop(served);
+        let left = locked(&self.places);
+        places.extend(left.values().filter(|(of, _)| *of == log).map(|(_, place)| *place));
+        drop(left);
+        let last = last_entry(&places, position);
+        let end = |last: Option<FollowPosition>, upto: u64| last.map_or(upto, |last| last.position);
+        let released_to = (end(last, position), end(last_entry(&places, counted), counted));
+        session.release_behind(last, released_to)?;
+        *released = Some((position, counted));
+        Ok(())
     }
 
     /// What members are told: up to there all that count have the log. The driver of an owner whose

@@ -124,11 +124,12 @@ impl Shipment<'_> {
                 self.beat(session, &mut pace, 0)?;
             }
             if self.shared.config.keeps {
-                let (position, counted) = match self.member {
-                    Some(_) => self.shared.releasable_to_members(),
-                    None => self.shared.releasable(feed.sent_position()),
-                };
-                session.release_to(position, counted)?;
+                if self.member.is_some() {
+                    self.shared.release_to_members(session, None)?;
+                } else {
+                    let (position, counted) = self.shared.releasable(feed.sent_position());
+                    session.release_to(position, counted)?;
+                }
             }
             if self.link.stream.unsent() > before {
                 pace.active = Stopwatch::start();
@@ -258,8 +259,8 @@ impl Shipment<'_> {
         }
         let Some(position) = position else { return Ok(()) };
         if self.member.is_some() {
-            let _storing = self.shared.storing_shipped();
             feed.note_acknowledged(position)?;
+            self.served.set_place(feed.acknowledged_place());
         } else {
             feed.acknowledged(position)?;
         }

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, Command, CopyMissingPolicy, HostConfig, HostId, PartitionConfig, PartitionId,
-    ViewNumber,
+    ClusterConfig, Command, CopyMissingPolicy, HostConfig, HostId, OperatorGoal, PartitionConfig,
+    PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_node::{
     ClusterDriver, ClusterNotice, ConsensusEngine, CopyConfig, CopyStatus, DriverConfig,
-    EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, PeerEvent, PeerListener,
-    StateMachine, StoppedHolder,
+    EngineEvent, EngineState, EngineStatus, EventWaker, HostAddress, OperatorOutcome, PeerEvent,
+    PeerListener, StateMachine, StoppedHolder,
 };
 use nearstate_store::{
     CreateOptions, Namespace, NamespaceRules, Region, ReplicationPolicy, Schema, Session,
@@ -192,7 +192,7 @@ fn on_peer_event(event: &PeerEvent<'_>) {
 
 impl DrivenCluster {
     /// A cluster whose copies are all full. The first host is the owner.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(true)
     }
 
@@ -279,6 +279,15 @@ impl DrivenCluster {
         };
         let driver = ClusterDriver::start(config, &listener, engine).unwrap();
         self.running.insert(id, DrivenHost { driver, region, _listener: listener });
+    }
+
+    /// An operator drains a host.
+    pub(crate) fn drain(&self, id: u16) -> Result<OperatorOutcome> {
+        let lease = configuration().lease().unwrap();
+        let state = Arc::clone(locked(&self.log.states).first().unwrap());
+        let (log, region) = (Arc::clone(&self.log), self.host(id).region.clone());
+        let engine = TestEngine { log, state, region };
+        self.host(id).driver.carry_out(&engine, PARTITION, (OperatorGoal::Drain, false), lease)
     }
 
     /// The host that owns the partition, with these copies.

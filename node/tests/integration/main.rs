@@ -8,6 +8,7 @@
 )]
 
 mod cluster_driver;
+mod drain;
 mod fixture;
 mod hostile_peers;
 mod joining;
@@ -15,5 +16,6 @@ mod late_welcome;
 mod log_watch;
 mod owner_heard;
 mod partition;
+mod restarted_owner;
 mod sockets;
 mod stopped_writers;

@@ -522,7 +522,7 @@ fn a_copy_that_could_not_follow_tries_again() {
 }
 
 /// The owner's log has lost what is at a position.
-fn is_forgotten(owner: &TestHost, position: u64) -> bool {
+pub(crate) fn is_forgotten(owner: &TestHost, position: u64) -> bool {
     let session = owner.session();
     let mut stream = session.commit_stream_behind(position - 1).unwrap();
     matches!(stream.next().unwrap(), Some(StreamItem::Lost { .. }))

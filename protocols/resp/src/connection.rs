@@ -58,6 +58,8 @@ pub(crate) struct RespConnection {
     task_receipt: Receipt,
     /// Replies whose commits are not replicated yet.
     held: Option<HeldReplies>,
+    /// The node ends.
+    is_draining: bool,
 }
 
 impl RespConnection {
@@ -74,6 +76,7 @@ impl RespConnection {
             is_reply_begun: false,
             task_receipt: Receipt::NONE,
             held: None,
+            is_draining: false,
         }
     }
 
@@ -219,6 +222,10 @@ impl ConnectionHandler for RespConnection {
 
     fn may_wait_for_ever(&self) -> bool {
         self.connection.postponed.is_some()
+    }
+
+    fn begin_drain(&mut self) {
+        self.is_draining = true;
     }
 
     fn buffered_bytes(&self) -> usize {

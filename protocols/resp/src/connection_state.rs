@@ -160,6 +160,16 @@ pub enum PostponeCause {
     Replicas,
 }
 
+impl PostponeCause {
+    /// True if the wait may last for as long as the client, or another one, has chosen.
+    pub const fn is_unbounded(self) -> bool {
+        match self {
+            Self::Auth => false,
+            Self::Pause(_) | Self::Replicas => true,
+        }
+    }
+}
+
 /// Names of subscribed channels or patterns, with their memory.
 #[derive(Debug, Default)]
 pub struct Subscriptions {

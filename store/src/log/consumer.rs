@@ -259,13 +259,24 @@ impl Session {
         self.member.release_log_to(position, counted)
     }
 
-    /// The log is released up to this entry, which no follower has acknowledged, because none has
-    /// to.
+    /// As [`Session::release_to`], for an owner's log, of which `last` is the last entry up to
+    /// `position`: a member whose last entry it is continues behind it, also if the log has
+    /// forgotten it.
     ///
     /// # Errors
     /// `Damaged`.
-    pub fn note_last_entry(&self, last: FollowPosition) -> Result<()> {
-        self.member.set_shipped_position(last)
+    pub fn release_behind(
+        &self,
+        last: Option<FollowPosition>,
+        (position, counted): (u64, u64),
+    ) -> Result<()> {
+        if let Some(last) = last
+            && self.member.log_floor_position()? <= position
+        {
+            // Stored first: what the log forgets is told by it.
+            self.member.set_released_entry(last)?;
+        }
+        self.release_to(position, counted)
     }
 
     /// A consumer of the log, from what was last acknowledged on. One consumer acknowledges; others

@@ -456,3 +456,33 @@ fn a_follower_that_indexes_keeps_what_expires_meanwhile() {
     drop((source, copy));
     three.check();
 }
+
+#[test]
+fn an_incomplete_copy_that_is_promoted_is_logged_before_it_may_be_written() {
+    let [owner, copy] = [0; 2].map(|_| Host::new());
+    let (source, session) = (owner.region.session().unwrap(), copy.region.session().unwrap());
+    let ns = ue(&source);
+    source.begin_partition(1).unwrap();
+    source.stream(ns, WhenFull::LoseOldest).unwrap();
+    for number in 0..5_000 {
+        source.put(ns, &key(number), b"1").unwrap();
+    }
+    {
+        let mut follower = session.follow().unwrap();
+        let mut feed = start(&source, &mut follower, &session);
+        let mut applied = 0;
+        let mut sink = |item: FeedItem<'_>| deliver(&mut follower, item, &mut applied);
+        feed.step(true, &mut sink).unwrap();
+        assert!(feed.is_joining(), "a part of the walk");
+    }
+    let mirrored = ue(&session);
+    assert!(session.is_followed(mirrored).unwrap() && !session.is_logged(mirrored).unwrap());
+    session.continue_partition(2).unwrap();
+    assert_eq!(session.promote_incomplete(WhenFull::Refuse).unwrap().namespaces, 1);
+    assert!(session.is_logged(mirrored).unwrap(), "its log exists when it may be written");
+    session.put(mirrored, b"own", b"1").unwrap();
+    let receipt = session.receipt();
+    assert!(receipt.position() > 0);
+    assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+    [owner, copy].into_iter().for_each(Host::check);
+}

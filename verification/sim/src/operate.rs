@@ -27,7 +27,7 @@ impl World {
         let step = task.step(now, &group, is_owner_heard);
         self.record(&("operator", step));
         match step {
-            OperatorStep::Wait(_) => {}
+            OperatorStep::Wait(_) | OperatorStep::Freeze => {}
             OperatorStep::Propose(command) => self.propose(host, command),
             OperatorStep::Refused(_) => operator.task = None,
             OperatorStep::Done { .. } => return,

@@ -349,6 +349,13 @@ impl ClusterFile {
                 host.name
             )),
             Some(_) | None => Ok(()),
+        }?;
+        match self.etcd.as_ref().and_then(EtcdFile::open_endpoint) {
+            Some(endpoint) if !is_insecure => Err(format!(
+                "etcd.endpoints: {endpoint} is on another host and without TLS: use https:// with \
+                 etcd.ca, or set cluster.insecure = true if the network restricts access"
+            )),
+            Some(_) | None => Ok(()),
         }
     }
 

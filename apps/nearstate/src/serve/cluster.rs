@@ -4,6 +4,7 @@
 mod page;
 mod operator;
 mod copies;
+mod stopping;
 mod facts;
 mod clients;
 
@@ -44,6 +45,7 @@ use clients::{ListedMembers, PartitionOwners};
 use facts::{HostFacts, MainThreadMessage};
 use operator::{HostReport, OperatorContext};
 use page::ClusterPage;
+use stopping::StoppingNodes;
 
 /// Messages to the main thread that wait. It takes them at once, but while it starts a node.
 const MESSAGES_MAX: usize = 4096;
@@ -152,10 +154,11 @@ impl ClusterHost<'_> {
         let engine = Arc::clone(&running.engine);
         operator::start(admin, OperatorContext { report: Arc::clone(&report), driver, engine })?;
         let handle = signals.handle();
+        let stopping = StoppingNodes::new(messages.clone());
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &report.host.name), ("ms", &ms)]);
-        self.serve_partitions(&running, &received);
+        self.serve_partitions(&running, &received, stopping);
         if let Some(node) = pages {
             stop(node);
         }
@@ -231,16 +234,23 @@ impl ClusterHost<'_> {
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
-    fn serve_partitions(&self, running: &RunningHost, received: &Receiver<MainThreadMessage>) {
+    fn serve_partitions(
+        &self,
+        running: &RunningHost,
+        received: &Receiver<MainThreadMessage>,
+        mut stopping: StoppingNodes,
+    ) {
         let mut services: BTreeMap<PartitionId, PartitionService> = BTreeMap::new();
-        // Those whose node could not start: an address was in use, or descriptors were.
+        // Those whose node could not start: an address was in use, or descriptors were, or its last
+        // node is not stopped yet.
         let mut unserved: BTreeSet<PartitionId> = BTreeSet::new();
         loop {
             let message = match received.recv_timeout(RETRY_AFTER) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => {
+                    stopping.remove_stopped();
                     for partition in std::mem::take(&mut unserved) {
-                        match self.try_service(running, partition) {
+                        match self.try_service(running, partition, &stopping) {
                             Some(service) => drop(services.insert(partition, service)),
                             None => _ = unserved.insert(partition),
                         }
@@ -256,7 +266,7 @@ impl ClusterHost<'_> {
                     break;
                 }
                 MainThreadMessage::Owned(partition) if !services.contains_key(&partition) => {
-                    match self.try_service(running, partition) {
+                    match self.try_service(running, partition, &stopping) {
                         Some(service) => drop(services.insert(partition, service)),
                         None => _ = unserved.insert(partition),
                     }
@@ -266,22 +276,35 @@ impl ClusterHost<'_> {
                     unserved.remove(&partition);
                     running.report.facts.set_unserved(partition, None);
                     if let Some(service) = services.remove(&partition) {
-                        service.stop();
+                        stopping.add(partition, move || service.stop());
+                    }
+                }
+                MainThreadMessage::Stopped(partition) => {
+                    stopping.remove(partition);
+                    if unserved.remove(&partition) {
+                        match self.try_service(running, partition, &stopping) {
+                            Some(service) => drop(services.insert(partition, service)),
+                            None => _ = unserved.insert(partition),
+                        }
                     }
                 }
             }
         }
-        for service in services.into_values() {
-            service.stop();
+        for (partition, service) in services {
+            stopping.add(partition, move || service.stop());
         }
     }
 
-    /// Starts the node of an owned partition; `None` if that fails.
+    /// Starts the node of an owned partition; `None` if that fails, or its last one still stops.
     fn try_service(
         &self,
         running: &RunningHost,
         partition: PartitionId,
+        stopping: &StoppingNodes,
     ) -> Option<PartitionService> {
+        if stopping.contains(partition) {
+            return None;
+        }
         let copy = running.copies.iter().find(|copy| copy.partition.id == partition)?;
         let started = self.start_service(running, copy);
         let reason = started.as_ref().err().map(ToString::to_string);

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use nearstate_model::Error;
 use nearstate_store::{Kind, ReceiptState, Region, Schema};
 
 use crate::fixture::{Client, Folder, NEARSTATE, rejected, until};
@@ -235,6 +237,58 @@ fn a_node_whose_driver_panics_ends_with_an_error() {
     let (number, status) = ended.unwrap();
     assert_eq!(status.code(), Some(1), "{}", hosts.log(number));
     assert!(hosts.log(number).contains("NS-3023"), "{}", hosts.log(number));
+}
+
+/// Writes in an `async` namespace of an attached region until writers are refused. Returns how many
+/// keys were accepted: each one is acknowledged when the call returns.
+fn write_until_refused(region: &Region, accepted: &AtomicU32) -> ReceiptState {
+    let session = region.session().unwrap();
+    let schema = Schema { kind: Kind::Value, ..Schema::default() };
+    let namespace = session.namespace("ue", &schema).unwrap();
+    let mut number = 0_u32;
+    loop {
+        // As many keys as fit, so that the load does not end before the command.
+        let key = (number % DRAINED_KEYS).to_string();
+        match session.put(namespace, key.as_bytes(), format!("{number:256}").as_bytes()) {
+            Ok(_) => number += 1,
+            // The members are slower.
+            Err(Error::Behind { .. } | Error::Full { .. }) => std::thread::yield_now(),
+            Err(error) => {
+                let refused = matches!(error, Error::Fenced { .. } | Error::NotOwner { .. });
+                assert!(refused, "{error}");
+                break;
+            }
+        }
+        accepted.store(number, Ordering::Release);
+    }
+    session.wait_replicated(session.receipt(), std::time::Duration::from_secs(60)).unwrap()
+}
+
+/// The keys of the writer.
+const DRAINED_KEYS: u32 = 10_000;
+
+#[test]
+fn a_drain_under_load_loses_nothing_that_was_acknowledged_in_an_async_namespace() {
+    let hosts = Hosts::start("3s");
+    assert_eq!(hosts.owner(), Some(0));
+    let region = Region::attach(&hosts.folder.path("a-amf")).unwrap();
+    let accepted = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until_refused(&region, &accepted));
+        until("the writer is at work", || accepted.load(Ordering::Acquire) > 2 * DRAINED_KEYS);
+        let drained = hosts.cluster(&["drain", "--host", "a"]).expect("the drain succeeds");
+        assert!(drained.contains(" owns amf"), "{drained}");
+        assert_eq!(writer.join().unwrap(), ReceiptState::Replicated, "the last commit");
+    });
+    until("another host owns the partition", || hosts.owner().is_some_and(|owner| owner != 0));
+    let accepted = accepted.into_inner();
+    let mut client = hosts.clients(hosts.owner().unwrap());
+    for number in accepted - DRAINED_KEYS..accepted {
+        let value = client.ask(&["GET", &format!("{{ue}},{}", number % DRAINED_KEYS)]);
+        assert_eq!(value.trim(), number.to_string(), "of {accepted} writes");
+    }
+    // The old owner is a member.
+    hosts.until_all_count();
 }
 
 #[test]

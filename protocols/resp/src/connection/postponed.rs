@@ -10,6 +10,11 @@ use nearstate_store::since_boot;
 
 use crate::connection::{RespConnection, answer_owed};
 use crate::connection_state::{PostponeCause, PostponedRequest};
+use crate::reply::ReplyWriter;
+
+/// What a request is answered that waits when its node ends.
+const ENDED: &str = "UNBLOCKED the node ends, or its host owns the partition no longer: the \
+                     request has not waited to its end";
 
 impl RespConnection {
     /// Runs the postponed request, if there is one, once its wait is over.
@@ -24,6 +29,12 @@ impl RespConnection {
         }
         if output.len() >= OUTPUT_HIGH_WATER_BYTES {
             return Some(Poll::Pending);
+        }
+        if self.is_draining && postponed.cause.is_unbounded() {
+            self.connection.postponed = None;
+            self.connection.is_closing = true;
+            ReplyWriter::new(output, self.connection.protocol).error(ENDED);
+            return Some(Poll::Ready(NextAction::Close));
         }
         let is_over = match postponed.cause {
             PostponeCause::Auth | PostponeCause::Replicas => false,

@@ -445,7 +445,9 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         summary: "Returns the number of replicas that acknowledged the preceding writes.",
         differs: "Replicas are followers of the region (`nearstate region follow`), or the other \
                   members of a partition. Waits for the preceding writes of all clients of the \
-                  same core. In a namespace with the policy `replicated` each write waits for its \
+                  same core. When the node ends, or its host owns the partition no longer, a \
+                  waiting one is answered `UNBLOCKED`, and so are requests that `CLIENT PAUSE` \
+                  suspends. In a namespace with the policy `replicated` each write waits for its \
                   replicas before its reply ([cluster](operate/cluster.md)); writes in a `local` \
                   one are not waited for.",
         run: server::wait,

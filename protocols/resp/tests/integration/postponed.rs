@@ -5,6 +5,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use crate::fixture::{SocketNode, request};
 use nearstate_node::ConnectionLimits;
@@ -132,4 +133,29 @@ fn requests_behind_one_that_waits_are_answered_after_it() {
             assert_eq!(line(&mut client).len(), 30_002);
         }
     });
+}
+
+#[test]
+fn a_node_that_ends_waits_for_no_request_that_may_wait_for_ever() {
+    let settings = RespSettings::new(Users::open(&TABLE));
+    let limits = ConnectionLimits {
+        shutdown_timeout: Duration::from_secs(3_600),
+        ..ConnectionLimits::default()
+    };
+    let node = SocketNode::start(1, settings, limits);
+    let [mut waiting, mut pausing, mut paused] = [0; 3].map(|_| node.connect());
+    assert_eq!(ask(&mut waiting, b"SET k 1\r\n"), "+OK\r\n");
+    waiting.write_all(b"WAIT 1 0\r\n").unwrap();
+    assert_eq!(ask(&mut pausing, b"CLIENT PAUSE 3600000\r\n"), "+OK\r\n");
+    paused.write_all(b"SET k 2\r\n").unwrap();
+    // Each of the four was read, and a request is carried out with its read.
+    while node.node.stats().total().0.reads < 4 {
+        std::thread::yield_now();
+    }
+    node.node.shutdown();
+    for client in [&mut waiting, &mut paused] {
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert!(line(client).starts_with("-UNBLOCKED "));
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
+    }
 }

@@ -65,6 +65,16 @@ impl EtcdFile {
         Ok(Some(Self { endpoints, ca: raw.ca, own, compacts }))
     }
 
+    /// An endpoint without TLS that is not on this machine: whatever reads the network on its way
+    /// reads, and may change, what the membership decides.
+    pub(super) fn open_endpoint(&self) -> Option<&EtcdEndpoint> {
+        let is_here = |host: &str| {
+            let address = host.parse::<std::net::IpAddr>();
+            host == "localhost" || address.is_ok_and(|at| at.to_canonical().is_loopback())
+        };
+        self.endpoints.iter().find(|one| !one.is_tls && !is_here(&one.host))
+    }
+
     /// The endpoints and the certificates of a host, in whose paths `filled` replaces `{host}`.
     ///
     /// # Errors
@@ -84,10 +94,12 @@ mod tests {
 
     #[test]
     fn the_section_of_etcd_is_checked() {
-        let with = |lines: &str| {
-            let engine = GOOD.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
+        let with_cluster = |more: &str, lines: &str| {
+            let more = format!("copies = 3\nengine = \"etcd\"\n{more}");
+            let engine = GOOD.replacen("copies = 3", &more, 1);
             ClusterFile::parse(&format!("{engine}[etcd]\n{lines}"))
         };
+        let with = |lines: &str| with_cluster("insecure = true", lines);
         let file =
             with("endpoints = [\"http://10.0.0.1:2379\", \"http://10.0.0.2:2379\"]").unwrap();
         let settings = file.etcd(file.host("a").unwrap()).unwrap().unwrap();
@@ -103,6 +115,18 @@ mod tests {
         ] {
             let refused = with(lines).unwrap_err();
             assert!(refused.contains(error), "{lines}: {refused}");
+        }
+        // Without `insecure` plaintext stays on this machine.
+        for host in ["127.0.0.1", "[::1]", "localhost"] {
+            let lines = format!("endpoints = [\"http://{host}:2379\"]");
+            drop(with_cluster("", &lines).unwrap());
+        }
+        for host in ["10.0.0.1", "[fd00::1]", "etcd"] {
+            let lines = format!("endpoints = [\"http://127.0.0.1:1\", \"http://{host}:2379\"]");
+            let refused = with_cluster("", &lines).unwrap_err();
+            assert!(refused.contains("etcd.endpoints"), "{refused}");
+            assert!(refused.contains("cluster.insecure"), "{refused}");
+            drop(with(&lines).unwrap());
         }
     }
 }

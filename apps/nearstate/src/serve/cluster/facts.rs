@@ -17,9 +17,6 @@ use crate::log;
 /// Events that are kept for `nearstate cluster events`.
 const EVENTS_KEPT: usize = 256;
 
-/// The first view of a partition: its first owner has not taken over from another one.
-const FIRST_VIEW: u64 = 1;
-
 /// What the main thread is told.
 pub(super) enum MainThreadMessage {
     Signal(i32),
@@ -27,6 +24,8 @@ pub(super) enum MainThreadMessage {
     Owned(PartitionId),
     /// The host owns the partition no longer.
     Released(PartitionId),
+    /// The last node of the partition is stopped.
+    Stopped(PartitionId),
 }
 
 /// The facts. Cheap to read; no lock is held while something else is waited for.
@@ -59,7 +58,7 @@ impl HostFacts {
     fn count(&self, event: &ClusterEvent) {
         let mut inner = self.lock();
         *inner.counts.entry((event.partition, event.kind.id())).or_default() += 1;
-        if event.kind == ClusterEventKind::OwnerStarted && event.view.0 > FIRST_VIEW {
+        if event.kind == (ClusterEventKind::OwnerStarted { is_takeover: true }) {
             *inner.takeovers.entry(event.partition).or_default() += 1;
         }
     }
@@ -143,7 +142,7 @@ pub(super) fn notices(
                 ClusterEventKind::OwnerStopped => {
                     drop(messages.try_send(MainThreadMessage::Released(of)));
                 }
-                ClusterEventKind::OwnerStarted
+                ClusterEventKind::OwnerStarted { .. }
                 | ClusterEventKind::LeaseEnded
                 | ClusterEventKind::OwnerSilent(_)
                 | ClusterEventKind::OwnerHeard(_)
@@ -229,7 +228,7 @@ fn held(position: LogPosition) -> String {
 fn described(file: &ClusterFile, kind: ClusterEventKind) -> (&'static log::LogEvent, String) {
     let host = |host: HostId| format!("host={}", file.host_name(host));
     match kind {
-        ClusterEventKind::OwnerStarted => (log::CLUSTER_OWNER, "started".to_owned()),
+        ClusterEventKind::OwnerStarted { .. } => (log::CLUSTER_OWNER, "started".to_owned()),
         ClusterEventKind::OwnerStopped => (log::CLUSTER_OWNER_ENDED, "stopped".to_owned()),
         ClusterEventKind::LeaseGranted => (log::CLUSTER_LEASE, "granted".to_owned()),
         ClusterEventKind::LeaseEnded => (log::CLUSTER_LEASE_ENDED, "ended".to_owned()),

@@ -259,6 +259,12 @@ fn explain(file: &ClusterFile, refusal: OperatorRefusal) -> String {
             "the members have found another owner meanwhile: {} owns the partition",
             name(host)
         ),
+        OperatorRefusal::NotReplicated(host, missing) => format!(
+            "{missing} positions of the log of {} were not replicated in time, so it stays the \
+             owner and admits writers again: wait until cluster status shows that the members \
+             have caught up",
+            name(host)
+        ),
     }
 }
 
@@ -267,6 +273,9 @@ fn late(file: &ClusterFile, wait: Option<OperatorWait>, is_excluded: bool) -> St
         None => "the membership has not applied it in time".to_owned(),
         Some(OperatorWait::Lease) => "the lease of the owner has not ended in time".to_owned(),
         Some(OperatorWait::Reports) => "too few members have reported in time".to_owned(),
+        Some(OperatorWait::Replication(missing)) => {
+            format!("{missing} positions of the owner's log were not replicated in time")
+        }
         Some(OperatorWait::Report(host)) => format!(
             "{} has not reported in time: its node does not run, or its copy has gaps, and then \
              only force-new is left",

@@ -1,0 +1,112 @@
+//! An operator drains the owner while a process writes, without waiting for replication.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nearstate_cluster::{HostId, OperatorRefusal};
+use nearstate_model::Error;
+use nearstate_node::OperatorOutcome;
+use nearstate_store::Region;
+
+use crate::cluster_driver::{DrivenCluster, until};
+use crate::partition::{contents, ue};
+
+/// The keys of the writer.
+const KEYS: u64 = 10_000;
+
+/// A process that writes at a host.
+struct Writer {
+    region: Region,
+    /// The calls that have returned without an error: each of these commits is acknowledged.
+    acknowledged: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Writer {
+    fn at(cluster: &DrivenCluster, host: u16) -> Self {
+        let region = Region::attach(&cluster.region(host)).unwrap();
+        Self { region, acknowledged: AtomicU64::new(0), is_over: AtomicBool::new(false) }
+    }
+
+    /// Writes until it is over, or the host owns the partition no longer.
+    fn run(&self) {
+        let session = self.region.session().unwrap();
+        let ue = ue(&session);
+        while !self.is_over.load(Ordering::Acquire) {
+            let number = self.acknowledged.load(Ordering::Relaxed);
+            let (key, value) = ((number % KEYS).to_le_bytes(), number.to_le_bytes().repeat(32));
+            match session.put(ue, &key, &value) {
+                Ok(_) => self.acknowledged.store(number + 1, Ordering::Release),
+                Err(Error::NotOwner { .. }) => return,
+                Err(Error::Fenced { .. } | Error::Behind { .. } | Error::Full { .. }) => {
+                    std::thread::yield_now();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn until_written(&self, more: u64) {
+        let end = self.acknowledged.load(Ordering::Acquire) + more;
+        until("the writer goes on", || self.acknowledged.load(Ordering::Acquire) >= end);
+    }
+
+    /// Every acknowledged write is in this region, or a later one of its key.
+    fn assert_kept(&self, region: &Region) {
+        let all = self.acknowledged.load(Ordering::Acquire);
+        let contents = contents(&region.session().unwrap());
+        for number in all.saturating_sub(KEYS)..all {
+            let (_, value) = &contents[&(number % KEYS).to_le_bytes()[..]];
+            let kept = u64::from_le_bytes(value[..8].try_into().unwrap());
+            assert!(kept >= number, "write {number} of {all} is lost: {kept} is there");
+        }
+    }
+}
+
+#[test]
+fn a_drain_under_load_loses_nothing_that_was_acknowledged() {
+    let cluster = DrivenCluster::start();
+    let writer = Writer::at(&cluster, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer.run());
+        writer.until_written(2 * KEYS);
+        let outcome = cluster.drain(1);
+        writer.is_over.store(true, Ordering::Release);
+        let drained = matches!(
+            outcome,
+            Ok(OperatorOutcome::Done { owner, is_by_decision: false }) if owner != HostId(1)
+        );
+        assert!(drained, "{outcome:?}");
+    });
+    let owner = cluster.owner_with(&[1, 2, 3]);
+    assert_ne!(owner, 1);
+    writer.assert_kept(&Region::attach(&cluster.region(owner)).unwrap());
+}
+
+#[test]
+fn an_owner_whose_log_cannot_be_replicated_stays_and_admits_writers_again() {
+    let mut cluster = DrivenCluster::start();
+    let writer = Writer::at(&cluster, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer.run());
+        writer.until_written(100);
+        // What is written from now on until the lease ends is on the owner alone.
+        cluster.stop(2);
+        cluster.stop(3);
+        let outcome = cluster.drain(1);
+        let refused = matches!(
+            outcome,
+            Ok(OperatorOutcome::Refused(OperatorRefusal::NotReplicated(HostId(1), missing)))
+                if missing > 0
+        );
+        cluster.run(2);
+        cluster.run(3);
+        let owner = cluster.owner_with(&[1, 2, 3]);
+        if refused && owner == 1 {
+            writer.until_written(100);
+        }
+        writer.is_over.store(true, Ordering::Release);
+        assert!(refused, "{outcome:?}");
+        assert_eq!(owner, 1, "the lease of the owner has ended, and no member was there to seal");
+    });
+    writer.assert_kept(&writer.region);
+}
