@@ -235,7 +235,12 @@ pub unsafe extern "C" fn ns_transact(
             })
         });
         // The status of `body`. The call in it that failed has set the message.
-        aborted.map_or_else(|| done.map(|()| ns_status::NS_OK), Ok)
+        match (done, aborted) {
+            (Ok(()), _) => Ok(ns_status::NS_OK),
+            (Err(Error::BadArgument { .. }), Some(status)) => Ok(status),
+            // The store has ended it: the last run did not begin, or met a conflict.
+            (Err(error), _) => Err(error),
+        }
     })
 }
 

@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Method, StatusCode};
 use nearstate_model::Error;
-use nearstate_store::{Namespace, Receipt, ReplicationPolicy, Txn, now_ms};
+use nearstate_store::{Namespace, Receipt, Txn, now_ms};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
@@ -40,6 +40,19 @@ pub(crate) struct Call<'r> {
     has_committed: Cell<bool>,
     /// The last commit of the request that must be replicated before it is answered.
     owed: Cell<Receipt>,
+}
+
+/// True for an error that tells of no record: the request, its client or the node is the reason.
+fn is_of_the_request_alone(status: StatusCode) -> bool {
+    let tells_of_a_record = [
+        StatusCode::NOT_FOUND,
+        StatusCode::NOT_MODIFIED,
+        StatusCode::CONFLICT,
+        StatusCode::PRECONDITION_FAILED,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        StatusCode::FORBIDDEN,
+    ];
+    !status.is_success() && !tells_of_a_record.contains(&status)
 }
 
 impl<'r> Call<'r> {
@@ -125,8 +138,9 @@ impl<'r> Call<'r> {
     }
 
     /// What must be replicated before the request is answered: its commits in namespaces whose
-    /// commits wait. A change that was made before, perhaps by the same request, is not made again:
-    /// its success stands for all commits so far.
+    /// commits wait, or those that the response tells of. A change that was made before, perhaps by
+    /// the same request, is not made again: its success stands for all commits so far. So do an
+    /// absent resource and a search.
     ///
     /// # Errors
     /// `Damaged`.
@@ -136,14 +150,17 @@ impl<'r> Call<'r> {
         let is_collection = self.target.id.is_empty();
         let may_be_unchanged =
             spec.method == Method::PATCH || (spec.method == Method::DELETE && is_collection);
-        if owed != Receipt::NONE || !may_be_unchanged || !reply.status.is_success() {
+        let (session, namespace) = (&self.repository.session, self.namespace());
+        if owed != Receipt::NONE || is_of_the_request_alone(reply.status) {
             return Ok(owed);
         }
-        let session = &self.repository.session;
-        match session.replication_policy(self.namespace())? {
-            ReplicationPolicy::Replicated => session.receipt_of_all(),
-            ReplicationPolicy::Local | ReplicationPolicy::Async => Ok(Receipt::NONE),
+        let all = session.receipt_of_read(namespace, None)?;
+        if all == Receipt::NONE || is_collection || may_be_unchanged && reply.status.is_success() {
+            return Ok(all);
         }
+        // A version that was written since counts as read.
+        let current = session.get(namespace, self.key())?;
+        session.receipt_of_read(namespace, current.as_ref())
     }
 
     /// The namespace of the resource.

@@ -59,6 +59,12 @@ impl<R> CommandSpec<R> {
         !hidden.iter().any(|flag| self.flags.has(*flag))
     }
 
+    /// True if it may change records. A script has no flag that says so.
+    #[inline]
+    pub fn may_write(&self) -> bool {
+        self.flags.has(CommandFlags::WRITE) || matches!(self.name, "eval" | "evalsha")
+    }
+
     /// All ACL categories.
     pub fn categories(&self) -> AclCategories {
         // A container that is never executed is in no category of its group, as in Redis.

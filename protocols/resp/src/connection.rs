@@ -2,6 +2,7 @@
 
 mod task;
 mod held;
+mod owed;
 mod postponed;
 mod prefetch;
 
@@ -9,13 +10,13 @@ use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub};
 use crate::connection::held::{HeldReplies, OwedReply};
+use crate::connection::owed::owe;
 use crate::connection_state::{
     CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest, ReplyMode,
 };
 use crate::core_context::CoreContext;
 use crate::parse::{Args, ParseResult, RequestParser};
 
-use crate::records::KeyedRecords;
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
 use crate::server::SlowLogEntry;
@@ -120,15 +121,10 @@ impl RespConnection {
             done = Err(too_long(max, command));
         }
         // One that is queued has not run.
-        if done.is_ok()
-            && connection.queue.is_none()
+        if connection.queue.is_none()
             && let Some(command) = command
         {
-            if command.flags.has(CommandFlags::WRITE) {
-                done = owe_unchanged(&core.records, command, args);
-            } else if command.flags.has(CommandFlags::READONLY) {
-                done = owe_reads(core, connection, command, args);
-            }
+            done = owe(core, connection, (command, args), done);
         }
         let is_refused = done.is_err();
         if let Err(error) = done {
@@ -325,36 +321,6 @@ fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
     ))
 }
 
-/// Behind a read: what it tells of may be a commit that a fail-over discards.
-#[inline]
-fn owe_reads(
-    core: &CoreContext,
-    connection: &mut ConnectionState,
-    command: &RespCommand,
-    args: Args<'_>,
-) -> Result<(), ErrorReply> {
-    let keys = command.keys.of(args).filter_map(|at| args.get(at));
-    if connection.task.is_some() && connection.task_reads.is_none() {
-        // It reads in slices.
-        connection.task_reads = core.records.first_replicated(keys)?;
-        return Ok(());
-    }
-    Ok(core.records.owe_reads(keys)?)
-}
-
-/// Behind a write: one that has changed nothing stands for the one that has made its change.
-#[inline]
-fn owe_unchanged(
-    records: &KeyedRecords,
-    command: &RespCommand,
-    args: Args<'_>,
-) -> Result<(), ErrorReply> {
-    if records.session().owes_receipt() {
-        return Ok(());
-    }
-    Ok(records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?)
-}
-
 /// The command of a request, if this client may execute it now.
 fn check_request(
     connection: &ConnectionState,
@@ -469,8 +435,8 @@ fn pause(
         return Ok(());
     }
     let is_write = |command: &RespCommand| {
-        // A script and a message change something as well.
-        command.flags.has(CommandFlags::WRITE) || matches!(command.name, "publish")
+        // A message changes something as well.
+        command.may_write() || matches!(command.name, "publish")
     };
     let is_writing = match &connection.queue {
         Some(queue) if command.name == "exec" => queue

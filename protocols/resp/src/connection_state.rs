@@ -64,14 +64,23 @@ pub struct ConnectionState {
     pub deferred_messages: DeferredMessages,
     /// The rest of a command that runs in slices, such as a scan of a namespace.
     pub task: Option<Box<dyn SlicedTask>>,
-    /// A namespace that the task reads, whose commits wait for other hosts: so does the reply.
-    pub task_reads: Option<Namespace>,
+    /// What the task reads: its reply waits for the commits that it tells of.
+    pub task_reads: TaskReads,
     /// True if the connection closes after the current reply.
     pub is_closing: bool,
     /// `CLIENT REPLY`.
     pub reply_mode: ReplyMode,
     /// Resource of the local transport that the client requested and has not received yet.
     pub local_request: Option<nearstate_local_transport::LocalResource>,
+}
+
+/// What a task reads.
+#[derive(Debug, Default)]
+pub struct TaskReads {
+    /// Keys, as clients write them.
+    pub keys: Vec<Vec<u8>>,
+    /// A namespace whose commits wait for other hosts, and which is searched.
+    pub namespace: Option<Namespace>,
 }
 
 /// `CLIENT REPLY`.

@@ -114,25 +114,6 @@ impl KeyedRecords {
         Ok(())
     }
 
-    /// The first namespace of some keys whose commits wait for other hosts, if this host makes them
-    /// and has any.
-    pub(crate) fn first_replicated<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Option<Namespace>> {
-        if self.session.log_tail_position()? == 0 {
-            return Ok(None);
-        }
-        for name in keys {
-            if let Some(ResolvedKey { namespace, .. }) = self.resolve(name)?
-                && self.session.is_replicated_from_here(namespace)?
-            {
-                return Ok(Some(namespace));
-            }
-        }
-        Ok(None)
-    }
-
     /// Resolves a key. `None` if its namespace does not exist, so that the key does not exist
     /// either.
     ///

@@ -259,7 +259,7 @@ impl Session {
     fn owe_unchanged(&self, namespace: u32) -> Result<()> {
         let all = self.receipt_of_all()?;
         if all != Receipt::NONE
-            && self.member.replication_policy(namespace)? == ReplicationPolicy::Replicated
+            && self.member.is_replicated_from_here(namespace)?
             && self.receipt_state(all)? == ReceiptState::Pending
         {
             self.owed_position.set(all.position);

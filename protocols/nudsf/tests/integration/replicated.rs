@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use nearstate_store::{CommitWait, ReplicationPolicy, Session};
+use nearstate_store::{ReplicationPolicy, Session};
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -21,6 +21,9 @@ use crate::http2::with_http2;
 
 const TIMERS: &str = "/nudsf-timer/v1/Realm01/Storage01/timers";
 const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
+
+/// A record that no storage has, of one whose commits do not wait.
+const OTHER_NONE: &str = "/nudsf-dr/v1/Realm01/Other/records/none";
 
 /// A time that no test reaches.
 const LONG: Duration = Duration::from_secs(600);
@@ -108,18 +111,65 @@ fn req_replicated_every_write_is_answered_when_its_commit_is_replicated() {
         while session.log_tail_position().unwrap() == before {
             std::thread::yield_now();
         }
-        // The core answers others, and a read of what is not replicated.
-        other.get("/records/none").is(404, "RECORD_NOT_FOUND");
+        // The core answers others.
+        other.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
         has_no_reply(&mut client);
         acknowledge(&session);
         let reply = client.read(method);
         assert_eq!(reply.status, *status, "{method} {path}: {}", reply.text());
     }
-    // Reads, and writes that are refused, wait for nothing.
-    let ue = session.known_namespace("ue").unwrap().unwrap();
-    session.with_commit_wait(CommitWait::Never, LONG, || session.put(ue, b"owed", b"1")).unwrap();
-    client.get("/records/owed").is(200, "");
-    client.send("DELETE", "/records/none", &[], "").is(404, "RECORD_NOT_FOUND");
+}
+
+/// A fail-over would discard what they tell of.
+#[test]
+fn req_replicated_a_response_that_tells_of_a_commit_waits_until_it_is_replicated() {
+    let (node, session) = waiting_node(LONG);
+    let mut other = node.client();
+    let put = |path: &str| {
+        let (mut client, before) = (node.client(), session.log_tail_position().unwrap());
+        let body = record_body(r#"{"tags":{"ueId":["1"]}}"#, &[("b", "1")]);
+        client.write(("PUT", path), &[MIXED], body.as_bytes()).unwrap();
+        while session.log_tail_position().unwrap() == before {
+            std::thread::yield_now();
+        }
+        client
+    };
+    let mut old = put("/records/old");
+    acknowledge(&session);
+    old.read("PUT").is(201, "");
+    let mut new = put("/records/new");
+    // What is replicated, another storage, and errors of the request.
+    other.get("/records/old").is(200, "");
+    other.get("/records/old/blocks/b").is(200, "");
+    other.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
+    other.send("PUT", "/records/new", &[JSON], "{}").is(415, "UNSUPPORTED_MEDIA_TYPE");
+    let filter = encode(r#"{"op":"EQ","tag":"ueId","value":"1"}"#);
+    let search = format!("/records?filter={filter}");
+    let (none, any) = ([], [("If-None-Match", "*"), MIXED]);
+    let body = record_body("{}", &[]);
+    let waiting: [(&str, &str, &[(&str, &str)], &str, u16); 7] = [
+        ("GET", "/records/new", &none, "", 200),
+        ("GET", "/records/new/meta", &none, "", 200),
+        ("GET", "/records/new/blocks/b", &none, "", 200),
+        ("GET", "/records/none", &none, "", 404),
+        ("GET", &search, &none, "", 200),
+        ("PUT", "/records/new", &any, &body, 412),
+        ("DELETE", "/records/none", &none, "", 404),
+    ];
+    let mut clients = Vec::new();
+    for (method, path, headers, body, _) in &waiting {
+        let mut client = node.client();
+        client.write((method, path), headers, body.as_bytes()).unwrap();
+        clients.push(client);
+    }
+    // They were sent before this one, which is answered.
+    other.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
+    clients.iter_mut().for_each(has_no_reply);
+    acknowledge(&session);
+    for (client, (method, path, _, _, status)) in clients.iter_mut().zip(&waiting) {
+        assert_eq!(client.read(method).status, *status, "{method} {path}");
+    }
+    new.read("PUT").is(201, "");
 }
 
 #[test]
@@ -139,13 +189,13 @@ fn req_replicated_a_waiting_stream_does_not_hold_up_the_others_of_its_connection
         }
         let read = async |client: &mut crate::http2::Http2Client, path: &str| {
             client.ready().await.unwrap();
-            let request = hyper::Request::get(uri(path)).body(String::new()).unwrap();
+            let uri = format!("http://udsf.example{path}");
+            let request = hyper::Request::get(uri).body(String::new()).unwrap();
             client.send_request(request).await.unwrap().status().as_u16()
         };
         while session.log_tail_position().unwrap() < before + 64 {
-            assert_eq!(read(&mut client, "/records/none").await, 404);
+            assert_eq!(read(&mut client, OTHER_NONE).await, 404);
         }
-        assert_eq!(read(&mut client, "/records/r63").await, 200);
         for one in &mut waiting {
             let polled = std::future::poll_fn(|cx| Poll::Ready(one.as_mut().poll(cx).is_ready()));
             assert!(!polled.await, "a commit that is not replicated was answered");
@@ -157,7 +207,8 @@ fn req_replicated_a_waiting_stream_does_not_hold_up_the_others_of_its_connection
             statuses.push(one.await.unwrap().status().as_u16());
         }
         assert_eq!(statuses, [201; 32]);
-        assert_eq!(read(&mut client, "/records/none").await, 404);
+        assert_eq!(read(&mut client, OTHER_NONE).await, 404);
+        assert_eq!(read(&mut client, &format!("{STORAGE}/records/r0")).await, 200);
         let mut next = pin!(waiting.pop().unwrap());
         let polled = std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_ready()));
         assert!(!polled.await, "a commit that is not replicated was answered");
@@ -175,7 +226,7 @@ fn req_replicated_a_write_that_is_not_replicated_in_time_is_504_and_stands() {
     let detail = refused.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.contains("stands") && detail.contains("20 ms"), "{detail}");
     assert_eq!(refused.header("retry-after"), None, "the write was made");
-    assert_eq!(client.get("/records/r1/blocks/b").is(200, "").text(), "1");
+    client.get("/records/r1/blocks/b").is(504, "NOT_REPLICATED");
     let add = r#"[{"op":"add","path":"/tags/x","value":["1"]}]"#;
     let patch = |client: &mut TestClient| client.send("PATCH", "/records/r1/meta", &[PATCH], add);
     patch(&mut client).is(504, "NOT_REPLICATED");
@@ -214,11 +265,12 @@ fn req_replicated_a_write_that_a_fail_over_discards_is_503() {
 
 #[test]
 fn req_replicated_the_time_limit_of_a_request_ends_its_wait() {
-    let (node, _session) = waiting_node(LONG);
+    let (node, session) = waiting_node(LONG);
     let mut client = node.client();
     let limit = ("3gpp-Sbi-Max-Rsp-Time", "50");
     let reply = client.send("PUT", "/records/r1", &[MIXED, limit], record_body("{}", &[]));
     reply.is(504, "TIMED_OUT_REQUEST");
+    acknowledge(&session);
     client.get("/records/r1").is(200, "");
 }
 
@@ -226,7 +278,7 @@ fn req_replicated_the_time_limit_of_a_request_ends_its_wait() {
 fn req_replicated_a_node_that_ends_answers_the_writes_that_wait() {
     let (node, session) = waiting_node(LONG);
     let (mut client, mut idle) = (node.client(), node.client());
-    idle.get("/records/none").is(404, "RECORD_NOT_FOUND");
+    idle.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
     let before = session.log_tail_position().unwrap();
     let body = record_body("{}", &[("b", "1")]);
     client.write(("PUT", "/records/r1"), &[MIXED], body.as_bytes()).unwrap();

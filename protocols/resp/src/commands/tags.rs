@@ -362,7 +362,6 @@ impl<'a> TagQuery<'a> {
             let key = view.key().to_vec();
             return read(&key, &RecordRef(view)).map(Some);
         };
-        ctx.session().owe_read(self.namespace, None)?;
         let mut result = Ok(None);
         exec_txn.with(&mut |txn| {
             result = match txn.find(self.namespace, self.tag, self.value) {
@@ -371,6 +370,7 @@ impl<'a> TagQuery<'a> {
                 Err(error) => Err(error.into()),
             };
         });
+        ctx.session().owe_read(self.namespace, None)?;
         result
     }
 }

@@ -249,9 +249,8 @@ impl ExecRun {
             if let Some(why) = validate(ctx, exec_txn, reply) {
                 return Ok(ExecEnd::Stopped(why));
             }
-            let accesses =
-                command.flags.has(CommandFlags::WRITE) || command.flags.has(CommandFlags::READONLY);
-            if done.is_ok() && accesses {
+            let accesses = command.may_write() || command.flags.has(CommandFlags::READONLY);
+            if accesses && done.as_ref().err().is_none_or(ErrorReply::tells_of_records) {
                 // Nothing is owed for a commit yet. One that follows is behind this position.
                 let args = kept.args();
                 ctx.records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?;

@@ -68,6 +68,11 @@ impl ErrorReply {
         Self::new(format!("ERR invalid expire time in '{name}' command"))
     }
 
+    /// True if it tells what is stored, as a reply to a read does.
+    pub fn tells_of_records(&self) -> bool {
+        self.0.starts_with("TAGTAKEN ") || self.0.starts_with("WRONGTYPE ")
+    }
+
     /// True if a conflict was the reason and a retry may succeed.
     pub fn is_conflict(&self) -> bool {
         self.0.starts_with("TRYAGAIN ")
