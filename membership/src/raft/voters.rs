@@ -25,8 +25,8 @@ pub(crate) async fn change_vote(
     // An election may be going on.
     let known_max = (config.election * 4).min(max / 2);
     let knows = |metrics: &openraft::RaftMetrics<u64, BasicNode>| metrics.current_leader.is_some();
-    let known = raft.wait(Some(known_max)).metrics(knows, "a leader").await;
-    let leader = known.ok().and_then(|metrics| metrics.current_leader);
+    let waited = raft.wait(Some(known_max)).metrics(knows, "a leader").await;
+    let leader = waited.ok().and_then(|metrics| metrics.current_leader);
     let Some(leader) = leader else {
         return Err(unavailable("no host leads: start the nodes of a majority of the voters"));
     };

@@ -2,8 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use crate::fixture::{Cluster, LONG};
+
+/// Looks again and again, for about as long as [`LONG`].
+fn until(what: &str, is_met: impl Fn() -> bool) {
+    const PAUSE: Duration = Duration::from_millis(10);
+    for _ in 0..LONG.as_millis() / PAUSE.as_millis() {
+        if is_met() {
+            return;
+        }
+        std::thread::park_timeout(PAUSE);
+    }
+    panic!("not in time: {what}");
+}
 
 #[test]
 fn all_hosts_apply_the_commands_of_all_hosts_in_one_order() {
@@ -61,9 +74,8 @@ fn without_a_majority_nothing_is_decided_and_the_wait_ends() {
     cluster.propose(1, "first");
     cluster.hosts.remove(&2);
     cluster.hosts.remove(&3);
-    let waited = cluster.hosts[&1]
-        .engine
-        .propose_and_wait(b"alone".to_vec(), std::time::Duration::from_millis(400));
+    let waited =
+        cluster.hosts[&1].engine.propose_and_wait(b"alone".to_vec(), Duration::from_millis(400));
     assert!(waited.is_err());
     assert!(!cluster.hosts[&1].told().0.contains("alone"));
 }
@@ -136,21 +148,14 @@ fn a_host_that_lives_learns_that_it_was_removed() {
     let gone = follower(&cluster);
     assert!(!cluster.hosts[&gone].engine.status().is_removed);
     cluster.hosts[&gone].engine.change_vote(gone, false, LONG).unwrap();
-    let end = std::time::Instant::now() + LONG;
-    while !cluster.hosts[&gone].engine.status().is_removed {
-        assert!(std::time::Instant::now() < end, "it does not learn it");
-        std::thread::park_timeout(std::time::Duration::from_millis(10));
-    }
+    until("it learns it", || cluster.hosts[&gone].engine.status().is_removed);
     // It learns nothing further, until it votes again.
     let leader = cluster.leader();
     cluster.propose(leader, "without it");
     assert!(!cluster.hosts[&gone].told().0.contains("without it"));
     cluster.hosts[&leader].engine.change_vote(gone, true, LONG).unwrap();
     cluster.hosts[&gone].until(|text, _| text.contains("without it\n"));
-    while cluster.hosts[&gone].engine.status().is_removed {
-        assert!(std::time::Instant::now() < end, "it does not learn that it votes");
-        std::thread::park_timeout(std::time::Duration::from_millis(10));
-    }
+    until("it learns that it votes", || !cluster.hosts[&gone].engine.status().is_removed);
 }
 
 #[test]
@@ -175,16 +180,12 @@ fn without_a_leader_no_vote_changes_and_the_error_says_so() {
     let left = follower(&cluster);
     cluster.hosts.retain(|id, _| *id == left);
     let engine = &cluster.hosts[&left].engine;
-    let max = std::time::Duration::from_millis(400);
-    let end = std::time::Instant::now() + LONG;
+    let max = Duration::from_millis(400);
     // It takes the lost host for the leader for a while.
-    loop {
+    until("it knows no leader", || {
         let error = engine.change_vote(left, false, max).unwrap_err().to_string();
-        if error.contains("no host leads") {
-            break;
-        }
-        assert!(std::time::Instant::now() < end, "{error}");
-    }
+        error.contains("no host leads")
+    });
     assert_eq!(engine.status().voters, BTreeSet::from([1, 2, 3]));
 }
 

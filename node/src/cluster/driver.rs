@@ -305,7 +305,9 @@ impl Driver {
         self.members.clear();
         let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
         for (copy, _) in self.copies.values() {
-            stops.iter().for_each(|task| copy.add(task.clone()));
+            for task in &stops {
+                copy.add(task.clone());
+            }
         }
         self.notice(&ClusterNotice::Removed { is_removed });
         self.step_state();

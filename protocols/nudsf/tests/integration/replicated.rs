@@ -123,53 +123,36 @@ fn req_replicated_every_write_is_answered_when_its_commit_is_replicated() {
 /// A fail-over would discard what they tell of.
 #[test]
 fn req_replicated_a_response_that_tells_of_a_commit_waits_until_it_is_replicated() {
-    let (node, session) = waiting_node(LONG);
-    let mut other = node.client();
-    let put = |path: &str| {
-        let (mut client, before) = (node.client(), session.log_tail_position().unwrap());
-        let body = record_body(r#"{"tags":{"ueId":["1"]}}"#, &[("b", "1")]);
-        client.write(("PUT", path), &[MIXED], body.as_bytes()).unwrap();
-        while session.log_tail_position().unwrap() == before {
-            std::thread::yield_now();
-        }
-        client
-    };
-    let mut old = put("/records/old");
+    let (node, session) = waiting_node(Duration::from_millis(20));
+    let mut client = node.client();
+    let tags = r#"{"tags":{"ueId":["1"]}}"#;
+    client.put_record("old", tags, &[("b", "1")]).is(504, "NOT_REPLICATED");
     acknowledge(&session);
-    old.read("PUT").is(201, "");
-    let mut new = put("/records/new");
+    client.put_record("new", tags, &[("b", "1")]).is(504, "NOT_REPLICATED");
     // What is replicated, another storage, and errors of the request.
-    other.get("/records/old").is(200, "");
-    other.get("/records/old/blocks/b").is(200, "");
-    other.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
-    other.send("PUT", "/records/new", &[JSON], "{}").is(415, "UNSUPPORTED_MEDIA_TYPE");
+    client.get("/records/old").is(200, "");
+    client.get("/records/old/blocks/b").is(200, "");
+    client.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
+    client.send("PUT", "/records/new", &[JSON], "{}").is(415, "UNSUPPORTED_MEDIA_TYPE");
     let filter = encode(r#"{"op":"EQ","tag":"ueId","value":"1"}"#);
     let search = format!("/records?filter={filter}");
-    let (none, any) = ([], [("If-None-Match", "*"), MIXED]);
-    let body = record_body("{}", &[]);
-    let waiting: [(&str, &str, &[(&str, &str)], &str, u16); 7] = [
-        ("GET", "/records/new", &none, "", 200),
-        ("GET", "/records/new/meta", &none, "", 200),
-        ("GET", "/records/new/blocks/b", &none, "", 200),
-        ("GET", "/records/none", &none, "", 404),
-        ("GET", &search, &none, "", 200),
-        ("PUT", "/records/new", &any, &body, 412),
-        ("DELETE", "/records/none", &none, "", 404),
+    let is_new = [("If-None-Match", "*"), MIXED];
+    let waiting: [Write<'_>; 7] = [
+        ("GET", "/records/new", &[], String::new(), 200),
+        ("GET", "/records/new/meta", &[], String::new(), 200),
+        ("GET", "/records/new/blocks/b", &[], String::new(), 200),
+        ("GET", "/records/none", &[], String::new(), 404),
+        ("GET", &search, &[], String::new(), 200),
+        ("PUT", "/records/new", &is_new, record_body("{}", &[]), 412),
+        ("DELETE", "/records/none", &[], String::new(), 404),
     ];
-    let mut clients = Vec::new();
     for (method, path, headers, body, _) in &waiting {
-        let mut client = node.client();
-        client.write((method, path), headers, body.as_bytes()).unwrap();
-        clients.push(client);
+        client.send(method, path, headers, body).is(504, "NOT_REPLICATED");
     }
-    // They were sent before this one, which is answered.
-    other.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
-    clients.iter_mut().for_each(has_no_reply);
     acknowledge(&session);
-    for (client, (method, path, _, _, status)) in clients.iter_mut().zip(&waiting) {
-        assert_eq!(client.read(method).status, *status, "{method} {path}");
+    for (method, path, headers, body, status) in &waiting {
+        assert_eq!(client.send(method, path, headers, body).status, *status, "{method} {path}");
     }
-    new.read("PUT").is(201, "");
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub(super) fn start(listener: UnixListener, context: OperatorContext) -> Result<
             let own = Arc::clone(&context);
             // The status is answered while a task waits for a lease.
             let is_free = Arc::strong_count(&context) <= REQUESTS_MAX;
-            let work = move || admin::answer(&stream, |request| own.carry_out(request));
+            let work = move || admin::answer(&stream, |request| own.carry_out(&request));
             if is_free {
                 // Without a thread, the client sees that its connection has ended.
                 let _ = spawn("ns-admin-task", work);
@@ -90,8 +90,8 @@ pub(super) fn start(listener: UnixListener, context: OperatorContext) -> Result<
 }
 
 impl OperatorContext {
-    fn carry_out(&self, request: AdminRequest) -> Result<Value> {
-        match request {
+    fn carry_out(&self, request: &AdminRequest) -> Result<Value> {
+        match *request {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
             AdminRequest::Events => Ok(json!(self.report.facts.events())),
