@@ -21,7 +21,7 @@ pub(crate) struct Promise {
     began: Monotonic,
     /// Until when steps of the owner's promotion count.
     promotion_until: Monotonic,
-    /// The most steps of the owner's promotion that it has told.
+    /// The steps of the owner's promotion that it has told last.
     steps: u64,
     /// When the owner of the present view was heard last.
     heard_at: Option<Monotonic>,
@@ -48,12 +48,13 @@ impl Promise {
     }
 
     /// The owner of the present view is not yet done with its promotion. It has as long again for
-    /// its first message if it has made a step since it has said so last.
+    /// its first message if it has made a step since it has said so last. A node that has started
+    /// again counts from 0.
     pub(crate) fn promoting(&mut self, now: Monotonic, steps: u64) {
-        if steps > self.steps && now < self.promotion_until {
+        if steps != self.steps && now < self.promotion_until {
             self.began = now;
         }
-        self.steps = self.steps.max(steps);
+        self.steps = steps;
     }
 
     /// May the member report now?

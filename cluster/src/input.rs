@@ -88,7 +88,7 @@ pub enum HostInput<'a> {
         partition: PartitionId,
         /// The view of the connection.
         view: ViewNumber,
-        /// How many steps of the promotion are done. Only more than before counts.
+        /// How many steps of the promotion are done. Another number than before counts.
         steps: u64,
     },
     /// [`Freeze`](crate::HostEffect::Freeze) is done: the record is stored, nothing of an older

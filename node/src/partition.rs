@@ -391,7 +391,11 @@ impl Partition {
                 Some(state) => {
                     match state {
                         FollowState::Joining | FollowState::Extending => session.leave_source()?,
-                        FollowState::Demoting => drop(session.demote(None)?),
+                        FollowState::Demoting => {
+                            session.demote(None)?;
+                            // A demotion ends with writers that are admitted.
+                            session.set_fenced(true)?;
+                        }
                         FollowState::Promoting => {}
                         FollowState::Full => {
                             return refused("the region follows another one, and no seal is given");

@@ -50,6 +50,9 @@ fn an_owner_that_goes_on_with_its_promotion_is_not_suspected_for_a_while() {
     // The same number of steps is no progress.
     assert!(suspected_at(|_| Some(1)) <= silent + 1);
     assert!(suspected_at(|lease| Some(lease.min(50))) >= 50 + silent - 1);
+    // A node that is started again promotes its copy from the beginning.
+    let again = |lease: u64| Some(if lease < 10 { 100 + lease } else { (lease - 9).min(20) });
+    assert!(suspected_at(again) >= 9 + 20 + silent - 1);
     let slow = suspected_at(|lease| Some(lease / (silent - 1)));
     assert!((PROMOTION_LEASES..=PROMOTION_LEASES + 2 * silent).contains(&slow), "{slow}");
 }

@@ -3,7 +3,7 @@
 //!
 //! | file | contents | is changed by |
 //! |---|---|---|
-//! | `identity` | the cluster and the host | nothing |
+//! | `identity` | the cluster, the host, what was decided | nothing, once the cluster is created |
 //! | `vote` | the vote | a new file and a rename |
 //! | `snapshot` | the state machine | a new file and a rename |
 //! | `log` | entries, truncations, purges | appending; a new file and a rename when it is large |
@@ -30,6 +30,8 @@ use crate::limits::LOG_BYTES_MIN;
 /// The first four bytes of a record.
 const MARK: [u8; 4] = *b"NSMR";
 const HEADER_BYTES: usize = 24;
+/// The file of the [`DirectoryIdentity`].
+const IDENTITY_FILE: &str = "identity";
 /// The largest record: a snapshot as text.
 const RECORD_BYTES_MAX: usize = 8 << 20;
 /// The largest file that is read.
@@ -189,6 +191,16 @@ impl MemberFiles {
         Ok(())
     }
 
+    /// Stores the settings in the identity of a directory of an earlier version, which has none.
+    pub(crate) fn complete_identity(&mut self, identity: &DirectoryIdentity) -> Result<()> {
+        let found: Option<DirectoryIdentity> = self.read(IDENTITY_FILE)?;
+        let is_complete = found.is_some_and(|found| !found.settings.is_empty());
+        if is_complete || identity.settings.is_empty() {
+            return Ok(());
+        }
+        self.replace(IDENTITY_FILE, identity)
+    }
+
     /// Appends records to the log.
     pub(crate) fn append<T: Serialize>(&mut self, records: &[T]) -> Result<()> {
         self.check_usable()?;
@@ -260,8 +272,8 @@ pub(crate) fn lock_directory(directory: &Path) -> Result<File> {
 }
 
 fn check_identity(directory: &Path, identity: &DirectoryIdentity, is_new: bool) -> Result<()> {
-    match read_one::<DirectoryIdentity>(&directory.join("identity"))? {
-        None => replace_file(directory, "identity", identity),
+    match read_one::<DirectoryIdentity>(&directory.join(IDENTITY_FILE))? {
+        None => replace_file(directory, IDENTITY_FILE, identity),
         Some(found) if found == *identity => Ok(()),
         Some(found) if (&found.cluster, found.host) == (&identity.cluster, identity.host) => {
             if !is_new && !found.settings.is_empty() {
@@ -275,7 +287,8 @@ fn check_identity(directory: &Path, identity: &DirectoryIdentity, is_new: bool) 
                 );
                 return Err(Error::BadArgument { detail });
             }
-            replace_file(directory, "identity", identity)
+            // Without settings it is completed when the snapshot has been compared with them.
+            if is_new { replace_file(directory, IDENTITY_FILE, identity) } else { Ok(()) }
         }
         Some(found) => Err(Error::BadArgument {
             detail: format!(
@@ -414,6 +427,30 @@ mod tests {
         let expected = "cluster.copies is \"2\" here and \"3\" there";
         assert!(error.contains(expected), "{error}");
         drop(with("3").unwrap());
+    }
+
+    #[test]
+    fn a_directory_without_settings_gets_those_that_were_compared_with_its_snapshot() {
+        let place = tempfile::tempdir().unwrap();
+        let with = |copies: Option<&str>| {
+            let pair = |copies: &str| ("cluster.copies".to_owned(), copies.to_owned());
+            let settings = copies.map(pair).into_iter().collect();
+            let identity = DirectoryIdentity { settings, ..identity() };
+            let opened = MemberFiles::open::<String>(place.path(), &identity);
+            opened.map(|(files, _)| (files, identity))
+        };
+        let (mut files, identity) = with(None).unwrap();
+        files.append(&texts(1)).unwrap();
+        files.complete_identity(&identity).unwrap();
+        drop(files);
+        // The comparison fails: nothing is stored, so the mistake can be corrected.
+        drop(with(Some("2")).unwrap());
+        let (mut files, identity) = with(Some("3")).unwrap();
+        files.complete_identity(&identity).unwrap();
+        drop(files);
+        let error = with(Some("2")).unwrap_err().to_string();
+        assert!(error.contains("cluster.copies is \"2\" here and \"3\" there"), "{error}");
+        drop(with(Some("3")).unwrap());
     }
 
     #[test]

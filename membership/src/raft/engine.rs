@@ -151,6 +151,8 @@ async fn start(shared: &Arc<EngineShared>) -> Result<RunningRaft> {
     let (files, records) = MemberFiles::open(&config.directory, &identity)?;
     let store = LogStore::new(files, records);
     let machine = RaftMachine::open((config.machine)(), Arc::clone(&shared.state), store.clone())?;
+    // Not before: a snapshot that was decided with other settings is refused.
+    store.complete_identity(&identity)?;
     let network = NetworkFactory { config: Arc::clone(config) };
     let raft = Raft::new(config.host, settings, network, store, machine).await;
     let raft = raft.map_err(unavailable)?;

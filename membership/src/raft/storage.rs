@@ -13,7 +13,7 @@ use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{AnyError, LogState, OptionalSend, RaftLogId as _, RaftLogReader, StorageIOError};
 use serde::{Deserialize, Serialize};
 
-use super::disk::MemberFiles;
+use super::disk::{DirectoryIdentity, MemberFiles};
 use super::types::{LogId, RaftEntry, StorageError, TypeConfig, Vote};
 
 /// The file of the vote.
@@ -120,6 +120,11 @@ impl LogStore {
             log.files.replace(SNAPSHOT_FILE, &value)
         })
         .await
+    }
+
+    /// Stores the settings in an identity that has none.
+    pub(crate) fn complete_identity(&self, identity: &DirectoryIdentity) -> Result<()> {
+        self.lock().files.complete_identity(identity)
     }
 
     /// Reads a file of one record.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearstate_model::{Error, Result};
-use openraft::{BasicNode, ChangeMembers};
+use openraft::{BasicNode, ChangeMembers, Membership};
 
 use crate::engine_thread::unavailable;
 use crate::limits::{REMOVAL_LEARNED_MAX, VOTE_CHANGE_MAX};
@@ -61,13 +61,19 @@ fn voters(raft: &Raft) -> BTreeSet<u64> {
     raft.metrics().borrow().membership_config.membership().voter_ids().collect()
 }
 
+/// Does the host vote, and is no change on its way, which may be its removal?
+fn is_stable_voter(membership: &Membership<u64, BasicNode>, host: u64) -> bool {
+    let is_joint = membership.get_joint_config().len() > 1;
+    !is_joint && membership.voter_ids().any(|id| id == host)
+}
+
 /// The host learns what was decided before it votes. Other hosts are not waited for.
 async fn add(config: &MembershipConfig, raft: &Raft, host: u64) -> Result<()> {
     let Some(member) = config.members.get(&host) else {
         let detail = format!("host {host} is not in the cluster file");
         return Err(Error::BadArgument { detail });
     };
-    if voters(raft).contains(&host) {
+    if is_stable_voter(raft.metrics().borrow().membership_config.membership(), host) {
         return Ok(());
     }
     raft.add_learner(host, BasicNode::new(member.address), true).await.map_err(unavailable)?;
@@ -101,4 +107,21 @@ async fn remove(raft: &Raft, host: u64) -> Result<()> {
         raft.change_membership(change, false).await.map_err(unavailable)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_votes_only_when_no_change_is_on_its_way() {
+        let voting = |configs: &[&[u64]]| {
+            let configs = configs.iter().map(|hosts| hosts.iter().copied().collect()).collect();
+            is_stable_voter(&Membership::new(configs, ()), 3)
+        };
+        assert!(voting(&[&[1, 2, 3]]));
+        assert!(!voting(&[&[1, 2]]));
+        assert!(!voting(&[&[1, 2], &[1, 2, 3]]), "its addition is not decided yet");
+        assert!(!voting(&[&[1, 2, 3], &[1, 2]]), "it is being removed");
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -63,6 +64,8 @@ impl CopyTask {
 pub(super) struct CopyShared {
     pub(super) partition: PartitionId,
     pub(super) copy: Partition,
+    /// An operator drains it.
+    pub(super) is_draining: AtomicBool,
     region: Region,
     tasks: Mutex<Tasks>,
     changed: Condvar,
@@ -104,6 +107,7 @@ impl CopyThread {
         let shared = Arc::new(CopyShared {
             partition,
             copy,
+            is_draining: AtomicBool::new(false),
             region,
             tasks: Mutex::default(),
             changed: Condvar::new(),

@@ -305,6 +305,7 @@ impl Driver {
         self.members.clear();
         let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
         for (copy, _) in self.copies.values() {
+            copy.shared.copy.watch_log(None);
             for task in &stops {
                 copy.add(task.clone());
             }

@@ -1,5 +1,6 @@
 //! Tasks of operators: the steps of [`OperatorTask`], proposed by this host.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearstate_cluster::{
@@ -52,7 +53,7 @@ impl ClusterDriver {
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
-    /// drained; those of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
+    /// drained, or it is drained already; those of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
     ///
     /// [`Partition::hold_writers`]: crate::Partition::hold_writers
     pub fn carry_out(
@@ -62,6 +63,8 @@ impl ClusterDriver {
         goal: (OperatorGoal, bool),
         lease: Lease,
     ) -> Result<OperatorOutcome> {
+        let copy = self.copies.get(&partition).filter(|_| goal.0 == OperatorGoal::Drain);
+        let _claim = copy.map(|copy| DrainClaim::take(&copy.is_draining)).transpose()?;
         let mut held = None;
         let outcome = self.carry_out_steps((engine, &mut held), partition, goal, lease);
         if let Some(HeldWriters { copy, view }) = held {
@@ -138,4 +141,41 @@ struct HeldWriters<'d> {
     copy: &'d CopyShared,
     /// The view in which it owns the partition.
     view: ViewNumber,
+}
+
+/// The one drain of a partition. The end of another one would admit its writers.
+#[derive(Debug)]
+struct DrainClaim<'d>(&'d AtomicBool);
+
+impl<'d> DrainClaim<'d> {
+    fn take(is_draining: &'d AtomicBool) -> Result<Self> {
+        if is_draining.swap(true, Ordering::AcqRel) {
+            let detail = "the partition is being drained: wait until that has ended".to_owned();
+            return Err(Error::BadArgument { detail });
+        }
+        Ok(Self(is_draining))
+    }
+}
+
+impl Drop for DrainClaim<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_drain_of_a_partition_is_refused_until_the_first_has_ended() {
+        let is_draining = AtomicBool::new(false);
+        let first = DrainClaim::take(&is_draining).unwrap();
+        for _ in 0..2 {
+            let error = DrainClaim::take(&is_draining).unwrap_err().to_string();
+            assert!(error.contains("is being drained"), "{error}");
+        }
+        drop(first);
+        drop(DrainClaim::take(&is_draining).unwrap());
+    }
 }

@@ -15,17 +15,37 @@ pub(super) struct FenceOrders {
     is_ordered: bool,
     /// Refused whatever the driver orders.
     is_held: bool,
+    /// The driver's last order since the writers are held. It orders only what changes.
+    ordered_in_hold: Option<bool>,
 }
 
 impl Default for FenceOrders {
     fn default() -> Self {
-        Self { is_ordered: true, is_held: false }
+        Self { is_ordered: true, is_held: false, ordered_in_hold: None }
     }
 }
 
 impl FenceOrders {
     const fn is_fenced(&self) -> bool {
         self.is_ordered || self.is_held
+    }
+
+    const fn order(&mut self, is_fenced: bool) {
+        self.is_ordered = is_fenced;
+        if self.is_held {
+            self.ordered_in_hold = Some(is_fenced);
+        }
+    }
+
+    const fn hold(&mut self) {
+        self.is_held = true;
+    }
+
+    /// Ends the hold. Returns true if the word of the region is to be stored.
+    const fn release(&mut self, admits: bool) -> bool {
+        self.is_held = false;
+        // An order to refuse writers is carried out already.
+        admits || matches!(self.ordered_in_hold.take(), Some(false))
     }
 }
 
@@ -43,7 +63,7 @@ impl Partition {
     /// `Damaged`, `Forked`.
     pub fn set_fenced(&self, is_fenced: bool) -> Result<()> {
         let session = self.session();
-        let is_fenced = self.change_fence(|fence| fence.is_ordered = is_fenced);
+        let is_fenced = self.change_fence(|fence| fence.order(is_fenced));
         session.set_fenced(is_fenced)
     }
 
@@ -59,20 +79,71 @@ impl Partition {
         if session.following()?.is_some() {
             return refused("this host does not own the partition: ask its owner");
         }
-        let is_fenced = self.change_fence(|fence| fence.is_held = true);
+        let is_fenced = self.change_fence(FenceOrders::hold);
         session.set_fenced(is_fenced)?;
         session.drain_logged()?;
         session.log_tail_position()
     }
 
     /// Writers are held no longer. `admits`: this host has owned the partition all the time, so the
-    /// last order holds. Otherwise they are refused until the next one.
+    /// last order holds. Otherwise they are refused until the next one, unless the driver has
+    /// admitted them meanwhile: it does not order that again.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn release_writers(&self, admits: bool) -> Result<()> {
         let session = self.session();
-        let is_fenced = self.change_fence(|fence| fence.is_held = false);
-        if admits { session.set_fenced(is_fenced) } else { Ok(()) }
+        let mut is_due = false;
+        let is_fenced = self.change_fence(|fence| is_due = fence.release(admits));
+        if is_due { session.set_fenced(is_fenced) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FenceOrders;
+
+    /// Orders of a driver whose host owns the partition, and whose writers are held.
+    fn held() -> FenceOrders {
+        let mut fence = FenceOrders::default();
+        fence.order(false);
+        fence.hold();
+        assert!(fence.is_fenced());
+        fence
+    }
+
+    #[test]
+    fn an_owner_that_returns_in_a_later_view_while_its_writers_are_held_admits_them() {
+        let mut fence = held();
+        fence.order(true);
+        fence.order(false);
+        assert!(fence.is_fenced());
+        assert!(fence.release(false), "the driver does not order it again");
+        assert!(!fence.is_fenced());
+        // The next hold begins without it.
+        fence.hold();
+        assert!(!fence.release(false));
+    }
+
+    #[test]
+    fn writers_stay_refused_until_the_order_of_the_later_view() {
+        let mut fence = held();
+        assert!(!fence.release(false), "the order for the old view is none for the later one");
+        let mut fence = held();
+        fence.order(false);
+        fence.order(true);
+        assert!(!fence.release(false));
+        assert!(fence.is_fenced());
+    }
+
+    #[test]
+    fn the_owner_of_all_the_time_admits_writers_as_it_was_ordered_last() {
+        let mut fence = held();
+        assert!(fence.release(true));
+        assert!(!fence.is_fenced());
+        let mut fence = held();
+        fence.order(true);
+        assert!(fence.release(true));
+        assert!(fence.is_fenced());
     }
 }

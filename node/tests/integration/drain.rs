@@ -92,6 +92,7 @@ fn an_owner_whose_log_cannot_be_replicated_stays_and_admits_writers_again() {
         // What is written from now on until the lease ends is on the owner alone.
         cluster.stop(2);
         cluster.stop(3);
+        writer.until_written(1);
         let outcome = cluster.drain(1);
         let refused = matches!(
             outcome,
