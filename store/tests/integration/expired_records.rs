@@ -72,16 +72,20 @@ fn full_of_expiring(folder: &TestFolder) -> (Session, Namespace, Namespace) {
     let blocks = filler.namespace("blocks", &blocks).unwrap();
     let session = region.session().unwrap();
     let expires_ms = now_ms_coarse() + HOUR_MS as u64;
+    let value = vec![1; 20_000];
     let mut numbers = 0..;
     let full = loop {
         let key = key(numbers.next().unwrap());
-        if let Err(full) = filler.put_until(ns, &key, &[1; 20_000], expires_ms) {
+        if let Err(full) = filler.put_until(ns, &key, &value, expires_ms) {
             break full;
         }
     };
     assert!(matches!(full, Error::Full { .. }), "{full}");
     (session, ns, blocks)
 }
+
+/// A write of a key to a namespace of values, or to one of named blocks.
+type Write<'a> = &'a dyn Fn(&Session, Namespace, Namespace, &[u8]) -> Result<(), Error>;
 
 /// Without a process that collects.
 #[test]
@@ -90,10 +94,9 @@ fn a_region_full_of_expired_records_takes_a_write_of_any_kind_at_its_first_call(
     if !is_alone(&format!("expired_records::{name}")) {
         return;
     }
-    let value = [2; 20_000];
+    let value = vec![2; 20_000];
     let hurry = RetryPolicy { within: Some(Duration::from_secs(3600)), ..RetryPolicy::default() };
     let change = BlockChange { name: "b", bytes: Some(&value) };
-    type Write<'a> = &'a dyn Fn(&Session, Namespace, Namespace, &[u8]) -> Result<(), Error>;
     let writes: [(&str, Write<'_>); 5] = [
         ("put", &|session, ns, _, key| session.put(ns, key, &value).map(drop)),
         ("transact", &|session, ns, _, key| session.transact(|txn| txn.put(ns, key, &value))),
