@@ -129,11 +129,21 @@ pub(crate) const VIEW_SEEN: u64 = CLUSTER_PAGE + 0x300;
 pub(crate) const NAMESPACE_RULES: [u64; 2] = [CLUSTER_PAGE + 0x800, CLUSTER_PAGE + 0xc00];
 /// The most bytes of their text.
 pub const NAMESPACE_RULES_BYTES_MAX: u64 = 1000;
-/// The first and the last word of what belongs to following and being followed.
-const FOLLOW_WORDS: [u64; 2] = [LOG_INCARNATION, OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX];
+/// The words of following and being followed: the first one, and how many.
+const FOLLOW_WORDS: [(u64, u64); 8] = [
+    (LOG_INCARNATION, 2),
+    (FOLLOW_STATE, 8),
+    (FOLLOW_PLACES[0], 3),
+    (FOLLOW_PLACES[1], 3),
+    (LOG_SHIPPED, 3),
+    (TAKEOVER, 9),
+    (FOLLOW_SWITCH, 7),
+    (OWNER_ADDRESS, 2 + OWNER_ADDRESS_BYTES_MAX / 8),
+];
+const _: () = assert!(LOG_ORIGIN == LOG_INCARNATION + 8);
+const _: () = assert!(PROMOTION_STAMP == FOLLOW_STATE + 7 * 8);
 /// True if a word of the cluster page can be nonzero.
 pub(crate) const fn is_cluster_word(at: u64) -> bool {
-    let [follow_first, follow_last] = FOLLOW_WORDS;
     matches!(
         at,
         LOG_TAIL
@@ -155,8 +165,19 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | VIEW_SEEN
     ) || at >= CLUSTER_ID && at < CLUSTER_ID + 16
         || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
-        || at >= follow_first && at < follow_last
+        || is_follow_word(at)
         || at >= NAMESPACE_RULES[0]
+}
+
+const fn is_follow_word(at: u64) -> bool {
+    let mut words: &[(u64, u64)] = &FOLLOW_WORDS;
+    while let [(first, count), rest @ ..] = words {
+        if at >= *first && at < *first + 8 * *count {
+            return true;
+        }
+        words = rest;
+    }
+    false
 }
 
 /// The region's file was removed: no session opens.
@@ -329,7 +350,7 @@ const _: () = assert!(FOLLOW_PLACES[0] + 24 <= FOLLOW_PLACES[1], "a place has th
 const _: () = assert!(FOLLOW_PLACES[1] + 24 <= LOG_SHIPPED && LOG_SHIPPED + 24 <= TAKEOVER);
 const _: () = assert!(TAKEOVER + 8 * 9 <= FOLLOW_SWITCH, "a takeover has nine words");
 const _: () = assert!(FOLLOW_SWITCH + 8 * 7 <= OWNER_ADDRESS, "a switch has seven words");
-const _: () = assert!(FOLLOW_WORDS[1] <= NAMESPACE_RULES[0], "the rules are the last words");
+const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_RULES[0]);
 const _: () = assert!(OWNER_ADDRESS_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
 const _: () = assert!(NAMESPACE_RULES_BYTES_MAX.is_multiple_of(8), "texts are stored by words");
 const _: () = assert!(MEMBER_STATE + 8 == MEMBER_PID && MEMBER_COPY + 8 == MEMBER_PROCESS_CHECK);
@@ -445,6 +466,20 @@ mod tests {
             for bit in 0..64 {
                 assert!(unseal(word ^ (1 << bit), "").is_err(), "bit {bit} of {value:#x}");
             }
+        }
+    }
+
+    #[test]
+    fn a_gap_between_words_of_the_cluster_page_is_no_word() {
+        let follow = (0x580..0x800).step_by(8).map(|at| CLUSTER_PAGE + at);
+        let (words, gaps): (Vec<u64>, Vec<u64>) = follow.partition(|at| is_cluster_word(*at));
+        assert_eq!((words.len(), gaps.len()), (51, 29));
+        let lines = [0x590, 0x618, 0x658, 0x698, 0x708, 0x748, 0x778];
+        for at in lines.map(|at| CLUSTER_PAGE + at) {
+            assert!(gaps.contains(&at), "{at:#x}");
+        }
+        for at in [0x5f8, 0x610, 0x650, 0x690, 0x700, 0x710, 0x740, 0x780, 0x7f8] {
+            assert!(words.contains(&(CLUSTER_PAGE + at)), "{at:#x}");
         }
     }
 }

@@ -108,8 +108,8 @@ impl Session {
     ///
     /// `body` may return any error type that converts from the store's. It runs again only after a
     /// conflict that the store has reported to `body` or at the commit, or after `Full` at the
-    /// commit if moving live records can free memory. Every other error ends the transaction and is
-    /// returned unchanged.
+    /// commit if moving live records can free memory, or expired records were collected. Every
+    /// other error ends the transaction and is returned unchanged.
     ///
     /// ```
     /// use nearstate_store::{CreateOptions, Error, Region, Schema};
@@ -161,8 +161,12 @@ impl Session {
         retry_policy: RetryPolicy,
         mut body: impl FnMut(&Txn<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (mut tries, mut evacuations) = (0, 0);
+        let (mut tries, mut evacuations, mut collections) = (0, 0, 0);
         let start = retry_policy.within.map(|_| nearstate_memory::since_boot());
+        let is_late = || {
+            let spent = start.map(|start| nearstate_memory::since_boot().saturating_sub(start));
+            spent >= retry_policy.within && spent.is_some()
+        };
         loop {
             tries += 1;
             invariant!(tries <= retry_policy.tries.max(1), "run {tries} of {}", retry_policy.tries);
@@ -174,8 +178,11 @@ impl Session {
                     Err(full @ Error::Full { .. }) => {
                         // The next run starts with an evacuation, which needs a session without a
                         // pin.
-                        let has_tries = tries < retry_policy.tries && retry_policy.within.is_none();
-                        if !has_tries || !self.may_evacuate(&mut evacuations)? {
+                        let has_tries = tries < retry_policy.tries;
+                        let may_run = has_tries
+                            && (start.is_none() && self.may_evacuate(&mut evacuations)?
+                                || !is_late() && self.collect_for_room(&mut collections));
+                        if !may_run {
                             return Err(full.into());
                         }
                         continue;
@@ -186,9 +193,7 @@ impl Session {
                 Err(_) if txn.has_conflict() => {}
                 Err(error) => return Err(error),
             }
-            let spent = start.map(|start| nearstate_memory::since_boot().saturating_sub(start));
-            let is_late = spent >= retry_policy.within && spent.is_some();
-            if tries >= retry_policy.tries || is_late {
+            if tries >= retry_policy.tries || is_late() {
                 return Err(Error::Deadline { tries }.into());
             }
             self.pause(tries);

@@ -382,7 +382,7 @@ fn heap_json(heap: &HeapUsage) -> Value {
         .iter()
         .map(|held| {
             json!({"pid": held.process.pid, "name": held.process.name, "index": held.session,
-                   "bytes": held.bytes, "epochs": held.epochs})
+                   "bytes": held.bytes, "epochs": held.epochs, "ms": held.ms})
         })
         .collect();
     json!({
@@ -432,8 +432,9 @@ fn inspection_text(seen: &Inspection, objects: Option<Objects>) -> String {
         let held = seen.heap.held_back.iter().find(|held| held.session == member.index);
         let held = held.map_or(String::new(), |held| {
             format!(
-                ", holds back {} of retired records for {} epochs",
+                ", holds back {} of retired records{}, {} epochs",
                 mib(held.bytes),
+                held.time(),
                 held.epochs
             )
         });

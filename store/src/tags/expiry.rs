@@ -37,6 +37,13 @@ const EXPIRING_MAX: u32 = 16;
 const COLLECTED_MAX: usize = 32;
 const _: () = assert!(COLLECTED_MAX >= EXPIRING_MAX as usize, "more are collected than are put");
 
+/// The number of expired records that a write collects after it found no room. It is a chunk of the
+/// heap or more, if they have 2 KiB.
+const COLLECTED_FOR_ROOM: usize = 128;
+
+/// How often one write does so.
+const COLLECTIONS_FOR_ROOM: u32 = 4;
+
 /// Expired records of other hosts that one call passes in each tree, until their deletion follows.
 /// Behind more of them, which only a host leaves that was away for long, own records wait.
 const SKIPPED_MAX: usize = 1024;
@@ -212,11 +219,29 @@ impl Session {
     #[cold]
     fn collect_now(&self) {
         self.internal.expiring.set(0);
-        // The caller's commit has succeeded: an error of the collection is not its error, and its
-        // receipt is not that of a record that is collected.
+        self.collect_aside(COLLECTED_MAX);
+    }
+
+    /// After a write found no room: collects some expired records, at most a few times for one
+    /// write. True if the write may find room now.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn collect_for_room(&self, collections: &mut u32) -> bool {
+        if *collections >= COLLECTIONS_FOR_ROOM {
+            return false;
+        }
+        *collections += 1;
+        let collected = self.collect_aside(COLLECTED_FOR_ROOM);
+        collected.records != 0 || collected.has_more
+    }
+
+    /// Collects for a write of this session. An error of the collection is not that of the write,
+    /// and the receipt of the write is not that of a record that is collected.
+    fn collect_aside(&self, limit: usize) -> Collected {
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
-        let _ = self.collect_expired(COLLECTED_MAX);
+        let collected = self.collect_expired(limit).unwrap_or_default();
         self.last_position.set(last);
         self.owed_position.set(owed);
+        collected
     }
 }

@@ -56,8 +56,10 @@ impl Session {
     ) -> Result<Outcome> {
         let before = self.last_position.get();
         let direct = || self.put_direct(namespace, (lookup, probed), value, condition);
-        if let Some(outcome) = self.member.with_reserve(direct)? {
-            return self.when_replicated(before, outcome);
+        match self.member.with_reserve(direct) {
+            Ok(Some(outcome)) => return self.when_replicated(before, outcome),
+            Ok(None) => {}
+            Err(error) => self.make_room_after(error)?,
         }
         let key = lookup.key;
         self.change_in_txn(namespace, key, condition, |txn| txn.put(namespace, key, value))
@@ -162,10 +164,23 @@ impl Session {
     ) -> Result<Outcome> {
         let before = self.last_position.get();
         let direct = || self.patch_direct(namespace, key, changes, condition);
-        if let Some(outcome) = self.member.with_reserve(direct)? {
-            return self.when_replicated(before, outcome);
+        match self.member.with_reserve(direct) {
+            Ok(Some(outcome)) => return self.when_replicated(before, outcome),
+            Ok(None) => {}
+            Err(error) => self.make_room_after(error)?,
         }
         self.change_in_txn(namespace, key, condition, |txn| txn.patch(namespace, key, changes))
+    }
+
+    /// After the error of a direct write: if it is `Full` and expired records were collected, the
+    /// write is tried again, as a transaction. Else it is returned.
+    #[cold]
+    #[inline(never)]
+    fn make_room_after(&self, error: Error) -> Result<()> {
+        if matches!(error, Error::Full { .. }) && self.collect_for_room(&mut 0) {
+            return Ok(());
+        }
+        Err(error)
     }
 
     /// A write of one record as a transaction, which maintains indexes and notifies watches.
@@ -182,12 +197,14 @@ impl Session {
         }
         let tries = RetryPolicy::default().tries;
         invariant!(tries > 0, "a write is tried");
-        let mut evacuations = 0;
+        let (mut evacuations, mut collections) = (0, 0);
         for attempt in 1..=tries {
             match self.try_in_txn(namespace, key, condition, &change) {
                 Err(Error::Conflict { .. }) => self.pause(attempt),
                 Err(full @ Error::Full { .. }) => {
-                    if !self.may_evacuate(&mut evacuations)? {
+                    let may_run = self.may_evacuate(&mut evacuations)?
+                        || self.collect_for_room(&mut collections);
+                    if !may_run {
                         return Err(full);
                     }
                 }

@@ -2,12 +2,16 @@
 //! all processes have ended. Each test shifts the clock of its process.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use nearstate_store::crash::shift_clock;
-use nearstate_store::{Error, Region, Session, now_ms_coarse};
+use nearstate_store::{
+    BlockChange, Condition, Error, Kind, Namespace, Region, RetryPolicy, Schema, Session,
+    now_ms_coarse,
+};
 
 use crate::fixture::{TestFolder, child, clean, is_alone, output, region_path, succeeded};
-use crate::full_region::{create, fill_tagged, key, tagged};
+use crate::full_region::{create, fill, fill_tagged, key, tagged};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -55,6 +59,90 @@ fn a_region_full_of_expired_records_is_collected_by_a_new_session() {
     let other = region.session().unwrap();
     collect_and_refill(&other, count);
     drop((filler, other, region));
+    clean(&folder.path);
+}
+
+/// A region full of records of 20,000 bytes that expire. Returns a session that wrote none of them,
+/// their namespace, and one of named blocks.
+fn full_of_expiring(folder: &TestFolder) -> (Session, Namespace, Namespace) {
+    let region = create(folder);
+    let filler = region.session().unwrap();
+    let ns = filler.namespace("expiring", &Schema::default()).unwrap();
+    let blocks = Schema { kind: Kind::Blocks, ..Schema::default() };
+    let blocks = filler.namespace("blocks", &blocks).unwrap();
+    let session = region.session().unwrap();
+    let expires_ms = now_ms_coarse() + HOUR_MS as u64;
+    let value = vec![1; 20_000];
+    let mut numbers = 0..;
+    let full = loop {
+        let key = key(numbers.next().unwrap());
+        if let Err(full) = filler.put_until(ns, &key, &value, expires_ms) {
+            break full;
+        }
+    };
+    assert!(matches!(full, Error::Full { .. }), "{full}");
+    (session, ns, blocks)
+}
+
+/// A write of a key to a namespace of values, or to one of named blocks.
+type Write<'a> = &'a dyn Fn(&Session, Namespace, Namespace, &[u8]) -> Result<(), Error>;
+
+/// Without a process that collects.
+#[test]
+fn a_region_full_of_expired_records_takes_a_write_of_any_kind_at_its_first_call() {
+    let name = "a_region_full_of_expired_records_takes_a_write_of_any_kind_at_its_first_call";
+    if !is_alone(&format!("expired_records::{name}")) {
+        return;
+    }
+    let value = vec![2; 20_000];
+    let hurry = RetryPolicy { within: Some(Duration::from_secs(3600)), ..RetryPolicy::default() };
+    let change = BlockChange { name: "b", bytes: Some(&value) };
+    let writes: [(&str, Write<'_>); 5] = [
+        ("put", &|session, ns, _, key| session.put(ns, key, &value).map(drop)),
+        ("transact", &|session, ns, _, key| session.transact(|txn| txn.put(ns, key, &value))),
+        ("within", &|session, ns, _, key| {
+            session.transact_within(hurry, |txn| txn.put(ns, key, &value))
+        }),
+        ("until", &|session, ns, _, key| {
+            session.put_until(ns, key, &value, now_ms_coarse() + HOUR_MS as u64)
+        }),
+        ("patch", &|session, _, blocks, key| {
+            session.patch(blocks, key, &[change], Condition::Always).map(drop)
+        }),
+    ];
+    for (name, write) in writes {
+        let folder = TestFolder::new();
+        shift_clock(0);
+        let (session, ns, blocks) = full_of_expiring(&folder);
+        // The filler's records need a little more than some of these.
+        let mut numbers = 0_u32..;
+        let refused = numbers.find_map(|n| write(&session, ns, blocks, &n.to_be_bytes()).err());
+        assert!(matches!(refused, Some(Error::Full { .. })), "{name}, too early: {refused:?}");
+        shift_clock(2 * HOUR_MS);
+        write(&session, ns, blocks, b"new").unwrap_or_else(|error| panic!("{name}: {error}"));
+        drop(session);
+        clean(&folder.path);
+    }
+}
+
+/// The tagged records are smaller than those that take their place, so some have to go for each.
+#[test]
+fn other_records_take_the_place_of_expired_ones_without_a_collector() {
+    let name = "other_records_take_the_place_of_expired_ones_without_a_collector";
+    if !is_alone(&format!("expired_records::{name}")) {
+        return;
+    }
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let filler = region.session().unwrap();
+    let session = region.session().unwrap();
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    let count = fill_expiring(&filler);
+    shift_clock(2 * HOUR_MS);
+    let again = fill(&session, plain, 3000);
+    assert!(again >= count / 5, "{again} records fit, after {count} smaller ones");
+    assert_eq!(session.collect_expired(AT_ONCE).unwrap().records, 0, "the region was not full");
+    drop((filler, session, region));
     clean(&folder.path);
 }
 

@@ -90,7 +90,8 @@ fn region_object(region: &RegionReport) -> Value {
         .iter()
         .map(|one| {
             json!({"pid": one.pid, "name": one.name, "sessions": one.sessions,
-                   "oldest_pin_epochs": one.oldest_pin})
+                   "oldest_pin_epochs": one.oldest_pin,
+                   "held_bytes": one.held_bytes, "held_seconds": one.held_seconds})
         })
         .collect();
     json!({
@@ -133,9 +134,9 @@ ue-context    1,000  250 KiB        -4     2  25 % of 1000 KiB
 sessions          5  1.2 KiB         -     0                 -
 and 7 more
 
-process    pid  sessions  oldest pin
-amf         90         2    2 behind
-nearstate   77         1           -";
+process    pid  sessions  oldest pin  holds back       for
+amf         90         2    2 behind     2.0 MiB  00:01:10
+nearstate   77         1           -           -         -";
         assert_eq!(text, wanted, "\n{text}");
     }
 

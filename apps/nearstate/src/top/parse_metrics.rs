@@ -259,6 +259,8 @@ fn processes(families: &Families<'_>) -> Vec<ProcessSnapshot> {
     };
     take("sessions", |process, sessions| process.sessions = sessions);
     take("oldest_pin_epochs", |process, behind| process.oldest_pin = behind);
+    take("held_bytes", |process, bytes| process.held_bytes = bytes);
+    take("held_seconds", |process, seconds| process.held_seconds = seconds);
     seen.into_values().collect()
 }
 
@@ -284,6 +286,8 @@ nearstate_region_records 7
 nearstate_region_processes 2
 nearstate_region_process_sessions{pid=\"77\",name=\"near\\\"x\\\\y\\nz\"} 2
 nearstate_region_process_oldest_pin_epochs{pid=\"77\",name=\"near\\\"x\\\\y\\nz\"} 5
+nearstate_region_process_held_bytes{pid=\"77\",name=\"near\\\"x\\\\y\\nz\"} 4096
+nearstate_region_process_held_seconds{pid=\"77\",name=\"near\\\"x\\\\y\\nz\"} 12
 nearstate_namespace_records{namespace=\"a}b,c\"} 7
 nearstate_namespace_bytes{namespace=\"a}b,c\"} 448
 nearstate_resp_requests_total 10
@@ -317,7 +321,14 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
         let name = "near\"x\\y\nz".to_owned();
         assert_eq!(
             region.processes,
-            [ProcessSnapshot { pid: 77, name, sessions: 2, oldest_pin: 5 }]
+            [ProcessSnapshot {
+                pid: 77,
+                name,
+                sessions: 2,
+                oldest_pin: 5,
+                held_bytes: 4096,
+                held_seconds: 12
+            }]
         );
         assert_eq!(region.processes_omitted, 1);
     }

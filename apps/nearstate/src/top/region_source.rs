@@ -130,6 +130,11 @@ fn processes(seen: &Inspection) -> Vec<ProcessSnapshot> {
         process.sessions += 1;
         let behind = member.pinned_epoch.map_or(0, |epoch| seen.epoch.saturating_sub(epoch));
         process.oldest_pin = process.oldest_pin.max(behind);
+        let held = seen.heap.held_back.iter().filter(|held| held.session == member.index);
+        for held in held {
+            process.held_bytes += held.bytes;
+            process.held_seconds = process.held_seconds.max(held.ms / 1000);
+        }
     }
     all.into_values().collect()
 }
@@ -183,7 +188,19 @@ mod tests {
         let seen = source.poll().unwrap();
         assert!(seen.oldest_pin > 0, "{seen:?}");
         assert_eq!(seen.processes[0].oldest_pin, seen.oldest_pin);
+        // The first version of the record, and what was live with it.
+        assert!((64..4096).contains(&seen.processes[0].held_bytes), "{seen:?}");
+        // The writer has found the reader meanwhile. The time passes without it.
+        let begun = Instant::now();
+        while source.poll().unwrap().processes[0].held_seconds == 0 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(100),
+                "the time of the view is not known"
+            );
+        }
         drop(view);
-        assert_eq!(source.poll().unwrap().oldest_pin, 0);
+        let seen = source.poll().unwrap();
+        assert_eq!((seen.oldest_pin, seen.processes[0].held_bytes), (0, 0));
+        assert_eq!(seen.processes[0].held_seconds, 0);
     }
 }

@@ -34,6 +34,8 @@ fn snapshot(turn: u64) -> Snapshot {
         name: name.to_owned(),
         sessions,
         oldest_pin,
+        held_bytes: oldest_pin << 20,
+        held_seconds: oldest_pin * 35,
     };
     let mut namespaces = vec![namespace("ue-context", 1016 - turn * 8, 256_000, 2)];
     let newer = namespace("sessions", 5, 1280, 0);

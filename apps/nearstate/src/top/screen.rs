@@ -43,6 +43,7 @@ const HELP: &[&str] = &[
     "busy        share of the time that the core spent in tasks, without busy-polling",
     "long polls  times that a task blocked the core for more than 1 ms",
     "oldest pin  epochs by which a reader that holds a view delays the reuse of memory",
+    "holds back  memory of retired records that its views keep from reuse, and for how long",
     "bytes       bytes of a namespace, estimated from a sample of its records",
     "fill        share of the heap that is allocated",
 ];
@@ -271,9 +272,9 @@ ue-context    1,000  250 KiB        -4     2  25 % of 1000 KiB
 sessions          5  1.2 KiB         -     0                 -
 and 7 more
 
-process    pid  sessions  oldest pin
-amf         90         2    2 behind
-nearstate   77         1           -";
+process    pid  sessions  oldest pin  holds back       for
+amf         90         2    2 behind     2.0 MiB  00:01:10
+nearstate   77         1           -           -         -";
         assert_eq!(screen[7..].join("\n").trim_end(), wanted);
     }
 

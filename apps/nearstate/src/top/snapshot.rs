@@ -89,4 +89,8 @@ pub(super) struct ProcessSnapshot {
     pub(super) name: String,
     pub(super) sessions: u64,
     pub(super) oldest_pin: u64,
+    /// Bytes of retired records that its views keep from reuse.
+    pub(super) held_bytes: u64,
+    /// For how long the first of these views is known to do so.
+    pub(super) held_seconds: u64,
 }

@@ -225,15 +225,23 @@ fn limit(namespace: &NamespaceReport) -> String {
     }
 }
 
+/// For how long memory is held back.
+fn held_time(seconds: u64) -> String {
+    if seconds == 0 { UNKNOWN.to_owned() } else { span(Duration::from_secs(seconds)) }
+}
+
 /// The table of processes.
 pub(super) fn processes(region: &RegionReport) -> TextTable {
-    let mut table = TextTable::new(&["process", "pid", "sessions", "oldest pin"]);
+    let mut table =
+        TextTable::new(&["process", "pid", "sessions", "oldest pin", "holds back", "for"]);
     for process in &region.seen.processes {
         table.rows.push(vec![
             name(&process.name),
             process.pid.to_string(),
             count(process.sessions),
             pin(process.oldest_pin),
+            if process.held_bytes == 0 { UNKNOWN.to_owned() } else { bytes(process.held_bytes) },
+            held_time(process.held_seconds),
         ]);
     }
     table.omitted = region.seen.processes_omitted;

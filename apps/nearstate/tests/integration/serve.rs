@@ -1,5 +1,6 @@
 //! `nearstate serve` as a process: settings, access control, shutdown, restart, metrics.
 
+mod ownership;
 mod restart;
 mod security;
 pub(crate) mod tls;

@@ -107,7 +107,24 @@ pub(super) fn processes(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>)
     let values = named()
         .map(|(process, pins)| (labels(process), behind(&seen, pins.iter().copied().flatten())));
     let help = "Epochs by which the oldest pin of the process lags behind. 0: no pin lags.";
-    gauges(to, "region_process_oldest_pin_epochs", help, values)
+    gauges(to, "region_process_oldest_pin_epochs", help, values)?;
+    let held_by = |process: &(u32, &str)| {
+        let process = (process.0, process.1.to_owned());
+        let held = seen.heap.held_back.iter();
+        held.filter(move |held| {
+            held.process.pid == process.0 && held.process.name.as_str() == process.1
+        })
+    };
+    let values = named().map(|(process, _)| {
+        (labels(process), held_by(process).map(|held| held.bytes).sum::<u64>())
+    });
+    let help = "Bytes of deleted and replaced records that views of the process keep from reuse.";
+    gauges(to, "region_process_held_bytes", help, values)?;
+    let values = named().map(|(process, _)| {
+        (labels(process), held_by(process).map(|held| held.ms / 1000).max().unwrap_or(0))
+    });
+    let help = "Seconds for which the first of these views is known to do so.";
+    gauges(to, "region_process_held_seconds", help, values)
 }
 
 type CountOf = fn(&NamespaceCounts) -> u64;
