@@ -53,7 +53,8 @@ impl ClusterDriver {
     ///
     /// # Errors
     /// `BadArgument`: this host has no copy of the partition, or does not own what is to be
-    /// drained, or it is drained already; those of [`ConsensusEngine::propose_and_wait`] and [`Partition::hold_writers`].
+    /// drained, or it is drained already; those of [`ConsensusEngine::propose_and_wait`] and
+    /// [`Partition::hold_writers`].
     ///
     /// [`Partition::hold_writers`]: crate::Partition::hold_writers
     pub fn carry_out(

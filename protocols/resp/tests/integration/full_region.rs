@@ -15,8 +15,11 @@ fn fill(client: &mut TestClient, expires_ms: u64) -> u32 {
     let expires = expires_ms.to_string();
     for number in 0_u32.. {
         let key = number.to_be_bytes();
-        let words: &[&[u8]] = &[b"SET", &key, &value, b"PXAT", expires.as_bytes()];
-        let reply = client.ask_bytes(if expires_ms == 0 { &words[..3] } else { words });
+        let mut words: Vec<&[u8]> = vec![b"SET", &key, &value];
+        if expires_ms != 0 {
+            words.extend([&b"PXAT"[..], expires.as_bytes()]);
+        }
+        let reply = client.ask_bytes(&words);
         if reply.starts_with("-OOM ") {
             return number;
         }

@@ -110,8 +110,8 @@ pub(super) fn processes(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>)
     gauges(to, "region_process_oldest_pin_epochs", help, values)?;
     let held_by = |process: &(u32, &str)| {
         let process = (process.0, process.1.to_owned());
-        let held = seen.heap.held_back.iter();
-        held.filter(move |held| {
+        let pinned = seen.heap.held_back.iter();
+        pinned.filter(move |held| {
             held.process.pid == process.0 && held.process.name.as_str() == process.1
         })
     };
