@@ -65,7 +65,7 @@ pub struct ConnectionState {
     /// The rest of a command that runs in slices, such as a scan of a namespace.
     pub task: Option<Box<dyn SlicedTask>>,
     /// What the task reads: its reply waits for the commits that it tells of.
-    pub task_reads: TaskReads,
+    pub task_reads: Option<Box<TaskReads>>,
     /// True if the connection closes after the current reply.
     pub is_closing: bool,
     /// `CLIENT REPLY`.
@@ -375,6 +375,13 @@ impl WatchedRecords {
 }
 
 impl ConnectionState {
+    /// The task searches a namespace whose commits wait for other hosts.
+    pub fn note_search(&mut self, namespace: Option<Namespace>) {
+        if namespace.is_some() {
+            self.task_reads.get_or_insert_default().namespace = namespace;
+        }
+    }
+
     /// Tracks the keys of a request that reads, before it reads them.
     #[cold]
     pub fn track_keys<R>(&self, server: &RespServer, command: &CommandSpec<R>, args: Args<'_>) {

@@ -5,7 +5,7 @@ use crate::command::CommandFlags;
 use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
 use crate::connection_state::{
-    ConnectionState, DeferredMessages, ReplyMode, Subscriptions, TaskReads, WatchedRecords,
+    ConnectionState, DeferredMessages, ReplyMode, Subscriptions, WatchedRecords,
 };
 use crate::pubsub::mailbox::Mailbox;
 use crate::records::KeyedRecords;
@@ -111,7 +111,7 @@ impl CoreContext {
             watched: WatchedRecords::default(),
             deferred_messages: DeferredMessages::default(),
             task: None,
-            task_reads: TaskReads::default(),
+            task_reads: None,
             is_closing: false,
             reply_mode: ReplyMode::On,
             local_request: None,

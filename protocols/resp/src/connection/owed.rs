@@ -42,7 +42,8 @@ fn owe_reads(
     if connection.task.is_some() {
         // It reads in slices.
         if core.records.session().log_tail_position()? != 0 {
-            connection.task_reads.keys.extend(keys.map(<[u8]>::to_vec));
+            let reads = connection.task_reads.get_or_insert_default();
+            reads.keys.extend(keys.map(<[u8]>::to_vec));
         }
         return Ok(());
     }

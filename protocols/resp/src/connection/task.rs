@@ -59,11 +59,12 @@ impl RespConnection {
             end_skip(&mut self.connection);
         }
         self.connection.task = None;
-        let reads = std::mem::take(&mut self.connection.task_reads);
-        // A failure of the region is that of the next request.
-        let _ = self.core.records.owe_reads(reads.keys.iter().map(Vec::as_slice));
-        if let Some(namespace) = reads.namespace {
-            let _ = session.owe_read(namespace, None);
+        if let Some(reads) = self.connection.task_reads.take() {
+            // A failure of the region is that of the next request.
+            let _ = self.core.records.owe_reads(reads.keys.iter().map(Vec::as_slice));
+            if let Some(namespace) = reads.namespace {
+                let _ = session.owe_read(namespace, None);
+            }
         }
         self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
         let is_begun = std::mem::take(&mut self.is_reply_begun);

@@ -54,7 +54,8 @@ pub(crate) fn nget_noatomic(
         return begin(ctx, arg(args, 1), PatternAction::Get, reply);
     }
     let path = path(ctx, arg(args, 1))?;
-    ctx.connection.task_reads.namespace = path.first_replicated(ctx.session())?;
+    let replicated = path.first_replicated(ctx.session())?;
+    ctx.connection.note_search(replicated);
     ctx.connection.task = Some(Box::new(PatternReadTask {
         path,
         found: BTreeMap::new(),
@@ -98,7 +99,7 @@ fn begin(
     let mut gather = PatternTxnTask { path, keys, bytes: 0, action, found, is_answered: false };
     let replicated = gather.path.first_replicated(ctx.session())?;
     let Some(exec_txn) = ctx.txn else {
-        ctx.connection.task_reads.namespace = replicated;
+        ctx.connection.note_search(replicated);
         ctx.connection.task = Some(Box::new(gather));
         return Ok(());
     };
