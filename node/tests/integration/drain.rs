@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nearstate_cluster::{HostId, OperatorRefusal};
 use nearstate_model::Error;
 use nearstate_node::OperatorOutcome;
-use nearstate_store::Region;
+use nearstate_store::{ReceiptState, Region};
 
 use crate::cluster_driver::{DrivenCluster, until};
 use crate::partition::{contents, ue};
@@ -68,9 +68,10 @@ fn a_drain_under_load_loses_nothing_that_was_acknowledged() {
     let writer = Writer::at(&cluster, 1);
     std::thread::scope(|scope| {
         scope.spawn(|| writer.run());
+        let end = EndOfWriter(&writer);
         writer.until_written(2 * KEYS);
         let outcome = cluster.drain(1);
-        writer.is_over.store(true, Ordering::Release);
+        drop(end);
         let drained = matches!(
             outcome,
             Ok(OperatorOutcome::Done { owner, is_by_decision: false }) if owner != HostId(1)
@@ -82,32 +83,58 @@ fn a_drain_under_load_loses_nothing_that_was_acknowledged() {
     writer.assert_kept(&Region::attach(&cluster.region(owner)).unwrap());
 }
 
+/// How often the second test is tried: on a busy machine the writer may write nothing between the
+/// loss of the members and the end of the lease.
+const TRIES: u32 = 5;
+
 #[test]
 fn an_owner_whose_log_cannot_be_replicated_stays_and_admits_writers_again() {
+    let is_shown = (0..TRIES).any(|_| owner_stays_and_admits_writers_again());
+    assert!(is_shown, "in {TRIES} tries everything was replicated");
+}
+
+/// False if everything was replicated when the drain began.
+fn owner_stays_and_admits_writers_again() -> bool {
     let mut cluster = DrivenCluster::start();
     let writer = Writer::at(&cluster, 1);
-    std::thread::scope(|scope| {
+    let is_shown = std::thread::scope(|scope| {
         scope.spawn(|| writer.run());
+        let end = EndOfWriter(&writer);
         writer.until_written(100);
         // What is written from now on until the lease ends is on the owner alone.
         cluster.stop(2);
         cluster.stop(3);
-        writer.until_written(1);
+        let session = writer.region.session().unwrap();
+        let all = session.receipt_of_all().unwrap();
+        if session.receipt_state(all).unwrap() != ReceiptState::Pending {
+            return false;
+        }
         let outcome = cluster.drain(1);
         let refused = matches!(
             outcome,
             Ok(OperatorOutcome::Refused(OperatorRefusal::NotReplicated(HostId(1), missing)))
                 if missing > 0
         );
+        assert!(refused, "{outcome:?}");
         cluster.run(2);
         cluster.run(3);
         let owner = cluster.owner_with(&[1, 2, 3]);
-        if refused && owner == 1 {
-            writer.until_written(100);
-        }
-        writer.is_over.store(true, Ordering::Release);
-        assert!(refused, "{outcome:?}");
         assert_eq!(owner, 1, "the lease of the owner has ended, and no member was there to seal");
+        writer.until_written(100);
+        drop(end);
+        true
     });
-    writer.assert_kept(&writer.region);
+    if is_shown {
+        writer.assert_kept(&writer.region);
+    }
+    is_shown
+}
+
+/// Ends the writer, also if the test fails.
+struct EndOfWriter<'w>(&'w Writer);
+
+impl Drop for EndOfWriter<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Release);
+    }
 }
