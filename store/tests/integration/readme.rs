@@ -33,7 +33,7 @@ fn example(session: &Session) -> Result<()> {
         txn.put(bearers, b"imsi-262011234567890/5", b"default bearer")
     })?;
 
-    let view = session.find(sessions, "teid", b"\0\0\x10\x01")?.expect("attached above");
+    let view = session.find(sessions, "teid", b"\0\0\x10\x01")?.expect("put above");
     assert_eq!(view.key(), b"imsi-262011234567890");
     let Some(Notice::Event(event)) = watch.next()? else { panic!("the watch reports the change") };
     assert_eq!((event.kind, event.key), (EventKind::Created, view.key()));

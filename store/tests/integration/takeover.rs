@@ -484,5 +484,6 @@ fn an_incomplete_copy_that_is_promoted_is_logged_before_it_may_be_written() {
     let receipt = session.receipt();
     assert!(receipt.position() > 0);
     assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+    drop((source, session));
     [owner, copy].into_iter().for_each(Host::check);
 }
