@@ -20,6 +20,9 @@ impl Numbers {
     }
 }
 
+/// Rounds of filling and deleting, after which 90 % of the heap must be usable.
+const ROUNDS: u32 = 50;
+
 #[test]
 fn scattered_free_memory_is_usable_for_any_size() {
     let folder = TestFolder::new();
@@ -30,7 +33,7 @@ fn scattered_free_memory_is_usable_for_any_size() {
     let mut records: Vec<(u32, usize)> = Vec::new();
     let mut next = 0;
     let mut last = 0;
-    for round in 0..50 {
+    for round in 0..ROUNDS {
         // Another size than that of the round before.
         last = (last + 1 + numbers.below(sizes.len() as u64 - 1) as usize) % sizes.len();
         let bytes = sizes[last];
@@ -44,7 +47,10 @@ fn scattered_free_memory_is_usable_for_any_size() {
             next += 1;
         }
         let unused = unused(&region);
-        assert!(unused < BYTES / 10, "round {round}, {bytes} bytes: {unused} bytes are unused");
+        // In between, large records may find a little less: how many retired cells a session keeps
+        // depends on what a barrier costs.
+        let most = if round == ROUNDS - 1 { BYTES / 10 } else { BYTES / 8 };
+        assert!(unused < most, "round {round}, {bytes} bytes: {unused} bytes are unused");
         for number in (0..records.len()).rev() {
             if numbers.below(2) == 0 {
                 let (deleted, _) = records.swap_remove(number);

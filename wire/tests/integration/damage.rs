@@ -124,7 +124,7 @@ fn unknown_numbers_and_flags_in_payloads_are_errors() {
         (1, 62, 3, "start of a welcome 3"),
         (9, 56, 2, "lease 2"),
         (2, 0, 0, "reason of a refusal 0"),
-        (2, 0, 11, "reason of a refusal 11"),
+        (2, 0, 12, "reason of a refusal 12"),
         (3, 4, 5, "kind of a namespace 5"),
         (3, 22, 16, "flags of a tag"),
         (5, 25, 6, "kind of a change 6"),
