@@ -218,8 +218,17 @@ fn etcd_orders_the_commands_of_all_hosts_and_loses_none_with_a_member_or_a_host(
     host.until(|_, events| matches!(events.last(), Some(EngineEvent::Recovered)));
     cluster.propose(3, "again");
     for host in cluster.hosts.values() {
-        host.until(|text, _| text.ends_with("again\n"));
+        host.until(|text, _| text.lines().any(|line| line == "again"));
     }
+}
+
+/// Proposes commands at host 1 until the list of commands has a length. Returns the last command.
+fn propose_until(cluster: &Cluster, first: u64, length: u64) -> u64 {
+    let mut command = first;
+    while cluster.propose(1, &command.to_string()) < length {
+        command += 1;
+    }
+    command
 }
 
 #[test]
@@ -227,13 +236,10 @@ fn etcd_keeps_few_commands_and_a_host_that_was_away_gets_the_snapshot() {
     let etcd = Etcd::start(1);
     let mut cluster = hosts(&etcd);
     drop(cluster.hosts.remove(&2));
-    let mut last = 0;
-    while last < 520 {
-        last = cluster.propose(1, &format!("{last}"));
-    }
-    let text = cluster.hosts[&1].until_lines(520);
+    let last = propose_until(&cluster, 0, 520);
+    let text = cluster.hosts[&1].until_line(&last.to_string());
     let host = Host::start_etcd(cluster.config(2), etcd.settings()).unwrap();
-    assert_eq!(host.until_lines(520), text);
+    assert_eq!(host.until_line(&last.to_string()), text);
     let count = etcd.count("nearstate/east/log/");
     assert!((100..=200).contains(&count), "{count} commands are kept");
 }
@@ -242,18 +248,13 @@ fn etcd_keeps_few_commands_and_a_host_that_was_away_gets_the_snapshot() {
 fn etcd_forgets_the_history_before_the_last_snapshot_but_one() {
     let etcd = Etcd::start(1);
     let cluster = hosts(&etcd);
-    let mut last = 0;
-    while last < 600 {
-        last = cluster.propose(1, &format!("{last}"));
-    }
+    let first = propose_until(&cluster, 0, 600);
     assert!(!etcd.has_forgotten(5), "one snapshot was written");
-    while last < 1_010 {
-        last = cluster.propose(1, &format!("{last}"));
-    }
+    let last = propose_until(&cluster, first + 1, 1_010).to_string();
     assert!(etcd.has_forgotten(5));
     // A host that comes late needs none of it.
-    let text = cluster.hosts[&1].until_lines(1_010);
-    assert_eq!(cluster.hosts[&3].until_lines(1_010), text);
+    let text = cluster.hosts[&1].until_line(&last);
+    assert_eq!(cluster.hosts[&3].until_line(&last), text);
 }
 
 #[test]

@@ -19,20 +19,29 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Attempts to listen at the port of a host that starts again.
 const BIND_TRIES_MAX: u32 = 500;
 
-/// The commands that were applied, in their order, one a line.
-#[derive(Default)]
-pub(crate) struct Lines(Vec<u8>);
+/// The commands that were applied, in their order, one a line. A command whose reply is late is
+/// proposed again and can be applied twice: the second time has no effect, as in a node.
+#[derive(Clone, Default)]
+pub(crate) struct Lines {
+    text: String,
+    applied: BTreeSet<Vec<u8>>,
+}
 
 impl StateMachine for Lines {
     fn apply(&mut self, _: u64, command: &[u8]) {
-        self.0.extend_from_slice(command);
-        self.0.push(b'\n');
+        if self.applied.insert(command.to_vec()) {
+            self.text.push_str(std::str::from_utf8(command).unwrap());
+            self.text.push('\n');
+        }
     }
     fn snapshot(&self) -> Vec<u8> {
-        self.0.clone()
+        self.text.clone().into_bytes()
     }
     fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
-        self.0 = snapshot.to_vec();
+        *self = Self::default();
+        for command in snapshot.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            self.apply(0, command);
+        }
         Ok(())
     }
 }
@@ -48,7 +57,7 @@ struct WakeCount {
 pub(crate) struct Host {
     pub(crate) engine: Box<dyn ConsensusEngine>,
     bell: Arc<WakeCount>,
-    text: Mutex<(String, Vec<EngineEvent>)>,
+    text: Mutex<(Lines, Vec<EngineEvent>)>,
 }
 
 impl Host {
@@ -79,19 +88,14 @@ impl Host {
         self.engine.take_events(&mut events);
         for event in events {
             match event {
-                EngineEvent::Applied { command, .. } => {
-                    told.0.push_str(std::str::from_utf8(&command).unwrap());
-                    told.0.push('\n');
-                }
-                EngineEvent::Restored { snapshot, .. } => {
-                    told.0 = String::from_utf8(snapshot).unwrap();
-                }
+                EngineEvent::Applied { index, command } => told.0.apply(index, &command),
+                EngineEvent::Restored { snapshot, .. } => told.0.restore(&snapshot).unwrap(),
                 other @ (EngineEvent::Failed { .. } | EngineEvent::Recovered) => {
                     told.1.push(other);
                 }
             }
         }
-        told.clone()
+        (told.0.text.clone(), told.1.clone())
     }
 
     /// Waits until what the host was told satisfies the condition.
@@ -104,12 +108,14 @@ impl Host {
             }
             let rung = self.bell.rung.lock().unwrap();
             let waited = self.bell.changed.wait_timeout_while(rung, LONG, |rung| *rung == before);
-            assert!(
-                !waited.unwrap().1.timed_out(),
-                "told {} lines, {others:?}",
-                text.lines().count()
-            );
+            let lines = text.lines().count();
+            assert!(!waited.unwrap().1.timed_out(), "told {lines} lines, {others:?}");
         }
+    }
+
+    /// Waits for a command, and returns all that were applied until then.
+    pub(crate) fn until_line(&self, line: &str) -> String {
+        self.until(|text, _| text.lines().any(|found| found == line))
     }
 
     pub(crate) fn until_lines(&self, count: usize) -> String {
