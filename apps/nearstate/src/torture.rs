@@ -92,6 +92,10 @@ pub(crate) struct Torture {
     #[arg(long, default_value_t = 300, value_name = "MS", requires = "failovers")]
     #[arg(value_parser = clap::value_parser!(u32).range(300..=1400))]
     lease_ms: u32,
+    /// With --failovers: measure this many fail-overs of Redis Sentinel afterwards (needs
+    /// redis-server), with three servers, three Sentinels, and the lease as down-after-milliseconds
+    #[arg(long, default_value_t = 0, value_name = "N", requires = "failovers")]
+    sentinel_failovers: u64,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -333,7 +337,28 @@ fn failovers(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     };
     let done = failovers::run::run(&options, starter, &mut tick);
     bar.finish_and_clear();
-    done.map(|totals| if args.json { json!(totals).to_string() } else { totals.table() })
+    let mut totals = done?;
+    if args.sentinel_failovers > 0 {
+        totals.sentinel = Some(sentinel_failovers(args)?);
+    }
+    Ok(if args.json { json!(totals).to_string() } else { totals.table() })
+}
+
+/// The same of Redis Sentinel.
+fn sentinel_failovers(args: &Torture) -> Result<failovers::sentinel::SentinelTotals, String> {
+    let options = failovers::sentinel::SentinelOptions {
+        failovers: args.sentinel_failovers,
+        down_after_ms: args.lease_ms,
+        folder: args.path.join(format!("nearstate-sentinel-{}", std::process::id())),
+    };
+    let bar = bar(options.failovers);
+    let mut tick = |totals: &failovers::sentinel::SentinelTotals| {
+        bar.inc(1);
+        bar.set_message(totals.line());
+    };
+    let done = failovers::sentinel::run(&options, &mut tick);
+    bar.finish_and_clear();
+    done
 }
 
 fn flips(args: &Torture, starter: &ChildCommand) -> Result<String, String> {

@@ -7,9 +7,11 @@
 //! - all copies are equal ([`digest`]).
 //!
 //! The result has the times from the last reply of the old owner to the first one of the new one.
+//! [`sentinel`] measures the same of Redis Sentinel.
 
 pub mod run;
 pub mod demo;
+pub mod sentinel;
 pub mod totals;
 pub mod fault;
 mod client;

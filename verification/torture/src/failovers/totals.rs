@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::fault::ClusterFault;
+use super::sentinel::SentinelTotals;
 
 /// The goal for the time of a fail-over with a lease of 300 ms: 99 of 100.
 pub const FAILOVER_GOAL_MS: u64 = 500;
@@ -39,7 +40,7 @@ impl Times {
         std::time::Duration::from_micros(us).as_secs_f64() * 1e3
     }
 
-    fn summary(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         if self.0.is_empty() {
             return "-".to_owned();
         }
@@ -96,6 +97,8 @@ pub struct FailoverTotals {
     pub histories_undecided: u64,
     pub operations: u64,
     pub seconds: f64,
+    /// Fail-overs of Redis Sentinel beside, if they were wanted.
+    pub sentinel: Option<SentinelTotals>,
 }
 
 impl FailoverTotals {
@@ -165,6 +168,9 @@ impl FailoverTotals {
                 of.failover_us.summary(),
                 of.pause_us.summary()
             );
+        }
+        if let Some(sentinel) = &self.sentinel {
+            let _ = writeln!(text, "\n{}", sentinel.line());
         }
         text
     }

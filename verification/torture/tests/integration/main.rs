@@ -13,6 +13,7 @@ mod fixture;
 mod flips;
 mod histories;
 mod random_kills;
+mod sentinel;
 mod single_steps;
 mod tag_stress;
 

@@ -1,0 +1,296 @@
+//! Redis Sentinel beside our fail-overs: a primary, two replicas and three Sentinels on loopback,
+//! without persistence. A client writes with `SET` and `WAIT 1`; the primary is killed; the time
+//! runs from the last reply of the old primary to the first one of the new primary.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nearstate_local_cluster::{HostProcess, wait_until};
+use nearstate_resp_client::{RespClient, RespReply};
+use serde::Serialize;
+
+use crate::clock::now_ns;
+use crate::failovers::totals::Times;
+
+/// Redis servers, and as many Sentinels.
+const SERVERS: usize = 3;
+
+/// Sentinels that must agree.
+const QUORUM: usize = 2;
+
+/// The name under which the Sentinels know the primary.
+const PRIMARY: &str = "amf";
+
+const KEY: &[u8] = b"counter";
+
+/// Acknowledged writes before each kill: the replicas and the Sentinels are in a steady state then.
+const WRITES: u64 = 200;
+
+/// Sentinels begin no fail-over of one primary within twice this time of the one before.
+const FAILOVER_TIMEOUT_MS: u64 = 1_000;
+
+/// The longest time until a fail-over has ended, or the servers are ready.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The longest wait for a connection and a reply.
+const REPLY_MAX: Duration = Duration::from_secs(2);
+
+/// How often fail-overs are measured, and after which silence a Sentinel takes a primary for lost.
+#[derive(Clone, Debug)]
+pub struct SentinelOptions {
+    pub failovers: u64,
+    pub down_after_ms: u32,
+    pub folder: PathBuf,
+}
+
+/// The fail-overs of Redis Sentinel.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SentinelTotals {
+    pub down_after_ms: u32,
+    pub failover_us: Times,
+    /// Writes that a replica had acknowledged.
+    pub acknowledged: u64,
+    /// Fail-overs after which the new primary did not have the last of them.
+    pub losses: u64,
+}
+
+impl SentinelTotals {
+    /// The result in one line.
+    pub fn line(&self) -> String {
+        format!(
+            "Redis Sentinel beside, down-after {} ms: {} ({} runs); {} writes acknowledged by a \
+             replica, the last one lost {} times",
+            self.down_after_ms,
+            self.failover_us.summary(),
+            self.failover_us.count(),
+            self.acknowledged,
+            self.losses
+        )
+    }
+}
+
+type Client = RespClient<TcpStream>;
+
+fn connect(port: u16) -> Option<Client> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let stream = TcpStream::connect_timeout(&address, REPLY_MAX).ok()?;
+    stream.set_nodelay(true).ok()?;
+    stream.set_read_timeout(Some(REPLY_MAX)).ok()?;
+    Some(RespClient::new(stream))
+}
+
+fn ask(port: u16, request: &[&[u8]]) -> Option<RespReply> {
+    connect(port)?.request(request).ok()
+}
+
+fn text_of(reply: RespReply) -> Option<String> {
+    let bytes = reply.into_bulk().ok()??;
+    String::from_utf8(bytes).ok()
+}
+
+/// The ports of servers and Sentinels. No connection takes them meanwhile: they are bound at once.
+fn ports() -> Result<Vec<u16>, String> {
+    let failed = |error: std::io::Error| format!("a free port: {error}");
+    let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let all: Vec<TcpListener> =
+        (0..2 * SERVERS).map(bind).collect::<Result<_, _>>().map_err(failed)?;
+    all.iter().map(|one| Ok(one.local_addr().map_err(failed)?.port())).collect()
+}
+
+fn wait_for_replicas(primary: u16) -> Result<(), String> {
+    let replicas = || {
+        let replication = text_of(ask(primary, &[b"INFO", b"replication"])?)?;
+        Some(replication.matches("state=online").count())
+    };
+    wait_until("the replicas follow the primary", WAIT_MAX, || Ok(replicas() == Some(SERVERS - 1)))
+}
+
+/// The running processes.
+struct Group {
+    folder: PathBuf,
+    servers: Vec<(u16, Option<HostProcess>)>,
+    sentinels: Vec<(u16, HostProcess)>,
+}
+
+impl Group {
+    fn start(options: &SentinelOptions) -> Result<Self, String> {
+        let folder = options.folder.clone();
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let ports = ports()?;
+        let (servers, sentinels) = ports.split_at(SERVERS);
+        let mut group = Self { folder, servers: Vec::new(), sentinels: Vec::new() };
+        let primary = servers.first().copied().ok_or("no port")?;
+        for port in servers {
+            let of = (*port != primary).then_some(primary);
+            let process = group.start_server(*port, of)?;
+            group.servers.push((*port, Some(process)));
+        }
+        wait_for_replicas(primary)?;
+        for port in sentinels {
+            group.start_sentinel(*port, primary, options.down_after_ms)?;
+        }
+        group.wait_until_ready(primary)?;
+        Ok(group)
+    }
+
+    fn start_server(&self, port: u16, primary: Option<u16>) -> Result<HostProcess, String> {
+        let (port, folder) = (port.to_string(), self.folder.to_string_lossy().into_owned());
+        let primary = primary.map(|primary| primary.to_string());
+        let mut words = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port];
+        words.extend(["--save", "", "--appendonly", "no", "--dir", &folder]);
+        words.extend(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+        if let Some(primary) = &primary {
+            words.extend(["--replicaof", "127.0.0.1", primary]);
+        }
+        HostProcess::start(&[], &words, &self.folder.join("log"))
+    }
+
+    fn start_sentinel(&mut self, port: u16, primary: u16, down_after: u32) -> Result<(), String> {
+        let folder = self.folder.join(format!("sentinel-{port}"));
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let file = folder.join("sentinel.conf");
+        let lines = [
+            format!("bind 127.0.0.1\nport {port}\ndir {}", folder.display()),
+            format!("sentinel monitor {PRIMARY} 127.0.0.1 {primary} {QUORUM}"),
+            format!("sentinel down-after-milliseconds {PRIMARY} {down_after}"),
+            format!("sentinel failover-timeout {PRIMARY} {FAILOVER_TIMEOUT_MS}"),
+            format!("sentinel parallel-syncs {PRIMARY} {SERVERS}\n"),
+        ];
+        fs::write(&file, lines.join("\n")).map_err(failed)?;
+        let file = file.to_string_lossy().into_owned();
+        let words = ["redis-server", &file, "--sentinel"];
+        let process = HostProcess::start(&[], &words, &self.folder.join("log"))?;
+        self.sentinels.push((port, process));
+        Ok(())
+    }
+
+    /// Waits until the primary has its replicas, and every Sentinel knows all servers and Sentinels
+    /// and takes none of them for lost.
+    fn wait_until_ready(&self, primary: u16) -> Result<(), String> {
+        wait_for_replicas(primary)?;
+        for (port, _) in &self.sentinels {
+            wait_until("a Sentinel knows all servers", WAIT_MAX, || {
+                Ok(is_known_to(*port, primary).unwrap_or(false))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The primary in the words of the first Sentinel that answers.
+    fn primary(&self) -> Option<u16> {
+        self.sentinels.iter().find_map(|(port, _)| {
+            let request: [&[u8]; 3] = [b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", PRIMARY.as_bytes()];
+            let address = ask(*port, &request)?;
+            text_of(address.items().get(1)?.clone())?.parse().ok()
+        })
+    }
+}
+
+/// True if a Sentinel knows the primary, its replicas and the other Sentinels, and takes none of
+/// them for lost.
+fn is_known_to(sentinel: u16, primary: u16) -> Option<bool> {
+    let fields = |request: &[&[u8]]| {
+        let reply = ask(sentinel, request)?;
+        let texts = |reply: &RespReply| {
+            reply.items().iter().filter_map(|item| text_of(item.clone())).collect::<Vec<_>>()
+        };
+        Some(if request.get(1) == Some(&&b"MASTER"[..]) {
+            vec![texts(&reply)]
+        } else {
+            reply.items().iter().map(texts).collect()
+        })
+    };
+    let value = |of: &[String], name: &str| {
+        let at = of.iter().step_by(2).position(|field| field == name)?;
+        of.get(2 * at + 1).cloned()
+    };
+    let master = fields(&[b"SENTINEL", b"MASTER", PRIMARY.as_bytes()])?.pop()?;
+    let is_primary = value(&master, "port")? == primary.to_string()
+        && value(&master, "flags")? == "master"
+        && value(&master, "num-other-sentinels")? == (SERVERS - 1).to_string();
+    let replicas = fields(&[b"SENTINEL", b"REPLICAS", PRIMARY.as_bytes()])?;
+    let others = fields(&[b"SENTINEL", b"SENTINELS", PRIMARY.as_bytes()])?;
+    let has = |all: &[Vec<String>], flags: &str| {
+        all.len() == SERVERS - 1
+            && all.iter().all(|one| value(one, "flags").as_deref() == Some(flags))
+    };
+    Some(is_primary && has(&replicas, "slave") && has(&others, "sentinel"))
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.sentinels.clear();
+        self.servers.clear();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Writes, and waits until a replica has it.
+fn write(client: &mut Client, number: u64) -> bool {
+    let set = client.request(&[b"SET", KEY, number.to_string().as_bytes()]);
+    if !set.is_ok_and(|reply| reply.is_ok()) {
+        return false;
+    }
+    let wait = client.request(&[b"WAIT", b"1", b"1000"]);
+    matches!(wait, Ok(RespReply::Integer(replicas)) if replicas >= 1)
+}
+
+/// Measures fail-overs, one after the other.
+///
+/// # Errors
+/// A text: redis-server is missing, or a wait has taken too long.
+pub fn run(
+    options: &SentinelOptions,
+    tick: &mut dyn FnMut(&SentinelTotals),
+) -> Result<SentinelTotals, String> {
+    let mut group = Group::start(options)?;
+    let mut totals =
+        SentinelTotals { down_after_ms: options.down_after_ms, ..SentinelTotals::default() };
+    let mut number = 0;
+    for _ in 0..options.failovers {
+        let old = group.primary().ok_or("no Sentinel names the primary")?;
+        let mut client = connect(old).ok_or("the primary takes no connection")?;
+        for _ in 0..WRITES {
+            number += 1;
+            if !write(&mut client, number) {
+                return Err(format!("write {number} was not acknowledged by a replica"));
+            }
+        }
+        totals.acknowledged += WRITES;
+        let last_reply = now_ns();
+        group.servers.iter_mut().filter(|(port, _)| *port == old).for_each(|(_, of)| *of = None);
+        let mut new = None;
+        wait_until("a replica is the primary", WAIT_MAX, || {
+            new = first_reply(&group, old, number);
+            Ok(new.is_some())
+        })?;
+        let (new, had_last) = new.ok_or("no primary")?;
+        number += 1;
+        totals.failover_us.push(now_ns().saturating_sub(last_reply) / 1_000);
+        totals.losses += u64::from(!had_last);
+        let again = group.start_server(old, Some(new))?;
+        for (port, process) in &mut group.servers {
+            if *port == old {
+                *process = Some(again);
+                break;
+            }
+        }
+        group.wait_until_ready(new)?;
+        tick(&totals);
+        // The next fail-over is not delayed by this one.
+        std::thread::sleep(Duration::from_millis(2 * FAILOVER_TIMEOUT_MS));
+    }
+    Ok(totals)
+}
+
+/// The first acknowledged write at another primary than before: its port, and whether it had the
+/// last write.
+fn first_reply(group: &Group, old: u16, last: u64) -> Option<(u16, bool)> {
+    let port = group.primary().filter(|port| *port != old)?;
+    let mut client = connect(port)?;
+    let found = text_of(client.request(&[b"GET", KEY]).ok()?);
+    write(&mut client, last + 1).then(|| (port, found == Some(last.to_string())))
+}
