@@ -1,5 +1,6 @@
 //! Clusters of engines whose state machine is the list of their commands.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,23 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Attempts to listen at the port of a host that starts again.
 const BIND_TRIES_MAX: u32 = 500;
+
+/// Looks again and again, for about as long as [`LONG`].
+pub(crate) fn until(what: &str, is_met: impl Fn() -> bool) {
+    assert!(is_within(LONG, is_met), "not in time: {what}");
+}
+
+/// True as soon as the condition is met; false after about this time.
+pub(crate) fn is_within(time: Duration, is_met: impl Fn() -> bool) -> bool {
+    const PAUSE: Duration = Duration::from_millis(10);
+    (0..time.as_millis() / PAUSE.as_millis()).any(|_| {
+        let is_now = is_met();
+        if !is_now {
+            std::thread::park_timeout(PAUSE);
+        }
+        is_now
+    })
+}
 
 /// The commands that were applied, in their order, one a line. A command whose reply is late is
 /// proposed again and can be applied twice: the second time has no effect, as in a node.
@@ -189,11 +207,30 @@ impl Cluster {
         self.hosts[&id].engine.propose_and_wait(command.as_bytes().to_vec(), LONG).unwrap()
     }
 
-    /// The host that leads, as soon as a running host knows it.
+    /// A running host that leads, as soon as a running host knows it.
     pub(crate) fn leader(&self) -> u64 {
-        self.propose(*self.hosts.keys().next().unwrap(), "who leads");
-        let known = self.hosts.values().find_map(|host| host.engine.status().leader);
-        known.unwrap()
+        let leader = Cell::new(None);
+        until("a running host leads", || {
+            self.propose(*self.hosts.keys().next().unwrap(), "a command of the leader");
+            let mut known = self.hosts.values().filter_map(|host| host.engine.status().leader);
+            leader.set(known.find(|id| self.hosts.contains_key(id)));
+            leader.get().is_some()
+        });
+        leader.get().unwrap()
+    }
+
+    /// Changes a vote through a host. An election may interrupt it: it is asked again.
+    pub(crate) fn vote(&self, through: u64, host: u64, votes: bool) {
+        until("the vote is changed", || {
+            self.hosts[&through].engine.change_vote(host, votes, LONG).is_ok()
+                || !votes && self.hosts[&through].engine.status().is_removed
+        });
+    }
+
+    /// Waits until all running hosts know these voters.
+    pub(crate) fn until_voters(&self, through: u64, voters: &[u64]) {
+        let voters: BTreeSet<u64> = voters.iter().copied().collect();
+        until("it knows the voters", || self.hosts[&through].engine.status().voters == voters);
     }
 }
 

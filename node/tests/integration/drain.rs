@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nearstate_cluster::{HostId, OperatorRefusal};
-use nearstate_model::Error;
+use nearstate_model::{Error, Result};
 use nearstate_node::OperatorOutcome;
 use nearstate_store::{ReceiptState, Region};
 
@@ -70,7 +70,7 @@ fn a_drain_under_load_loses_nothing_that_was_acknowledged() {
         scope.spawn(|| writer.run());
         let end = EndOfWriter(&writer);
         writer.until_written(2 * KEYS);
-        let outcome = cluster.drain(1);
+        let outcome = drained(&cluster);
         drop(end);
         let drained = matches!(
             outcome,
@@ -81,6 +81,17 @@ fn a_drain_under_load_loses_nothing_that_was_acknowledged() {
     let owner = cluster.owner_with(&[1, 2, 3]);
     assert_ne!(owner, 1);
     writer.assert_kept(&Region::attach(&cluster.region(owner)).unwrap());
+}
+
+/// The outcome of a drain. On a busy machine it can take too long, and is repeated.
+fn drained(cluster: &DrivenCluster) -> Result<OperatorOutcome> {
+    for _ in 0..TRIES {
+        match cluster.drain(1) {
+            Ok(OperatorOutcome::Late { is_excluded: false, .. }) => {}
+            outcome => return outcome,
+        }
+    }
+    cluster.drain(1)
 }
 
 /// How often the second test is tried: on a busy machine the writer may write nothing between the
@@ -109,7 +120,7 @@ fn owner_stays_and_admits_writers_again() -> bool {
         if session.receipt_state(all).unwrap() != ReceiptState::Pending {
             return false;
         }
-        let outcome = cluster.drain(1);
+        let outcome = drained(&cluster);
         let refused = matches!(
             outcome,
             Ok(OperatorOutcome::Refused(OperatorRefusal::NotReplicated(HostId(1), missing)))
@@ -118,8 +129,10 @@ fn owner_stays_and_admits_writers_again() -> bool {
         assert!(refused, "{outcome:?}");
         cluster.run(2);
         cluster.run(3);
-        let owner = cluster.owner_with(&[1, 2, 3]);
-        assert_eq!(owner, 1, "the lease of the owner has ended, and no member was there to seal");
+        // Members that do not hear the owner for a lease, on a busy machine, seal.
+        if cluster.owner_with(&[1, 2, 3]) != 1 {
+            return false;
+        }
         writer.until_written(100);
         drop(end);
         true
