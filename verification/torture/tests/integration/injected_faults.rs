@@ -1,14 +1,33 @@
 //! Faults injected into the store, and the means that detect each of them: the history checker, the
 //! models' invariants, the processes themselves. Without a fault, none of them reports anything.
 
+use std::collections::BTreeSet;
+
 use nearstate_torture::histories::model::HistoryModel;
 use nearstate_torture::histories::options::{Detector, HistoryOptions, HistoryTotals};
 use nearstate_torture::histories::rounds::play;
 
 use crate::fixture::{folder, starter_with};
 
+/// Runs after which a fault that was not detected counts as not detected: on a busy machine
+/// processes seldom run at the same time.
+const RUNS_MAX: u64 = 8;
+
+/// A fault is detected by one of these, in one of the runs.
+fn assert_caught(fault: &str, model: HistoryModel, by: &[&[Detector]]) {
+    let mut caught = BTreeSet::new();
+    for seed in 1..=RUNS_MAX {
+        let totals = survey(fault, model, seed);
+        caught.extend(totals.caught.iter().filter(|(_, count)| **count > 0).map(|(by, _)| *by));
+        if by.iter().all(|any| any.iter().any(|one| caught.contains(one))) {
+            return;
+        }
+    }
+    panic!("{fault}, {}: only {caught:?} in {RUNS_MAX} runs", model.name());
+}
+
 /// Runs rounds of one model and continues after a detected fault.
-fn survey(fault: &str, model: HistoryModel) -> HistoryTotals {
+fn survey(fault: &str, model: HistoryModel, seed: u64) -> HistoryTotals {
     let name = model.name();
     let options = HistoryOptions {
         rounds: 80,
@@ -19,7 +38,7 @@ fn survey(fault: &str, model: HistoryModel) -> HistoryTotals {
         jitter: 150,
         model: Some(model),
         folder: folder(&format!("{fault}-{name}")),
-        seed: 1,
+        seed,
         is_survey: true,
     };
     let starter = starter_with(&[&format!("NEARSTATE_PLANT={fault}")]);
@@ -31,48 +50,44 @@ fn survey(fault: &str, model: HistoryModel) -> HistoryTotals {
     totals
 }
 
-fn is_caught(totals: &HistoryTotals, by: Detector) -> bool {
-    totals.caught.get(&by).is_some_and(|count| *count > 0)
-}
-
 #[test]
 fn without_a_fault_nothing_is_reported() {
     for model in HistoryModel::ALL {
-        let totals = survey("none", model);
-        assert!(totals.caught.is_empty());
-        assert_eq!((totals.rounds, totals.histories_checked), (80, 80));
-        assert!(
-            totals.transactions_and_writes_done > 500 && totals.refused > 50,
-            "the workload had no effect"
-        );
+        let has_effect = (1..=RUNS_MAX).any(|seed| {
+            let totals = survey("none", model, seed);
+            assert!(totals.caught.is_empty());
+            assert_eq!((totals.rounds, totals.histories_checked), (80, 80));
+            totals.transactions_and_writes_done > 500 && totals.refused > 50
+        });
+        assert!(has_effect, "the workload had no effect");
     }
 }
 
 /// Two transactions overwrite each other: the bank's total changes, the ring breaks.
 #[test]
 fn a_commit_that_skips_its_validation_is_detected_by_histories_and_invariants() {
-    assert!(is_caught(&survey("skip-validation", HistoryModel::Registers), Detector::History));
-    let bank = survey("skip-validation", HistoryModel::Bank);
-    assert!(is_caught(&bank, Detector::History) && is_caught(&bank, Detector::Invariant));
-    assert!(is_caught(&survey("skip-validation", HistoryModel::Ring), Detector::Process));
+    assert_caught("skip-validation", HistoryModel::Registers, &[&[Detector::History]]);
+    let both: [&[Detector]; 2] = [&[Detector::History], &[Detector::Invariant]];
+    assert_caught("skip-validation", HistoryModel::Bank, &both);
+    assert_caught("skip-validation", HistoryModel::Ring, &[&[Detector::Process]]);
 }
 
 /// New entries become visible one by one, before the commit point.
 #[test]
 fn a_commit_that_publishes_before_its_decision_is_detected_by_histories_and_invariants() {
-    let bank = survey("publish-early", HistoryModel::Bank);
-    assert!(is_caught(&bank, Detector::History) && is_caught(&bank, Detector::Invariant));
-    let index = survey("publish-early", HistoryModel::Index);
-    assert!(is_caught(&index, Detector::History) || is_caught(&index, Detector::Invariant));
+    let both: [&[Detector]; 2] = [&[Detector::History], &[Detector::Invariant]];
+    assert_caught("publish-early", HistoryModel::Bank, &both);
+    let one = [Detector::History, Detector::Invariant];
+    assert_caught("publish-early", HistoryModel::Index, &[&one]);
 }
 
 /// The last write of a transaction is omitted: a record's name leads nowhere.
 #[test]
 fn a_commit_that_omits_its_index_is_detected_by_histories_and_invariants() {
-    assert!(is_caught(&survey("forget-index", HistoryModel::Registers), Detector::History));
-    let bank = survey("forget-index", HistoryModel::Bank);
-    assert!(is_caught(&bank, Detector::History) && is_caught(&bank, Detector::Invariant));
-    assert!(is_caught(&survey("forget-index", HistoryModel::Index), Detector::Process));
+    assert_caught("forget-index", HistoryModel::Registers, &[&[Detector::History]]);
+    let both: [&[Detector]; 2] = [&[Detector::History], &[Detector::Invariant]];
+    assert_caught("forget-index", HistoryModel::Bank, &both);
+    assert_caught("forget-index", HistoryModel::Index, &[&[Detector::Process]]);
 }
 
 /// Runs after which a fault that readers of pairs did not detect counts as not detected.
