@@ -40,7 +40,7 @@ const ROUND_SECONDS: f64 = 1.0;
 
 /// A line for the list of workloads.
 pub const ABOUT: &str = "ue-signalling --targets region,cluster,cluster-2,redis-wait,redis-wait-2,\
-                         etcd,geode: writes that a follower has, and what they cost (docs/bench.md)";
+                         etcd,geode: writes that a follower has, and their cost (docs/bench.md)";
 
 /// The names of the targets that only this table has.
 const NAMES: [&str; 5] = ["cluster", "cluster-2", "redis-wait", "redis-wait-2", "etcd"];
@@ -187,7 +187,7 @@ fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
         "redis-wait" => Ok(Box::new(redis_wait::RedisWait::start(folder, 1)?)),
         "redis-wait-2" => Ok(Box::new(redis_wait::RedisWait::start(folder, 2)?)),
         "etcd" => Ok(Box::new(etcd::Etcd::start(folder)?)),
-        "geode" => Ok(Box::new(geode::Geode::start(folder)?)),
+        "geode" => Ok(Box::new(geode::GeodeCluster::start(folder)?)),
         other => Err(Error::BadArgument {
             detail: format!(
                 "the table of replicated writes has no target {other:?}: give some of region, \

@@ -22,13 +22,13 @@ const SCHEMA: StoreSchema = StoreSchema { tables: &[TableSchema::new("ue", &["co
 const TABLE: TableId = TableId(0);
 
 /// The servers, and a connection to the first one.
-pub(super) struct Geode {
+pub(super) struct GeodeCluster {
     connection: Box<dyn StoreConnection>,
     database: Box<dyn Database>,
     folder: PathBuf,
 }
 
-impl Geode {
+impl GeodeCluster {
     pub(super) fn start(folder: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&folder).map_err(failed)?;
         let database = GeodeTarget.start(&need(&folder))?;
@@ -69,13 +69,13 @@ fn need(folder: &Path) -> Need {
     }
 }
 
-impl Drop for Geode {
+impl Drop for GeodeCluster {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-impl ReplicatedTarget for Geode {
+impl ReplicatedTarget for GeodeCluster {
     fn name(&self) -> &'static str {
         "geode"
     }

@@ -71,9 +71,9 @@ impl SentinelTotals {
     }
 }
 
-type Client = RespClient<TcpStream>;
+type PrimaryClient = RespClient<TcpStream>;
 
-fn connect(port: u16) -> Option<Client> {
+fn connect(port: u16) -> Option<PrimaryClient> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let stream = TcpStream::connect_timeout(&address, REPLY_MAX).ok()?;
     stream.set_nodelay(true).ok()?;
@@ -108,13 +108,13 @@ fn wait_for_replicas(primary: u16) -> Result<(), String> {
 }
 
 /// The running processes.
-struct Group {
+struct SentinelGroup {
     folder: PathBuf,
     servers: Vec<(u16, Option<HostProcess>)>,
     sentinels: Vec<(u16, HostProcess)>,
 }
 
-impl Group {
+impl SentinelGroup {
     fn start(options: &SentinelOptions) -> Result<Self, String> {
         let folder = options.folder.clone();
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -220,7 +220,7 @@ fn is_known_to(sentinel: u16, primary: u16) -> Option<bool> {
     Some(is_primary && has(&replicas, "slave") && has(&others, "sentinel"))
 }
 
-impl Drop for Group {
+impl Drop for SentinelGroup {
     fn drop(&mut self) {
         self.sentinels.clear();
         self.servers.clear();
@@ -229,7 +229,7 @@ impl Drop for Group {
 }
 
 /// Writes, and waits until a replica has it.
-fn write(client: &mut Client, number: u64) -> bool {
+fn write(client: &mut PrimaryClient, number: u64) -> bool {
     let set = client.request(&[b"SET", KEY, number.to_string().as_bytes()]);
     if !set.is_ok_and(|reply| reply.is_ok()) {
         return false;
@@ -246,7 +246,7 @@ pub fn run(
     options: &SentinelOptions,
     tick: &mut dyn FnMut(&SentinelTotals),
 ) -> Result<SentinelTotals, String> {
-    let mut group = Group::start(options)?;
+    let mut group = SentinelGroup::start(options)?;
     let mut totals =
         SentinelTotals { down_after_ms: options.down_after_ms, ..SentinelTotals::default() };
     let mut number = 0;
@@ -288,7 +288,7 @@ pub fn run(
 
 /// The first acknowledged write at another primary than before: its port, and whether it had the
 /// last write.
-fn first_reply(group: &Group, old: u16, last: u64) -> Option<(u16, bool)> {
+fn first_reply(group: &SentinelGroup, old: u16, last: u64) -> Option<(u16, bool)> {
     let port = group.primary().filter(|port| *port != old)?;
     let mut client = connect(port)?;
     let found = text_of(client.request(&[b"GET", KEY]).ok()?);
