@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -25,12 +25,10 @@ use nearstate_store::{
     lease_clock,
 };
 
-use nearstate_wire::{Hello, PartitionPlace};
+use crate::hostile_peers::SETTINGS;
+use crate::partition::{CLUSTER, WAIT_MAX, contents, refused};
 
-use crate::hostile_peers::{Intruder, REPLACED_MAX, SETTINGS, hello_of};
-use crate::partition::{CLUSTER, WAIT_MAX, contents, refusal, refused};
-
-const PARTITION: PartitionId = PartitionId(7);
+pub(crate) const PARTITION: PartitionId = PartitionId(7);
 /// Longer than any pause of a test on a busy machine.
 const LEASE: Duration = Duration::from_secs(3);
 const HOSTS: [(u16, &str); 3] = [(1, "driver-a"), (2, "driver-b"), (3, "driver-c")];
@@ -165,8 +163,8 @@ impl ConsensusEngine for TestEngine {
 
 /// A host whose node runs.
 struct DrivenHost {
-    driver: ClusterDriver,
-    region: Region,
+    pub(crate) driver: ClusterDriver,
+    pub(crate) region: Region,
     _listener: PeerListener,
 }
 
@@ -229,11 +227,11 @@ impl DrivenCluster {
         self.folder.path().join(id.to_string())
     }
 
-    fn host(&self, id: u16) -> &DrivenHost {
+    pub(crate) fn host(&self, id: u16) -> &DrivenHost {
         &self.running[&id]
     }
 
-    fn address(&self, id: u16) -> &str {
+    pub(crate) fn address(&self, id: u16) -> &str {
         &self.addresses[&HostId(id)].peer
     }
 
@@ -317,7 +315,7 @@ impl DrivenCluster {
     }
 
     /// Commits that are replicated, whatever happens to members meanwhile.
-    fn write(&self, owner: u16, keys: Range<u64>, bytes: usize) {
+    pub(crate) fn write(&self, owner: u16, keys: Range<u64>, bytes: usize) {
         let session = self.host(owner).region.session().unwrap();
         for key in keys {
             let ue = session.namespace("ue", &Schema::default()).unwrap();
@@ -346,7 +344,7 @@ impl DrivenCluster {
     }
 }
 
-fn status(host: &DrivenHost) -> Option<CopyStatus> {
+pub(crate) fn status(host: &DrivenHost) -> Option<CopyStatus> {
     host.driver.status().copies.into_iter().next()
 }
 
@@ -550,65 +548,4 @@ fn an_owner_of_another_boot_that_has_what_an_operator_gave_up_is_kept() {
     cluster.run(1);
     cluster.run(2);
     cluster.assert_equal(50);
-}
-
-/// Members that answer keep their connections. On a busy machine one can be silent for too long.
-fn repeat_hellos(cluster: &DrivenCluster) {
-    let (owner, member) = (cluster.host(1), cluster.host(2));
-    for name in ["driver-b", "driver-c"] {
-        let is_refused = (0..REPLACED_MAX).any(|_| {
-            let view = status(owner).unwrap().view;
-            let applied = member.region.session().unwrap().following().unwrap().unwrap().applied;
-            let own = owner.region.session().unwrap().log_identity().unwrap();
-            let mut intruder = Intruder::connect(cluster.address(1));
-            intruder.say(&hello_of(own, (name, view), applied));
-            if intruder.is_welcome() {
-                drop(intruder);
-                cluster.owner_with(&[1, 2, 3]);
-                return false;
-            }
-            let refused = intruder.refused();
-            assert!(refused.starts_with("busy"), "{name}: {refused}");
-            true
-        });
-        assert!(is_refused, "{name} is always replaced");
-    }
-}
-
-#[test]
-fn hostile_connections_cost_an_owner_neither_its_lease_nor_its_members() {
-    let cluster = DrivenCluster::start();
-    let (owner, member) = (cluster.host(1), cluster.host(2));
-    repeat_hellos(&cluster);
-    let before = status(owner).unwrap();
-    let addresses = || -> BTreeSet<SocketAddr> {
-        owner.driver.members(PARTITION).into_iter().map(|member| member.address).collect()
-    };
-    let connections = addresses();
-    let applied = member.region.session().unwrap().following().unwrap().unwrap().applied;
-    let own = owner.region.session().unwrap().log_identity().unwrap();
-    let right = hello_of(own, ("driver-b", before.view), applied);
-    let place = right.place;
-    let of = |place: PartitionPlace| Hello { place, ..right.clone() };
-    let views = [0, before.view + 1, before.view + (1 << 40)];
-    let mut refusals = vec![
-        ("cluster", Hello { name: "driver-d", ..right.clone() }),
-        ("cluster", of(PartitionPlace { cluster_id: [7; 16], ..place })),
-        ("cluster", of(PartitionPlace { partition: 8, ..place })),
-        ("cluster", of(PartitionPlace::default())),
-    ];
-    refusals.extend(views.map(|view| ("view", of(PartitionPlace { view, ..place }))));
-    for (reason, hello) in refusals {
-        let mut intruder = Intruder::connect(cluster.address(1));
-        intruder.say(&hello);
-        let refused = intruder.refused();
-        assert!(refused.starts_with(reason), "{hello:?}: {refused}");
-    }
-    let mut intruder = Intruder::connect(cluster.address(2));
-    intruder.send_bytes(&[0xff; 100]);
-    assert!(refusal(&intruder.address()).starts_with("format"));
-    cluster.write(1, 0..10, 100);
-    let after = status(owner).unwrap();
-    assert_eq!((after.view, &after.full, after.role), (before.view, &before.full, "owner"));
-    assert_eq!(addresses(), connections, "the members have kept their connections");
 }

@@ -15,8 +15,8 @@ use crate::partition::{TestHost, has_all, joins, put, replicate, ue, until};
 const RECORDS: u64 = 2_500;
 const RECORD_BYTES: usize = 8 << 10;
 
-/// How often the first test is tried on a busy machine: a member that gets no welcome in two seconds
-/// connects again.
+/// How often the first test is tried on a busy machine: a member that gets no welcome in two
+/// seconds connects again.
 const TRIES: u32 = 20;
 const WELCOME_WITHIN: Duration = Duration::from_millis(1_500);
 

@@ -10,6 +10,7 @@
 mod cluster_driver;
 mod drain;
 mod fixture;
+mod hostile_driver;
 mod hostile_peers;
 mod joining;
 mod late_welcome;
