@@ -79,7 +79,7 @@ impl CommandLog {
 struct TestEngine {
     log: Arc<CommandLog>,
     state: Arc<EngineState>,
-    region: Region,
+    pub(crate) region: Region,
 }
 
 impl std::fmt::Debug for TestEngine {
@@ -162,7 +162,7 @@ impl ConsensusEngine for TestEngine {
 }
 
 /// A host whose node runs.
-struct DrivenHost {
+pub(crate) struct DrivenHost {
     pub(crate) driver: ClusterDriver,
     pub(crate) region: Region,
     _listener: PeerListener,
