@@ -20,6 +20,9 @@ pub enum CopyState {
         /// The view of the promotion.
         origin: ViewNumber,
     },
+    /// An owner's that was to become an empty copy, and is half-way. It has all its records, and no
+    /// log that goes on. It is not frozen and not reported.
+    Demoting,
 }
 
 /// What a host stores in a region before it acts on it. Two words, each valid by itself and

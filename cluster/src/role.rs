@@ -40,8 +40,8 @@ pub enum MemberRole {
 /// | `me` owns | promoted in `origin` | `Serving` |
 /// | `me` owns | at the seal; owner of the sealed log | `Promoting` |
 /// | `me` owns after an accepted loss | owner of a log without an origin | `Promoting` |
-/// | `me` owns, alone full (*), process registered | not complete, or ordinary | `Promoting` |
-/// | `me` owns, alone full (*) | not complete, or ordinary | `Registering` |
+/// | `me` owns, alone full (*), registered | not complete, ordinary, demoting | `Promoting` |
+/// | `me` owns, alone full (*) | not complete, ordinary, demoting | `Registering` |
 /// | `me` owns | other | `Lost` |
 /// | another owns | empty, joining | `Following(Discard)` |
 /// | another owns | follower of `origin`, or not behind the seal | `Following(Continue)` |
@@ -78,7 +78,10 @@ fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Membe
     let is_first = group.seal().is_none() && group.full().len() == 1 && group.degraded().is_none();
     match copy {
         CopyState::Owner { origin } if origin == group.origin() => MemberRole::Serving,
-        CopyState::Owner { origin: ViewNumber::NONE } | CopyState::Empty | CopyState::Joining
+        CopyState::Owner { origin: ViewNumber::NONE }
+        | CopyState::Empty
+        | CopyState::Joining
+        | CopyState::Demoting
             if is_first =>
         {
             if is_registered {
@@ -101,6 +104,7 @@ fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Membe
         }
         CopyState::Empty
         | CopyState::Joining
+        | CopyState::Demoting
         | CopyState::Follower(_)
         | CopyState::Owner { .. } => MemberRole::Lost,
     }
@@ -131,7 +135,9 @@ fn follower_role(group: &GroupState, copy: CopyState, switches: Switches) -> Mem
         {
             MemberRole::Following(FollowStart::Continue)
         }
-        CopyState::Follower(_) | CopyState::Owner { .. } => MemberRole::Outdated,
+        CopyState::Follower(_) | CopyState::Owner { .. } | CopyState::Demoting => {
+            MemberRole::Outdated
+        }
     }
 }
 
@@ -177,6 +183,7 @@ mod tests {
             CopyState::Owner { origin: ViewNumber(0) },
             CopyState::Owner { origin: ViewNumber(1) },
             CopyState::Owner { origin: ViewNumber(2) },
+            CopyState::Demoting,
         ];
         let _ = write!(text, "{name}:");
         for copy in copies {
@@ -209,6 +216,9 @@ mod tests {
         let (view, host, held) = (ViewNumber(3), HostId(3), held(1, 8));
         accepted.apply(&Command::Report { partition: PARTITION, view, host, held });
         accepted.apply(&Command::AcceptLoss { partition: PARTITION, view, host });
+        let mut anew = sealing.clone();
+        anew.apply(&Command::ForceNew { partition: PARTITION, view, host });
+        anew.apply(&Command::Register { partition: PARTITION, host, process: 7 });
         let mut registered = new.clone();
         registered.apply(&Command::Register { partition: PARTITION, host: HostId(1), process: 7 });
         line(&mut text, "new, owner", 1, &new, 1);
@@ -216,25 +226,28 @@ mod tests {
         line(&mut text, "sealing", 3, &sealing, 2);
         line(&mut text, "sealed, owner", 2, &group, 2);
         line(&mut text, "accepted loss, owner", 3, &accepted, 2);
+        line(&mut text, "begun anew, owner", 3, &anew, 2);
         line(&mut text, "sealed, other", 3, &group, 2);
         line(&mut text, "no record", 3, &group, 0);
         line(&mut text, "newer record", 3, &group, 3);
         line(&mut text, "not in the group", 9, &group, 2);
-        let columns = "Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2)";
+        let columns = "Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2) D";
         assert_eq!(
             format!("{columns}\n{text}"),
             "\
-Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2)
-new, owner: Registering Registering Lost Lost Lost Lost Registering Serving Lost
-registered, owner: Promoting Promoting Lost Lost Lost Lost Promoting Serving Lost
-sealing: Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing
-sealed, owner: Lost Lost Lost Promoting Lost Lost Lost Promoting Serving
-accepted loss, owner: Lost Lost Lost Promoting Lost Lost Promoting Promoting Lost
-sealed, other: Discard Discard Continue Continue Outdated Continue Outdated Outdated Outdated
+Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2) D
+new, owner: Registering Registering Lost Lost Lost Lost Registering Serving Lost Registering
+registered, owner: Promoting Promoting Lost Lost Lost Lost Promoting Serving Lost Promoting
+sealing: Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing
+sealed, owner: Lost Lost Lost Promoting Lost Lost Lost Promoting Serving Lost
+accepted loss, owner: Lost Lost Lost Promoting Lost Lost Promoting Promoting Lost Lost
+begun anew, owner: Promoting Promoting Lost Lost Lost Lost Promoting Lost Lost Promoting
+sealed, other: Discard Discard Continue Continue Outdated Continue Outdated Outdated Outdated \
+Outdated
 no record: Registering Registering Registering Registering Registering Registering Registering \
-Registering Registering
-newer record: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
-not in the group: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
+Registering Registering Registering
+newer record: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
+not in the group: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
 "
         );
     }

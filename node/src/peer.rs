@@ -10,6 +10,7 @@ pub(crate) mod source;
 mod admission;
 mod shipper;
 pub(crate) mod served;
+mod ungreeted;
 mod declared;
 pub(crate) mod group;
 pub(crate) mod kept;

@@ -344,7 +344,7 @@ fn copy_state(state: &PartitionState) -> CopyState {
         FollowState::Joining | FollowState::Extending => CopyState::Joining,
         // By force: it never was a copy of a moment.
         FollowState::Promoting if source == LogIdentity::default() => CopyState::Joining,
-        FollowState::Demoting => CopyState::Owner { origin: ViewNumber(state.own.origin) },
+        FollowState::Demoting => CopyState::Demoting,
         FollowState::Full | FollowState::Promoting => {
             let place = FollowPosition { position: reached, check: applied.check };
             CopyState::Follower(log_position(source, place))

@@ -1,5 +1,6 @@
 //! A kill at each step of a promotion by an operator's decision: the process that starts next finds
-//! that the promotion is to be repeated, and completes it.
+//! that the promotion is to be repeated, and completes it. Also if the copy is one whose demotion
+//! was killed before.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,12 +33,26 @@ const RECORDS: u64 = 40;
 enum Decision {
     /// The partition begins anew with a copy that was joining.
     ForceNew,
+    /// The same with an old owner's copy, whose demotion was killed at this point.
+    ForceNewDemoted(&'static str),
     /// The excluded owner goes on with what it has.
     AcceptLoss,
 }
 
+/// The points that a demotion passes once its region is no owner's any more.
+const DEMOTION: [&str; 8] = [
+    "demote.begun",
+    "log.gap_stored",
+    "demote.forgotten",
+    "log.origin",
+    "log.incarnation",
+    "follow.cleared",
+    "follow.unnamed",
+    "follow.named",
+];
+
 /// The points that a promotion passes.
-const DECISIONS: [(Decision, &[&str]); 2] = [
+const DECISIONS: [(Decision, &[&str]); 3] = [
     (
         Decision::ForceNew,
         &[
@@ -47,6 +62,23 @@ const DECISIONS: [(Decision, &[&str]); 2] = [
             "follow.named",
             "log.origin",
             "log.incarnation",
+            "promote.cleared",
+            "follow.state",
+            "promote.chosen",
+            "follow.raised",
+        ],
+    ),
+    (
+        Decision::ForceNewDemoted("demote.begun"),
+        &[
+            "cluster.fenced",
+            "demote.sealed",
+            "demote.begun",
+            "demote.forgotten",
+            "log.origin",
+            "log.incarnation",
+            "follow.cleared",
+            "follow.named",
             "promote.cleared",
             "follow.state",
             "promote.chosen",
@@ -145,11 +177,15 @@ fn variable(name: &str) -> String {
 
 #[test]
 #[ignore = "the test below runs it in a process of its own"]
-fn a_promotion_in_another_process() {
+fn a_step_in_another_process() {
     let region = Region::attach(&PathBuf::from(variable("NEARSTATE_TEST_REGION"))).unwrap();
     let partition = open(&region);
-    let is_forced = variable("NEARSTATE_TEST_STEP") == "ForceNew";
-    let seal = (!is_forced).then(|| frozen(&partition));
+    let step = variable("NEARSTATE_TEST_STEP");
+    if step == "Demote" {
+        let _ = partition.demote(VIEW.0, None).unwrap();
+        return;
+    }
+    let seal = (!step.starts_with("ForceNew")).then(|| frozen(&partition));
     partition.promote(VIEW.0, seal).unwrap();
 }
 
@@ -160,13 +196,13 @@ fn frozen(partition: &Partition) -> (LogIdentity, FollowPosition) {
     }
 }
 
-/// Runs the promotion. True if it was killed.
-fn is_killed(path: &Path, decision: Decision, plan: &str) -> bool {
-    let test = "cluster::killed_promotion::a_promotion_in_another_process";
+/// Runs the step in a process of its own. True if it was killed.
+fn is_killed(path: &Path, step: &str, plan: &str) -> bool {
+    let test = "cluster::killed_promotion::a_step_in_another_process";
     let ended = Process::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--test-threads=1"])
         .env("NEARSTATE_TEST_REGION", path)
-        .env("NEARSTATE_TEST_STEP", format!("{decision:?}"))
+        .env("NEARSTATE_TEST_STEP", step)
         .env("NEARSTATE_CRASH_AT", plan)
         .output()
         .unwrap();
@@ -182,9 +218,14 @@ fn prepare(path: &Path, decision: Decision) -> Option<(LogIdentity, FollowPositi
     session.see_view(1).unwrap();
     match decision {
         Decision::ForceNew => join(&session),
-        Decision::AcceptLoss => own(&partition, &session),
+        Decision::ForceNewDemoted(_) | Decision::AcceptLoss => own(&partition, &session),
     }
-    (decision == Decision::AcceptLoss).then(|| frozen(&partition))
+    let seal = (decision == Decision::AcceptLoss).then(|| frozen(&partition));
+    drop((partition, session, region));
+    if let Decision::ForceNewDemoted(point) = decision {
+        assert!(is_killed(path, "Demote", &format!("{point}:1")), "a demotion passes no {point}");
+    }
+    seal
 }
 
 #[test]
@@ -198,7 +239,7 @@ fn a_promotion_by_an_operator_is_repeated_after_a_kill_at_any_step() {
                 let path = folder.path().join(&plan);
                 let seal = prepare(&path, decision);
                 let state = decided(decision, seal);
-                let is_first = is_killed(&path, decision, &plan);
+                let is_first = is_killed(&path, &format!("{decision:?}"), &plan);
                 complete(&path, (seal, &state), &format!("{decision:?}, {plan}"));
                 std::fs::remove_file(&path).unwrap();
                 if !is_first {
@@ -209,7 +250,21 @@ fn a_promotion_by_an_operator_is_repeated_after_a_kill_at_any_step() {
             }
         }
     }
-    assert!(kills >= 18, "{kills} kills");
+    assert!(kills >= 30, "{kills} kills");
+}
+
+#[test]
+fn a_copy_whose_demotion_was_killed_at_any_step_is_promoted_by_an_operator() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    for point in DEMOTION {
+        let (path, decision) = (folder.path().join(point), Decision::ForceNewDemoted(point));
+        let seal = prepare(&path, decision);
+        // It has no copy that could be reported: otherwise the operator is refused.
+        let region = Region::attach(&path).unwrap();
+        assert_eq!(open(&region).freeze(VIEW.0).unwrap(), Freeze::NotFull, "{point}");
+        complete(&path, (seal, &decided(decision, seal)), point);
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 /// The next process repeats the promotion, and has everything.

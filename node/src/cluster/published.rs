@@ -69,11 +69,14 @@ impl Published {
             origin: match facts.copy {
                 CopyState::Follower(held) => held.origin.0,
                 CopyState::Owner { origin } => origin.0,
-                CopyState::Empty | CopyState::Joining => 0,
+                CopyState::Empty | CopyState::Joining | CopyState::Demoting => 0,
             },
             position: match facts.copy {
                 CopyState::Follower(held) => held.position,
-                CopyState::Empty | CopyState::Joining | CopyState::Owner { .. } => state.tail,
+                CopyState::Empty
+                | CopyState::Joining
+                | CopyState::Demoting
+                | CopyState::Owner { .. } => state.tail,
             },
             replicated: state.replicated,
             sealed: group.seal().map(|seal| seal.position),

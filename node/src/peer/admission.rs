@@ -21,10 +21,11 @@ use super::convert::{id_bytes, identity_of};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{HELLO_MAX, LOOK_INTERVAL, MEMBER_LOOK_INTERVAL};
-use super::served::{Listed, PeerRouter, PeerShared, Served, Ungreeted, lease_ns};
+use super::served::{Listed, PeerRouter, PeerShared, Served, lease_ns};
 use super::shipper::{FollowerOutput, ServedMember, Shipment};
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
+use super::ungreeted::{DISPLACED, UngreetedPlace};
 
 /// Starts the thread of a connection.
 pub(super) fn serve(
@@ -40,9 +41,10 @@ pub(super) fn serve(
             Some(Connection::Server(connection))
         }
     };
+    let listed = socket.try_clone()?;
     let stream = PeerStream::new(socket, tls)?;
     let router = Arc::clone(router);
-    router.ungreeted.fetch_add(1, Ordering::AcqRel);
+    let place = router.ungreeted.add((address, listed), router.ungreeted_limits());
     let run = move || {
         let mut connection = SourceConnection {
             router: &router,
@@ -50,7 +52,7 @@ pub(super) fn serve(
             link: FollowerOutput { stream, frames: FrameWriter::default() },
             received: FrameReader::of_follower(),
         };
-        if let Err(reason) = connection.run() {
+        if let Err(reason) = connection.run(place) {
             (router.on_event)(&PeerEvent::Refused { address, reason: &reason });
         }
     };
@@ -102,19 +104,12 @@ impl SourceConnection<'_> {
         Err(format!("{}: {text}", reason.name()))
     }
 
-    fn run(&mut self) -> Refused<()> {
-        let (hello, shared) = {
-            let _counted = Ungreeted(self.router);
-            let hello = self.hello()?;
-            let shared = match self.router.find(hello.place, hello.settings()) {
-                Ok(shared) => shared,
-                Err((reason, text)) => return self.refuse(reason, &text),
-            };
-            if let Err((reason, text)) = self.admit(&shared, &hello.name) {
-                return self.refuse(reason, &text);
-            }
-            (hello, shared)
-        };
+    fn run(&mut self, place: UngreetedPlace) -> Refused<()> {
+        let greeted = self.greet(&place);
+        if !place.leave() {
+            return Err(DISPLACED.to_owned());
+        }
+        let (hello, shared) = greeted?;
         if shared.group.is_none() {
             // Namespaces that were created since the last look are in the log before the follower
             // joins. A failure is one of the region, which the session below reports.
@@ -160,12 +155,26 @@ impl SourceConnection<'_> {
         Ok(())
     }
 
+    /// Waits for a hello, and admits it.
+    fn greet(&mut self, place: &UngreetedPlace) -> Refused<(Greeting, Arc<PeerShared>)> {
+        let hello = self.hello()?;
+        let shared = match self.router.find(hello.place, hello.settings()) {
+            Ok(shared) => shared,
+            Err((reason, text)) => return self.refuse(reason, &text),
+        };
+        if let Err((reason, text)) = self.admit(&shared, &hello.name, place) {
+            return self.refuse(reason, &text);
+        }
+        Ok((hello, shared))
+    }
+
     /// A member is a host of the cluster, as its certificate says if it has one, and has one
     /// connection: a repeated hello does not end the one on which it answers.
     fn admit(
         &self,
         shared: &PeerShared,
         name: &str,
+        place: &UngreetedPlace,
     ) -> std::result::Result<(), (RefusalReason, String)> {
         let Some(group) = &shared.group else { return Ok(()) };
         if !shared.config.members.contains(name) {
@@ -182,6 +191,9 @@ impl SourceConnection<'_> {
         let silence_max = (group.lease / 2).min(HELLO_MAX / 2);
         let mut answers = None;
         while let Some(earlier) = shared.connection_of(name) {
+            if place.is_displaced() {
+                return Err((RefusalReason::Busy, DISPLACED.to_owned()));
+            }
             let waited = begin.elapsed();
             if waited >= silence_max {
                 earlier.is_replaced.store(true, Ordering::Relaxed);

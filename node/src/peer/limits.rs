@@ -16,8 +16,15 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub(crate) const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
 
 /// The most connections whose hello was not admitted yet, beside one for each member that may
-/// follow: all members return at once after a cut. Further ones are closed at once.
-pub(crate) const UNGREETED_MAX: usize = 16;
+/// follow: all members return at once after a cut. A further one takes the place of an older one.
+/// Each has a thread, and each that has lost its place until it sees that.
+pub(crate) const UNGREETED_MAX: usize = 64;
+
+/// The most of them of one address, beside one for each member: hosts may share an address.
+pub(crate) const UNGREETED_OF_ADDRESS_MAX: usize = 8;
+
+/// Connections that are accepted at one address before the others are looked at.
+pub(crate) const ACCEPTED_AT_ONCE: usize = 64;
 
 /// How long the log keeps the entries for a follower that has left, if it keeps entries: as long as
 /// a process takes to start again.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use nearstate_wire::{PartitionPlace, RefusalReason, SettingsSummary};
 use super::declared::DeclaredNamespaces;
 use super::events::{FollowerStats, PeerEvent, SourceConfig};
 use super::group::{PartitionGroup, PartitionInput};
-use super::limits::{LEFT_MAX, UNGREETED_MAX};
+use super::limits::{LEFT_MAX, UNGREETED_MAX, UNGREETED_OF_ADDRESS_MAX};
 use super::stopwatch::Stopwatch;
+use super::ungreeted::{UngreetedLimits, UngreetedList};
 use crate::tls::Tls;
 
 /// A region whose followers are served.
@@ -301,17 +302,8 @@ pub(crate) struct PeerRouter {
     /// All regions are served. Until then a hello for another one comes too early.
     pub(crate) is_complete: AtomicBool,
     /// Connections whose hello was not admitted yet.
-    pub(crate) ungreeted: AtomicUsize,
+    pub(super) ungreeted: Arc<UngreetedList>,
     pub(crate) served: Mutex<Vec<Arc<PeerShared>>>,
-}
-
-/// Counts a connection until its hello is admitted, or it has ended.
-pub(super) struct Ungreeted<'s>(pub(super) &'s PeerRouter);
-
-impl Drop for Ungreeted<'_> {
-    fn drop(&mut self) {
-        self.0.ungreeted.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl PeerRouter {
@@ -321,7 +313,7 @@ impl PeerRouter {
             on_event,
             is_over: AtomicBool::new(false),
             is_complete: AtomicBool::new(false),
-            ungreeted: AtomicUsize::new(0),
+            ungreeted: Arc::default(),
             served: Mutex::new(Vec::new()),
         }
     }
@@ -335,9 +327,12 @@ impl PeerRouter {
     }
 
     /// The most connections whose hello was not admitted yet.
-    pub(super) fn ungreeted_max(&self) -> usize {
-        let served = self.served();
-        UNGREETED_MAX + served.iter().map(|one| one.config.followers_max).sum::<usize>()
+    pub(super) fn ungreeted_limits(&self) -> UngreetedLimits {
+        let followers: usize = self.served().iter().map(|one| one.config.followers_max).sum();
+        UngreetedLimits {
+            of_address: UNGREETED_OF_ADDRESS_MAX + followers,
+            all: UNGREETED_MAX + followers,
+        }
     }
 
     /// The region that a hello is for.

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::admission::serve;
 use super::events::{FollowerStats, PeerConfig, PeerEvent, SourceConfig};
-use super::limits::LOOK_INTERVAL;
+use super::limits::{ACCEPTED_AT_ONCE, LOOK_INTERVAL, MEMBER_LOOK_INTERVAL, UNGREETED_MAX};
 use super::served::{PeerRouter, PeerShared};
 use crate::tls::Tls;
 
@@ -166,11 +166,11 @@ fn accept_until_over(router: &Arc<PeerRouter>, listeners: &[TcpListener]) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     while !router.is_over() {
         for listener in listeners {
-            while let Ok((socket, address)) = listener.accept() {
-                if router.ungreeted.load(Ordering::Acquire) >= router.ungreeted_max() {
-                    let reason = "too many connections have not said hello";
-                    (router.on_event)(&PeerEvent::Refused { address, reason });
-                    continue;
+            for _ in 0..ACCEPTED_AT_ONCE {
+                let Ok((socket, address)) = listener.accept() else { break };
+                // Threads that see at once that their connection has ended.
+                while router.ungreeted.ending() >= UNGREETED_MAX && !router.is_over() {
+                    std::thread::park_timeout(MEMBER_LOOK_INTERVAL);
                 }
                 match serve(router, socket, address) {
                     Ok(thread) => threads.push(thread),

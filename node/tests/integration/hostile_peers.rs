@@ -1,8 +1,9 @@
 //! What may arrive at the port for other hosts: each of it is refused, is told for the log of the
 //! host, and changes nothing. The members keep their connections, and commits are replicated.
 
+use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::LazyLock;
 
 use nearstate_node::{FollowerStats, SharedSettings};
@@ -11,8 +12,9 @@ use nearstate_wire::{
     Acknowledgement, FrameReader, FrameWriter, Hello, Message, PartitionPlace, PositionMessage,
     SettingsSummary,
 };
+use socket2::{Domain, Socket, Type};
 
-use crate::partition::{CLUSTER, TestHost, WAIT_MAX, group, put, refusal, replicate};
+use crate::partition::{CLUSTER, TestHost, WAIT_MAX, group, has_all, put, refusal, replicate};
 
 /// The settings that the hosts share.
 pub(crate) static SETTINGS: LazyLock<SharedSettings> = LazyLock::new(|| settings("400 ms"));
@@ -230,6 +232,77 @@ fn a_repeated_hello_of_a_connected_member_is_refused() {
     put(&owner.session(), 500..520);
     replicate(1, &mut owner, &mut [&mut one, &mut other]);
     assert_eq!(connections(&owner), before);
+}
+
+/// Connections of other hosts that never say anything.
+struct SilentCrowd {
+    address: SocketAddr,
+    /// More than the owner keeps.
+    held: VecDeque<TcpStream>,
+    opened: usize,
+}
+
+impl SilentCrowd {
+    /// Opens fifty more.
+    fn grow(&mut self) {
+        for _ in 0..50 {
+            self.opened += 1;
+            let last = u8::try_from(self.opened % 40).unwrap();
+            let source = SocketAddr::from(([127, 0, 1, last + 1], 0));
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.bind(&source.into()).unwrap();
+            socket.connect(&self.address.into()).unwrap();
+            self.held.push_back(socket.into());
+        }
+        let surplus = self.held.len().saturating_sub(200);
+        self.held.drain(..surplus);
+    }
+}
+
+#[test]
+fn a_member_returns_while_thousands_of_connections_are_silent() {
+    let [mut owner, mut one, mut other] = group("crowd");
+    let (held, address) = (VecDeque::new(), owner.listener.addresses()[0]);
+    let mut crowd = SilentCrowd { address, held, opened: 0 };
+    for round in 1..=4 {
+        one.partition.stop_following();
+        while crowd.opened < round * 500 {
+            crowd.grow();
+        }
+        // None of the present ones has been silent for long.
+        (0..2).for_each(|_| crowd.grow());
+        let mut returning = Intruder::connect(&owner.address());
+        returning.say(&hello(&owner, "crowd-d", FollowPosition::default()));
+        let welcome =
+            returning.receive(|message| matches!(message, Message::Welcome(_)).then_some(()));
+        assert!(welcome.is_some(), "it is refused");
+        put(&owner.session(), 500..520);
+        one.follow(1, &owner, false);
+        let end = lease_clock() + WAIT_MAX;
+        while !has_all(&owner, &one) {
+            assert!(lease_clock() < end, "the member is kept out");
+            crowd.grow();
+            for host in [&mut owner, &mut one, &mut other] {
+                host.take_inputs(1);
+            }
+        }
+    }
+    replicate(1, &mut owner, &mut [&mut one, &mut other]);
+}
+
+#[test]
+fn a_member_is_admitted_whose_address_has_many_silent_connections() {
+    let [owner, ..] = group("shared");
+    let silent: Vec<Intruder> = (0..32).map(|_| Intruder::connect(&owner.address())).collect();
+    let mut member = Intruder::connect(&owner.address());
+    member.say(&hello(&owner, "shared-d", FollowPosition::default()));
+    let welcome = member.receive(|message| matches!(message, Message::Welcome(_)).then_some(()));
+    assert!(welcome.is_some(), "it is refused");
+    // The oldest ones have lost their places.
+    for displaced in &silent[..20] {
+        let reason = refusal(&displaced.address());
+        assert!(reason.contains("too many connections have not said hello"), "{reason}");
+    }
 }
 
 #[test]
