@@ -11,6 +11,9 @@ pub enum CopyState {
     Empty,
     /// A walk is not complete, so the copy has gaps.
     Joining,
+    /// A complete copy that also gets a namespace that had records when it came into the log. It is
+    /// not frozen and not reported, and keeps what it has.
+    Extending,
     /// A complete prefix of the partition. It follows the log of a position's origin, also while it
     /// is frozen or not connected.
     Follower(LogPosition),

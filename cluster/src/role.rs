@@ -44,6 +44,7 @@ pub enum MemberRole {
 /// | `me` owns, alone full (*) | not complete, ordinary, demoting | `Registering` |
 /// | `me` owns | other | `Lost` |
 /// | another owns | empty, joining | `Following(Discard)` |
+/// | another owns | extending | `Following(Continue)` |
 /// | another owns | follower of `origin`, or not behind the seal | `Following(Continue)` |
 /// | another owns | other | `Outdated` |
 ///
@@ -81,6 +82,7 @@ fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Membe
         CopyState::Owner { origin: ViewNumber::NONE }
         | CopyState::Empty
         | CopyState::Joining
+        | CopyState::Extending
         | CopyState::Demoting
             if is_first =>
         {
@@ -104,6 +106,7 @@ fn owner_role(is_registered: bool, group: &GroupState, copy: CopyState) -> Membe
         }
         CopyState::Empty
         | CopyState::Joining
+        | CopyState::Extending
         | CopyState::Demoting
         | CopyState::Follower(_)
         | CopyState::Owner { .. } => MemberRole::Lost,
@@ -135,6 +138,7 @@ fn follower_role(group: &GroupState, copy: CopyState, switches: Switches) -> Mem
         {
             MemberRole::Following(FollowStart::Continue)
         }
+        CopyState::Extending => MemberRole::Following(FollowStart::Continue),
         CopyState::Follower(_) | CopyState::Owner { .. } | CopyState::Demoting => {
             MemberRole::Outdated
         }
@@ -184,6 +188,7 @@ mod tests {
             CopyState::Owner { origin: ViewNumber(1) },
             CopyState::Owner { origin: ViewNumber(2) },
             CopyState::Demoting,
+            CopyState::Extending,
         ];
         let _ = write!(text, "{name}:");
         for copy in copies {
@@ -231,23 +236,28 @@ mod tests {
         line(&mut text, "no record", 3, &group, 0);
         line(&mut text, "newer record", 3, &group, 3);
         line(&mut text, "not in the group", 9, &group, 2);
-        let columns = "Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2) D";
+        let columns = "Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2) D E";
         assert_eq!(
             format!("{columns}\n{text}"),
             "\
-Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2) D
-new, owner: Registering Registering Lost Lost Lost Lost Registering Serving Lost Registering
-registered, owner: Promoting Promoting Lost Lost Lost Lost Promoting Serving Lost Promoting
-sealing: Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing
-sealed, owner: Lost Lost Lost Promoting Lost Lost Lost Promoting Serving Lost
-accepted loss, owner: Lost Lost Lost Promoting Lost Lost Promoting Promoting Lost Lost
-begun anew, owner: Promoting Promoting Lost Lost Lost Lost Promoting Lost Lost Promoting
+Empty Joining F(1,7) F(1,8) F(1,9) F(2,3) O(0) O(1) O(2) D E
+new, owner: Registering Registering Lost Lost Lost Lost Registering Serving Lost Registering \
+Registering
+registered, owner: Promoting Promoting Lost Lost Lost Lost Promoting Serving Lost Promoting \
+Promoting
+sealing: Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing Sealing
+sealed, owner: Lost Lost Lost Promoting Lost Lost Lost Promoting Serving Lost Lost
+accepted loss, owner: Lost Lost Lost Promoting Lost Lost Promoting Promoting Lost Lost Lost
+begun anew, owner: Promoting Promoting Lost Lost Lost Lost Promoting Lost Lost Promoting \
+Promoting
 sealed, other: Discard Discard Continue Continue Outdated Continue Outdated Outdated Outdated \
-Outdated
-no record: Registering Registering Registering Registering Registering Registering Registering \
-Registering Registering Registering
-newer record: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
-not in the group: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting
+Outdated Continue
+no record: Registering Registering Registering Registering Registering Registering \
+Registering Registering Registering Registering Registering
+newer record: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting \
+Waiting
+not in the group: Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting Waiting \
+Waiting Waiting
 "
         );
     }

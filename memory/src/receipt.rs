@@ -46,7 +46,11 @@ enum Standing {
 fn standing(map: &Map, place: LogPlace) -> Result<Standing, Corruption> {
     let own = identity(map)?;
     if place.log != own.number() {
-        return if place.position == 0 { Ok(Standing::Own(0)) } else { standing_of(map, own, place) };
+        return if place.position == 0 {
+            Ok(Standing::Own(0))
+        } else {
+            standing_of(map, own, place)
+        };
     }
     // The end is behind what is replicated, and its line belongs to the writers.
     let is_given = [LOG_REPLICATED, LOG_TAIL].into_iter().try_fold(false, |is_given, at| {
@@ -136,9 +140,8 @@ impl Member {
     pub fn wait_for_place(&self, place: LogPlace, timeout: Duration) -> Result<PositionState> {
         let mut begin = None;
         loop {
-            let left = begin.map_or(timeout, |begin: Instant| {
-                timeout.saturating_sub(begin.elapsed())
-            });
+            let left =
+                begin.map_or(timeout, |begin: Instant| timeout.saturating_sub(begin.elapsed()));
             match standing(self.map(), place)? {
                 Standing::Own(position) => return self.wait_for_position(position, left),
                 Standing::Lost => return Ok(PositionState::Lost),

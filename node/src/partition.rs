@@ -109,7 +109,7 @@ pub struct FollowTarget<'t> {
     pub address: &'t str,
     /// Where clients reach the owner.
     pub clients: Option<&'t str>,
-    /// The copy is discarded first.
+    /// The copy is discarded first, unless it is complete by then.
     pub discards: bool,
 }
 

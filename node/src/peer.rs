@@ -5,6 +5,7 @@
 //! in turn, so a follower that is slow delays no other one, and no client.
 
 pub(crate) mod follower;
+mod whole_copy;
 pub(crate) mod applier;
 pub(crate) mod source;
 mod admission;

@@ -7,7 +7,7 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_with, facts, set};
 use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
-use crate::cluster::{repair_words, view_seen};
+use crate::cluster::{repair_words, unbind};
 use crate::follow::{following, raise_incarnation, rejoin, rejoin_if_damaged};
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
@@ -125,13 +125,18 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
             report.add_repaired(format!("cluster page: byte {}", at - CLUSTER_PAGE));
         }
     }
-    let is_view_known = view_seen(map).is_ok();
     let rules = repair_rules(map)?.then_some("the rules of new namespaces: the node stores them");
     for damaged in repair_words(map)?.into_iter().chain(rules) {
         report.add_repaired(damaged);
     }
-    if !is_view_known && following(map)?.is_some() {
+    // Records may be lost, so the region is no copy any more, neither of its cluster nor of what it
+    // follows.
+    if unbind(map)? {
+        report.add_repaired("the place in its cluster: other hosts have the copies that count");
+    }
+    if following(map).is_ok_and(|following| following.is_some()) {
         rejoin(map)?;
+        report.add_repaired("the follower: it joins again");
     }
     if repair_begins(map)? {
         report.add_repaired("where an incarnation of the log began: old receipts are not decided");

@@ -347,7 +347,8 @@ fn copy_state(state: &PartitionState) -> CopyState {
         return CopyState::Owner { origin: ViewNumber(state.own.origin) };
     };
     match following {
-        FollowState::Joining | FollowState::Extending => CopyState::Joining,
+        FollowState::Joining => CopyState::Joining,
+        FollowState::Extending => CopyState::Extending,
         // By force: it never was a copy of a moment.
         FollowState::Promoting if source == LogIdentity::default() => CopyState::Joining,
         FollowState::Demoting => CopyState::Demoting,

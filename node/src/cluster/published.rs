@@ -69,12 +69,16 @@ impl Published {
             origin: match facts.copy {
                 CopyState::Follower(held) => held.origin.0,
                 CopyState::Owner { origin } => origin.0,
-                CopyState::Empty | CopyState::Joining | CopyState::Demoting => 0,
+                CopyState::Empty
+                | CopyState::Joining
+                | CopyState::Extending
+                | CopyState::Demoting => 0,
             },
             position: match facts.copy {
                 CopyState::Follower(held) => held.position,
                 CopyState::Empty
                 | CopyState::Joining
+                | CopyState::Extending
                 | CopyState::Demoting
                 | CopyState::Owner { .. } => state.tail,
             },

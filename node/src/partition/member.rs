@@ -30,7 +30,7 @@ pub(super) struct OwnerTarget {
     /// The name of the owner, which its certificate has.
     pub(super) name: String,
     pub(super) address: String,
-    /// The copy is discarded first, on the first connection that gets all records.
+    /// The copy is discarded first, unless it is complete by then.
     pub(super) discards: bool,
 }
 
@@ -151,13 +151,10 @@ pub(super) fn start(
     let (member, region, group) = (Arc::clone(member), region.clone(), Arc::clone(group));
     let run = move || {
         let _told = PanicInput { thread: THREAD, inputs: Arc::clone(&group.inputs) };
-        let (mut done, mut discarded) = (None, None);
-        while let Some((mut target, change)) = member.next(done) {
+        let mut done = None;
+        while let Some((target, change)) = member.next(done) {
             done = Some(change);
-            // Once: what the copy has got since is complete, and may be all that is left of the
-            // partition.
-            target.discards &= discarded != Some(change);
-            if !follow_target(&member, (&region, &group), (&target, change), &mut discarded) {
+            if !follow_target(&member, (&region, &group), (&target, change)) {
                 member.pause(change);
                 done = None;
             }
@@ -169,19 +166,17 @@ pub(super) fn start(
     })
 }
 
-/// False if it has failed. `discarded` is the change whose target has discarded the copy.
+/// False if it has failed.
 fn follow_target(
     member: &MemberThread,
     (region, group): (&Region, &PartitionGroup),
     (target, change): (&OwnerTarget, u64),
-    discarded: &mut Option<u64>,
 ) -> bool {
     let view = target.view;
     let mut on_event = |event: &FollowEvent<'_>| match event {
         FollowEvent::Disconnected { reason, .. } => {
             group.tell(PartitionInput::OwnerLost { view, reason: (*reason).to_owned() });
         }
-        FollowEvent::Connected { joins: true, .. } => *discarded = Some(change),
         FollowEvent::Connected { .. } | FollowEvent::Joined { .. } | FollowEvent::Progress(_) => {}
     };
     let mut config = FollowConfig {

@@ -23,6 +23,7 @@ use super::limits::{
 };
 use super::stopwatch::Stopwatch;
 use super::stream::PeerStream;
+use super::whole_copy::{check_origin, is_whole};
 
 /// What to follow, and how.
 pub struct FollowConfig<'c> {
@@ -270,17 +271,16 @@ impl FollowerConnection<'_> {
         config: &mut FollowConfig<'_>,
         follower: &mut Follower<'_>,
     ) -> std::result::Result<(), Ended> {
-        let following = self.session.following()?;
-        let (of, applied) = match following {
+        let (place, membership) = (self.place(), self.membership);
+        let (of, applied) = match self.session.following()? {
             Some(following)
                 if matches!(following.state, FollowState::Full | FollowState::Extending)
-                    && !config.discards =>
+                    && (!config.discards || is_whole(self.session, membership, &following)?) =>
             {
                 (following.source, following.applied)
             }
             Some(_) | None => (LogIdentity::default(), FollowPosition::default()),
         };
-        let (place, membership) = (self.place(), self.membership);
         let settings = membership.map(|member| member.group.settings.summary()).unwrap_or_default();
         self.send(&Message::Hello(Hello {
             place,
@@ -381,6 +381,9 @@ impl FollowerConnection<'_> {
             self.check_view()?;
             if (config.is_over)() {
                 return Err(Ended::Over);
+            }
+            if joins {
+                check_origin(self.session, self.membership, source)?;
             }
             follower.begin_connection()?;
             if let Some(member) = self.membership {

@@ -17,6 +17,7 @@ mod late_welcome;
 mod log_watch;
 mod owner_heard;
 mod partition;
+mod repaired_region;
 mod restarted_owner;
 mod sockets;
 mod stopped_writers;
