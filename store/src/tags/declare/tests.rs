@@ -322,7 +322,7 @@ fn hold(session: &Session, ns: Namespace) -> PendingTagDeclaration {
     declaring
 }
 
-/// A change of the caller and the tags that it needs are one step: neither is visible without the other.
+/// A change of the caller and the tags that it needs are one step: neither is visible alone.
 #[test]
 fn a_held_declaration_is_complete_with_the_commit_of_its_caller() {
     let test = test_region(300);
