@@ -13,7 +13,7 @@
 //! Another interface may change the record and leave the attributes. A digest tells which of them
 //! still hold: a time of modification is reported only for what has not changed since.
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_seed};
 
 use crate::multipart::has_control;
 
@@ -76,9 +76,7 @@ pub(crate) fn digest_etag(digest: u128) -> String {
 
 /// The digest of a meta as JSON text.
 pub(crate) fn meta_digest(text: &str) -> u128 {
-    let mut digest = Xxh3::with_seed(2);
-    digest.update(text.as_bytes());
-    digest.digest128()
+    xxh3_128_with_seed(text.as_bytes(), 2)
 }
 
 impl<'a> Attributes<'a> {
@@ -213,6 +211,16 @@ mod tests {
     fn an_entity_tag_is_its_digest_in_hexadecimal() {
         for digest in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
             assert_eq!(digest_etag(digest), format!("\"{digest:032x}\""));
+        }
+    }
+
+    #[test]
+    fn the_digest_of_a_meta_of_any_length_is_that_of_its_parts() {
+        let text = "meta".repeat(200);
+        for length in 0..text.len() {
+            let mut parts = Xxh3::with_seed(2);
+            parts.update(&text.as_bytes()[..length]);
+            assert_eq!(meta_digest(&text[..length]), parts.digest128(), "{length}");
         }
     }
 

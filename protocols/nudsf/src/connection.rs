@@ -16,7 +16,9 @@ use nearstate_node::executor::{Sleep, sleep};
 use nearstate_node::{ConnectionHandler, Consumed, NextAction};
 
 use crate::http2::Http2Server;
-use crate::limits::{GOAWAY_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX, INPUT_HIGH_WATER_BYTES};
+use crate::limits::{
+    GOAWAY_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX, INPUT_HIGH_WATER_BYTES, reply_bytes_min,
+};
 use crate::pipe::{Pipe, PipeBuffers};
 use crate::reply_body::{CountedBody, HttpConnectionState};
 use crate::request_body::RequestBody;
@@ -84,7 +86,7 @@ impl NudsfConnection {
         }
     }
 
-    /// Resets the streams whose client does not take the response, so that each ends in bounded
+    /// Resets the streams whose client takes the response too slowly, so that each ends in bounded
     /// time. A client that does not read the socket has the time limit of the node.
     fn reset_unsent(&mut self, cx: &mut Context<'_>) {
         let is_over = |timer: &mut Sleep| Pin::new(timer).poll(cx).is_ready();
@@ -96,8 +98,9 @@ impl NudsfConnection {
         if self.state.is_output_full.get() {
             self.state.wait_again(now);
         }
-        let limit = clock.ticks(self.context.core.limits().reply_timeout);
-        self.state.reset_unsent(now.saturating_sub(limit), now);
+        let limit = self.context.core.limits().reply_timeout;
+        let until = now.saturating_sub(clock.ticks(limit));
+        self.state.reset_unsent((until, now), reply_bytes_min(limit));
     }
 
     /// Watches the responses that are not sent, while there are some.

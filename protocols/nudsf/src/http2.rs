@@ -13,7 +13,7 @@ use nearstate_node::executor::{TaskClass, is_due, spawn, timeout};
 
 use crate::limits::{
     CONNECTION_WINDOW_BYTES, HEAD_BYTES_MAX, RESET_STREAMS_MAX, STREAM_SEND_BYTES,
-    STREAM_WINDOW_BYTES, STREAMS_MAX,
+    STREAM_WINDOW_BYTES, STREAMS_MAX, reply_bytes_min,
 };
 use crate::pipe::Pipe;
 use crate::reply_body::ReplyFrame;
@@ -178,14 +178,16 @@ async fn serve_stream(new: NewStream) {
 }
 
 /// Waits until the frame before is sent, and the client accepts more. False: the stream has ended,
-/// or has ended now because the client takes no byte of it in `limits.reply_timeout`, although it
-/// reads what the connection sends.
+/// or has ended now because the client takes too few bytes of it in `limits.reply_timeout`,
+/// although it reads what the connection sends.
 async fn has_window(
     context: &RequestContext,
     sender: &mut SendStream<ReplyFrame>,
     rest: &ReplyFrame,
 ) -> bool {
     sender.reserve_capacity(1);
+    let period = context.core.limits().reply_timeout;
+    rest.bytes_taken();
     loop {
         let window = poll_fn(|cx| {
             while sender.capacity() == 0 {
@@ -196,9 +198,10 @@ async fn has_window(
             }
             Poll::Ready(true)
         });
-        match timeout(context.core.limits().reply_timeout, window).await {
+        match timeout(period, window).await {
             Some(has_window) => return has_window,
-            None if rest.take_progress() || context.state.is_output_full.get() => {}
+            None if rest.bytes_taken() >= reply_bytes_min(period) => {}
+            None if context.state.is_output_full.get() => {}
             None => {
                 sender.send_reset(Reason::CANCEL);
                 return false;

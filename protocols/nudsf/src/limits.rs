@@ -56,6 +56,18 @@ pub const STREAM_BYTES: usize = 4608;
 /// Bytes of a response that HTTP takes at once.
 pub const REPLY_FRAME_BYTES: usize = 64 << 10;
 
+/// The least rate at which a client of HTTP/2 takes a response that waits for it, in bytes per
+/// second, averaged over `limits.reply_timeout`. A client that takes single bytes would hold the
+/// stream and its response for days. It is a 64th of `limits.request_bytes_per_second_min`, because
+/// many streams share the connection. A slower stream is reset.
+pub const REPLY_BYTES_PER_SECOND_MIN: usize = 1 << 10;
+
+/// The bytes of a response that a client takes in this time at least, if so many are left.
+pub(crate) fn reply_bytes_min(period: Duration) -> usize {
+    let millis = usize::try_from(period.as_millis()).unwrap_or(usize::MAX);
+    (REPLY_BYTES_PER_SECOND_MIN.saturating_mul(millis) / 1000).max(1)
+}
+
 /// Bytes of a response that HTTP/2 holds for a stream whose client does not read.
 pub const STREAM_SEND_BYTES: usize = 400 << 10;
 

@@ -91,8 +91,15 @@ impl RecordMeta {
 
     /// As JSON text: that of [`Self::to_json`].
     pub(crate) fn to_text(&self) -> String {
-        let (callback, schema) = (self.callback.as_deref(), self.schema_id.as_deref());
-        meta_text(self.expires_ms, (callback, schema), (self.tags.iter(), self.tags.is_plain()))
+        let texts = (self.callback.as_deref(), self.schema_id.as_deref());
+        let push = |out: &mut String| {
+            if self.tags.is_plain() {
+                self.tags.push_plain(out);
+            } else {
+                push_tags(self.tags.iter(), out);
+            }
+        };
+        meta_text_of(self.expires_ms, texts, (self.tags.len(), push))
     }
 
     /// As JSON, always the same text for the same meta.
@@ -130,7 +137,24 @@ pub(crate) fn meta_text<'t>(
     (callback, schema): (Option<&str>, Option<&str>),
     (tags, is_plain): (impl ExactSizeIterator<Item = (&'t str, &'t str)>, bool),
 ) -> String {
-    let mut out = String::with_capacity(64 + tags.len() * 48);
+    let count = tags.len();
+    let push = |out: &mut String| {
+        if is_plain {
+            push_plain_tags(tags, out);
+        } else {
+            push_tags(tags, out);
+        }
+    };
+    meta_text_of(expires_ms, (callback, schema), (count, push))
+}
+
+/// The same with a number of tags, which `push` appends as an object.
+fn meta_text_of(
+    expires_ms: u64,
+    (callback, schema): (Option<&str>, Option<&str>),
+    (count, push): (usize, impl FnOnce(&mut String)),
+) -> String {
+    let mut out = String::with_capacity(64 + count * 48);
     out.push('{');
     for (name, value) in [("callbackReference", callback), ("schemaId", schema)] {
         if let Some(value) = value {
@@ -138,13 +162,9 @@ pub(crate) fn meta_text<'t>(
             push_json_text(value, &mut out);
         }
     }
-    if tags.len() > 0 {
+    if count > 0 {
         push_member("tags", &mut out);
-        if is_plain {
-            push_plain_tags(tags, &mut out);
-        } else {
-            push_tags(tags, &mut out);
-        }
+        push(&mut out);
     }
     if expires_ms != 0 {
         push_member("ttl", &mut out);
@@ -380,6 +400,7 @@ mod tests {
         fn a_text_is_read_directly_as_through_a_tree_of_values(
             members in prop::collection::vec(prop::sample::select(vec![
                 r#""tags":{"a":["x","w"],"b":["y"]}"#, r#""tags":{"a":["x","x"]}"#,
+                r#""tags":{"b":["y"],"a" : [ "x" , "w" ],"c": ["z"]}"#,
                 r#""tags":{"a":[]}"#, r#""tags":{"":["x"]}"#, r#""tags":{"\u0001a":["x"]}"#,
                 r#""tags":{"a":["1"],"a":["2"]}"#, r#""tags":null"#, r#""tags":{"a":null}"#,
                 r#""ttl":"2030-01-01T01:00:00+01:00""#, r#""ttl":"soon""#, r#""ttl":null"#,
@@ -392,6 +413,7 @@ mod tests {
             let tree = RecordMeta::from_json(&serde_json::from_str(&text).unwrap(), "");
             prop_assert_eq!(RecordMeta::parse(text.as_bytes()), tree.clone(), "{}", text);
             if let Some(direct) = RecordMeta::parse_valid(text.as_bytes()) {
+                prop_assert_eq!(direct.to_text(), direct.to_json().to_string());
                 prop_assert_eq!(Ok(direct), tree, "{}", text);
             }
         }

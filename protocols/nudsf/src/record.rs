@@ -157,7 +157,7 @@ pub(crate) struct StoredRecord<'v> {
 pub(crate) fn version_etag(version: u64) -> String {
     // A third of the instructions of a formatter.
     let digits = (64 - version.leading_zeros()).div_ceil(4).max(1);
-    let mut etag = String::with_capacity(18);
+    let mut etag = String::with_capacity(digits as usize + 2);
     etag.push('"');
     for place in (0..digits).rev() {
         etag.push(hex_digit(u8::try_from(version >> (4 * place) & 15).unwrap_or(0)));

@@ -45,8 +45,8 @@ impl fmt::Debug for HttpConnectionState {
 struct UnsentStream {
     number: u64,
     is_sent: bool,
-    /// The client has taken a part of the frame since then.
-    has_progressed: bool,
+    /// Bytes of the frame that the client has taken since then.
+    taken: usize,
     /// When its last frame began to wait, as a reading of the core's clock.
     since: u64,
     stream: SendStream<ReplyFrame>,
@@ -70,8 +70,7 @@ impl HttpConnectionState {
         } else {
             unsent.partition_point(|other| other.number < number)
         };
-        let (is_sent, has_progressed) = (false, false);
-        unsent.insert(place, UnsentStream { number, is_sent, has_progressed, since, stream });
+        unsent.insert(place, UnsentStream { number, is_sent: false, taken: 0, since, stream });
     }
 
     /// The stream of a frame that HTTP has dropped is not dropped here: h2 holds its lock.
@@ -96,11 +95,11 @@ impl HttpConnectionState {
     }
 
     /// Resets the streams whose last frame has waited since this reading or longer. One of which
-    /// the client has taken a part meanwhile waits again.
-    pub(crate) fn reset_unsent(&self, until: u64, now: u64) {
+    /// the client has taken so many bytes meanwhile waits again.
+    pub(crate) fn reset_unsent(&self, (until, now): (u64, u64), bytes_min: usize) {
         let is_stalled = |stream: &mut UnsentStream| {
             let is_old = stream.since <= until;
-            if is_old && std::mem::take(&mut stream.has_progressed) {
+            if is_old && std::mem::take(&mut stream.taken) >= bytes_min {
                 stream.since = now;
                 return false;
             }
@@ -238,8 +237,8 @@ pub(crate) struct ReplyFrame {
     counted: CountedBytes,
     /// Of the last frame.
     last: Option<LastFrame>,
-    /// Of a body in several frames: the client has taken a part of one.
-    progress: Option<Rc<Cell<bool>>>,
+    /// Of a body in several frames: the bytes of it that the client has taken.
+    taken: Option<Rc<Cell<usize>>>,
 }
 
 /// Tells the connection that the last frame of a response is sent, or its stream was reset.
@@ -260,7 +259,7 @@ impl ReplyFrame {
     pub(crate) fn new(bytes: Bytes, number: u64, state: &Rc<HttpConnectionState>) -> Self {
         let counted = CountedBytes::new(bytes.len(), state);
         let last = LastFrame { open: OpenStream::new(state), number };
-        Self { bytes, counted, last: Some(last), progress: None }
+        Self { bytes, counted, last: Some(last), taken: None }
     }
 
     /// The first bytes that HTTP may take at once, and the rest, if there are more.
@@ -269,24 +268,24 @@ impl ReplyFrame {
             return (self, None);
         }
         let bytes = self.bytes.split_to(REPLY_FRAME_BYTES);
-        let progress = Some(Rc::clone(self.progress.get_or_insert_default()));
+        let taken = Some(Rc::clone(self.taken.get_or_insert_default()));
         let counted = self.counted.split(bytes.len());
-        (Self { counted, bytes, last: None, progress }, Some(self))
+        (Self { counted, bytes, last: None, taken }, Some(self))
     }
 
-    /// Whether the client has taken a part of a frame of this body since the last call.
-    pub(crate) fn take_progress(&self) -> bool {
-        self.progress.as_ref().is_some_and(|progress| progress.take())
+    /// The bytes of this body that the client has taken since the last call.
+    pub(crate) fn bytes_taken(&self) -> usize {
+        self.taken.as_ref().map_or(0, |taken| taken.take())
     }
 
     /// The client has taken a part of the frame.
     #[cold]
-    fn mark_progress(&self) {
-        if let Some(progress) = &self.progress {
-            progress.set(true);
+    fn count_taken(&self, bytes: usize) {
+        if let Some(taken) = &self.taken {
+            taken.set(taken.get() + bytes);
         }
         if let Some(LastFrame { open, number }) = &self.last {
-            open.0.with_unsent(*number, |stream| stream.has_progressed = true);
+            open.0.with_unsent(*number, |stream| stream.taken += bytes);
         }
     }
 }
@@ -304,7 +303,7 @@ impl Buf for ReplyFrame {
         self.bytes.advance(bytes);
         // A frame that is sent completely is dropped, which tells as much.
         if bytes > 0 && !self.bytes.is_empty() {
-            self.mark_progress();
+            self.count_taken(bytes);
         }
     }
 }

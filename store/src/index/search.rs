@@ -280,11 +280,40 @@ pub struct SearchWalk<'s, K> {
     /// The sources that were not begun, the next one last.
     sources: Vec<Source<'s>>,
     open: OpenSource<'s, K>,
-    /// The matching keys, if the sources may repeat a key. Candidates that do not match are not
-    /// stored but returned again, so the size of this set is limited by the result.
-    seen: Option<BTreeSet<Vec<u8>>>,
+    /// The matching keys, if the sources may repeat a key.
+    seen: Option<SeenKeys>,
     /// The key of the candidate.
     key: Vec<u8>,
+}
+
+/// The memory of the keys that one search has found, in bytes: some 80,000 keys. A search that
+/// finds more reads all records from then on, without those that it has found. That takes about as
+/// long as its sources: most of them have as many records.
+const SEEN_BYTES_MAX: usize = 8 << 20;
+
+/// What a stored key takes beside its bytes: its place in the set, and an allocation.
+const SEEN_KEY_BYTES: usize = 80;
+
+/// The keys that a search has found. Candidates that do not match are not stored but returned
+/// again.
+#[derive(Debug)]
+struct SeenKeys {
+    keys: BTreeSet<Vec<u8>>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Default for SeenKeys {
+    fn default() -> Self {
+        Self { keys: BTreeSet::new(), bytes: 0, bytes_max: SEEN_BYTES_MAX }
+    }
+}
+
+impl SeenKeys {
+    /// No further key is stored.
+    fn is_full(&self) -> bool {
+        self.bytes >= self.bytes_max
+    }
 }
 
 /// A source in progress.
@@ -303,7 +332,7 @@ impl<'s, K> SearchWalk<'s, K> {
     pub fn new<C: Candidates<Keys = K>>(search: &'s Search, candidates: &mut C) -> Result<Self> {
         search.check()?;
         let mut sources = plan(search, candidates)?;
-        let seen = plan::may_repeat(&sources).then(BTreeSet::new);
+        let seen = plan::may_repeat(&sources).then(SeenKeys::default);
         sources.reverse();
         Ok(Self { sources, open: OpenSource::None, seen, key: Vec::new() })
     }
@@ -328,7 +357,7 @@ impl<'s, K> SearchWalk<'s, K> {
                 OpenSource::Lookup(keys) => candidates.next(keys, &mut self.key)?,
             };
             if is_at_candidate {
-                let is_new = self.seen.as_ref().is_none_or(|seen| !seen.contains(&self.key));
+                let is_new = self.seen.as_ref().is_none_or(|seen| !seen.keys.contains(&self.key));
                 return Ok(Some(is_new));
             }
             self.open = match self.sources.pop() {
@@ -346,8 +375,16 @@ impl<'s, K> SearchWalk<'s, K> {
 
     /// The candidate matches: if it is returned again, it is no new one.
     pub fn mark_found(&mut self) {
-        if let Some(seen) = &mut self.seen {
-            seen.insert(self.key.clone());
+        let Some(seen) = &mut self.seen else { return };
+        if seen.is_full() {
+            return; // A scan of all records repeats none.
+        }
+        seen.bytes += self.key.len() + SEEN_KEY_BYTES;
+        let is_new = seen.keys.insert(self.key.clone());
+        invariant!(is_new, "a key that was found before is no new candidate");
+        if seen.is_full() {
+            self.sources = vec![Source::Lookup(Lookup::All)];
+            self.open = OpenSource::None;
         }
     }
 }

@@ -30,12 +30,16 @@
 //! A process marks the tags that it is busy with by a kernel lock (`AdvisoryLock`), which a kill
 //! releases.
 //!
+//! A declaration may belong to a change of the caller (`held.rs`): then step 4 is a part of the
+//! caller's transaction, and a caller that does not commit withdraws the tags.
+//!
 //! All work is done in parts ([`PendingTagDeclaration`]), so that a core can do other work between
 //! them.
 
 mod clearing;
 mod indexing;
 mod contention;
+mod held;
 mod walk;
 
 use std::cell::RefCell;
@@ -52,6 +56,7 @@ use crate::session::{Namespace, Schema, Session, wrong_kind};
 use crate::txn::{RetryPolicy, Txn};
 use clearing::Clearing;
 use contention::Contention;
+use held::Hold;
 use indexing::Indexing;
 use walk::BucketWalk;
 
@@ -79,6 +84,9 @@ pub struct PendingTagDeclaration {
     started: TrackedTags,
     contention: Contention,
     is_contended: bool,
+    hold: Hold,
+    /// What a transaction of the caller has stored.
+    completed: RefCell<Option<TagSet>>,
 }
 
 /// The next step.
@@ -94,6 +102,8 @@ enum Stage {
     Indexing(Indexing),
     /// Some of these tags are abandoned, because a record contradicts one.
     Abandoning(Contradiction, TrackedTags),
+    /// All records are indexed: a transaction of the caller completes these tags.
+    Held(TrackedTags),
     Done,
     /// It has failed.
     Failed,
@@ -102,7 +112,8 @@ enum Stage {
 /// The contradiction between a record and a declared tag.
 #[derive(Debug)]
 struct Contradiction {
-    why: Error,
+    /// `None`: the declaration is withdrawn, and no record contradicts it.
+    why: Option<Error>,
     /// The tag's number.
     tag: Option<u8>,
 }
@@ -120,6 +131,10 @@ struct TrackedTags {
 const CHANGES_OF_CYCLE: u64 = 3;
 
 impl TrackedTags {
+    fn copy(&self) -> Self {
+        Self { ids: self.ids.clone(), generation: self.generation }
+    }
+
     /// True if the tags have stayed in this state since the last check. Other declarations that
     /// start or abandon other tags meanwhile do not delay this one.
     fn are_unchanged(&self, tags: &TagSet, state: TagState) -> bool {
@@ -259,6 +274,8 @@ impl Session {
             started: TrackedTags::default(),
             contention: Contention::default(),
             is_contended: false,
+            hold: Hold::default(),
+            completed: RefCell::default(),
         })
     }
 
@@ -295,7 +312,7 @@ impl Session {
                 } else if let Some(why) = clearing.why.take() {
                     return Err(why);
                 } else {
-                    Some(Stage::Announcing)
+                    Some(declaring.hold.after_clearing())
                 }
             }
             Stage::Announcing => Some(match self.announce(declaring)? {
@@ -316,6 +333,10 @@ impl Session {
             Stage::Indexing(indexing) => self.index_some(declaring, indexing, buckets)?,
             Stage::Abandoning(contradiction, tracked) => {
                 Some(self.abandon(declaring, contradiction, tracked)?)
+            }
+            Stage::Held(tracked) => {
+                let is_unchanged = self.is_unchanged(declaring, tracked, TagState::Building)?;
+                (!is_unchanged).then_some(Stage::Announcing)
             }
             Stage::Done => None,
             Stage::Failed => {
@@ -409,8 +430,11 @@ impl Session {
         Ok(Some(TrackedTags { ids: declaring.open(&tags), generation: tags.generation }))
     }
 
-    /// Sets the tags to ready, after all records are indexed.
+    /// Sets the tags to ready, after all records are indexed, unless the caller does that.
     fn complete(&self, declaring: &PendingTagDeclaration, tracked: &TrackedTags) -> Result<Stage> {
+        if declaring.hold.is_held() {
+            return Ok(Stage::Held(tracked.copy()));
+        }
         let states = (TagState::Building, TagState::Ready);
         if self.move_tags(declaring, states, tracked)? {
             return Ok(Stage::Done);
@@ -443,15 +467,16 @@ impl Session {
             }
         }
         invariant!(leaving.ids.len() <= tracked.ids.len(), "only tags in progress are abandoned");
+        let end = || contradiction.why.clone().map_or(Ok(Stage::Done), Err);
         if leaving.ids.is_empty() {
-            return Err(contradiction.why.clone());
+            return end();
         }
         if !self.move_tags(declaring, (TagState::Building, TagState::Leaving), &leaving)? {
-            return Ok(Stage::Announcing);
+            return Ok(declaring.hold.after_change(&declaring.started));
         }
-        match self.clearing(namespace, Some(contradiction.why.clone()))? {
+        match self.clearing(namespace, contradiction.why.clone())? {
             Some(clearing) => Ok(Stage::Clearing(clearing)),
-            None => Err(contradiction.why.clone()), // Another session has cleared them.
+            None => end(), // Another session has cleared them.
         }
     }
 
@@ -499,25 +524,33 @@ impl Session {
         change: impl Fn(&mut TagSet) -> Result<()>,
     ) -> Result<TagSet> {
         let namespace = declaring.namespace;
-        let key = schema_key(namespace.index);
-        let changed = self.run(declaring, |txn| {
-            let mut set = txn.set.borrow_mut();
-            // A read in the namespace itself: its removal and this commit exclude each other.
-            set.read(namespace.index, self.hash(&key), &key)?;
-            let mut tags = match set.internal_value(&key, TagSet::decode)? {
-                Some(tags) => tags?,
-                None => TagSet::default(),
-            };
-            change(&mut tags)?;
-            // Both generations only grow. A reader of these tags raises that of the flags.
-            let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
-            // Saturating, because both are read from shared memory and may be damaged.
-            tags.generation = tags.generation.max(now).saturating_add(1);
-            set.put_internal(&key, &tags.encode())?;
-            Ok(tags)
-        })?;
+        let changed = self.run(declaring, |txn| self.change_tags_in(txn, namespace, &change))?;
         self.raise_to(namespace.index, &changed)?;
         Ok(changed)
+    }
+
+    /// The part of [`Self::change_tags`] that is in a transaction.
+    fn change_tags_in(
+        &self,
+        txn: &Txn<'_>,
+        namespace: Namespace,
+        change: impl Fn(&mut TagSet) -> Result<()>,
+    ) -> Result<TagSet> {
+        let key = schema_key(namespace.index);
+        let mut set = txn.set.borrow_mut();
+        // A read in the namespace itself: its removal and this commit exclude each other.
+        set.read(namespace.index, self.hash(&key), &key)?;
+        let mut tags = match set.internal_value(&key, TagSet::decode)? {
+            Some(tags) => tags?,
+            None => TagSet::default(),
+        };
+        change(&mut tags)?;
+        // Both generations only grow. A reader of these tags raises that of the flags.
+        let now = self.member.namespace_flags(namespace.index)? / namespace_flags::GENERATION;
+        // Saturating, because both are read from shared memory and may be damaged.
+        tags.generation = tags.generation.max(now).saturating_add(1);
+        set.put_internal(&key, &tags.encode())?;
+        Ok(tags)
     }
 }
 
@@ -537,7 +570,7 @@ impl PendingTagDeclaration {
         done?;
         invariant!(!matches!(stage, Stage::Failed), "a failed declaration reports its error");
         self.stage = stage;
-        Ok(!matches!(self.stage, Stage::Done))
+        Ok(!matches!(self.stage, Stage::Held(_) | Stage::Done))
     }
 
     /// The numbers of the declared tags that are being built.

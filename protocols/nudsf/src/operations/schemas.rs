@@ -5,12 +5,16 @@
 //! transaction that writes a record. A new requirement is accepted only while no record names the
 //! schema, so that every record that names a schema satisfies it.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use hyper::StatusCode;
 use nearstate_model::limits::TAG_NAME_BYTES_MAX;
-use nearstate_node::executor::yield_now;
-use nearstate_store::{RetryPolicy, TagSchema, Txn, Values};
+use nearstate_node::executor::{TaskClass, spawn, yield_now};
+use nearstate_store::{
+    PendingTagDeclaration, RetryPolicy, Session, TagSchema, TagState, Txn, Values,
+};
 use serde_json::{Map, Value};
 
 use crate::call::Call;
@@ -165,22 +169,88 @@ pub(super) fn get(call: &Call<'_>) -> Result<Reply, Reply> {
     Ok(document.reply(StatusCode::OK).validated(&validators))
 }
 
-/// Declares the indexes of a schema, in parts between which other requests are served. A tag that
-/// is declared already keeps its form, which affects the duration of searches only.
-async fn declare(call: &Call<'_>, tags: &[SchemaTag]) -> Result<(), Problem> {
-    let (session, namespace) = (&call.repository.session, call.storage.records);
-    let known = session.tags(namespace)?;
-    let wanted: Vec<TagSchema> = tags
-        .iter()
-        .filter_map(|tag| tag.index.clone())
-        .filter(|index| known.iter().all(|known| known.name != index.name))
-        .collect();
-    if wanted.is_empty() {
-        return Ok(());
+/// The declaration of the indexes of a schema. The commit of the schema completes it. Unless it
+/// is committed, the tags that it has started are removed: also if the client resets the stream.
+struct IndexDeclaration {
+    session: Rc<Session>,
+    pending: Option<PendingTagDeclaration>,
+}
+
+impl IndexDeclaration {
+    /// Begins to declare what is not ready. A tag that is declared already keeps its form, which
+    /// affects the duration of searches only.
+    fn begin(call: &Call<'_>, tags: &[SchemaTag]) -> Result<Self, Problem> {
+        let (session, namespace) = (Rc::clone(&call.repository.session), call.storage.records);
+        let known = session.tags(namespace)?;
+        let known = |name: &str| known.iter().find(|known| known.name == name);
+        let wanted = tags.iter().filter_map(|tag| tag.index.clone());
+        // Another request may be busy with a tag, and may be refused: it is declared by both.
+        let wanted = wanted.filter_map(|index| match known(&index.name) {
+            None => Some(index),
+            Some(known) if known.state == TagState::Ready => None,
+            Some(known) => Some(TagSchema::from(known.clone())),
+        });
+        let wanted: Vec<TagSchema> = wanted.collect();
+        let mut pending = None;
+        if !wanted.is_empty() {
+            let retries = RetryPolicy::default();
+            pending = Some(session.begin_tag_declaration(namespace, &wanted, retries)?.held());
+        }
+        Ok(Self { session, pending })
     }
-    let mut declaring =
-        session.begin_tag_declaration(namespace, &wanted, RetryPolicy::default())?;
-    while session.continue_tag_declaration(&mut declaring, DECLARED_BUCKETS)? {
+
+    /// Indexes the records, in parts between which other requests are served.
+    async fn run(&mut self) -> Result<(), Problem> {
+        if let Some(pending) = &mut self.pending {
+            run_parts(&self.session, pending).await?;
+        }
+        Ok(())
+    }
+
+    /// Completes the tags in the transaction that writes the schema. False: [`Self::run`] has more
+    /// to do before.
+    fn complete_in(&self, txn: &Txn<'_>) -> nearstate_model::Result<bool> {
+        let pending = self.pending.as_ref();
+        pending.map_or(Ok(true), |pending| self.session.complete_tags_in(txn, pending))
+    }
+
+    /// The schema is committed.
+    fn end(mut self) -> Result<(), Problem> {
+        let pending = self.pending.take();
+        Ok(pending.map_or(Ok(()), |pending| self.session.end_tag_declaration(pending))?)
+    }
+
+    /// The schema is refused.
+    async fn withdraw(mut self) {
+        if let Some(pending) = &mut self.pending {
+            withdraw(&self.session, pending).await;
+        }
+        self.pending = None;
+    }
+}
+
+impl Drop for IndexDeclaration {
+    fn drop(&mut self) {
+        let Some(mut pending) = self.pending.take() else { return };
+        let session = Rc::clone(&self.session);
+        drop(spawn(TaskClass::Request, "nudsf-withdraw", async move {
+            withdraw(&session, &mut pending).await;
+        }));
+    }
+}
+
+/// Removes the tags that a declaration has started.
+async fn withdraw(session: &Session, pending: &mut PendingTagDeclaration) {
+    session.withdraw_tags(pending);
+    // A tag that cannot be removed is maintained, until another declaration completes it.
+    drop(run_parts(session, pending).await);
+}
+
+async fn run_parts(
+    session: &Session,
+    pending: &mut PendingTagDeclaration,
+) -> nearstate_model::Result<()> {
+    while session.continue_tag_declaration(pending, DECLARED_BUCKETS)? {
         yield_now().await;
     }
     Ok(())
@@ -223,10 +293,28 @@ pub(super) async fn put(call: &Call<'_>) -> Result<Reply, Reply> {
         write_document(txn, (call.storage.schemas, call.key()), &value, (call.now_ms, 0))?;
         Ok(old.is_some().then_some(previous))
     };
-    // A declared index stays: a request that is refused declares none.
+    // A request that is refused at once declares nothing.
     call.repository.rehearse(&body).await?;
-    declare(call, &tags).await?;
-    let (previous, version) = call.transact(call.key(), body).await?;
+    let mut indexes = IndexDeclaration::begin(call, &tags)?;
+    let (previous, version) = loop {
+        indexes.run().await?;
+        let is_incomplete = Cell::new(false);
+        let with_indexes = |txn: &Txn<'_>| {
+            let done = body(txn)?;
+            is_incomplete.set(!indexes.complete_in(txn)?);
+            let refused = || Problem::busy("the tags of the schema are declared by others");
+            if is_incomplete.get() { Err(refused().into()) } else { Ok(done) }
+        };
+        match call.transact(call.key(), with_indexes).await {
+            Ok(done) => break done,
+            Err(_) if is_incomplete.get() => {}
+            Err(reply) => {
+                indexes.withdraw().await;
+                return Err(reply);
+            }
+        }
+    };
+    indexes.end()?;
     let etag = version_etag(version.unwrap_or_default());
     let reply = match previous {
         Some(Some(previous)) => previous,

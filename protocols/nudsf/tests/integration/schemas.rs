@@ -1,5 +1,8 @@
 //! Meta schemas (`dr18` to `dr20`), and what they require of records.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use nearstate_store::{Namespace, Session, Tag, TagState};
 use serde_json::{Value, json};
 
 use crate::fixture::{JSON, MIXED, PATCH, encode, node, patch_body};
@@ -14,6 +17,30 @@ fn schema() -> Value {
 
 fn meta(supi: &str) -> String {
     json!({"schemaId": "s", "tags": {"supi": [supi], "amf": ["a1"]}}).to_string()
+}
+
+/// Attempts of a test whose request must not be faster than another client. A request that is
+/// succeeds, and its tag is ready for ever, of which a namespace has 32.
+const ROUNDS: usize = 20;
+
+/// Puts so many records that a declaration of tags has some hundred parts.
+fn fill(session: &Session, records: Namespace) {
+    const RECORDS: u32 = 50_000;
+    const BATCH: u32 = 500;
+    for first in (0..RECORDS).step_by(BATCH as usize) {
+        let batch = session.transact(|txn| -> nearstate_store::Result<()> {
+            for number in first..first + BATCH {
+                txn.put(records, &number.to_be_bytes(), b"v")?;
+            }
+            Ok(())
+        });
+        batch.unwrap();
+    }
+}
+
+/// The tags of a namespace that writers maintain.
+fn tag_names(session: &Session, records: Namespace) -> Vec<String> {
+    session.tags(records).unwrap().into_iter().map(|tag| tag.name).collect()
 }
 
 #[test]
@@ -82,6 +109,85 @@ fn dr19_a_schema_that_is_refused_declares_no_index() {
     client.send("DELETE", "/records/r1", &[], "").is(204, "");
     client.send("PUT", "/meta-schemas/s", &[JSON], &text).is(204, "");
     assert!(tags() > before);
+}
+
+/// Another client changes the schema while the records are indexed: the request is refused when it
+/// is committed, and not before.
+#[test]
+fn dr19_a_schema_that_is_refused_at_its_commit_declares_no_index() {
+    let node = node();
+    let (mut client, mut other) = (node.client(), node.client());
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    fill(&session, records);
+    let names = || tag_names(&session, records);
+    let mut refused = 0;
+    for round in 0..ROUNDS {
+        let before = names();
+        let name = format!("tag{round}");
+        let tags = json!([{"tagName": name, "keyType": "UNIQUE_KEY"}]);
+        let text = json!({"schemaId": "s", "metaTags": tags}).to_string();
+        let loose = json!({"schemaId": "s", "metaTags": []}).to_string();
+        let current = other.send("PUT", "/meta-schemas/s", &[JSON], &loose);
+        let current = current.etag().to_owned();
+        let status = std::thread::scope(|scope| {
+            let put = scope.spawn(|| {
+                let condition = ("If-Match", &*current);
+                client.send("PUT", "/meta-schemas/s", &[JSON, condition], &text).status
+            });
+            while !names().contains(&name) {
+                std::thread::yield_now();
+            }
+            other.send("PUT", "/meta-schemas/s", &[JSON], &loose).is(204, "");
+            put.join().unwrap()
+        });
+        if status == 412 {
+            assert_eq!(names(), before);
+            refused += 1;
+            break;
+        }
+        assert_eq!((status, names().len()), (204, before.len() + 1));
+    }
+    assert!(refused > 0, "no change came between the begin and the commit of a request");
+    client.send("PUT", "/meta-schemas/s", &[JSON], schema().to_string()).is(204, "");
+    client.put_record("r1", &meta("1"), &[]).is(201, "");
+    client.put_record("r2", &meta("1"), &[]).is(409, "UNIQUE_KEY_TAKEN");
+}
+
+/// A client that resets the stream of a schema leaves no index behind either.
+#[test]
+fn dr19_a_schema_whose_client_leaves_declares_no_index() {
+    let node = node();
+    let session = node.session();
+    let records = session.known_namespace("ue").unwrap().unwrap();
+    fill(&session, records);
+    let names = || tag_names(&session, records);
+    let mut left = 0;
+    for round in 0..ROUNDS {
+        let name = format!("tag{round}");
+        let tags = json!([{"tagName": name, "keyType": "UNIQUE_KEY"}]);
+        let text = json!({"schemaId": "s", "metaTags": tags}).to_string();
+        let mut client = node.client();
+        client.write(("PUT", "/meta-schemas/s"), &[JSON], text.as_bytes()).unwrap();
+        while !names().contains(&name) {
+            std::thread::yield_now();
+        }
+        drop(client);
+        // The request has succeeded, or the connection ends before.
+        let is_created = loop {
+            let state = |tag: &Tag| (tag.name == name).then_some(tag.state);
+            match session.tags(records).unwrap().iter().find_map(state) {
+                None => break false,
+                Some(TagState::Ready) => break true,
+                Some(_) => std::thread::yield_now(),
+            }
+        };
+        if !is_created {
+            left += 1;
+            break;
+        }
+    }
+    assert!(left > 0, "every request was faster than the end of its connection");
 }
 
 #[test]

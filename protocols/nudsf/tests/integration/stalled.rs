@@ -13,6 +13,7 @@ use nearstate_node::executor::{Executor, ExecutorConfig, sleep};
 use nearstate_node::{
     ConnectionHandler, ConnectionLimits, Core, CoreParts, PeerAddress, PeerIdentity, Protocol,
 };
+use nearstate_nudsf::limits::REPLY_BYTES_PER_SECOND_MIN;
 use nearstate_nudsf::{NudsfMetrics, NudsfProtocol, NudsfSettings, StorageSpec};
 use nearstate_store::{CreateOptions, Region};
 
@@ -170,33 +171,73 @@ fn req_slow_streams_whose_client_takes_no_response_are_reset() {
     assert_eq!(seen.iter().filter(|(kind, ..)| *kind != 4).collect::<Vec<_>>(), [&(DATA, 1, 9)]);
 }
 
+/// The window that a client gives to a stream.
+fn more_window(stream: u32, bytes: u32) -> Vec<u8> {
+    let mut frames = Vec::new();
+    push_frame((WINDOW_UPDATE, 0), stream, &bytes.to_be_bytes(), &mut frames);
+    frames
+}
+
 #[test]
-fn req_slow_streams_whose_client_takes_some_bytes_in_time_are_sent_completely() {
+fn req_slow_streams_whose_client_takes_the_least_rate_are_sent_completely() {
+    let mut client = StalledClient::connect();
+    let mut slow = window(0);
+    slow.extend(request("GET", "large", "", 5));
+    slow.extend(request("GET", "large", "", 7));
+    let limit = ConnectionLimits::default().reply_timeout.as_secs();
+    let least = u32::try_from(REPLY_BYTES_PER_SECOND_MIN).unwrap() * u32::try_from(limit).unwrap();
+    let mut seen = client.exchange(&slow, 1);
+    for _ in 0..3 {
+        let some = [more_window(5, least), more_window(7, least)].concat();
+        seen.extend(client.exchange(&some, limit - 5));
+    }
+    assert!(seen.iter().all(|(kind, ..)| *kind != RST_STREAM), "{seen:?}");
+    assert!([5, 7].iter().all(|stream| seen.contains(&(DATA, 0, *stream))), "{seen:?}");
+    // One of them takes the rest, the other one stops.
+    let seen = client.exchange(&more_window(5, 1 << 20), 3 * limit);
+    assert!(seen.contains(&(DATA, 1, 5)), "{seen:?}");
+    assert!(seen.contains(&(RST_STREAM, 0, 7)), "{seen:?}");
+    // With a window in time, all arrives.
+    let seen = client.exchange(&request("GET", "large", "", 9), limit / 2);
+    assert!(seen.contains(&(HEADERS, 0, 9)), "{seen:?}");
+    client.exchange(&more_window(9, 70_000), limit - 5);
+    let seen = client.exchange(&window(1 << 24), limit);
+    assert!(seen.contains(&(DATA, 1, 9)), "{seen:?}");
+}
+
+#[test]
+fn req_slow_streams_whose_client_takes_single_bytes_are_reset() {
     let mut client = StalledClient::connect();
     let mut slow = window(0);
     slow.extend(request("GET", "small", "", 5));
     slow.extend(request("GET", "large", "", 7));
     let limit = ConnectionLimits::default().reply_timeout.as_secs();
     let mut seen = client.exchange(&slow, 1);
+    let held = client.buffered_bytes();
     for _ in 0..4 {
-        let mut some = Vec::new();
-        push_frame((WINDOW_UPDATE, 0), 5, &10_u32.to_be_bytes(), &mut some);
-        push_frame((WINDOW_UPDATE, 0), 7, &1000_u32.to_be_bytes(), &mut some);
+        let some = [more_window(5, 1), more_window(7, 1)].concat();
         seen.extend(client.exchange(&some, limit - 5));
     }
-    assert!(seen.iter().all(|(kind, ..)| *kind != RST_STREAM), "{seen:?}");
     assert!([5, 7].iter().all(|stream| seen.contains(&(DATA, 0, *stream))), "{seen:?}");
-    // One that stops is reset.
-    let mut some = Vec::new();
-    push_frame((WINDOW_UPDATE, 0), 5, &10_u32.to_be_bytes(), &mut some);
-    seen = client.exchange(&some, 3 * limit);
     assert!([5, 7].iter().all(|stream| seen.contains(&(RST_STREAM, 0, *stream))), "{seen:?}");
-    // With a window in time, all arrives.
-    let seen = client.exchange(&request("GET", "large", "", 9), limit / 2);
-    assert!(seen.contains(&(HEADERS, 0, 9)), "{seen:?}");
-    let mut some = Vec::new();
-    push_frame((WINDOW_UPDATE, 0), 9, &70_000_u32.to_be_bytes(), &mut some);
-    client.exchange(&some, limit - 5);
-    let seen = client.exchange(&window(1 << 24), limit);
-    assert!(seen.contains(&(DATA, 1, 9)), "{seen:?}");
+    assert!(client.buffered_bytes() + 200_000 <= held, "{held} {}", client.buffered_bytes());
+}
+
+#[test]
+fn req_slow_a_body_of_single_bytes_is_refused() {
+    let mut client = StalledClient::connect();
+    let mut put = request("PUT", "slow", "--b\r\n", 5);
+    // The body is not at its end: no flag of the frame behind the head.
+    let frames = put.len();
+    put[frames - "--b\r\n".len() - 5] = 0;
+    let mut seen = client.exchange(&put, 1);
+    let limit = ConnectionLimits::default().request_timeout.as_secs();
+    assert!(seen.iter().all(|frame| *frame != (HEADERS, 0, 5)), "{seen:?}");
+    for _ in 0..2 * limit {
+        let mut byte = Vec::new();
+        push_frame((DATA, 0), 5, b"x", &mut byte);
+        seen.extend(client.exchange(&byte, 1));
+    }
+    // 408, also to a client that always has another byte.
+    assert!(seen.contains(&(HEADERS, 0, 5)) && seen.contains(&(DATA, 1, 5)), "{seen:?}");
 }

@@ -364,3 +364,31 @@ fn a_step_of_a_walk_takes_one_candidate_also_if_it_was_found_before() {
     assert_eq!(found, records.by_brute_force(&search));
     assert!(repeated >= found.len(), "{repeated} candidates of {} repeat", found.len());
 }
+
+#[test]
+fn a_search_that_finds_much_reads_all_records_instead_of_storing_more_keys() {
+    let mut records = subscribers();
+    let search = Search::Or(vec![
+        compare(Op::Gte, "age", ""),
+        Search::Records(vec![b"r007".to_vec(), b"none".to_vec()]),
+        compare(Op::Lte, "age", "99"),
+    ]);
+    let all = records.by_brute_force(&search);
+    for stored_max in [1, 2, all.len() / 2, all.len(), all.len() + 1] {
+        let mut walk = SearchWalk::new(&search, &mut records).unwrap();
+        let key_bytes = SEEN_KEY_BYTES + b"r007".len();
+        walk.seen.as_mut().unwrap().bytes_max = stored_max * key_bytes;
+        let mut found = BTreeSet::new();
+        while let Some(is_new) = walk.step(&mut records).unwrap() {
+            if is_new
+                && records.evaluate(walk.key(), |tags| search.matches(walk.key(), tags)).unwrap()
+            {
+                walk.mark_found();
+                assert!(found.insert(walk.key().to_vec()), "{:?} is found twice", walk.key());
+            }
+        }
+        assert_eq!(found, all, "{stored_max}");
+        let stored = walk.seen.unwrap().keys.len();
+        assert_eq!(stored, stored_max.min(all.len()), "of {}", all.len());
+    }
+}

@@ -65,9 +65,8 @@ impl Session {
             Ok(()) if part.is_done() => self.complete(declaring, tracked).map(Some),
             Ok(()) => Ok(None),
             Err(why @ (Error::TagTaken { .. } | Error::BadArgument { .. })) => {
-                let tracked = TrackedTags { ids: tracked.ids.clone(), ..*tracked };
-                let contradiction = Contradiction { why, tag: contradiction.get() };
-                Ok(Some(Stage::Abandoning(contradiction, tracked)))
+                let contradiction = Contradiction { why: Some(why), tag: contradiction.get() };
+                Ok(Some(Stage::Abandoning(contradiction, tracked.copy())))
             }
             Err(error) => Err(error),
         }

@@ -313,3 +313,91 @@ fn a_record_that_gets_new_values_all_the_time_is_entered_in_as_many_parts_as_it_
     drop(other);
     end(test);
 }
+
+/// Runs the parts of a held declaration until its caller completes it.
+fn hold(session: &Session, ns: Namespace) -> PendingTagDeclaration {
+    let begun = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default());
+    let mut declaring = begun.unwrap().held();
+    while session.continue_tag_declaration(&mut declaring, 10).unwrap() {}
+    declaring
+}
+
+/// A change of the caller and the tags that it needs are one step: neither is visible alone.
+#[test]
+fn a_held_declaration_is_complete_with_the_commit_of_its_caller() {
+    let test = test_region(300);
+    let (session, ns) = (&test.session, test.ns);
+    let other = test.region.session().unwrap();
+    let state = || other.tags(ns).unwrap().first().map(|tag| tag.state);
+    let declaring = hold(session, ns);
+    assert_eq!(state(), Some(TagState::Building));
+    assert!(other.find(ns, "id", &7_u16.to_be_bytes()).is_err(), "the index is not complete");
+    let txn = session.begin().unwrap();
+    txn.put(ns, b"change", b"v").unwrap();
+    assert!(session.complete_tags_in(&txn, &declaring).unwrap());
+    drop(txn);
+    assert_eq!(state(), Some(TagState::Building), "it was not committed");
+    session
+        .transact(|txn| {
+            assert!(session.complete_tags_in(txn, &declaring).unwrap());
+            txn.put(ns, b"change", b"v")
+        })
+        .unwrap();
+    session.end_tag_declaration(declaring).unwrap();
+    assert_eq!(state(), Some(TagState::Ready));
+    for number in 0..300_u16 {
+        let found = other.find(ns, "id", &number.to_be_bytes()).unwrap();
+        assert_eq!(found.unwrap().key(), number.to_be_bytes());
+    }
+    drop(other);
+    end(test);
+}
+
+/// A caller that is refused leaves no tag behind, at whatever part it ends.
+#[test]
+fn a_declaration_that_is_withdrawn_leaves_no_tag() {
+    let test = test_region(300);
+    let (session, ns) = (&test.session, test.ns);
+    for parts in [0, 1, 2, 5, usize::MAX] {
+        let begun = session.begin_tag_declaration(ns, &unique(), RetryPolicy::default());
+        let mut declaring = begun.unwrap().held();
+        for _ in 0..parts {
+            if !session.continue_tag_declaration(&mut declaring, 10).unwrap() {
+                break;
+            }
+        }
+        assert_eq!(session.tags(ns).unwrap().len(), usize::from(parts > 0), "{parts}");
+        session.withdraw_tags(&mut declaring);
+        while session.continue_tag_declaration(&mut declaring, 10).unwrap() {}
+        assert_eq!(session.tags(ns).unwrap(), [], "{parts}");
+    }
+    end(test);
+}
+
+/// What another declaration has joined is that one's, and what another has completed stays.
+#[test]
+fn a_declaration_that_is_withdrawn_leaves_the_tags_of_others() {
+    for is_first_withdrawn in [false, true] {
+        let test = test_region(300);
+        let (session, ns) = (&test.session, test.ns);
+        let other = test.region.session().unwrap();
+        let (first, joined) = (hold(session, ns), hold(&other, ns));
+        let (mut refused, accepted) =
+            if is_first_withdrawn { (first, joined) } else { (joined, first) };
+        session.withdraw_tags(&mut refused);
+        while session.continue_tag_declaration(&mut refused, 10).unwrap() {}
+        session
+            .transact(|txn| -> Result<()> {
+                assert!(session.complete_tags_in(txn, &accepted).unwrap());
+                Ok(())
+            })
+            .unwrap();
+        session.end_tag_declaration(accepted).unwrap();
+        let mut late = hold(session, ns);
+        session.withdraw_tags(&mut late);
+        while session.continue_tag_declaration(&mut late, 10).unwrap() {}
+        assert!(session.find(ns, "id", &7_u16.to_be_bytes()).unwrap().is_some());
+        drop(other);
+        end(test);
+    }
+}
