@@ -103,8 +103,8 @@ fn number(bytes: &[u8]) -> u32 {
 impl RawHttp2 {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(120))).unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
         Self { stream }
     }

@@ -63,7 +63,7 @@ fn fetching(interval_min: Duration, first: (u16, String)) -> Fetching {
 
 impl Fetching {
     fn fetched(&self) -> bool {
-        self.fetches.recv_timeout(Duration::from_secs(30)).unwrap()
+        self.fetches.recv_timeout(Duration::from_secs(120)).unwrap()
     }
 
     fn get(&self, key: &str) -> TestReply {
