@@ -218,11 +218,11 @@ fn attempts_have_pauses_when_a_target_that_refused_is_down_and_it_is_reached_whe
     let node = node();
     let refused = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&refused);
-    let refuses = move |_: &Received| {
+    let script = move |_: &Received| {
         counted.fetch_add(1, Ordering::SeqCst);
         Some(503)
     };
-    let target = receiver_at(own_address(), Arc::new(refuses));
+    let target = receiver_at(own_address(), Arc::new(script));
     let address = target.address;
     let mut client = node.client();
     subscribe(&mut client, "s1", &target.uri("/"));
