@@ -115,13 +115,29 @@ impl Hosts {
         self.run_with(number, &[]);
     }
 
-    /// The same, with environment variables.
+    /// The same, with environment variables. Returns when the node listens or has ended. The port
+    /// of a host that was killed can be in use for a moment: then it is started again.
     fn run_with(&mut self, number: usize, variables: &[(&str, &str)]) {
+        until("a node listens or ends", || {
+            let before = self.spawn(number, variables);
+            let (mut has_ended, mut text) = (false, String::new());
+            until("a node listens or ends", || {
+                has_ended = self.running[number].as_mut().unwrap().try_wait().unwrap().is_some();
+                text = self.log(number).split_off(before);
+                has_ended || text.contains("protocol=metrics")
+            });
+            !(has_ended && text.contains("Address already in use"))
+        });
+    }
+
+    /// Starts the process of a host. Returns how long its log was.
+    fn spawn(&mut self, number: usize, variables: &[(&str, &str)]) -> usize {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.folder.path(&format!("{}.log", NAMES[number])))
             .unwrap();
+        let before = self.log(number).len();
         let mut command = Command::new(NEARSTATE);
         command.arg("serve");
         let address = |port: u16| format!("{}:{port}", self.ips[number]);
@@ -131,6 +147,7 @@ impl Hosts {
         command.envs(variables.iter().copied());
         command.arg(&self.file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.running[number] = Some(command.spawn().unwrap());
+        before
     }
 
     pub(crate) fn kill(&mut self, number: usize) {
