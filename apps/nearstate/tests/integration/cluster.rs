@@ -77,9 +77,9 @@ impl Hosts {
         Self::start_with(Folder::new(), lease, "", &[])
     }
 
-    /// With further lines, in which `{tls}` and `{metrics}` are free ports, and with flags. The lines
-    /// belong to the partition, or first to the cluster and then to it if they have the headings of
-    /// both.
+    /// With further lines, in which `{tls}` and `{metrics}` are free ports, and with flags. The
+    /// lines belong to the partition, or first to the cluster and then to it if they have the
+    /// headings of both.
     pub(crate) fn start_with(folder: Folder, lease: &str, lines: &str, flags: &[String]) -> Self {
         let ips = own_ips();
         // Free at the others as well, which only this test has.
