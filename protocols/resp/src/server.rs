@@ -16,7 +16,7 @@ use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
 use nearstate_node::metrics::Distribution;
 use nearstate_node::{ConnectionLimits, CoreMetrics};
-use nearstate_store::{NamespaceUsage, OwnChange};
+use nearstate_store::{NamespaceUsage, OwnChange, REPLICATION_WAIT_MAX};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -48,6 +48,9 @@ pub struct RespSettings {
     /// Limit of the time for the commands and messages of one `EXEC`, and for the messages of one
     /// command of the SDL module.
     pub exec_max: Duration,
+    /// How long a reply waits for the replication of its commits, in namespaces whose commits wait.
+    /// Then it is an error.
+    pub replication_wait: Duration,
     /// Threshold of the slow log.
     pub slow_micros: u64,
     /// Limit of slow log entries.
@@ -126,6 +129,7 @@ impl RespSettings {
             subscriptions_max: SUBSCRIPTIONS_MAX,
             request_bytes_max: REQUEST_BYTES_MAX,
             exec_max: EXEC_MAX,
+            replication_wait: REPLICATION_WAIT_MAX,
             slow_micros: SLOW_MICROS,
             slow_entries_max: SLOW_ENTRIES_MAX,
             keyspace_events: KeyspaceEvents::NONE,

@@ -1,16 +1,17 @@
 //! Back-ends of the tests: a region in its own folder, or a `redis-server` that the test starts and
 //! kills.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use nearstate_sdl::{RedisStorage, SyncStorage, open};
 
 /// Timeout of the start of a server. It only ends a test that hangs: a server that exits is noticed
 /// at once.
-const START_MAX: Duration = Duration::from_secs(30);
+const START_MAX: Duration = Duration::from_secs(120);
 
 /// An empty back-end for one test.
 pub(crate) struct Place {
@@ -53,27 +54,36 @@ pub(crate) fn folder() -> tempfile::TempDir {
 /// A running `redis-server` on loopback and on a Unix socket, without persistence.
 pub(crate) struct Server {
     child: Child,
-    pub(crate) port: u16,
+    pub(crate) address: SocketAddr,
     socket: PathBuf,
+}
+
+/// An IP address of loopback that only this call has. A port that is free at it stays free: the
+/// connections of other tests begin at 127.0.0.1.
+fn own_ip() -> Ipv4Addr {
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high, low, CALLS.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Server {
     /// Starts a server on a free port and waits until it replies.
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Self {
         loop {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let address = TcpListener::bind((own_ip(), 0)).unwrap().local_addr().unwrap();
             // If another process takes the port first, the server exits, and the next port is used.
-            if let Some(server) = Self::start_at(port, folder, more) {
+            if let Some(server) = Self::start_at(address, folder, more) {
                 return server;
             }
         }
     }
 
-    /// Starts a server on this port. `None`: it exited.
-    pub(crate) fn start_at(port: u16, folder: &Path, more: &[&str]) -> Option<Self> {
+    /// Starts a server at this address. `None`: it exited.
+    pub(crate) fn start_at(address: SocketAddr, folder: &Path, more: &[&str]) -> Option<Self> {
         let socket = folder.join("redis.sock");
         let child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--unixsocket"])
+            .args(["--bind", &address.ip().to_string()])
+            .args(["--port", &address.port().to_string(), "--unixsocket"])
             .arg(&socket)
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"])
             .arg(folder)
@@ -85,7 +95,7 @@ impl Server {
             .unwrap_or_else(|error| {
                 panic!("redis-server: {error}: install it (apt-get install redis-server)")
             });
-        let mut server = Self { child, port, socket };
+        let mut server = Self { child, address, socket };
         let mut sdl = RedisStorage::open(&server.unix()).unwrap();
         let start = std::time::Instant::now();
         loop {
@@ -102,7 +112,7 @@ impl Server {
     }
 
     pub(crate) fn tcp(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.address)
     }
 
     pub(crate) fn unix(&self) -> String {

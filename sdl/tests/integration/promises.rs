@@ -206,7 +206,7 @@ pub(crate) fn large_values_come_back_whole(sdl: &mut dyn SyncStorage) {
 }
 
 pub(crate) fn it_is_ready(sdl: &mut dyn SyncStorage) {
-    sdl.wait_ready(NS, Duration::from_secs(5)).unwrap();
+    sdl.wait_ready(NS, Duration::from_secs(120)).unwrap();
     assert!(sdl.is_ready(NS).unwrap());
 }
 

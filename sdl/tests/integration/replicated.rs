@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nearstate_sdl::{ErrorKind, ReceiptNotifier, RegionStorage, SyncStorage};
+use nearstate_sdl::{Error as SdlError, ErrorKind, ReceiptNotifier, RegionStorage, SyncStorage};
 use nearstate_store::{
     CreateOptions, Error, Kind, Receipt, ReceiptState, Region, ReplicationPolicy, Schema, Session,
 };
@@ -36,15 +36,41 @@ fn set_returns_when_the_policy_of_the_namespace_holds() {
     std::thread::scope(|scope| {
         let over = &is_over;
         scope.spawn(move || {
-            while !over.load(Ordering::Relaxed) {
+            while !over.load(Ordering::Acquire) {
                 session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
             }
         });
-        sdl.set("sessions", &[(b"a", b"1"), (b"b", b"2")]).unwrap();
-        assert!(sdl.set_if("sessions", b"a", b"1", b"2").unwrap());
-        sdl.remove("sessions", &[b"a", b"b"]).unwrap();
-        is_over.store(true, Ordering::Relaxed);
+        let _end = SetOnDrop(&is_over);
+        until_replicated(|| sdl.set("sessions", &[(b"a", b"1"), (b"b", b"2")]));
+        let mut tries = 0;
+        let is_set = until_replicated(|| {
+            tries += 1;
+            sdl.set_if("sessions", b"a", b"1", b"2")
+        });
+        // An earlier one stands that was not replicated in time.
+        assert!(is_set || tries > 1);
+        assert_eq!(sdl.get("sessions", &[b"a"]).unwrap()[&b"a"[..]], b"2");
+        until_replicated(|| sdl.remove("sessions", &[b"a", b"b"]));
     });
+}
+
+/// Sets a flag when it is dropped: the thread that looks at it ends as well when the test fails.
+struct SetOnDrop<'f>(&'f AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Repeats a write that is not replicated in time on a busy machine.
+fn until_replicated<T>(mut write: impl FnMut() -> Result<T, SdlError>) -> T {
+    loop {
+        match write() {
+            Err(error) if matches!(error.cause, Error::NotReplicated { .. }) => {}
+            other => return other.unwrap(),
+        }
+    }
 }
 
 fn is_readable(fd: &impl AsFd, wait: Duration) -> bool {

@@ -13,6 +13,7 @@ use nearstate_store::{
     ReceiptWait, ReceiptWaits, ReplicationPolicy, Schema, Session,
 };
 
+use crate::fixture::SetOnDrop;
 use crate::follow::Host;
 use crate::policies::own;
 
@@ -168,11 +169,11 @@ fn a_commit_returns_when_it_is_replicated_and_not_before() {
                 stream.acknowledge().unwrap();
             }
         });
+        let _end = SetOnDrop(&is_over);
         for number in 0..200_u64 {
             session.put(sessions, &number.to_le_bytes(), b"v").unwrap();
             assert!(acknowledged.load(Ordering::Acquire) >= session.receipt().position());
         }
-        is_over.store(true, Ordering::Release);
     });
     drop(session);
     host.check();

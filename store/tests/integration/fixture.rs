@@ -3,11 +3,22 @@
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use nearstate_store::{
     CheckReport, CreateOptions, Error, Namespace, Region, Result, Schema, Session, check,
 };
+
+/// Sets a flag when it is dropped. Threads of a scope that go on until it is set end as well when
+/// the test fails, and the scope with them.
+pub(crate) struct SetOnDrop<'f>(pub(crate) &'f AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 /// A folder in memory for one region. It is deleted with the test.
 pub(crate) struct TestFolder {

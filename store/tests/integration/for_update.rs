@@ -7,7 +7,7 @@ use nearstate_store::{
     Notice, Outcome, RecordForUpdate, Region, Schema, Session, TagSchema, View, now_ms_coarse,
 };
 
-use crate::fixture::clean;
+use crate::fixture::{SetOnDrop, clean};
 
 const NAMES: [&str; 4] = ["profile", "location", "radio", "context"];
 
@@ -312,7 +312,7 @@ fn a_new_watch_misses_no_later_change() {
             let writer = scope.spawn(|| {
                 let session = region.session().unwrap();
                 let names = BlockLayout::new(&["radio"]).unwrap();
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_over.load(Ordering::Acquire) {
                     let record = read(&session, ns, key);
                     let done = match key {
                         b"blocks" => record.patch(&names, &[(0, b"R")]),
@@ -321,6 +321,7 @@ fn a_new_watch_misses_no_later_change() {
                     assert!(matches!(done.unwrap(), Outcome::Done { .. }));
                 }
             });
+            let end = SetOnDrop(&is_over);
             let wait_for = |wanted: u64| {
                 while version() < wanted {
                     assert!(!writer.is_finished(), "the writer has given up");
@@ -331,7 +332,7 @@ fn a_new_watch_misses_no_later_change() {
             let mut watch = session.watch(ns, Filter::Namespace).unwrap();
             first = version() + 1;
             wait_for(first + MORE);
-            is_over.store(true, Ordering::Relaxed);
+            drop(end);
             while let Some(notice) = watch.next().unwrap() {
                 match notice {
                     Notice::Event(event) => told.push(event.version),

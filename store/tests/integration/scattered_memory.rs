@@ -7,7 +7,7 @@ use nearstate_store::{
     WhenFull, now_ms_coarse,
 };
 
-use crate::fixture::{TestFolder, clean};
+use crate::fixture::{SetOnDrop, TestFolder, clean};
 use crate::full_region::{BYTES, create, delete_all, fill, fill_tagged, key, open, tagged, unused};
 
 /// Random numbers with a seed.
@@ -147,7 +147,7 @@ fn records_with_blocks_and_tags_are_moved_under_readers_and_writers() {
         let session = region.session().unwrap();
         let mut numbers = Numbers(seed);
         let mut reads = 0_u64;
-        while !is_over.load(Ordering::Relaxed) {
+        while !is_over.load(Ordering::Acquire) {
             let number = numbers.below(u64::from(count) / 3) as u32 * 3;
             let found = session.find(with_tags, "guti", &number.to_be_bytes()).unwrap();
             assert_eq!(found.expect("a record that stays").bytes(), [1; 600], "record {number}");
@@ -162,13 +162,14 @@ fn records_with_blocks_and_tags_are_moved_under_readers_and_writers() {
     let write = || {
         let session = region.session().unwrap();
         let mut numbers = Numbers(3);
-        while !is_over.load(Ordering::Relaxed) {
+        while !is_over.load(Ordering::Acquire) {
             patch_blocks(&session, blocks, numbers.below(u64::from(BLOCKS)) as u32, 1);
         }
     };
     std::thread::scope(|threads| {
         let readers = [1, 2].map(|seed| threads.spawn(move || read(seed)));
         let writer = threads.spawn(write);
+        let end = SetOnDrop(&is_over);
         let large = vec![9; 60_000];
         // A reader that the scheduler keeps from running can hold what was moved for a while.
         let since = now_ms_coarse();
@@ -177,7 +178,7 @@ fn records_with_blocks_and_tags_are_moved_under_readers_and_writers() {
                 assert!(now_ms_coarse() < since + 60_000, "{number} large records: {error}");
             }
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         writer.join().unwrap();
         assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
     });

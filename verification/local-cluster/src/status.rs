@@ -11,7 +11,7 @@ use serde_json::Value;
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// The longest wait for the decision that creates a cluster.
-const INIT_MAX: Duration = Duration::from_secs(20);
+const INIT_MAX: Duration = Duration::from_secs(120);
 
 /// A member, as the owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

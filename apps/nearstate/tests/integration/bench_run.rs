@@ -303,7 +303,7 @@ const CHECKS: usize = 1_000_000;
 #[test]
 fn a_server_is_stopped_and_its_folder_removed_when_its_reaper_dies() {
     let server = std::cell::Cell::new(0);
-    let reasons = invalid_after_signal("orphan", ("redis", "20000"), "-KILL", |run| {
+    let reasons = invalid_after_signal("orphan", ("redis", "40000"), "-KILL", |run| {
         let reaper = child_of(run);
         server.set(child_of(reaper));
         reaper

@@ -2,15 +2,16 @@
 //! within the lease, and mistakes in cluster files.
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nearstate_model::Error;
 use nearstate_store::{Kind, ReceiptState, Region, Schema};
 
-use crate::fixture::{Client, Folder, NEARSTATE, rejected, until};
+use crate::fixture::{Client, Folder, NEARSTATE, SetOnDrop, free_ports, own_ip, rejected, until};
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -18,35 +19,47 @@ pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 pub(crate) struct Hosts {
     pub(crate) folder: Folder,
     pub(crate) file: PathBuf,
+    /// The address of each host, which no other test has.
+    pub(crate) ips: [Ipv4Addr; 3],
     pub(crate) port: u16,
-    /// Of metrics, of Sentinel and of RESP over TLS, on the address of each host.
-    pub(crate) others: [u16; 3],
+    /// Of metrics, of Sentinel, of RESP over TLS and of metrics of a partition, on the address of
+    /// each host.
+    pub(crate) others: [u16; 4],
     flags: Vec<String>,
     running: Vec<Option<Child>>,
 }
 
-/// Ports that are free now, on all addresses of loopback.
-pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+/// The lease of tests in which no host may lose it because the machine is slow.
+pub(crate) const LONG_LEASE: &str = "10s";
+
+/// How long a drain is repeated that was late: it takes up to eight leases.
+const DRAIN_MAX: Duration = Duration::from_secs(240);
+
+/// Addresses for three hosts.
+pub(crate) fn own_ips() -> [Ipv4Addr; 3] {
+    NAMES.map(|_| own_ip())
 }
 
-pub(crate) fn cluster_file(folder: &Folder, lease: &str, ports: &[u16]) -> String {
+pub(crate) fn cluster_file(
+    folder: &Folder,
+    lease: &str,
+    ips: [Ipv4Addr; 3],
+    ports: &[u16],
+) -> String {
     let path = folder.path("");
     let place = path.display();
     let mut text = format!(
         "[cluster]\nname = \"east\"\ncopies = 3\nlease = \"{lease}\"\n\
          regions = \"{place}/{{host}}-{{partition}}\"\ndirectory = \"{place}/{{host}}.d\"\n"
     );
-    for (number, name) in NAMES.iter().enumerate() {
+    for (number, (name, ip)) in NAMES.iter().zip(ips).enumerate() {
         let _ = write!(
             text,
-            "[[host]]\nid = {}\nname = \"{name}\"\npeer = \"127.0.0.1:{}\"\n\
-             membership = \"127.0.0.1:{}\"\nclients = \"127.0.0.{}\"\n",
+            "[[host]]\nid = {}\nname = \"{name}\"\npeer = \"{ip}:{}\"\n\
+             membership = \"{ip}:{}\"\nclients = \"{ip}\"\n",
             number + 1,
             ports[2 * number],
-            ports[2 * number + 1],
-            number + 1
+            ports[2 * number + 1]
         );
     }
     let _ = write!(
@@ -64,17 +77,21 @@ impl Hosts {
         Self::start_with(Folder::new(), lease, "", &[])
     }
 
-    /// With further lines, in which `{tls}` is a free port, and with flags. The lines belong to the
-    /// partition, or first to the cluster and then to it if they have the headings of both.
+    /// With further lines, in which `{tls}` and `{metrics}` are free ports, and with flags. The
+    /// lines belong to the partition, or first to the cluster and then to it if they have the
+    /// headings of both.
     pub(crate) fn start_with(folder: Folder, lease: &str, lines: &str, flags: &[String]) -> Self {
-        let ports = free_ports(10);
-        let others = [ports[7], ports[8], ports[9]];
+        let ips = own_ips();
+        // Free at the others as well, which only this test has.
+        let ports = free_ports(ips[0], 11);
+        let others = [ports[7], ports[8], ports[9], ports[10]];
         let file = folder.path("cluster.toml");
         let lines = lines.replace("{tls}", &others[2].to_string());
+        let lines = lines.replace("{metrics}", &others[3].to_string());
         let headings = lines.strip_prefix("[cluster]\n");
         let both = headings.and_then(|lines| lines.split_once("[[partition]]\n"));
         let (of_cluster, of_partition) = both.unwrap_or(("", &lines));
-        let mut text = cluster_file(&folder, lease, &ports) + of_partition;
+        let mut text = cluster_file(&folder, lease, ips, &ports) + of_partition;
         text = text.replacen("[cluster]\n", &format!("[cluster]\n{of_cluster}"), 1);
         if lines.contains("[etcd]") {
             text = text.replacen("copies = 3", "copies = 3\nengine = \"etcd\"", 1);
@@ -82,7 +99,7 @@ impl Hosts {
         std::fs::write(&file, text).unwrap();
         let running = NAMES.map(|_| None).into_iter().collect();
         let (port, flags) = (ports[6], flags.to_vec());
-        let mut hosts = Self { folder, file, port, others, flags, running };
+        let mut hosts = Self { folder, file, ips, port, others, flags, running };
         for number in 0..NAMES.len() {
             hosts.run(number);
         }
@@ -98,22 +115,39 @@ impl Hosts {
         self.run_with(number, &[]);
     }
 
-    /// The same, with environment variables.
+    /// The same, with environment variables. Returns when the node listens or has ended. The port
+    /// of a host that was killed can be in use for a moment: then it is started again.
     fn run_with(&mut self, number: usize, variables: &[(&str, &str)]) {
+        until("a node listens or ends", || {
+            let before = self.spawn(number, variables);
+            let (mut has_ended, mut text) = (false, String::new());
+            until("a node listens or ends", || {
+                has_ended = self.running[number].as_mut().unwrap().try_wait().unwrap().is_some();
+                text = self.log(number).split_off(before);
+                has_ended || text.contains("protocol=metrics")
+            });
+            !(has_ended && text.contains("Address already in use"))
+        });
+    }
+
+    /// Starts the process of a host. Returns how long its log was.
+    fn spawn(&mut self, number: usize, variables: &[(&str, &str)]) -> usize {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.folder.path(&format!("{}.log", NAMES[number])))
             .unwrap();
+        let before = self.log(number).len();
         let mut command = Command::new(NEARSTATE);
         command.arg("serve");
-        let address = |port: u16| format!("127.0.0.{}:{port}", number + 1);
+        let address = |port: u16| format!("{}:{port}", self.ips[number]);
         command.args(["--metrics-listen", &address(self.others[0])]);
         command.args(["--resp-sentinel-listen", &address(self.others[1])]).args(&self.flags);
         command.args(["--host", NAMES[number], "--cores", "1", "--cluster"]);
         command.envs(variables.iter().copied());
         command.arg(&self.file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.running[number] = Some(command.spawn().unwrap());
+        before
     }
 
     pub(crate) fn kill(&mut self, number: usize) {
@@ -140,6 +174,27 @@ impl Hosts {
         self.cluster(&["status", "--json", "--host", NAMES[number]]).unwrap_or_default()
     }
 
+    /// Drains the host that owns the partition. On a busy machine a drain can end late, and its
+    /// decision takes effect afterwards or not: it is repeated until another host is the owner.
+    pub(crate) fn drain(&self, number: usize) {
+        let (begin, mut is_late) = (Instant::now(), false);
+        loop {
+            let mut command = Command::new(NEARSTATE);
+            command.args(["cluster", "drain", "--host", NAMES[number], "--cluster"]);
+            let output = command.arg(&self.file).output().unwrap();
+            let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            if output.status.success() {
+                assert!(text.contains(" owns amf"), "{text}");
+                return;
+            }
+            is_late |= text.contains("in time");
+            assert!(is_late && begin.elapsed() < DRAIN_MAX, "{text}");
+            if self.owner().is_some_and(|owner| owner != number) {
+                return;
+            }
+        }
+    }
+
     fn is_owner(&self, number: usize) -> bool {
         self.status(number).contains("\"role\":\"owner\"")
     }
@@ -156,7 +211,7 @@ impl Hosts {
     }
 
     pub(crate) fn clients(&self, number: usize) -> Client<std::net::TcpStream> {
-        let address = format!("127.0.0.{}:{}", number + 1, self.port);
+        let address = format!("{}:{}", self.ips[number], self.port);
         until("the owner serves clients", || std::net::TcpStream::connect(&address).is_ok());
         Client::tcp(&address)
     }
@@ -182,7 +237,7 @@ impl Drop for Hosts {
 
 #[test]
 fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
-    let mut hosts = Hosts::start("1s");
+    let mut hosts = Hosts::start(LONG_LEASE);
     assert_eq!(hosts.owner(), Some(0));
     let mut client = hosts.clients(0);
     // The first write creates the namespace, and is covered by `WAIT` as every other one.
@@ -197,7 +252,7 @@ fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
         let fresh =
             session.namespace("fresh", &Schema { kind: Kind::Value, ..Schema::default() }).unwrap();
         session.put(fresh, b"k", b"attached").unwrap();
-        session.wait_replicated(session.receipt(), std::time::Duration::from_secs(60)).unwrap()
+        session.wait_replicated(session.receipt(), Duration::from_secs(60)).unwrap()
     };
     assert_eq!(state, ReceiptState::Replicated);
     hosts.kill(0);
@@ -241,12 +296,17 @@ fn a_node_whose_driver_panics_ends_with_an_error() {
 
 /// Writes in an `async` namespace of an attached region until writers are refused. Returns how many
 /// keys were accepted: each one is acknowledged when the call returns.
-fn write_until_refused(region: &Region, accepted: &AtomicU32) -> ReceiptState {
+fn write_until_refused(
+    region: &Region,
+    accepted: &AtomicU32,
+    is_over: &AtomicBool,
+) -> ReceiptState {
     let session = region.session().unwrap();
     let schema = Schema { kind: Kind::Value, ..Schema::default() };
     let namespace = session.namespace("ue", &schema).unwrap();
     let mut number = 0_u32;
     loop {
+        assert!(!is_over.load(Ordering::Acquire), "writers are not refused");
         // As many keys as fit, so that the load does not end before the command.
         let key = (number % DRAINED_KEYS).to_string();
         match session.put(namespace, key.as_bytes(), format!("{number:256}").as_bytes()) {
@@ -261,7 +321,7 @@ fn write_until_refused(region: &Region, accepted: &AtomicU32) -> ReceiptState {
         }
         accepted.store(number, Ordering::Release);
     }
-    session.wait_replicated(session.receipt(), std::time::Duration::from_secs(60)).unwrap()
+    session.wait_replicated(session.receipt(), Duration::from_secs(60)).unwrap()
 }
 
 /// The keys of the writer.
@@ -269,15 +329,18 @@ const DRAINED_KEYS: u32 = 10_000;
 
 #[test]
 fn a_drain_under_load_loses_nothing_that_was_acknowledged_in_an_async_namespace() {
-    let hosts = Hosts::start("3s");
+    let hosts = Hosts::start(LONG_LEASE);
     assert_eq!(hosts.owner(), Some(0));
     let region = Region::attach(&hosts.folder.path("a-amf")).unwrap();
-    let accepted = AtomicU32::new(0);
+    let (accepted, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_until_refused(&region, &accepted));
+        let writer = scope.spawn(|| write_until_refused(&region, &accepted, &is_over));
+        let end = SetOnDrop(&is_over);
         until("the writer is at work", || accepted.load(Ordering::Acquire) > 2 * DRAINED_KEYS);
-        let drained = hosts.cluster(&["drain", "--host", "a"]).expect("the drain succeeds");
-        assert!(drained.contains(" owns amf"), "{drained}");
+        hosts.drain(0);
+        // The writer is refused, or was while the log was replicated. Its thread fails otherwise.
+        until("the writer has ended", || writer.is_finished());
+        drop(end);
         assert_eq!(writer.join().unwrap(), ReceiptState::Replicated, "the last commit");
     });
     until("another host owns the partition", || hosts.owner().is_some_and(|owner| owner != 0));
@@ -293,7 +356,7 @@ fn a_drain_under_load_loses_nothing_that_was_acknowledged_in_an_async_namespace(
 
 #[test]
 fn a_node_that_is_back_within_its_lease_is_no_fail_over() {
-    let mut hosts = Hosts::start("10s");
+    let mut hosts = Hosts::start(LONG_LEASE);
     let region = Region::attach(&hosts.folder.path("a-amf")).unwrap();
     let session = region.session().unwrap();
     let namespace =
@@ -316,7 +379,7 @@ fn a_node_that_is_back_within_its_lease_is_no_fail_over() {
 fn mistakes_in_a_cluster_file_are_refused_before_anything_is_created() {
     let folder = Folder::new();
     let file = folder.path("cluster.toml");
-    let good = cluster_file(&folder, "1s", &[1, 2, 3, 4, 5, 6, 7]);
+    let good = cluster_file(&folder, "1s", own_ips(), &[1, 2, 3, 4, 5, 6, 7]);
     for (from, to, host, error) in [
         ("id = 2", "id = 1", "a", "two hosts have the number 1"),
         ("\"c\"]", "\"d\"]", "a", "names host \"d\", which is unknown"),

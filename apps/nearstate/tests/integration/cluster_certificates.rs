@@ -3,8 +3,8 @@
 
 use std::process::{Command, Stdio};
 
-use crate::cluster::{Hosts, NAMES, cluster_file, free_ports};
-use crate::fixture::{Folder, NEARSTATE, rejected, until};
+use crate::cluster::{Hosts, LONG_LEASE, NAMES, cluster_file, own_ips};
+use crate::fixture::{Folder, NEARSTATE, free_ports, rejected, until};
 use crate::serve::tls::Authority;
 
 /// Writes certificates of all hosts by this authority. Only it is accepted.
@@ -36,7 +36,7 @@ fn the_certificates_of_hosts_are_replaced_while_they_run() {
         "[tls]\ncertificate = \"{0}{{host}}.pem\"\nkey = \"{0}{{host}}.key\"\nca = \"{0}ca.pem\"\n",
         folder.path("").display()
     );
-    let mut hosts = Hosts::start_with(folder, "1s", &lines, &[]);
+    let mut hosts = Hosts::start_with(folder, LONG_LEASE, &lines, &[]);
     // A file that is of no use changes nothing.
     let ca = std::fs::read(hosts.folder.path("ca.pem")).unwrap();
     std::fs::write(hosts.folder.path("ca.pem"), "no certificate").unwrap();
@@ -64,7 +64,8 @@ fn the_certificates_of_hosts_are_replaced_while_they_run() {
 fn settings_that_the_cluster_file_replaces_are_refused() {
     let folder = Folder::new();
     let file = folder.path("cluster.toml");
-    std::fs::write(&file, cluster_file(&folder, "1s", &free_ports(7))).unwrap();
+    let ips = own_ips();
+    std::fs::write(&file, cluster_file(&folder, "1s", ips, &free_ports(ips[0], 7))).unwrap();
     for (flag, value, what) in [
         ("--listen", "127.0.0.1:0", "partition.port"),
         ("--max", "64MiB", "partition.region_max"),

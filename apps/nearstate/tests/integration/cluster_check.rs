@@ -8,8 +8,8 @@ use std::process::Command;
 use nearstate_store::{CreateOptions, Region};
 use serde_json::Value;
 
-use crate::cluster::{cluster_file, free_ports};
-use crate::fixture::{Folder, NEARSTATE, rejected};
+use crate::cluster::{cluster_file, own_ips};
+use crate::fixture::{Folder, NEARSTATE, free_ports, rejected};
 use crate::serve::tls::{Authority, SignedCertificate};
 
 /// A folder with the file of a cluster whose hosts have certificates.
@@ -26,7 +26,8 @@ impl Place {
              \"{0}ca.pem\"\n",
             place.folder.path("").display()
         );
-        let file = cluster_file(&place.folder, "1s", &free_ports(7));
+        let ips = own_ips();
+        let file = cluster_file(&place.folder, "1s", ips, &free_ports(ips[0], 7));
         fs::write(place.folder.path("cluster.toml"), file + &tls).unwrap();
         fs::write(place.folder.path("ca.pem"), place.authority.pem()).unwrap();
         place.certify(&place.authority.sign("a"));

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex};
 
 use nearstate_store::Region;
 
-use crate::cluster::{Hosts, NAMES, free_ports};
-use crate::fixture::{Folder, HANG_TIMEOUT, http, until};
+use crate::cluster::{Hosts, LONG_LEASE, NAMES};
+use crate::fixture::{
+    Folder, HANG_TIMEOUT, SetOnDrop, free_ports, http, is_stopped, own_ip, until,
+};
 
 /// Clients that write at the same time.
 const WRITERS: usize = 8;
@@ -72,6 +74,38 @@ impl NudsfClient {
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).ok()?;
         Some((status, String::from_utf8(body).unwrap()))
+    }
+
+    /// Repeats a write until it is replicated. Each one stands that is not replicated in time, so
+    /// the next one finds what it creates.
+    fn until_replicated(&mut self, method: &str, path: &str, body: &str) {
+        until("a write is replicated", || {
+            self.write_to(method, path, body).unwrap();
+            let (status, text) = self.read().unwrap();
+            assert!([201, 204, 503, 504].contains(&status), "{status} {text}");
+            status < 300
+        });
+    }
+
+    /// The same, for a record.
+    fn put_replicated(&mut self, id: &str, value: &str) {
+        self.until_replicated("PUT", &format!("{STORAGE}/records/{id}"), &record(value));
+    }
+
+    /// Repeats a read until what it tells of is replicated.
+    fn read_replicated(&mut self, path: &str) -> (u16, String) {
+        let mut answer = None;
+        until("what is read is replicated", || {
+            self.write_to("GET", path, "").unwrap();
+            answer = self.read();
+            !matches!(answer, Some((503 | 504, _)))
+        });
+        answer.unwrap()
+    }
+
+    /// The same, for the block of a record.
+    fn get_replicated(&mut self, id: &str) -> (u16, String) {
+        self.read_replicated(&format!("{STORAGE}/records/{id}/blocks/b"))
     }
 
     /// Sends a request and returns the status and the body of its response.
@@ -172,24 +206,16 @@ fn answer(mut stream: &TcpStream, bodies: &Mutex<Vec<String>>) -> Option<()> {
     }
 }
 
-/// Whether each thread of a process is stopped.
-fn is_stopped(id: &str) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
-    tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()).all(
-        |stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T')),
-    )
-}
-
 impl Hosts {
     fn repository(&self, number: usize) -> String {
-        format!("127.0.0.{}:{}", number + 1, self.others[2])
+        format!("{}:{}", self.ips[number], self.others[2])
     }
 
     fn signal(&self, number: usize, name: &str) {
-        let id = self.process_id(number).to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-        // One thread takes the signal and then stops the others, which go on until it has run.
-        until("all threads are stopped", || name != "-STOP" || is_stopped(&id));
+        let id = self.process_id(number);
+        let sent = Command::new("kill").args([name, &id.to_string()]).status();
+        assert!(sent.unwrap().success());
+        until("all threads are stopped", || name != "-STOP" || is_stopped(id));
     }
 }
 
@@ -197,13 +223,13 @@ impl Hosts {
 fn writes_of_the_data_repository_are_answered_when_other_hosts_have_them() {
     let flags = ["--nudsf-storages", "Realm01/Storage01=ue"].map(str::to_owned);
     let lines = "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {tls}\n";
-    let mut hosts = Hosts::start_with(Folder::new(), "10s", lines, &flags);
+    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, lines, &flags);
     assert_eq!(hosts.owner(), Some(0));
     let address = hosts.repository(0);
     until("the owner serves its data repository", || NudsfClient::connect(&address).is_some());
     let connect = || NudsfClient::connect(&address).unwrap();
     let (mut client, mut other) = (connect(), connect());
-    assert_eq!(client.put("first", "1").unwrap().0, 201);
+    client.put_replicated("first", "1");
 
     // Both members are stopped: a write waits, and the core serves others meanwhile.
     for number in [1, 2] {
@@ -228,10 +254,11 @@ fn writes_of_the_data_repository_are_answered_when_other_hosts_have_them() {
             let (written, is_over, mut client) = (&written, &is_over, connect());
             move || {
                 let mut mine = Vec::new();
-                while !is_over.load(Ordering::Relaxed) {
+                while !is_over.load(Ordering::Acquire) {
                     let id = format!("w{writer}-{}", mine.len());
                     match client.put(&id, &id) {
-                        Some((201, _)) => mine.push(id),
+                        // 204: an earlier one stands that was not replicated in time.
+                        Some((201 | 204, _)) => mine.push(id),
                         // A member that is slow to return, or the end of the node.
                         Some((503 | 504, _)) => {}
                         Some(other) => panic!("{other:?}"),
@@ -243,10 +270,11 @@ fn writes_of_the_data_repository_are_answered_when_other_hosts_have_them() {
                 mine
             }
         };
+        let end = SetOnDrop(&is_over);
         let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(write(writer))).collect();
         until("there is load", || written.load(Ordering::Relaxed) >= 100);
         hosts.kill(0);
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     });
     assert!(acknowledged.len() >= 100);
@@ -257,21 +285,18 @@ fn writes_of_the_data_repository_are_answered_when_other_hosts_have_them() {
     until("it serves its data repository", || NudsfClient::connect(&address).is_some());
     let mut client = NudsfClient::connect(&address).unwrap();
     for id in &acknowledged {
-        assert_eq!(client.get(id).unwrap(), (200, id.clone()), "acknowledged");
+        assert_eq!(client.get_replicated(id), (200, id.clone()), "acknowledged");
     }
-    assert_eq!(client.get("second").unwrap(), (200, "3".to_owned()));
+    assert_eq!(client.get_replicated("second"), (200, "3".to_owned()));
     until("the next owner's writes are replicated", || client.put("after", "1").unwrap().0 < 300);
 }
 
 #[test]
 fn changes_in_a_cluster_are_notified_and_none_is_lost_to_the_acknowledgements_of_members() {
     let flags = ["--nudsf-storages", "Realm01/Storage01=ue"].map(str::to_owned);
-    let port = free_ports(1)[0];
-    let lines = format!(
-        "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {{tls}}\n\
-         metrics_port = {port}\n"
-    );
-    let hosts = Hosts::start_with(Folder::new(), "10s", &lines, &flags);
+    let lines = "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {tls}\n\
+                 metrics_port = {metrics}\n";
+    let hosts = Hosts::start_with(Folder::new(), LONG_LEASE, lines, &flags);
     assert_eq!(hosts.owner(), Some(0));
     let address = hosts.repository(0);
     until("the owner serves its data repository", || NudsfClient::connect(&address).is_some());
@@ -282,20 +307,18 @@ fn changes_in_a_cluster_are_notified_and_none_is_lost_to_the_acknowledgements_of
          \"callbackReference\": \"http://{}/\"}}",
         target.address
     );
-    client.write("PUT", "/subs-to-notify/s1", &subscription).unwrap();
-    let (status, text) = client.read().unwrap();
-    assert_eq!(status, 201, "{text}");
+    client.until_replicated("PUT", &format!("{STORAGE}/subs-to-notify/s1"), &subscription);
     // Each write is answered when a member has it, and so may be forgotten as far as members are
     // concerned.
     for number in 0..200 {
-        assert_eq!(client.put(&format!("r{number}"), "1").unwrap().0, 201);
+        client.put_replicated(&format!("r{number}"), "1");
     }
     let has_arrived = |number: usize| {
         let reference = format!("/records/r{number}\"");
         target.bodies().iter().any(|body| body.contains(&reference))
     };
     until("each change has arrived", || (0..200).all(has_arrived));
-    let (_, page) = http(&format!("127.0.0.1:{port}"), "/metrics");
+    let (_, page) = http(&format!("{}:{}", hosts.ips[0], hosts.others[3]), "/metrics");
     let mut events = page.lines().filter(|line| line.contains("nudsf_notifier_events_total{"));
     let lost = events.find(|line| line.contains("\"lost\"")).unwrap();
     assert!(lost.ends_with(" 0"), "{lost}");
@@ -316,34 +339,30 @@ fn timers_expiries_and_notifications_of_a_lost_host_are_those_of_the_next_one() 
     const TIMED: usize = 10;
     let flags = ["--nudsf-storages", "Realm01/Storage01=ue"].map(str::to_owned);
     let lines = "[cluster]\nreplicated = [\"ue*\"]\n[[partition]]\nnudsf_port = {tls}\n";
-    let mut hosts = Hosts::start_with(Folder::new(), "10s", lines, &flags);
+    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, lines, &flags);
     assert_eq!(hosts.owner(), Some(0));
     let address = hosts.repository(0);
     until("the owner serves its data repository", || NudsfClient::connect(&address).is_some());
     let mut client = NudsfClient::connect(&address).unwrap();
-    let target = format!("127.0.0.1:{}", free_ports(1)[0]);
+    let ip = own_ip();
+    let target = format!("{ip}:{}", free_ports(ip, 1)[0]);
     let callback = format!("\"callbackReference\": \"http://{target}/\"");
-    let mut accepted = |method: &str, path: &str, body: &str| {
-        client.write_to(method, path, body).unwrap();
-        let (status, text) = client.read().unwrap();
-        assert_eq!(status, 201, "{text}");
-    };
     let client_id = "\"clientId\": {\"nfId\": \"4947a69a-f61b-4bc1-b9da-47c9c5d14b64\"}";
     let subscription = format!("{{{client_id}, {callback}}}");
-    accepted("PUT", &format!("{STORAGE}/subs-to-notify/s1"), &subscription);
+    client.until_replicated("PUT", &format!("{STORAGE}/subs-to-notify/s1"), &subscription);
     for number in 0..CHANGES {
-        accepted("PUT", &format!("{STORAGE}/records/r{number}"), &record("1"));
+        client.until_replicated("PUT", &format!("{STORAGE}/records/r{number}"), &record("1"));
     }
     for number in 0..TIMED {
         // They are due before the host is lost, while no host serves, or afterwards.
         let expires = time_in(5 + 2 * u32::try_from(number).unwrap());
         let meta = format!("{{\"ttl\": \"{expires}\", {callback}}}");
         let last = record_with(&meta, &format!("last-{number}-"));
-        accepted("PUT", &format!("{STORAGE}/records/x{number}"), &last);
+        client.until_replicated("PUT", &format!("{STORAGE}/records/x{number}"), &last);
         let tags = format!("\"metaTags\": {{\"ueId\": [\"timer-{number}-\"]}}");
         let ends = "\"deleteAfter\": 0";
         let timer = format!("{{\"expires\": \"{expires}\", {ends}, {tags}, {callback}}}");
-        accepted("PUT", &format!("{TIMERS}/t{number}"), &timer);
+        client.until_replicated("PUT", &format!("{TIMERS}/t{number}"), &timer);
     }
     // The changes are in the outbox, and members have it: what its owner has not yet read of its
     // log is lost with it (decision 027).
@@ -371,9 +390,10 @@ fn timers_expiries_and_notifications_of_a_lost_host_are_those_of_the_next_one() 
     until("it serves its data repository", || NudsfClient::connect(&address).is_some());
     let mut client = NudsfClient::connect(&address).unwrap();
     for number in 0..TIMED {
-        assert_eq!(client.get(&format!("x{number}")).unwrap().0, 404, "record {number} is there");
-        client.write_to("GET", &format!("{TIMERS}/t{number}"), "").unwrap();
-        assert_eq!(client.read().unwrap().0, 404, "timer {number} is there");
+        let (status, _) = client.get_replicated(&format!("x{number}"));
+        assert_eq!(status, 404, "record {number} is there");
+        let (status, _) = client.read_replicated(&format!("{TIMERS}/t{number}"));
+        assert_eq!(status, 404, "timer {number} is there");
     }
-    assert_eq!(client.get("r0").unwrap(), (200, "1".to_owned()));
+    assert_eq!(client.get_replicated("r0"), (200, "1".to_owned()));
 }

@@ -4,8 +4,9 @@
 use nearstate_local_cluster::{ClusterOptions, CopyView, LocalCluster, NetworkKind};
 
 use std::process::Command;
+use std::time::Duration;
 
-use crate::fixture::{Client, NEARSTATE, until};
+use crate::fixture::{Client, NEARSTATE, until, within};
 
 /// The hosts: the owner, the other copy, the witness.
 const A: usize = 0;
@@ -13,13 +14,22 @@ const B: usize = 1;
 const W: usize = 2;
 const HOST_NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// So long that no host loses its lease because the machine is slow.
+const LEASE_MS: u32 = 4000;
+
+/// Two leases, the shortest time after which one copy suffices.
+const DEGRADE: &str = "degrade after 8s";
+
+/// How long a drain is repeated that was late: it takes up to eight leases.
+const DRAIN_MAX: Duration = Duration::from_secs(180);
+
 /// Starts two hosts and a witness, and waits until both copies count.
 fn site(name: &str, network: NetworkKind, policy: &'static str) -> LocalCluster {
     let folder = format!("/dev/shm/nearstate-sites-{name}-{}", std::process::id());
     LocalCluster::start(ClusterOptions {
         program: NEARSTATE.into(),
         folder: folder.into(),
-        lease_ms: 600,
+        lease_ms: LEASE_MS,
         region_bytes_max: 64 << 20,
         network,
         two_copies: Some(policy),
@@ -35,7 +45,12 @@ fn client(site: &LocalCluster, host: usize) -> Client<std::net::TcpStream> {
 }
 
 fn copy(site: &LocalCluster, host: usize) -> CopyView {
-    site.copy(host).unwrap_or_default()
+    let mut copy = None;
+    until("a node answers", || {
+        copy = site.copy(host);
+        copy.is_some()
+    });
+    copy.unwrap()
 }
 
 fn is_alone(site: &LocalCluster, host: usize) -> bool {
@@ -71,6 +86,19 @@ fn operate(site: &LocalCluster, host: usize, words: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
+/// Drains the owner. On a busy machine a drain can end late, and its decision takes effect
+/// afterwards or not: it is repeated until the other host is the owner.
+fn drain(site: &LocalCluster, host: usize) {
+    let mut is_late = false;
+    let is_drained = within(DRAIN_MAX, || {
+        let (is_done, text) = operate(site, host, &["drain"]);
+        is_late |= text.contains("in time");
+        assert!(is_done || is_late, "{text}");
+        is_done || site.owner().is_some_and(|(owner, _)| owner != host)
+    });
+    assert!(is_drained, "a drain is late");
+}
+
 fn has_alarm(site: &LocalCluster, host: usize, id: &str) -> bool {
     let (_, text) = operate(site, host, &["alarms"]);
     text.lines().any(|line| line.contains(id) && line.contains("raised"))
@@ -78,7 +106,7 @@ fn has_alarm(site: &LocalCluster, host: usize, id: &str) -> bool {
 
 #[test]
 fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
-    let mut site = site("accept", NetworkKind::Loopback, "degrade after 1500ms");
+    let mut site = site("accept", NetworkKind::Loopback, DEGRADE);
     put(&site, A, "both");
     site.kill_node(B);
     until("one copy suffices", || is_alone(&site, A));
@@ -86,7 +114,7 @@ fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
     // The only complete copy cannot be drained.
     let (is_done, text) = operate(&site, A, &["drain"]);
     assert!(!is_done && text.contains("start the nodes of the other hosts"), "{text}");
-    assert!(is_alone(&site, A));
+    until("it is still alone", || is_alone(&site, A));
 
     site.kill_node(A);
     site.start_node(B).unwrap();
@@ -118,7 +146,7 @@ fn an_operator_replaces_a_lost_owner_whose_copy_sufficed() {
 
 #[test]
 fn an_owner_that_lives_is_not_given_away() {
-    let mut site = site("lives", NetworkKind::Loopback, "degrade after 1500ms");
+    let mut site = site("lives", NetworkKind::Loopback, DEGRADE);
     put(&site, A, "both");
     let (is_done, text) = operate(&site, B, &["accept-loss", "--partition", "amf", "--to", "b"]);
     assert!(!is_done && text.contains("lives"), "{text}");
@@ -128,12 +156,11 @@ fn an_owner_that_lives_is_not_given_away() {
     let words = ["force-new", "--partition", "amf", "--to", "b", "--from-region"];
     let (is_done, text) = operate(&site, A, &words);
     assert!(!is_done && text.contains("lives"), "{text}");
-    assert!(is_alone(&site, A));
+    until("it is still alone", || is_alone(&site, A));
     // Of two complete copies one can be drained.
     site.start_node(B).unwrap();
     assert_eq!(site.wait_all_full().unwrap().0, A);
-    let (is_done, text) = operate(&site, A, &["drain"]);
-    assert!(is_done && text.contains(&format!("{} owns amf", site.name(B))), "{text}");
+    drain(&site, A);
     assert_eq!(site.wait_all_full().unwrap().0, B);
     assert_eq!(value(&site, B, "alone"), "alone");
 }
@@ -153,7 +180,7 @@ fn with_stop_writers_are_refused_until_the_other_copy_is_back() {
 
 #[test]
 fn one_copy_suffices_after_a_while_and_two_are_needed_when_the_other_is_back() {
-    let mut site = site("degrade", NetworkKind::Loopback, "degrade after 1500ms");
+    let mut site = site("degrade", NetworkKind::Loopback, DEGRADE);
     put(&site, A, "both");
     site.kill_node(B);
     until("one copy suffices", || is_alone(&site, A));
@@ -161,8 +188,8 @@ fn one_copy_suffices_after_a_while_and_two_are_needed_when_the_other_is_back() {
     let mut client = client(&site, A);
     assert_eq!(client.ask(&["SET", "key", "1"]), "+OK");
     assert_eq!(client.ask(&["WAIT", "1", "50"]), ":0", "no replica has it");
-    let metrics = site.events(A).join("\n");
-    assert!(metrics.contains("cluster-degrading"), "{metrics}");
+    let asked = || site.events(A).join("\n").contains("cluster-degrading");
+    until("its events say so", asked);
     // The owner's process begins anew, and is still alone.
     site.kill_node(A);
     site.start_node(A).unwrap();
@@ -171,7 +198,7 @@ fn one_copy_suffices_after_a_while_and_two_are_needed_when_the_other_is_back() {
 
     site.start_node(B).unwrap();
     assert_eq!(site.wait_all_full().unwrap().0, A);
-    assert!(!copy(&site, A).is_degraded);
+    until("two copies are needed", || !copy(&site, A).is_degraded);
     put(&site, A, "two");
     // The other copy has everything that was written alone: the loss of the owner loses nothing.
     site.kill_node(A);
@@ -188,7 +215,7 @@ fn one_copy_suffices_after_a_while_and_two_are_needed_when_the_other_is_back() {
 
 #[test]
 fn the_loss_of_the_witness_changes_nothing_and_with_a_copy_it_stops_writers() {
-    let mut site = site("witness", NetworkKind::Loopback, "degrade after 1500ms");
+    let mut site = site("witness", NetworkKind::Loopback, DEGRADE);
     site.kill_node(W);
     put(&site, A, "two copies");
     assert_eq!(site.owner().map(|(host, _)| host), Some(A));
@@ -211,7 +238,7 @@ fn of_two_hosts_that_are_cut_off_from_each_other_one_serves() {
     if NetworkKind::best() != NetworkKind::Namespaces {
         return;
     }
-    let site = site("cut", NetworkKind::Namespaces, "degrade after 1500ms");
+    let site = site("cut", NetworkKind::Namespaces, DEGRADE);
     put(&site, A, "before");
     site.cut_way(A, B).unwrap();
     site.cut_way(B, A).unwrap();
@@ -228,7 +255,7 @@ fn of_two_hosts_that_are_cut_off_from_each_other_one_serves() {
         let copy = copy(site, other);
         copy.role != "owner" && copy.lease_ms == 0
     };
-    assert!(refused(&site), "{:?}", copy(&site, other));
+    until("the other host refuses", || refused(&site));
     site.open_way(A, B).unwrap();
     site.open_way(B, A).unwrap();
     let mut site = site;

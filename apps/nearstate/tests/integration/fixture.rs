@@ -1,10 +1,11 @@
 //! A node started by a test, and a client of it.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -68,12 +69,53 @@ pub(crate) fn start(command: &mut Command) -> Node {
 }
 
 /// Waits until a condition holds.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(within(HANG_TIMEOUT, holds), "timed out: {what}");
+}
+
+/// Waits until a condition holds. False: it does not within this time.
+pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < HANG_TIMEOUT, "timed out: {what}");
+        if start.elapsed() >= limit {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
+    true
+}
+
+/// An IP address of loopback that only this call has. A port that is free at it stays free: the
+/// connections of other tests begin at 127.0.0.1.
+pub(crate) fn own_ip() -> Ipv4Addr {
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high, low, CALLS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Ports that are free at such an address.
+pub(crate) fn free_ports(ip: Ipv4Addr, count: usize) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind((ip, 0)).unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+/// Sets a flag when it is dropped. Threads of a scope that go on until it is set end as well when
+/// the test fails, and the scope with them.
+pub(crate) struct SetOnDrop<'f>(pub(crate) &'f AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Whether each thread of a process is stopped. `kill -STOP` returns before that: one thread takes
+/// the signal and then stops the others, which go on until it has run.
+pub(crate) fn is_stopped(id: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()).all(
+        |stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T')),
+    )
 }
 
 /// Runs a command that must fail with status 1. Returns its standard error.

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use nearstate_store::{Kind, Region, Schema};
 
-use crate::fixture::{Folder, HANG_TIMEOUT, NEARSTATE, Node, rejected, serve, start, until};
+use crate::fixture::{
+    Folder, HANG_TIMEOUT, NEARSTATE, Node, is_stopped, own_ip, rejected, serve, start, until,
+};
 use crate::serve::tls::Authority;
 
 /// A node with an address for followers: the last one of its log.
@@ -61,7 +63,7 @@ fn promote(folder: &Folder) -> String {
 fn what_was_replicated_is_in_the_promoted_copy_after_kills_of_both_sides() {
     const ROUNDS: u64 = 6;
     let folder = Folder::new();
-    let (mut node, address) = source(&folder, "127.0.0.1:0", &["--peer-keep"]);
+    let (mut node, address) = source(&folder, &format!("{}:0", own_ip()), &["--peer-keep"]);
     let region = Region::attach(&folder.path("source")).unwrap();
     let session = region.session().unwrap();
     let ns = session.namespace("ue", &Schema { kind: Kind::Mixed, ..Schema::default() }).unwrap();
@@ -138,6 +140,7 @@ fn clients_wait_for_followers_and_see_them() {
     // A stopped follower acknowledges nothing, and the client is answered in time.
     let pid = follower.0.id().to_string();
     assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    until("all threads are stopped", || is_stopped(follower.0.id()));
     assert_eq!(client.ask(&["SET", "k", "later"]), "+OK");
     assert_eq!(client.ask(&["WAIT", "1", "50"]), ":0");
     assert!(Command::new("kill").args(["-CONT", &pid]).status().unwrap().success());

@@ -111,6 +111,13 @@ impl TestNode {
         all.iter().find(|(k, r, _)| (*k, *r) == (kind, result)).unwrap().2
     }
 
+    /// The number of notifications that were sent again, or will be.
+    pub(crate) fn retries(&self) -> u64 {
+        let [(name, retries), ..] = self.metrics.notifier_events();
+        assert_eq!(name, "retry");
+        retries
+    }
+
     pub(crate) fn client(&self) -> TestClient {
         TestClient::connect(self.address)
     }

@@ -79,7 +79,7 @@ fn req_slow_requests_end_and_idle_connections_stay() {
     idle.get("/records/none").is(404, "RECORD_NOT_FOUND");
     let end = |begin: &str| {
         let mut stream = TcpStream::connect(node.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         stream.write_all(begin.as_bytes()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
@@ -150,8 +150,8 @@ fn req01_http_2_carries_large_bodies_with_flow_control() {
 /// number of frames that were sent.
 fn flood(node: &TestNode, frame: impl Fn(u32) -> Vec<u8>) -> u32 {
     let mut stream = TcpStream::connect(node.address).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(120))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     let mut reader = stream.try_clone().unwrap();
     // The client reads, so that only what it sends can end the connection.
     std::thread::scope(|scope| {

@@ -168,6 +168,16 @@ fn periodic_times(all: &[Received]) -> BTreeSet<String> {
     all.iter().filter(|one| one.path == "/periodic").map(of).collect()
 }
 
+/// Kills a node when it is dropped. Its writers go on until then, also when the test fails.
+struct KillOnDrop<'c>(&'c mut Child);
+
+impl Drop for KillOnDrop<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
     let kills = std::env::var("NEARSTATE_NUDSF_KILLS").ok().and_then(|text| text.parse().ok());
@@ -188,6 +198,7 @@ fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
         all.due.push(format!("/expired{round} <last>"));
         let (acks, acked) = channel();
         let written = std::thread::scope(|scope| {
+            let end = KillOnDrop(&mut node);
             let writers: Vec<_> = (0..CLIENTS)
                 .map(|client| {
                     let (address, target, acks) = (&address, &target, acks.clone());
@@ -195,10 +206,9 @@ fn req_after_kills_nothing_acknowledged_is_lost_and_everything_due_arrives() {
                 })
                 .collect();
             for _ in 0..WRITES {
-                acked.recv_timeout(Duration::from_secs(30)).unwrap();
+                acked.recv_timeout(Duration::from_secs(120)).unwrap();
             }
-            node.kill().unwrap();
-            node.wait().unwrap();
+            drop(end);
             writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
         });
         for one in written {

@@ -18,7 +18,9 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::fixture::{JSON, TestClient, TestNodeOptions, encode, node, node_at, node_of};
-use crate::receiver::{Received, Script, receiver, receiver_at, receiver_over, scripted};
+use crate::receiver::{
+    Received, Script, distinct, own_address, receiver, receiver_at, receiver_over, scripted,
+};
 
 const NF: &str = "4947a69a-f61b-4bc1-b9da-47c9c5d14b64";
 const RECORDS: &str = "http://udsf.example/nudsf-dr/v1/Realm01/Storage01/records";
@@ -198,11 +200,12 @@ fn req_a_target_that_fails_gets_everything_in_order_after_a_pause() {
         let number = number.to_string();
         client.put_record("r1", "{}", &[("b", &format!("<{number}>"))]).is(status, "");
     }
-    let received = target.wait_for(20);
+    let received = distinct(&target.wait(|all| distinct(all).len() >= 20));
     for (number, one) in received.iter().enumerate() {
         assert!(one.body.contains(&format!("<{number}>")), "{number}: {one:?}");
     }
-    assert!(node.metrics.notifier_events().contains(&("retry", 3)), "one retry for each failure");
+    // One for each failure, and for each answer that is late.
+    assert!(node.retries() >= 3, "{}", node.retries());
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn req_slow_dead_and_refusing_targets_do_not_delay_others() {
     let mut client = node.client();
     // A port on which no process listens.
     let dead = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = std::net::TcpListener::bind(own_address()).unwrap();
         listener.local_addr().unwrap()
     };
     subscribe(&mut client, "s1", &slow.uri("/"), &json!({}));
@@ -274,12 +277,17 @@ fn req_slow_dead_and_refusing_targets_do_not_delay_others() {
     for number in 0..10 {
         client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
     }
-    target.wait_for(10);
+    target.wait(|all| distinct(all).len() >= 10);
     slow.wait_for(1);
     // The dead target is back and gets what it has missed.
     let back = receiver_at(dead, Arc::new(|_| Some(204)));
-    assert_eq!(operations(&back.wait_for(10)), ["CREATED"; 10]);
-    assert_eq!(node.notified("data_change", "rejected"), 10, "a refusal is final");
+    let missed = distinct(&back.wait(|all| distinct(all).len() >= 10));
+    assert_eq!(operations(&missed), ["CREATED"; 10]);
+    // A refusal is final.
+    while node.notified("data_change", "rejected") < 10 {
+        client.get("/records/r0").is(200, "");
+    }
+    assert_eq!(node.notified("data_change", "rejected"), 10);
 }
 
 #[test]
@@ -369,7 +377,7 @@ fn req_a_target_that_refuses_one_record_gets_the_others() {
     for number in 0..5 {
         client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
     }
-    let received = target.wait_for(4);
+    let received = distinct(&target.wait(|all| distinct(all).len() >= 4));
     let mut records: Vec<String> = received.iter().map(|one| descriptor(one).1).collect();
     records.sort();
     assert_eq!(records, [1, 2, 3, 4].map(|number| format!("{RECORDS}/r{number}")));
@@ -396,7 +404,7 @@ fn req_a_path_that_hangs_or_refuses_does_not_stop_the_others_of_its_host() {
         client.put_record(&format!("r{number}"), "{}", &[]).is(201, "");
     }
     let accepted = |all: &[Received]| all.iter().filter(|one| one.path == "/accepts").count();
-    target.wait(|all| accepted(all) == 150);
+    target.wait(|all| accepted(&distinct(all)) == 150);
     assert_eq!(node.notified("data_change", "rejected"), 0, "the others remain");
 }
 

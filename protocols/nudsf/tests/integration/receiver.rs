@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "the receiver stands for another host")]
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -47,6 +49,20 @@ pub(crate) struct Receiver {
     state: Arc<ReceiverState>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// An address of loopback that only this call has, without a port. A port that is free at it stays
+/// free: the connections of other tests begin at 127.0.0.1.
+pub(crate) fn own_address() -> SocketAddr {
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    ([127, high, low, CALLS.fetch_add(1, Ordering::Relaxed)], 0).into()
+}
+
+/// Without those that came before. What is answered late is sent again.
+pub(crate) fn distinct(all: &[Received]) -> Vec<Received> {
+    let mut seen = BTreeSet::new();
+    all.iter().filter(|one| seen.insert((&one.path, &one.body))).cloned().collect()
 }
 
 /// A receiver that accepts everything.

@@ -36,7 +36,7 @@ fn register(uri: String) -> (NrfClient, Events) {
 }
 
 fn next(events: &Events) -> NrfEvent {
-    events.recv_timeout(Duration::from_secs(30)).unwrap()
+    events.recv_timeout(Duration::from_secs(120)).unwrap()
 }
 
 #[test]

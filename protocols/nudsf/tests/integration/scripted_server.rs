@@ -66,7 +66,7 @@ impl ScriptedServer {
 
     /// The next request, which must come soon.
     pub(crate) fn next(&self) -> SeenRequest {
-        self.seen.recv_timeout(Duration::from_secs(30)).unwrap()
+        self.seen.recv_timeout(Duration::from_secs(120)).unwrap()
     }
 
     /// Requests that have come and were not taken.

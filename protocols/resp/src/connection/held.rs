@@ -10,14 +10,11 @@ use std::time::Duration;
 use nearstate_model::Error;
 use nearstate_node::executor::{Sleep, sleep};
 use nearstate_node::{NextAction, OUTPUT_HIGH_WATER_BYTES};
-use nearstate_store::{REPLICATION_WAIT_MAX, Receipt, ReceiptState, ReceiptWait, Session};
+use nearstate_store::{Receipt, ReceiptState, ReceiptWait, Session};
 
 use crate::connection::RespConnection;
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
-
-/// The longest time that a reply waits.
-const HELD_MAX: Duration = REPLICATION_WAIT_MAX;
 
 /// The replies of one read, from the first one on that waits. Those behind it wait as well, because
 /// replies are in the order of requests: a pipeline waits once.
@@ -27,6 +24,8 @@ pub(super) struct HeldReplies {
     owed: Vec<OwedReply>,
     wait: Option<ReceiptWait>,
     timer: Option<Sleep>,
+    /// The longest time that they wait.
+    limit: Duration,
     /// What the node does afterwards.
     next: NextAction,
 }
@@ -48,7 +47,7 @@ impl HeldReplies {
     pub(super) fn take(
         output: &mut Vec<u8>,
         mut owed: Vec<OwedReply>,
-        wait: ReceiptWait,
+        (wait, limit): (ReceiptWait, Duration),
         next: NextAction,
     ) -> Self {
         let start = owed.first().map_or(output.len(), |first| first.from);
@@ -56,7 +55,7 @@ impl HeldReplies {
             one.from -= start;
             one.to -= start;
         }
-        Self { bytes: output.split_off(start), owed, wait: Some(wait), timer: None, next }
+        Self { bytes: output.split_off(start), owed, wait: Some(wait), timer: None, limit, next }
     }
 
     /// Bytes that are held.
@@ -66,7 +65,7 @@ impl HeldReplies {
 
     /// Waits until all of them are decided, or the time is over.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self.timer.get_or_insert_with(|| sleep(HELD_MAX));
+        let timer = self.timer.get_or_insert_with(|| sleep(self.limit));
         if Pin::new(timer).poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -91,7 +90,7 @@ impl HeldReplies {
                 // The client waits for the rest, and would take an error for a part of it.
                 return NextAction::Close;
             }
-            let error = state.and_then(|state| state.require(receipt, HELD_MAX)).err();
+            let error = state.and_then(|state| state.require(receipt, self.limit)).err();
             output.extend_from_slice(self.bytes.get(sent..from).unwrap_or_default());
             sent = to;
             // A reply that the client does not want is empty.
@@ -128,7 +127,8 @@ impl RespConnection {
         let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
         match self.core.core.wait_replicated(last) {
             Ok(wait) => {
-                self.held = Some(HeldReplies::take(output, owed, wait, next));
+                let limit = self.core.server.settings.replication_wait;
+                self.held = Some(HeldReplies::take(output, owed, (wait, limit), next));
                 NextAction::Work
             }
             Err(error) => {

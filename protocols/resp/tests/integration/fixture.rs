@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use nearstate_node::clock::Clock;
@@ -59,6 +60,16 @@ impl SocketNode {
 
     pub(crate) fn connect(&self) -> UnixStream {
         UnixStream::connect(&self.path).unwrap()
+    }
+}
+
+/// Sets a flag when it is dropped. Threads of a scope that go on until it is set end as well when
+/// the test fails, and the scope with them.
+pub(crate) struct SetOnDrop<'f>(pub(crate) &'f AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -261,6 +261,9 @@ fn an_exec_whose_replies_are_too_large_is_rejected_and_changes_nothing() {
     assert!(multi(&mut client, &["SET done 1", "KEYS *"]).starts_with("*2|+OK|*"));
 }
 
+/// Transactions of one command of which one must be executed within a millisecond.
+const SHORT_TRIES: usize = 10_000;
+
 #[test]
 fn an_exec_above_its_time_limit_is_rejected_and_changes_nothing() {
     let limit = std::time::Duration::from_millis(1);
@@ -282,7 +285,9 @@ fn an_exec_above_its_time_limit_is_rejected_and_changes_nothing() {
     let reply = client.ask("EXEC");
     assert!(reply.starts_with(wanted), "{}", reply.get(..100).unwrap_or(&reply));
     assert_eq!(client.ask("EXISTS done"), ":0|");
-    assert_eq!(multi(&mut client, &["SET done 1"]), "*1|+OK|");
+    // A short one is within the limit, unless the machine is busy in just this millisecond.
+    let mut short = (0..SHORT_TRIES).map(|_| multi(&mut client, &["SET done 1"]));
+    assert!(short.any(|reply| reply == "*1|+OK|"), "{SHORT_TRIES} short transactions");
     assert_eq!(
         client.ask("DBSIZE"),
         ":200002|",

@@ -285,12 +285,15 @@ fn garbage_in_a_ring_closes_only_its_connection() {
     assert!((1..=300).contains(&faults), "each faulty ring is counted once: {faults}");
 }
 
+/// A timeout that no test reaches.
+const LONG: Duration = Duration::from_secs(600);
+
 #[test]
 fn a_client_that_never_reads_or_never_completes_a_request_is_closed() {
     let folder = folder();
     let limits = ConnectionLimits {
         reply_timeout: Duration::from_millis(200),
-        request_timeout: Duration::from_millis(200),
+        request_timeout: LONG,
         ..ConnectionLimits::default()
     };
     let node = start(folder.path(), "", limits);
@@ -314,7 +317,15 @@ fn a_client_that_never_reads_or_never_completes_a_request_is_closed() {
     let mut replies = Vec::new();
     silent.read_to_end(&mut replies).unwrap();
     assert!(replies.len() > 60_000, "sent replies can be read: {}", replies.len());
+    drop((setter, silent, node));
     // An incomplete request of a client that sends nothing more.
+    let folder = self::folder();
+    let limits = ConnectionLimits {
+        reply_timeout: LONG,
+        request_timeout: Duration::from_millis(200),
+        ..ConnectionLimits::default()
+    };
+    let node = start(folder.path(), "", limits);
     let mut half = ring(folder.path());
     half.write_all(b"*2\r\n$3\r\nGET\r\n$100\r\nhalf").unwrap();
     assert_eq!(half.read(&mut [0; 10]).unwrap(), 0, "closed");

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fixture::node;
+use crate::fixture::{SetOnDrop, node};
 
 /// Sends the requests in order to an empty node.
 fn each_is_answered(requests: &[(&str, &str)]) {
@@ -231,7 +231,7 @@ fn several_keys_are_read_at_one_instant() {
     let write = || {
         let session = node.region.session().unwrap();
         for number in 1_u64.. {
-            if is_over.load(Ordering::Relaxed) {
+            if is_over.load(Ordering::Acquire) {
                 return;
             }
             let text = number.to_string();
@@ -244,6 +244,7 @@ fn several_keys_are_read_at_one_instant() {
     };
     let different = std::thread::scope(|scope| {
         scope.spawn(write);
+        let _end = SetOnDrop(&is_over);
         let mut different = 0;
         for _ in 0..20_000 {
             let reply = client.ask("MGET {n},a {n},b {n},a");
@@ -251,13 +252,9 @@ fn several_keys_are_read_at_one_instant() {
             let [_, _, first, _, second, _, third, _] = values.as_slice() else {
                 panic!("{reply}")
             };
-            if (first, first) != (second, third) {
-                is_over.store(true, Ordering::Relaxed);
-                panic!("{reply}");
-            }
+            assert_eq!((first, first), (second, third), "{reply}");
             different += usize::from(*first != "0");
         }
-        is_over.store(true, Ordering::Relaxed);
         different
     });
     assert!(different > 0, "nothing was written meanwhile");

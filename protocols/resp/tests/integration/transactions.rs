@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::fixture::{TestClient, node};
+use crate::fixture::{SetOnDrop, TestClient, node};
 use nearstate_resp::acl::Users;
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
@@ -270,7 +270,7 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
             let session = region.session().unwrap();
             let namespace = session.known_namespace("n").unwrap().unwrap();
             let mut added = 0_u64;
-            while !is_finished.load(Ordering::Relaxed) {
+            while !is_finished.load(Ordering::Acquire) {
                 session
                     .transact::<_, nearstate_store::Error>(|txn| {
                         for key in [b"a", b"b"] {
@@ -286,6 +286,7 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
             }
             added
         });
+        let end = SetOnDrop(&is_finished);
         let mut executed = 0;
         for _ in 0..ROUNDS {
             client.ask("MULTI");
@@ -303,7 +304,7 @@ fn conflicts_are_retried_and_no_write_is_applied_twice() {
             assert_eq!(numbers.get(1), numbers.get(53), "{answer}");
             executed += 1;
         }
-        is_finished.store(true, Ordering::Relaxed);
+        drop(end);
         (executed, other.join().unwrap())
     });
     let sum = (executed + added).to_string();

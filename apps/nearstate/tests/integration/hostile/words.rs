@@ -5,6 +5,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::time::Duration;
 
+use crate::fixture::HANG_TIMEOUT;
+
 /// Memory that may remain in the allocator after an attack.
 const LEFT_OVER: u64 = 32 << 20;
 
@@ -221,11 +223,11 @@ fn queued_multi_commands_count_as_memory_of_the_core() {
 
 #[test]
 fn endless_pipelines_do_not_block_other_clients() {
-    let target = target(&["--limits-reply-timeout", "2s"]);
+    let target = target(&["--limits-reply-timeout", "20s"]);
     let pings = b"*1\r\n$4\r\nPING\r\n".repeat(10_000);
     // One client never reads. The node stops reading from it and disconnects it.
     let mut slow = target.tcp();
-    slow.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    slow.set_write_timeout(Some(HANG_TIMEOUT)).unwrap();
     let mut sent = 0_u64;
     while slow.write(&pings).inspect(|bytes| sent += *bytes as u64).is_ok() {
         assert!(sent < 1 << 30, "the node buffers requests without a limit");
