@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nearstate_node::UngreetedLimits;
+
 /// The largest message between two members, in bytes: 32 entries with commands of 4 KiB, or a part
 /// of a snapshot, as text.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -15,9 +17,14 @@ pub(crate) const HELLO_MAX: Duration = Duration::from_secs(2);
 /// A connection without a request for this long is closed. A member that needs it connects again.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The most connections from other members: six for each of 16 hosts, for the engine, a report and
-/// [`LEADER_CALLS_MAX`]. Further ones are closed.
+/// The most connections from other members that have said hello: six for each of 16 hosts, for the
+/// engine, a report and [`LEADER_CALLS_MAX`]. Further ones are closed.
 pub(crate) const CONNECTIONS_MAX: usize = 96;
+
+/// Connections that have not said hello: all of all hosts may come at once after a cut, and five
+/// hosts may share an address. A further one takes the place of an older one.
+pub(crate) const UNGREETED: UngreetedLimits =
+    UngreetedLimits { of_address: 32, all: CONNECTIONS_MAX + 64 };
 
 /// The commands of this host that are at the leader at the same time, each on a connection of its
 /// own, so that one whose reply is slow does not delay the others. Further ones wait.

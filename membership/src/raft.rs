@@ -2,6 +2,7 @@
 
 mod engine;
 mod server;
+mod places;
 mod voters;
 mod network;
 mod config;

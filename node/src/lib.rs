@@ -51,7 +51,8 @@ pub use partition::{
 };
 pub use peer::{
     ClientTls, FollowConfig, FollowEvent, FollowProgress, FollowerList, FollowerStats,
-    PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer, follow,
+    PartitionInput, PartitionInputs, PeerConfig, PeerEvent, PeerListener, PeerServer,
+    UngreetedLimits, follow,
 };
 pub use protocol::{
     CloseReason, ConnectionHandler, Consumed, CoreService, ForcedClose, LimitExceeded, NextAction,

@@ -27,3 +27,4 @@ pub use events::{FollowProgress, FollowerStats, PeerConfig, PeerEvent};
 pub use follower::{FollowConfig, FollowEvent, follow};
 pub use group::{PartitionInput, PartitionInputs};
 pub use source::{FollowerList, PeerListener, PeerServer};
+pub use ungreeted::UngreetedLimits;

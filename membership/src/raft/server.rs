@@ -9,11 +9,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::limits::{CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{
+    CONNECTIONS_MAX, HELLO_BYTES_MAX, HELLO_MAX, IDLE_MAX, MESSAGE_BYTES_MAX, UNGREETED,
+};
 
 use super::config::MembershipConfig;
 use super::connection::{MemberStream, MemberTls};
 use super::message::{FORMAT, MemberHello, MemberReply, MemberRequest, receive, send};
+use super::places::ConnectionPlaces;
 use super::types::{CommandBytes, Raft};
 use super::voters::change_vote_here;
 
@@ -24,6 +27,7 @@ pub(crate) async fn serve(
     raft: Option<Raft>,
 ) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = ConnectionPlaces::new(UNGREETED);
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let Ok((socket, address)) = listener.accept().await else {
@@ -32,29 +36,41 @@ pub(crate) async fn serve(
             continue;
         };
         while connections.try_join_next().is_some() {}
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            (config.on_refused)(address, "too many connections");
-            continue;
-        };
-        let (config, raft) = (Arc::clone(&config), raft.clone());
-        connections.spawn(async move {
-            let _permit = permit;
-            if let Err(error) = converse(socket, &config, raft.as_ref()).await
-                && error.kind() != io::ErrorKind::UnexpectedEof
-            {
-                (config.on_refused)(address, &error.to_string());
-            }
+        let displaced = places.add(address, |number| {
+            let (config, raft, permits) = (Arc::clone(&config), raft.clone(), Arc::clone(&permits));
+            let places = Arc::clone(&places);
+            connections.spawn(async move {
+                let greeted = timeout(HELLO_MAX, greet(socket, &config)).await;
+                if !places.leave(number) {
+                    return;
+                }
+                let is_late = |_| io::Error::other("no hello in time");
+                let done = match greeted.map_err(is_late).flatten() {
+                    Ok(member) => converse(member, &permits, (&config, raft.as_ref())).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = done
+                    && error.kind() != io::ErrorKind::UnexpectedEof
+                {
+                    (config.on_refused)(address, &error.to_string());
+                }
+            })
         });
+        if let Some(displaced) = displaced {
+            (config.on_refused)(displaced, "too many connections have not said hello");
+        }
     }
 }
 
+/// A member that has said hello.
 async fn converse(
-    socket: TcpStream,
-    config: &MembershipConfig,
-    raft: Option<&Raft>,
+    (mut stream, from): (Box<dyn MemberStream>, u64),
+    permits: &Semaphore,
+    (config, raft): (&MembershipConfig, Option<&Raft>),
 ) -> io::Result<()> {
-    let is_late = |_| io::Error::other("no hello in time");
-    let (mut stream, from) = timeout(HELLO_MAX, greet(socket, config)).await.map_err(is_late)??;
+    let Ok(_permit) = permits.try_acquire() else {
+        return Err(io::Error::other("too many connections"));
+    };
     loop {
         let request =
             timeout(IDLE_MAX, receive::<MemberRequest, _>(&mut stream, MESSAGE_BYTES_MAX));

@@ -1,9 +1,10 @@
 //! Bytes of unauthenticated clients and of members of other clusters.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use nearstate_node::SharedSettings;
+use socket2::{Domain, Socket, Type};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::fixture::{Cluster, LONG, settings};
@@ -62,6 +63,31 @@ fn a_hello_that_does_not_fit_is_refused_with_the_reason() {
         assert!(reply.contains(reason), "{reply:?} does not say {reason:?}");
     }
     cluster.propose(1, "still alive");
+}
+
+/// A connection from an address of this machine.
+fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+#[test]
+fn silent_connections_keep_no_member_out() {
+    let cluster = Cluster::start(3);
+    cluster.propose(1, "first");
+    let mut held = Vec::new();
+    for round in 0..10 {
+        // More than there are places, all of them new.
+        held.clear();
+        for number in 0..200_u8 {
+            held.push(connect_from([127, 0, 1, number % 40 + 1], cluster.address(1)));
+        }
+        let reply = answer(&cluster, &hello("east", 2, 1));
+        assert!(reply.contains("Welcome"), "round {round}: {reply:?}");
+    }
+    cluster.propose(2, "second");
 }
 
 #[test]

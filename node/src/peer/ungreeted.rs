@@ -13,11 +13,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Why a connection has ended whose place was taken.
 pub(super) const DISPLACED: &str = "too many connections have not said hello";
 
-/// How many connections there may be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UngreetedLimits {
-    pub(super) of_address: usize,
-    pub(super) all: usize,
+/// How many connections that have not said hello there may be at a port for other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UngreetedLimits {
+    /// Of one address.
+    pub of_address: usize,
+    /// Of all addresses.
+    pub all: usize,
+}
+
+impl UngreetedLimits {
+    /// The connection whose place a new one of `address` takes: an index of `present`, the
+    /// addresses of the present ones, the oldest first. `None`: there is a free one. Addresses of
+    /// one IPv6 network of 64 bits count as one.
+    pub fn displaced(self, address: IpAddr, present: &[IpAddr]) -> Option<usize> {
+        let (source, sources) = (source_of(address), present.iter().map(|one| source_of(*one)));
+        let sources: Vec<IpAddr> = sources.collect();
+        let count = |of: IpAddr| sources.iter().filter(|one| **one == of).count();
+        if count(source) >= self.of_address {
+            return sources.iter().position(|one| *one == source);
+        }
+        if sources.len() < self.all {
+            return None;
+        }
+        let most = sources.iter().map(|one| count(*one)).max()?;
+        sources.iter().position(|one| count(*one) == most)
+    }
 }
 
 /// The connections, the oldest first.
@@ -30,7 +51,7 @@ pub(crate) struct UngreetedList {
 
 #[derive(Debug)]
 struct ListedPlace {
-    source: IpAddr,
+    address: IpAddr,
     /// The same socket as the connection's.
     socket: TcpStream,
     is_displaced: Arc<AtomicBool>,
@@ -85,18 +106,21 @@ impl UngreetedList {
         (address, socket): (SocketAddr, TcpStream),
         limits: UngreetedLimits,
     ) -> UngreetedPlace {
-        let source = source_of(address.ip());
         let is_displaced = Arc::new(AtomicBool::new(false));
         let mut places = self.places();
-        let sources: Vec<IpAddr> = places.iter().map(|place| place.source).collect();
-        if let Some(oldest) = displaced_by(source, &sources, limits) {
+        let present: Vec<IpAddr> = places.iter().map(|place| place.address).collect();
+        if let Some(oldest) = limits.displaced(address.ip(), &present) {
             let place = places.remove(oldest);
             place.is_displaced.store(true, Ordering::Release);
             self.ending.fetch_add(1, Ordering::AcqRel);
             // It may have ended by itself.
             let _ = place.socket.shutdown(Shutdown::Both);
         }
-        places.push(ListedPlace { source, socket, is_displaced: Arc::clone(&is_displaced) });
+        places.push(ListedPlace {
+            address: address.ip(),
+            socket,
+            is_displaced: Arc::clone(&is_displaced),
+        });
         drop(places);
         UngreetedPlace { list: Arc::clone(self), is_displaced }
     }
@@ -110,20 +134,6 @@ fn source_of(address: IpAddr) -> IpAddr {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)))
         }
     }
-}
-
-/// The connection whose place a new one takes: an index of `sources`, which are those of the
-/// present ones, the oldest first. `None`: there is a free one.
-fn displaced_by(source: IpAddr, sources: &[IpAddr], limits: UngreetedLimits) -> Option<usize> {
-    let count = |of: IpAddr| sources.iter().filter(|one| **one == of).count();
-    if count(source) >= limits.of_address {
-        return sources.iter().position(|one| *one == source);
-    }
-    if sources.len() < limits.all {
-        return None;
-    }
-    let most = sources.iter().map(|one| count(*one)).max()?;
-    sources.iter().position(|one| count(*one) == most)
 }
 
 #[cfg(test)]
@@ -153,7 +163,7 @@ mod tests {
             let address = |last: u8| IpAddr::from([10, 0, 0, last]);
             let sources: Vec<IpAddr> =
                 present.split_whitespace().map(|one| address(one.parse().unwrap())).collect();
-            let found = displaced_by(address(source), &sources, LIMITS);
+            let found = LIMITS.displaced(address(source), &sources);
             assert_eq!(found, displaced, "{source} behind {present:?}");
         }
     }

@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Method, StatusCode};
 use nearstate_model::Error;
-use nearstate_store::{Namespace, Receipt, Txn, now_ms};
+use nearstate_store::{Namespace, OwnerLease, Receipt, ReplicationPolicy, Txn, now_ms};
 use serde_json::Value;
 
 use crate::conditions::{ConditionResult, Conditions, Validators};
@@ -143,7 +143,7 @@ impl<'r> Call<'r> {
     /// absent resource and a search.
     ///
     /// # Errors
-    /// `Damaged`.
+    /// `Fenced`: the lease of a storage whose commits wait has ended; `Damaged`.
     pub(crate) fn owed(&self, reply: &Reply) -> Result<Receipt, Error> {
         let owed = self.owed.get();
         let spec = self.target.spec;
@@ -153,6 +153,13 @@ impl<'r> Call<'r> {
         let (session, namespace) = (&self.repository.session, self.namespace());
         if owed != Receipt::NONE || is_of_the_request_alone(reply.status) {
             return Ok(owed);
+        }
+        if session.owner_lease()? == OwnerLease::Expired
+            && session.replication_policy(namespace)? == ReplicationPolicy::Replicated
+        {
+            // Another host may own the partition already, and what was read may be what it has
+            // discarded, or has changed since.
+            return Err(Error::Fenced { namespace: self.target.storage.to_string() });
         }
         let all = session.receipt_of_read(namespace, None)?;
         if all == Receipt::NONE || is_collection || may_be_unchanged && reply.status.is_success() {

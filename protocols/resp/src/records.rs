@@ -5,7 +5,10 @@ use crate::reply::error_reply::ErrorReply;
 use crate::server::RespServer;
 use nearstate_model::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use nearstate_model::{Error, Result};
-use nearstate_store::{Form, Kind, Metadata, Namespace, Receipt, Schema, Session, Txn, View};
+use nearstate_store::{
+    Form, Kind, Metadata, Namespace, OwnerLease, Receipt, ReplicationPolicy, Schema, Session, Txn,
+    View,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -93,7 +96,7 @@ impl KeyedRecords {
     /// counts as read.
     ///
     /// # Errors
-    /// Those of the store.
+    /// `Fenced`: see [`KeyedRecords::check_lease`]; those of the store.
     #[inline]
     pub(crate) fn owe_reads<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<()> {
         if self.session.log_tail_position()? == 0 {
@@ -109,6 +112,41 @@ impl KeyedRecords {
             if self.session.receipt_of_read(namespace, None)? != Receipt::NONE {
                 let record = self.session.get(namespace, key)?;
                 self.session.owe_read(namespace, record.as_ref())?;
+            }
+            self.check_lease(namespace)?;
+        }
+        Ok(())
+    }
+
+    /// Behind a read of a namespace whose commits wait: without a lease another host may own the
+    /// partition already, and what was read may be what it has discarded, or has changed since.
+    ///
+    /// # Errors
+    /// `Fenced`: the lease has ended; those of the store.
+    #[cold]
+    pub(crate) fn check_lease(&self, namespace: Namespace) -> Result<()> {
+        if self.session.owner_lease()? != OwnerLease::Expired
+            || self.session.replication_policy(namespace)? != ReplicationPolicy::Replicated
+        {
+            return Ok(());
+        }
+        let all = self.session.namespaces()?.into_iter();
+        let name = all.filter(|(_, one)| *one == namespace).map(|(name, _)| name).next();
+        Err(Error::Fenced { namespace: name.unwrap_or_default() })
+    }
+
+    /// As [`KeyedRecords::check_lease`], for the namespaces of some keys.
+    ///
+    /// # Errors
+    /// `Fenced`; those of the store.
+    #[inline]
+    pub(crate) fn check_leases<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+        if self.session.log_tail_position()? == 0 {
+            return Ok(());
+        }
+        for key in keys {
+            if let Some(ResolvedKey { namespace, .. }) = self.resolve(key)? {
+                self.check_lease(namespace)?;
             }
         }
         Ok(())

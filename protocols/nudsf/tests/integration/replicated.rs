@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use nearstate_store::{ReplicationPolicy, Session};
+use nearstate_store::{ReplicationPolicy, Session, lease_clock};
 use serde_json::{Value, json};
 
 use crate::fixture::{
@@ -118,6 +118,29 @@ fn req_replicated_every_write_is_answered_when_its_commit_is_replicated() {
         let reply = client.read(method);
         assert_eq!(reply.status, *status, "{method} {path}: {}", reply.text());
     }
+}
+
+/// Another host may own the partition, and may have discarded or changed what they tell of.
+#[test]
+fn a_host_whose_lease_has_ended_answers_no_read_of_a_replicated_storage() {
+    let (node, session) = waiting_node(Duration::from_millis(20));
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    let mut client = node.client();
+    let tags = r#"{"tags":{"ueId":["1"]}}"#;
+    client.put_record("old", tags, &[("b", "1")]).is(504, "NOT_REPLICATED");
+    acknowledge(&session);
+    client.get("/records/old").is(200, "");
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    let filter = encode(r#"{"op":"EQ","tag":"ueId","value":"1"}"#);
+    let search = format!("/records?filter={filter}");
+    for path in ["/records/old", "/records/old/blocks/b", "/records/none", &search] {
+        client.get(path).is(503, "NF_CONGESTION");
+    }
+    // Another storage, and errors of the request.
+    client.send("GET", OTHER_NONE, &[], "").is(404, "RECORD_NOT_FOUND");
+    client.send("PUT", "/records/old", &[JSON], "{}").is(415, "UNSUPPORTED_MEDIA_TYPE");
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    client.get("/records/old").is(200, "");
 }
 
 /// A fail-over would discard what they tell of.

@@ -358,6 +358,7 @@ impl<'a> TagQuery<'a> {
         let Some(exec_txn) = ctx.txn else {
             let view = ctx.session().find(self.namespace, self.tag, self.value)?;
             ctx.session().owe_read(self.namespace, view.as_ref())?;
+            ctx.records.check_lease(self.namespace)?;
             let Some(view) = view else { return Ok(None) };
             let key = view.key().to_vec();
             return read(&key, &RecordRef(view)).map(Some);
@@ -371,6 +372,7 @@ impl<'a> TagQuery<'a> {
             };
         });
         ctx.session().owe_read(self.namespace, None)?;
+        ctx.records.check_lease(self.namespace)?;
         result
     }
 }
@@ -485,6 +487,7 @@ pub(crate) fn keys(
         )));
     }
     ctx.session().owe_read(query.namespace, None)?;
+    ctx.records.check_lease(query.namespace)?;
     reply.array(found.len());
     for key in &found {
         reply.bulk(key);

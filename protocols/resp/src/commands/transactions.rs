@@ -254,6 +254,8 @@ impl ExecRun {
                 // Nothing is owed for a commit yet. One that follows is behind this position.
                 let args = kept.args();
                 ctx.records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?;
+                // Before the commit, after which no error may say that nothing was changed.
+                ctx.records.check_leases(command.keys.of(args).filter_map(|at| args.get(at)))?;
             }
             let Err(error) = done else { continue };
             if error.is_conflict() {

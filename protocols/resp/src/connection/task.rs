@@ -2,14 +2,27 @@
 
 use std::task::Poll;
 
+use nearstate_model::{Error, Result};
 use nearstate_node::NextAction;
 use nearstate_store::Receipt;
 
 use super::{end_skip, too_long};
 use crate::connection::RespConnection;
 use crate::connection::held::OwedReply;
+use crate::connection_state::TaskReads;
+use crate::records::KeyedRecords;
 use crate::reply::ReplyWriter;
+use crate::reply::error_reply::ErrorReply;
 use crate::sliced_task::TaskProgress;
+
+/// What the reply of a command tells of that has read in slices. A failure of the region is that of
+/// the next request.
+fn owe_task_reads(records: &KeyedRecords, reads: &TaskReads) -> Result<()> {
+    records.owe_reads(reads.keys.iter().map(Vec::as_slice))?;
+    let Some(namespace) = reads.namespace else { return Ok(()) };
+    records.session().owe_read(namespace, None)?;
+    records.check_lease(namespace)
+}
 
 impl RespConnection {
     /// One step of the present task, if there is one.
@@ -54,18 +67,20 @@ impl RespConnection {
         if let Some(options) = &mut self.connection.tracking {
             options.is_starting = false;
         }
+        if let Some(reads) = self.connection.task_reads.take()
+            && let Err(error @ Error::Fenced { .. }) = owe_task_reads(&self.core.records, &reads)
+        {
+            reply.rewind(mark);
+            if self.is_reply_begun {
+                return Some(Poll::Ready(NextAction::Close));
+            }
+            reply.error(ErrorReply::from(error).text());
+        }
         if self.connection.reply_mode.is_limited() {
             reply.rewind(mark);
             end_skip(&mut self.connection);
         }
         self.connection.task = None;
-        if let Some(reads) = self.connection.task_reads.take() {
-            // A failure of the region is that of the next request.
-            let _ = self.core.records.owe_reads(reads.keys.iter().map(Vec::as_slice));
-            if let Some(namespace) = reads.namespace {
-                let _ = session.owe_read(namespace, None);
-            }
-        }
         self.task_receipt = self.task_receipt.max(session.take_owed_receipt());
         let is_begun = std::mem::take(&mut self.is_reply_begun);
         let receipt = std::mem::take(&mut self.task_receipt);

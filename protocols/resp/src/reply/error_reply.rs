@@ -167,7 +167,7 @@ mod tests {
             ),
             (
                 Error::Fenced { namespace: "ue".into() },
-                "READONLY namespace \"ue\" is not writable: this host has no lease",
+                "READONLY namespace \"ue\" is not served: this host has no lease",
             ),
             (
                 Error::NotReplicated { position: 7, waited_ms: 1000 },

@@ -254,6 +254,64 @@ fn replies_to_reads_wait_for_the_commits_that_they_tell_of() {
     expect(&mut other, "+OK|+QUEUED|*1|*2|$14|{sessions},new|$1|2|");
 }
 
+/// Another host may own the partition, and may have discarded or changed what they tell of.
+#[test]
+fn reads_of_an_owner_whose_lease_has_ended_are_refused() {
+    let (node, session) = node();
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    let mut client = node.connect();
+    send(&mut client, "TAG DECLARE {sessions},* id UNIQUE");
+    expect(&mut client, "+OK|");
+    let before = session.log_tail_position().unwrap();
+    send(&mut client, "TAG SET {sessions},k 1 1 id 7");
+    while session.log_tail_position().unwrap() == before {
+        std::thread::yield_now();
+    }
+    acknowledge(&session);
+    expect(&mut client, "+OK|");
+    send(&mut client, "GET {sessions},k");
+    expect(&mut client, "$1|1|");
+    session.set_owner_lease(Duration::from_nanos(1)).unwrap();
+    for requests in [
+        &["GET {sessions},k"][..],
+        &["GET {sessions},none"],
+        &["MGET {local},k {sessions},k"],
+        &["EXISTS {sessions},k"],
+        &["TTL {sessions},k"],
+        &["HGET {sessions},k f"],
+        &["TAG FIND {sessions},* id 7"],
+        &["TAG KEYS {sessions},* id 7"],
+        &["NGET.ATOMIC {sessions},k*"],
+        &["NGET.NOATOMIC {sessions},k*"],
+        &["MULTI", "GET {sessions},k", "EXEC"],
+        &["MULTI", "TAG FIND {sessions},* id 7", "EXEC"],
+        &["MULTI", "SET {local},m 1", "GET {sessions},k", "EXEC"],
+    ] {
+        for request in requests {
+            send(&mut client, request);
+        }
+        if let Some(queued) = requests.len().checked_sub(2) {
+            expect(&mut client, "+OK|");
+            for _ in 0..queued {
+                expect(&mut client, "+QUEUED|");
+            }
+        }
+        let mut error = line(&mut client);
+        if error == "*1\r\n" {
+            // That of the one command of a transaction.
+            error = line(&mut client);
+        }
+        let expected = "-READONLY namespace \"sessions\" is not served";
+        assert!(error.starts_with(expected), "{requests:?}: {error}");
+    }
+    // The transaction has changed nothing, and other namespaces are read.
+    send(&mut client, "GET {local},m");
+    expect(&mut client, "$-1|");
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    send(&mut client, "GET {sessions},k");
+    expect(&mut client, "$1|1|");
+}
+
 /// A client repeats what was not replicated, and finds nothing left to change.
 #[test]
 fn a_write_that_is_repeated_is_not_answered_before_the_first_one_is_replicated() {

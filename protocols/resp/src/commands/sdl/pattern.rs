@@ -111,6 +111,7 @@ fn begin(
     gather.found = done?.begin_answer(action, reply)?;
     if let Some(namespace) = replicated {
         ctx.session().owe_read(namespace, None)?;
+        ctx.records.check_lease(namespace)?;
     }
     while gather.write_part(reply) == TaskProgress::More {}
     Ok(())
