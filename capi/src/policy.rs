@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_sdl::{ReceiptFd, ReceiptNotifier};
-use nearstate_store::{CommitWait, Receipt, ReplicationPolicy};
+use nearstate_store::{CommitWait, ReplicationPolicy};
 
 use crate::bytes::ns_bytes;
 use crate::ffi::{Out, borrow, guard};
@@ -127,7 +127,8 @@ pub unsafe extern "C" fn ns_namespace_set_policy(
 ///
 /// A call whose commit has waited in vain returns `NS_NOT_REPLICATED`: the commit is made in this
 /// region, `ns_receipt_of_commit` has its receipt, and it must not be repeated. `NS_LOST`: another
-/// host owns the records without it.
+/// host owns the records without it. `NS_OUTCOME_UNKNOWN`: another host owns the records, and this
+/// one cannot tell.
 ///
 /// Fails with `NS_BAD_ARGUMENT`.
 ///
@@ -224,14 +225,14 @@ pub unsafe extern "C" fn ns_receipt_set_add(
     guard(|| {
         // SAFETY: rule 1.
         let set = unsafe { borrow(set, "the set") }?;
-        set.receipts.borrow_mut().add(Receipt::of_position(receipt.position));
+        set.receipts.borrow_mut().add(receipt.receipt());
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Takes a receipt out of a set before it is decided. It can stay undecided for ever, if another
-/// host became the owner of its partition and was lost before this one had returned: remove it
-/// after a time-out. Fails with `NS_NOT_FOUND` if it is not in the set, `NS_BAD_ARGUMENT`.
+/// Takes a receipt out of a set before it is decided, for example after a time-out: while too few
+/// hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set,
+/// `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rule 1.
@@ -243,13 +244,14 @@ pub unsafe extern "C" fn ns_receipt_set_remove(
     guard(|| {
         // SAFETY: rule 1.
         let set = unsafe { borrow(set, "the set") }?;
-        let removed = set.receipts.borrow_mut().remove(Receipt::of_position(receipt.position));
+        let removed = set.receipts.borrow_mut().remove(receipt.receipt());
         Ok(if removed == 0 { ns_status::NS_NOT_FOUND } else { ns_status::NS_OK })
     })
 }
 
-/// Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED` or
-/// `NS_RECEIPT_LOST`. `NS_NOT_FOUND`: none is, and the descriptor is not readable until one may be.
+/// Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED`,
+/// `NS_RECEIPT_LOST` or `NS_RECEIPT_UNKNOWN`. `NS_NOT_FOUND`: none is, and the descriptor is not
+/// readable until one may be.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
 ///
@@ -270,7 +272,7 @@ pub unsafe extern "C" fn ns_receipt_set_next(
         let known = unsafe { Out::new(state, "the state") }?;
         let next = set.receipts.borrow_mut().next().map_err(|error| error.cause)?;
         let Some((receipt, state)) = next else { return Ok(ns_status::NS_NOT_FOUND) };
-        out.put(ns_receipt { position: receipt.position() });
+        out.put(ns_receipt::of(receipt));
         known.put(code_of(state));
         Ok(ns_status::NS_OK)
     })

@@ -83,6 +83,9 @@ pub enum ns_status {
     /// The commit was made in this region, and its log has lost it: another host has become the
     /// owner without it, or a full log has given it up before its followers had it.
     NS_LOST = 43,
+    /// The commit was made in this region, and whether the other hosts have it is not known and
+    /// will not be: another one has become the owner. Read the records before it is repeated.
+    NS_OUTCOME_UNKNOWN = 44,
 }
 
 /// All status codes with their names.
@@ -120,6 +123,7 @@ const NAMES: &[(ns_status, &CStr)] = &[
     (ns_status::NS_FENCED, c"NS_FENCED"),
     (ns_status::NS_NOT_REPLICATED, c"NS_NOT_REPLICATED"),
     (ns_status::NS_LOST, c"NS_LOST"),
+    (ns_status::NS_OUTCOME_UNKNOWN, c"NS_OUTCOME_UNKNOWN"),
 ];
 
 impl ns_status {
@@ -154,6 +158,7 @@ impl ns_status {
             Error::Fenced { .. } => Self::NS_FENCED,
             Error::NotReplicated { .. } => Self::NS_NOT_REPLICATED,
             Error::Lost { .. } => Self::NS_LOST,
+            Error::OutcomeUnknown { .. } => Self::NS_OUTCOME_UNKNOWN,
             // Variants added since this table was generated.
             _ => Self::NS_BUG,
         }

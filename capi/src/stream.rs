@@ -417,27 +417,46 @@ pub unsafe extern "C" fn ns_stream_close(stream: *mut ns_stream) -> ns_status {
     })
 }
 
-/// A position in the log. What it stands for is replicated when the consumer of the stream has
-/// acknowledged it. Receipts of one region can be compared.
+/// A position in the log, and the incarnation of the log that gave it. What it stands for is
+/// replicated when the consumer of the stream has acknowledged it. It can be kept and asked for at
+/// the host that has taken the partition over. Positions of one region can be compared.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ns_receipt {
     /// The position; 0: nothing, which is replicated at any time.
     pub position: u64,
+    /// The incarnation: a number for the region and for how often its log has begun anew.
+    pub incarnation: u64,
+}
+
+impl ns_receipt {
+    pub(crate) const fn of(receipt: Receipt) -> Self {
+        Self { position: receipt.position(), incarnation: receipt.incarnation() }
+    }
+
+    pub(crate) const fn receipt(self) -> Receipt {
+        Receipt::from_parts(self.position, self.incarnation)
+    }
 }
 
 /// The consumer has not acknowledged it yet.
 pub const NS_RECEIPT_PENDING: u32 = 1;
 /// The consumer has acknowledged it.
 pub const NS_RECEIPT_REPLICATED: u32 = 2;
-/// The log has given it up before the consumer read it.
+/// Another host owns the partition without it, or the log has given it up before the consumer read
+/// it.
 pub const NS_RECEIPT_LOST: u32 = 3;
+/// Nothing is known of it here, and will not be: it is of a log that this region has neither
+/// written nor taken over, or the host has left the group before it was decided. Read the record
+/// before the commit is repeated.
+pub const NS_RECEIPT_UNKNOWN: u32 = 4;
 
 pub(crate) const fn code_of(state: ReceiptState) -> u32 {
     match state {
         ReceiptState::Pending => NS_RECEIPT_PENDING,
         ReceiptState::Replicated => NS_RECEIPT_REPLICATED,
         ReceiptState::Lost => NS_RECEIPT_LOST,
+        ReceiptState::Unknown => NS_RECEIPT_UNKNOWN,
     }
 }
 
@@ -458,7 +477,7 @@ pub unsafe extern "C" fn ns_receipt_of_commit(
         let call = unsafe { enter(session) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(receipt, "the receipt") }?;
-        out.put(ns_receipt { position: call.session().store().receipt().position() });
+        out.put(ns_receipt::of(call.session().store().receipt()));
         Ok(ns_status::NS_OK)
     })
 }
@@ -480,12 +499,12 @@ pub unsafe extern "C" fn ns_receipt_of_reads(
         let call = unsafe { enter(session) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(receipt, "the receipt") }?;
-        out.put(ns_receipt { position: call.session().store().receipt_of_all()?.position() });
+        out.put(ns_receipt::of(call.session().store().receipt_of_all()?));
         Ok(ns_status::NS_OK)
     })
 }
 
-/// Waits until what a receipt stands for is replicated or lost, for at most `timeout_ms`
+/// Waits until what a receipt stands for is not pending any more, for at most `timeout_ms`
 /// milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`.
 ///
 /// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
@@ -504,7 +523,7 @@ pub unsafe extern "C" fn ns_receipt_wait(
         let call = unsafe { enter(session) }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(state, "the state") }?;
-        let (store, receipt) = (call.session().store(), Receipt::of_position(receipt.position));
+        let (store, receipt) = (call.session().store(), receipt.receipt());
         let known = match timeout_ms {
             0 => store.receipt_state(receipt)?,
             _ => store.wait_replicated(receipt, Duration::from_millis(timeout_ms))?,

@@ -137,7 +137,7 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     }
     if demotion_seal(map).is_err() {
         store(map, DEMOTION_SEAL, 0)?;
-        damaged.push("what a demotion knows of its log: receipts stay open");
+        damaged.push("what a demotion knows of its log: its receipts are not decided");
     }
     if owner_address(map).is_err() {
         store(map, OWNER_ADDRESS, 0)?;

@@ -21,6 +21,7 @@ use crate::layout::{
     LOG_SHIPPED, PROMOTION_STAMP, SUPER_ID, SUPER_NAMESPACES_LOCK, catalog_at, entry_of, seal,
     unseal,
 };
+use crate::log::begins::store_begin;
 use crate::member::Member;
 use crate::member::arena::LockSlot;
 use crate::member::lock;
@@ -37,6 +38,16 @@ pub struct LogIdentity {
     pub incarnation: u64,
     /// In a cluster, the view in which the log became that of its partition.
     pub origin: u64,
+}
+
+impl LogIdentity {
+    /// One number for region and incarnation, which receipts carry. Those of successive
+    /// incarnations of one log are successive; those of two regions are random.
+    #[inline]
+    pub const fn number(&self) -> u64 {
+        let [one, other] = self.region;
+        (one ^ other.rotate_left(32)).wrapping_add(self.incarnation)
+    }
 }
 
 /// How far a region is with the log that it follows.
@@ -182,6 +193,13 @@ pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     Ok(Some(Following { state, source, applied, reached: reached.max(applied.position) }))
 }
 
+/// The identity of the region's log.
+pub(crate) fn identity(map: &Map) -> Result<LogIdentity, Corruption> {
+    let region = [load(map, SUPER_ID)?, load(map, SUPER_ID + 8)?];
+    let (incarnation, origin) = (incarnation(map)?, origin(map)?);
+    Ok(LogIdentity { region, incarnation, origin })
+}
+
 /// The incarnation of the region's log.
 pub(crate) fn incarnation(map: &Map) -> Result<u64, Corruption> {
     match load(map, LOG_INCARNATION)? {
@@ -202,6 +220,7 @@ pub(crate) fn origin(map: &Map) -> Result<u64, Corruption> {
 pub(crate) fn raise_incarnation(map: &Map) -> Result<(), Corruption> {
     // A damaged one is replaced by one that no log of this region has had.
     let next = incarnation(map).unwrap_or(1 << 32) + 1;
+    store_begin(map, next)?;
     store(map, LOG_INCARNATION, seal(next))
 }
 
@@ -254,10 +273,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn log_identity(&self) -> Result<LogIdentity> {
-        let map = self.map();
-        let region = [load(map, SUPER_ID)?, load(map, SUPER_ID + 8)?];
-        let (incarnation, origin) = (incarnation(map)?, origin(map)?);
-        Ok(LogIdentity { region, incarnation, origin })
+        Ok(identity(self.map())?)
     }
 
     /// The region's log is that of its partition since a view.

@@ -68,6 +68,10 @@ pub(crate) const LOG_FLOOR_LIMIT: u64 = CLUSTER_PAGE + 0x108;
 pub(crate) const LOG_UNITS: u64 = CLUSTER_PAGE + 0x200;
 /// The offset of the log's words, or 0.
 pub(crate) const LOG_WORDS: u64 = CLUSTER_PAGE + 0x280;
+/// Behind which positions the last incarnations of the log began, sealed: incarnation i in word
+/// i mod 16. 0: not known.
+pub(crate) const LOG_BEGINS: u64 = CLUSTER_PAGE + 0x340;
+pub(crate) const LOG_BEGINS_MAX: u64 = 16;
 /// The last gaps: the first and the last position of entries that the consumer has lost.
 pub(crate) const LOG_GAPS: u64 = CLUSTER_PAGE + 0x400;
 pub(crate) const LOG_GAPS_MAX: u64 = 16;
@@ -164,6 +168,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | FENCED
             | VIEW_SEEN
     ) || at >= CLUSTER_ID && at < CLUSTER_ID + 16
+        || at >= LOG_BEGINS && at < LOG_BEGINS + 8 * LOG_BEGINS_MAX
         || at >= LOG_GAPS && at < LOG_GAPS + 16 * LOG_GAPS_MAX
         || is_follow_word(at)
         || at >= NAMESPACE_RULES[0]
@@ -337,7 +342,8 @@ const _: () = assert!(LOG_FLOOR + 8 == LOG_FLOOR_LIMIT && LOG_FLOOR_LIMIT + 8 <=
 const _: () = assert!(LEASE_END + 8 == LEASE_BOOT, "an end has a boot");
 const _: () = assert!(LEASE_BOOT + 8 <= FENCED && FENCED + 8 <= LOG_UNITS);
 const _: () = assert!(LOG_UNITS + 8 <= LOG_WORDS && LOG_WORDS + 8 <= VIEW_SEEN);
-const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_GAPS);
+const _: () = assert!(VIEW_SEEN + 8 == EVICTING && EVICTING + 8 <= LOG_BEGINS);
+const _: () = assert!(LOG_BEGINS + 8 * LOG_BEGINS_MAX <= LOG_GAPS, "an incarnation has a word");
 const _: () = assert!(LOG_GAPS + 16 * LOG_GAPS_MAX <= LOG_KEEPS, "a gap has two words");
 const _: () = assert!(LOG_KEEPS + 8 == LOG_GAP_COUNT && LOG_GAP_COUNT + 8 == LOG_DECLARATIONS);
 const _: () = assert!(LOG_DECLARATIONS + 8 == DEMOTION_SEAL && DEMOTION_SEAL + 8 <= LOG_WAKE);

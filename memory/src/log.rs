@@ -5,6 +5,7 @@
 //! decision. Consumers read it where it is, under a pin.
 
 mod declared;
+pub(crate) mod begins;
 pub(crate) mod reader;
 pub(crate) mod entry;
 pub(crate) mod words;

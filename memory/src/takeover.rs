@@ -39,7 +39,7 @@ fn check_of(words: &[u64; WORDS]) -> u64 {
 }
 
 /// The record of the last takeover. The id of the own region is not part of it.
-fn takeover(map: &Map, own: LogIdentity) -> Result<Option<Takeover>, Corruption> {
+pub(crate) fn takeover(map: &Map, own: LogIdentity) -> Result<Option<Takeover>, Corruption> {
     let mut words = [0; WORDS];
     for (word, at) in words.iter_mut().zip((TAKEOVER..).step_by(8)) {
         *word = map.word(at)?.load(Ordering::Acquire);
@@ -111,8 +111,9 @@ impl Member {
     }
 
     /// With no writer of a logged namespace left, if it is not known what the group has of the log
-    /// behind what was acknowledged: the receipts of that stay open, whatever is acknowledged
-    /// later. Can be repeated. Returns how many positions that are.
+    /// behind what was acknowledged, and will not be: the receipts of that answer so, whatever is
+    /// acknowledged later, and those that wait for them are woken. Can be repeated. Returns how
+    /// many positions that are.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.
@@ -124,6 +125,10 @@ impl Member {
             if self.last_gap()? != Some(open) {
                 self.store_gap(open)?;
             }
+        }
+        let word = self.map().word(LOG_WAKE)?;
+        if must_wake_waiters(word) {
+            futex_wake(word);
         }
         self.check_not_truncated()?;
         Ok(tail.saturating_sub(replicated))

@@ -118,6 +118,12 @@ pub enum Error {
         /// Its position in the log.
         position: u64,
     },
+    /// The commit was made in this region, and whether the other hosts have it is not known and
+    /// will not be: another one has become the owner. Read the records before it is repeated.
+    OutcomeUnknown {
+        /// Its position in the log.
+        position: u64,
+    },
     /// A living process has held a lock that this operation needs for longer than the wait bound.
     Stalled {
         /// The process that holds it.
@@ -237,6 +243,7 @@ impl fmt::Display for Error {
             Self::Fenced { namespace } => fenced(f, namespace),
             Self::NotReplicated { position, waited_ms } => not_replicated(f, *position, *waited_ms),
             Self::Lost { position } => lost(f, *position),
+            Self::OutcomeUnknown { position } => outcome_unknown(f, *position),
             Self::NotARegion { path, detail } => write!(f, "{}: {detail}", path.display()),
             Self::Damaged { detail } => write!(
                 f,
@@ -297,6 +304,14 @@ fn lost(f: &mut fmt::Formatter<'_>, position: u64) -> fmt::Result {
         f,
         "the commit at position {position} is lost: another host owns the records without it, or \
          the log gave it up. Read them again, then repeat it"
+    )
+}
+
+fn outcome_unknown(f: &mut fmt::Formatter<'_>, position: u64) -> fmt::Result {
+    write!(
+        f,
+        "whether the commit at position {position} is replicated is not known: another host owns \
+         the records, and this one cannot tell. Read them there before it is repeated"
     )
 }
 

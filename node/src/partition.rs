@@ -509,6 +509,15 @@ impl Partition {
         self.words().set_owner_lease(until)
     }
 
+    /// The host has left the group: nothing will decide what of the region's own log was not
+    /// replicated. Writers are fenced, and nothing is followed.
+    ///
+    /// # Errors
+    /// Those of [`Session::give_up_receipts`].
+    pub fn give_up_receipts(&self) -> Result<()> {
+        self.session().give_up_receipts().map(drop)
+    }
+
     /// Makes the owner's region an empty copy, because another host owns the partition in `view`,
     /// and so a whole copy that may hold what the partition does not. `seal`: the last position of
     /// the own log that the group has kept, if it is known. Repeated after a kill; a copy that is

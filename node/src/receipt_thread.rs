@@ -43,7 +43,7 @@ impl Drop for ReceiptThread {
 pub struct ReceiptQueue(Mutex<Option<ReceiptThread>>);
 
 impl ReceiptQueue {
-    /// A future that completes when a receipt of the session's region is replicated or lost.
+    /// A future that completes when a receipt of the session's region is decided.
     pub(crate) fn wait(&self, session: &Session, receipt: Receipt) -> Result<ReceiptWait> {
         let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = &*thread {

@@ -114,8 +114,10 @@ impl From<Cause> for Error {
             Cause::Stalled { .. } | Cause::Forked | Cause::Fenced { .. } | Cause::System { .. } => {
                 ErrorKind::NotConnected
             }
-            // It may be replicated yet.
-            Cause::NotReplicated { .. } => ErrorKind::OperationInterrupted,
+            // It may be replicated yet, or have been.
+            Cause::NotReplicated { .. } | Cause::OutcomeUnknown { .. } => {
+                ErrorKind::OperationInterrupted
+            }
             // Unknown causes promise nothing.
             Cause::Damaged { .. } | Cause::Backend { .. } | Cause::Lost { .. } | _ => {
                 ErrorKind::BackendFailure

@@ -1,7 +1,7 @@
 //! Receipts with a file descriptor, for event loops: `poll`, `epoll`, `tokio`.
 //!
 //! One thread in the process sleeps until the log's consumer acknowledges something, and makes the
-//! descriptor readable when a receipt that was added is replicated or lost, however many there are.
+//! descriptor readable when a receipt that was added is decided, however many there are.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -91,7 +91,7 @@ impl ReceiptNotifier {
         Ok(Self { shared: Arc::new(NotifierThread { waits, thread: Some(thread) }) })
     }
 
-    /// A future that completes when a receipt is replicated or lost, on any executor. It has no
+    /// A future that completes when a receipt is decided, on any executor. It has no
     /// time limit, and does not complete after the notifier was dropped.
     pub fn wait(&self, receipt: Receipt) -> ReceiptWait {
         self.shared.waits.wait(receipt)
@@ -154,8 +154,8 @@ impl ReceiptFd {
     /// Waits for a receipt no longer. Returns the number of times that it was added and not yet
     /// taken out by [`ReceiptFd::next`].
     ///
-    /// A receipt can stay undecided for ever, if another host became the owner of its partition and
-    /// was lost before this one had returned. Remove it after a time-out.
+    /// While too few hosts of the group live, nothing decides a receipt. Remove it after a
+    /// time-out.
     ///
     /// Complexity: logarithmic in the receipts that are waited for.
     pub fn remove(&mut self, receipt: Receipt) -> usize {
@@ -168,8 +168,8 @@ impl ReceiptFd {
         removed
     }
 
-    /// A receipt that is decided: replicated or lost. It is not waited for any more. `None`: the
-    /// descriptor is not readable until another one may be.
+    /// A receipt that is decided: replicated, lost or unknown. It is not waited for any more. `None`:
+    /// the descriptor is not readable until another one may be.
     ///
     /// Complexity: logarithmic in the receipts that are waited for.
     ///

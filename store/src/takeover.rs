@@ -35,8 +35,8 @@ pub struct Demotion {
     /// How many of these had counted as replicated. Not 0 only after a loss that an operator has
     /// accepted.
     pub lost_replicated: u64,
-    /// Positions behind what counts as replicated, if the seal is not known: their receipts stay
-    /// open.
+    /// Positions behind what counts as replicated, if the seal is not known: their receipts answer
+    /// `Unknown`.
     pub unknown: u64,
 }
 
@@ -247,6 +247,8 @@ impl Session {
     /// `BadArgument`: another process follows with this region; `Damaged`, `Forked`.
     pub fn leave_source(&self) -> Result<()> {
         let _lock = self.member.lock_follower()?;
+        // What of the own log was not replicated when the copy began: this one does not tell.
+        self.member.leave_log_open()?;
         self.member.begin_following(LogIdentity::default())
     }
 
@@ -362,8 +364,8 @@ impl Session {
     /// Makes the owner's region a copy of nothing, because another host owns the partition. `seal`:
     /// the last position of this log that the group has kept. Writers are refused and those in
     /// their commit end it; what is behind the seal answers `Lost`. If the seal is not known, what
-    /// had not counted as replicated is neither lost nor replicated: a client that took the first
-    /// for granted would write it a second time. The follower then discards the records. A demotion
+    /// had not counted as replicated answers `Unknown`: a client that took it for lost would write
+    /// it a second time. The follower then discards the records. A demotion
     /// that was killed is repeated, with the seal that it was begun with.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
@@ -420,5 +422,21 @@ impl Session {
     /// `Damaged`, `Forked`.
     pub fn settle_receipts(&self) -> Result<()> {
         self.member.acknowledge_log_to(u64::MAX)
+    }
+
+    /// The region is none of the group that its own log belonged to: what of that was not
+    /// replicated before answers `Unknown` from now on. Can be repeated. Returns the number of
+    /// positions; 0 in a region that admits writers, because its log goes on.
+    ///
+    /// # Errors
+    /// `Stalled`: a stopped process is in a commit; `Damaged`, `Forked`.
+    pub fn give_up_receipts(&self) -> Result<u64> {
+        if !self.is_copy()? {
+            if !self.is_fenced()? {
+                return Ok(0);
+            }
+            self.drain_logged()?;
+        }
+        self.member.leave_log_open()
     }
 }

@@ -21,6 +21,7 @@ use crate::layout::{
     SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
     USAGE_STRIPES, arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
 };
+use crate::log::begins::check_begins;
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
 use crate::member::lock;
 use crate::namespace::rules::check_rules;
@@ -75,6 +76,9 @@ pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption>
         }
     }
     if let Err(Corruption(damage)) = incarnation(map) {
+        report.fault(format!("the log: {damage}"));
+    }
+    if let Err(Corruption(damage)) = check_begins(map) {
         report.fault(format!("the log: {damage}"));
     }
     if let Err(Corruption(damage)) = check_words(map) {

@@ -28,7 +28,7 @@ use crate::system::{futex_wait, futex_wake};
 const WRITER_DELAY_MAX: Duration = Duration::from_micros(100);
 /// The longest single sleep of a waiter: a consumer that was killed after its acknowledgement wakes
 /// none.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// How long a waiter looks again and again before it sleeps: as long as two system calls.
 const SPIN_MAX: Duration = Duration::from_micros(2);
 
@@ -52,12 +52,15 @@ pub enum LogRead<'m> {
 /// What the consumer of the log has done with a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionState {
-    /// Nothing yet; or the log was ended before it has, and what others have of it is not known.
+    /// Nothing yet.
     Pending,
     /// It has acknowledged it.
     Acknowledged,
     /// It has acknowledged a later one, and has not read this one.
     Lost,
+    /// The log was ended before it has, and what others have of it will not be known; or it is too
+    /// old, or of another log.
+    Unknown,
 }
 
 /// A reader of the log.
@@ -347,7 +350,9 @@ impl Member {
         while begin.elapsed() < SPIN_MAX {
             match self.position_state(position)? {
                 PositionState::Pending => std::hint::spin_loop(),
-                known @ (PositionState::Acknowledged | PositionState::Lost) => return Ok(known),
+                known @ (PositionState::Acknowledged
+                | PositionState::Lost
+                | PositionState::Unknown) => return Ok(known),
             }
         }
         let word = self.map().word(LOG_WAKE)?;
@@ -380,7 +385,7 @@ impl Member {
 }
 
 #[inline]
-fn position_state(map: &Map, position: u64) -> Result<PositionState, Corruption> {
+pub(crate) fn position_state(map: &Map, position: u64) -> Result<PositionState, Corruption> {
     // A demotion loses positions that were never acknowledged.
     let is_behind = map.word(LOG_REPLICATED)?.load(Ordering::Acquire) < position;
     let otherwise = if is_behind { PositionState::Pending } else { PositionState::Acknowledged };
@@ -412,11 +417,11 @@ fn state_among_gaps(
             oldest = oldest.min(first);
         }
         // Of older gaps nothing is known.
-        is_lost |= count > LOG_GAPS_MAX && position < oldest;
+        is_unknown |= count > LOG_GAPS_MAX && position < oldest;
         if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
             return Ok(match (is_lost, is_unknown) {
                 (true, _) => PositionState::Lost,
-                (false, true) => PositionState::Pending,
+                (false, true) => PositionState::Unknown,
                 (false, false) => otherwise,
             });
         }
@@ -433,19 +438,10 @@ pub struct LogProgress {
 /// Waits for acknowledgements without a session. Several threads can use it at the same time.
 #[derive(Clone, Debug)]
 pub struct LogWaiter {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl LogWaiter {
-    /// As [`Member::position_state`].
-    ///
-    /// # Errors
-    /// `Damaged`, `Forked`.
-    pub fn position_state(&self, position: u64) -> Result<PositionState> {
-        self.check_usable()?;
-        Ok(position_state(&self.shared.map, position)?)
-    }
-
     /// What the consumer has done so far. Load it before the states that depend on it.
     ///
     /// # Errors
@@ -487,7 +483,7 @@ impl LogWaiter {
         self.shared.map.is_forked()
     }
 
-    fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 }

@@ -22,6 +22,7 @@ use crate::layout::{
     SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, is_cluster_word, member_at,
     namespace_flags, ordinary_chunks, seal, unseal,
 };
+use crate::log::begins::repair_begins;
 use crate::member::arena::{Arena, undo};
 use crate::member::lock;
 use crate::namespace::rules::repair_rules;
@@ -131,6 +132,9 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
     }
     if !is_view_known && following(map)?.is_some() {
         rejoin(map)?;
+    }
+    if repair_begins(map)? {
+        report.add_repaired("where an incarnation of the log began: old receipts are not decided");
     }
     if rejoin_if_damaged(map)? {
         report.add_repaired("the follower: it joins again");

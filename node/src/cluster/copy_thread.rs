@@ -39,6 +39,7 @@ pub(super) enum CopyTask {
     Demote { view: ViewNumber, seal: Option<LogPosition> },
     Follow(FollowTask),
     StopFollowing,
+    GiveUpReceipts,
 }
 
 /// What is to be followed.
@@ -202,6 +203,10 @@ impl CopyShared {
             CopyTask::Serve(_) => *later == CopyTask::StopServing,
             CopyTask::Follow(_) => *later == CopyTask::StopFollowing,
             CopyTask::Fence(_) => matches!(later, CopyTask::Fence(_)),
+            // A host that votes again may be a member again.
+            CopyTask::GiveUpReceipts => {
+                matches!(later, CopyTask::Serve(_) | CopyTask::Follow(_))
+            }
             CopyTask::StopServing
             | CopyTask::StopFollowing
             | CopyTask::Freeze(_)
@@ -225,6 +230,7 @@ impl CopyShared {
                 self.copy.stop_following();
                 Ok(())
             }
+            CopyTask::GiveUpReceipts => self.copy.give_up_receipts(),
             CopyTask::Freeze(view) => self.freeze(*view),
             CopyTask::Promote { origin, seal } => {
                 let seal = seal.map(|seal| {

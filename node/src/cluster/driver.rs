@@ -306,7 +306,7 @@ impl Driver {
         let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
         for (copy, _) in self.copies.values() {
             copy.shared.copy.watch_log(None);
-            for task in &stops {
+            for task in stops.iter().chain(is_removed.then_some(&CopyTask::GiveUpReceipts)) {
                 copy.add(task.clone());
             }
         }

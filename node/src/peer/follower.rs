@@ -395,6 +395,10 @@ impl FollowerConnection<'_> {
         }
         (config.on_event)(&FollowEvent::Connected { source: name, joins });
         if joins {
+            if self.membership.is_none() {
+                // It may have been the owner's region of a group, which decides nothing any more.
+                self.session.give_up_receipts()?;
+            }
             follower.discard_all()?;
             if let Some(member) = self.membership {
                 self.session.bind(member.group.cluster_id)?;

@@ -122,6 +122,16 @@ fn not_replicated(position: u64, waited_ms: u64) -> Problem {
     Problem::new(StatusCode::GATEWAY_TIMEOUT, "NOT_REPLICATED", detail)
 }
 
+/// 504 without `Retry-After`, as [`not_replicated`].
+fn outcome_unknown(position: u64) -> Problem {
+    let detail = format!(
+        "whether the write at position {position} of the log is replicated is not known: another \
+         host owns the storage, and this one cannot tell. Read the resource there before you \
+         repeat it"
+    );
+    Problem::new(StatusCode::GATEWAY_TIMEOUT, "OUTCOME_UNKNOWN", detail)
+}
+
 /// 503: the write is gone, and the client repeats it where the storage is served then.
 fn lost(position: u64) -> Problem {
     let detail = format!(
@@ -159,6 +169,7 @@ impl From<Error> for Problem {
                 return not_replicated(position, waited_ms);
             }
             Error::Lost { position } => return lost(position),
+            Error::OutcomeUnknown { position } => return outcome_unknown(position),
             Error::NoObject { .. }
             | Error::NotARegion { .. }
             | Error::Damaged { .. }

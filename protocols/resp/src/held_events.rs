@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use nearstate_model::{Result, invariant};
 use nearstate_store::{
-    EventKind, Form, Namespace, OwnerLease, Receipt, ReceiptState, ReplicationPolicy, Session,
+    EventKind, Form, Namespace, OwnerLease, ReceiptState, ReplicationPolicy, Session,
 };
 
 /// The most events that are held: those of some milliseconds of writes, or some of a lease that has
@@ -103,7 +103,7 @@ impl HeldEvents {
         };
         let mut lost = 0;
         while let Some((position, event)) = self.0.front() {
-            let known = session.receipt_state(Receipt::of_position(*position))?;
+            let known = session.receipt_state(session.receipt_at(*position)?)?;
             match (state, known) {
                 (ReleaseState::None, _) | (ReleaseState::Replicated, ReceiptState::Pending) => {
                     break;
@@ -113,8 +113,11 @@ impl HeldEvents {
                     ReleaseState::Replicated | ReleaseState::OnlyReplicated,
                     ReceiptState::Replicated,
                 ) => publish(event),
-                (ReleaseState::Replicated, ReceiptState::Lost)
-                | (ReleaseState::OnlyReplicated, ReceiptState::Lost | ReceiptState::Pending) => {
+                (ReleaseState::Replicated, ReceiptState::Lost | ReceiptState::Unknown)
+                | (
+                    ReleaseState::OnlyReplicated,
+                    ReceiptState::Lost | ReceiptState::Unknown | ReceiptState::Pending,
+                ) => {
                     lost += 1;
                 }
             }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use nearstate_store::FollowState;
+use nearstate_store::{FollowState, Receipt};
 
 /// The first and the longest pause of a client that waits for a follower. The first one is as long
 /// as a round trip on one host.
@@ -91,17 +91,17 @@ impl Masters {
 /// A `WAIT` that is not over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaWait {
-    /// The position that is waited for.
-    pub position: u64,
+    /// What is waited for.
+    pub receipt: Receipt,
     /// When it began, since the machine's start.
     pub begun: Duration,
     pause: Duration,
 }
 
 impl ReplicaWait {
-    /// Waits for a position from this moment on.
-    pub const fn new(position: u64, begun: Duration) -> Self {
-        Self { position, begun, pause: PAUSE_MIN }
+    /// Waits for a receipt from this moment on.
+    pub const fn new(receipt: Receipt, begun: Duration) -> Self {
+        Self { receipt, begun, pause: PAUSE_MIN }
     }
 
     /// How long the next pause is, of which at most `left` is left.

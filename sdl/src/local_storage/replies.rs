@@ -13,7 +13,7 @@ pub(super) fn error_reply(text: &str) -> Error {
         "NOAUTH" | "NOPERM" | "WRONGPASS" | "OOM" | "READONLY" | "TAGTAKEN" | "TRYAGAIN"
         | "WRONGTYPE" => ErrorKind::RejectedByBackend,
         // The change is made, and may be replicated yet.
-        "NOTREPLICATED" => ErrorKind::OperationInterrupted,
+        "NOTREPLICATED" | "OUTCOMEUNKNOWN" => ErrorKind::OperationInterrupted,
         // `PARTIAL`, `LOST`, `ERR`: a part may have been executed.
         _ => ErrorKind::BackendFailure,
     };

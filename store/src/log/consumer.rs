@@ -16,7 +16,6 @@ use nearstate_memory::{
 use nearstate_model::{Error, Result, invariant};
 
 use crate::log::entry::{Absence, StreamedRecord, StreamedVersions, streamed, versions};
-use crate::log::receipt::Receipt;
 use crate::record::Kind;
 use crate::session::{Namespace, Session, wrong_kind};
 
@@ -49,8 +48,8 @@ pub enum StreamItem<'c> {
 pub struct StreamEntry<'c> {
     /// Number of the writer's session. One that attaches later may have the same number.
     pub writer: u32,
-    /// Position of the transaction in the log. Positions rise. They have gaps where a commit was
-    /// given up.
+    /// Position of the transaction in the log ([`Session::receipt_at`]). Positions rise. They have
+    /// gaps where a commit was given up.
     pub number: u64,
     entry: LogEntry<'c>,
 }
@@ -107,11 +106,6 @@ impl<'c> StreamEntry<'c> {
     pub fn check_value(&self) -> Result<u64> {
         Ok(self.entry.check_value()?)
     }
-
-    /// The receipt of the transaction.
-    pub const fn receipt(&self) -> Receipt {
-        Receipt::of_position(self.number)
-    }
 }
 
 /// A consumer of the log. Its current entry holds memory of the region until the next call of
@@ -166,7 +160,7 @@ impl Session {
     }
 
     /// True while the region is a copy that a follower keeps.
-    fn is_copy(&self) -> Result<bool> {
+    pub(crate) fn is_copy(&self) -> Result<bool> {
         Ok(self.following()?.is_some_and(|following| match following.state {
             FollowState::Joining | FollowState::Extending | FollowState::Full => true,
             FollowState::Promoting | FollowState::Demoting => false,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nearstate_memory::{PositionState, ReplicationPolicy};
+use nearstate_memory::{LogPlace, PositionState, ReplicationPolicy};
 use nearstate_model::{Error, Result};
 
 use crate::record::view::View;
@@ -11,27 +11,39 @@ use crate::session::{CommitWait, Namespace, Session, WaitRule};
 /// A position in the log of the region. What it stands for is *replicated* once the consumer of the
 /// commit stream has acknowledged that position ([`CommitStream::acknowledge`]).
 ///
-/// Receipts of one region are ordered as its commits are. One of a region says nothing about
-/// another one.
+/// It names the incarnation of the log as well, so it can be kept, sent to other processes and
+/// asked for at another host: at the one that has taken the partition over it is *replicated* or
+/// *lost*, at any other one *unknown*. Receipts of one region are ordered as its commits are.
 ///
 /// [`CommitStream::acknowledge`]: crate::CommitStream::acknowledge
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Receipt {
     position: u64,
+    incarnation: u64,
 }
 
 impl Receipt {
     /// A receipt for nothing, which is replicated at any time.
-    pub const NONE: Self = Self { position: 0 };
+    pub const NONE: Self = Self { position: 0, incarnation: 0 };
 
-    /// The receipt with this [`Receipt::position`].
-    pub const fn of_position(position: u64) -> Self {
-        Self { position }
+    /// The receipt with this [`Receipt::position`] and [`Receipt::incarnation`].
+    pub const fn from_parts(position: u64, incarnation: u64) -> Self {
+        Self { position, incarnation }
     }
 
     /// The position in the log; 0 for [`Receipt::NONE`].
     pub const fn position(self) -> u64 {
         self.position
+    }
+
+    /// Which log the position is one of: a number for the region and for how often its log has
+    /// begun anew. 0 for [`Receipt::NONE`].
+    pub const fn incarnation(self) -> u64 {
+        self.incarnation
+    }
+
+    pub(crate) const fn place(self) -> LogPlace {
+        LogPlace { position: self.position, log: self.incarnation }
     }
 }
 
@@ -40,7 +52,23 @@ impl Session {
     /// ([`Session::stream`](crate::Session::stream)); [`Receipt::NONE`] before the first one.
     #[inline]
     pub fn receipt(&self) -> Receipt {
-        Receipt { position: self.last_position.get() }
+        self.receipt_here(self.last_position.get())
+    }
+
+    /// The receipt of a position of the region's log.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn receipt_at(&self, position: u64) -> Result<Receipt> {
+        let LogPlace { position, log } = self.member.place_of(position)?;
+        Ok(Receipt { position, incarnation: log })
+    }
+
+    /// As [`Session::receipt_at`]. In a damaged region nothing is known of it.
+    #[inline]
+    fn receipt_here(&self, position: u64) -> Receipt {
+        self.receipt_at(position).unwrap_or(Receipt { position, incarnation: 0 })
     }
 
     /// The receipt of the commit that has written a version of a record: that of all commits so far
@@ -51,7 +79,7 @@ impl Session {
     /// `Damaged`.
     pub fn receipt_of(&self, view: &View<'_>) -> Result<Receipt> {
         match view.region_cell().map(|cell| self.member.position_of(&cell)).transpose()?.flatten() {
-            Some(position) => Ok(Receipt { position }),
+            Some(position) => self.receipt_at(position),
             None => self.receipt_of_all(),
         }
     }
@@ -63,10 +91,10 @@ impl Session {
     /// `Damaged`.
     #[inline]
     pub fn receipt_of_all(&self) -> Result<Receipt> {
-        Ok(Receipt { position: self.member.log_tail()? })
+        self.receipt_at(self.member.log_tail()?)
     }
 
-    /// True if what a receipt stands for is replicated. Cost: two loads.
+    /// True if what a receipt stands for is replicated. Cost: seven loads.
     ///
     /// # Errors
     /// `Damaged`.
@@ -75,40 +103,45 @@ impl Session {
         Ok(self.receipt_state(receipt)? == ReceiptState::Replicated)
     }
 
-    /// What has become of what a receipt stands for. Cost: two loads, unless the consumer has lost
-    /// entries.
+    /// What has become of what a receipt stands for. Cost: seven loads, unless the consumer has
+    /// lost entries.
     ///
     /// # Errors
     /// `Damaged`.
     #[inline]
     pub fn receipt_state(&self, receipt: Receipt) -> Result<ReceiptState> {
-        Ok(self.member.position_state(receipt.position)?.into())
+        Ok(self.member.place_state(receipt.place())?.into())
     }
 
-    /// Waits until what a receipt stands for is replicated or lost, for at most `timeout`. Spins
+    /// Waits until what a receipt stands for is not pending any more, for at most `timeout`. Spins
     /// for 2 us, then sleeps. While one process sleeps, an acknowledgement costs its consumer a
     /// system call.
     ///
     /// # Errors
     /// `Damaged`, `Forked`, `System`.
     pub fn wait_replicated(&self, receipt: Receipt, timeout: Duration) -> Result<ReceiptState> {
-        Ok(self.member.wait_for_position(receipt.position, timeout)?.into())
+        Ok(self.member.wait_for_place(receipt.place(), timeout)?.into())
     }
 }
 
 /// What has become of what a receipt stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiptState {
-    /// The consumer has not acknowledged it yet. It stays so if another host has become the owner
-    /// since, and this one does not know what the group had got by then.
+    /// The consumer has not acknowledged it yet. At a copy of the region that gave the receipt: the
+    /// owner knows, and this host decides it when it takes over.
     Pending,
     /// The consumer has acknowledged it.
     Replicated,
-    /// The log has given it up before the consumer read it ([`WhenFull::LoseOldest`]), or it is too
-    /// old for the region to know. It stands in this region, and perhaps nowhere else.
+    /// Another host owns the partition without it; or the log has given it up before the consumer
+    /// read it ([`WhenFull::LoseOldest`]): then it stands in this region, and perhaps nowhere else.
     ///
     /// [`WhenFull::LoseOldest`]: crate::WhenFull::LoseOldest
     Lost,
+    /// Nothing is known of it here, and will not be: another host has become the owner, and this
+    /// one does not know what the group had by then, or has left the group; or the receipt is of a
+    /// log that this region has neither written nor taken over, or too old. Final. Read the record
+    /// before the commit is repeated: it may be replicated.
+    Unknown,
 }
 
 impl Session {
@@ -157,11 +190,10 @@ impl Session {
     /// host when it is replicated.
     #[inline]
     pub fn take_owed_receipt(&self) -> Receipt {
-        let position = self.owed_position.get();
-        if position != 0 {
-            self.owed_position.set(0);
+        match self.owed_position.replace(0) {
+            0 => Receipt::NONE,
+            position => self.receipt_here(position),
         }
-        Receipt { position }
     }
 
     /// True if [`Session::take_owed_receipt`] has one.
@@ -228,20 +260,29 @@ impl Session {
         namespace: Namespace,
         read: Option<&View<'_>>,
     ) -> Result<Receipt> {
-        let all = self.receipt_of_all()?;
-        if all == Receipt::NONE
+        self.receipt_at(self.position_of_read(namespace, read)?)
+    }
+
+    /// The position that a read has to wait for, or 0.
+    fn position_of_read(&self, namespace: Namespace, read: Option<&View<'_>>) -> Result<u64> {
+        let all = self.member.log_tail()?;
+        if all == 0
             || !self.member.is_replicated_from_here(namespace.index)?
-            || self.receipt_state(all)? != ReceiptState::Pending
+            || !self.is_pending(all)?
         {
-            return Ok(Receipt::NONE);
+            return Ok(0);
         }
         let position = match read {
-            Some(view) => view.written_at()?,
-            None => None,
+            Some(view) => view.written_at()?.unwrap_or(all),
+            None => all,
         };
-        let receipt = position.map_or(all, Receipt::of_position);
-        let is_pending = self.receipt_state(receipt)? == ReceiptState::Pending;
-        Ok(if is_pending { receipt } else { Receipt::NONE })
+        Ok(if self.is_pending(position)? { position } else { 0 })
+    }
+
+    /// Of a position of this region.
+    #[inline]
+    fn is_pending(&self, position: u64) -> Result<bool> {
+        Ok(self.member.position_state(position)? == PositionState::Pending)
     }
 
     /// As [`Session::receipt_of_read`]: [`Session::take_owed_receipt`] then has it.
@@ -250,19 +291,16 @@ impl Session {
     /// `Damaged`.
     #[inline]
     pub fn owe_read(&self, namespace: Namespace, read: Option<&View<'_>>) -> Result<()> {
-        let receipt = self.receipt_of_read(namespace, read)?;
-        self.owed_position.set(self.owed_position.get().max(receipt.position));
+        let position = self.position_of_read(namespace, read)?;
+        self.owed_position.set(self.owed_position.get().max(position));
         Ok(())
     }
 
     #[inline]
     fn owe_unchanged(&self, namespace: u32) -> Result<()> {
-        let all = self.receipt_of_all()?;
-        if all != Receipt::NONE
-            && self.member.is_replicated_from_here(namespace)?
-            && self.receipt_state(all)? == ReceiptState::Pending
-        {
-            self.owed_position.set(all.position);
+        let all = self.member.log_tail()?;
+        if all != 0 && self.member.is_replicated_from_here(namespace)? && self.is_pending(all)? {
+            self.owed_position.set(all);
         }
         Ok(())
     }
@@ -279,8 +317,7 @@ impl Session {
         if !waits {
             return Ok(());
         }
-        let all = self.receipt_of_all()?;
-        self.wait_replicated(all, limit)?.require(all, limit)
+        self.wait_here(self.receipt_of_all()?, limit)
     }
 
     /// Behind a commit of a logged namespace, without a pin.
@@ -301,7 +338,14 @@ impl Session {
         if receipt == Receipt::NONE {
             return Ok(());
         }
-        self.wait_replicated(receipt, limit)?.require(receipt, limit)
+        self.wait_here(receipt, limit)
+    }
+
+    /// Waits for a receipt that this session has just made. Its position says all: an incarnation
+    /// that begins meanwhile does not change it.
+    fn wait_here(&self, receipt: Receipt, limit: Duration) -> Result<()> {
+        let state = self.member.wait_for_position(receipt.position, limit)?;
+        ReceiptState::from(state).require(receipt, limit)
     }
 }
 
@@ -318,7 +362,7 @@ impl ReceiptState {
     /// The error of a commit that has waited so long.
     ///
     /// # Errors
-    /// `NotReplicated` if it is pending, `Lost`.
+    /// `NotReplicated` if it is pending, `Lost`, `OutcomeUnknown`.
     pub fn require(self, receipt: Receipt, waited: Duration) -> Result<()> {
         let position = receipt.position;
         match self {
@@ -328,6 +372,7 @@ impl ReceiptState {
                 Err(Error::NotReplicated { position, waited_ms })
             }
             Self::Lost => Err(Error::Lost { position }),
+            Self::Unknown => Err(Error::OutcomeUnknown { position }),
         }
     }
 }
@@ -339,6 +384,7 @@ impl From<PositionState> for ReceiptState {
             PositionState::Pending => Self::Pending,
             PositionState::Acknowledged => Self::Replicated,
             PositionState::Lost => Self::Lost,
+            PositionState::Unknown => Self::Unknown,
         }
     }
 }

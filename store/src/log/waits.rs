@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use nearstate_memory::LogWaiter;
+use nearstate_memory::{LogWaiter, PositionState};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::log::receipt::{Receipt, ReceiptState};
@@ -36,6 +36,8 @@ pub struct ReceiptWaits {
 struct WaitList {
     /// By position, then by the number of the wait.
     wakers: BTreeMap<(u64, u64), Waker>,
+    /// Of receipts of other logs, by the number of the wait. They look again at each progress.
+    others: BTreeMap<u64, Waker>,
     next: u64,
     is_over: bool,
     /// Why the thread has ended early.
@@ -48,12 +50,13 @@ impl fmt::Debug for ReceiptWaits {
     }
 }
 
-/// Completes when a receipt is replicated or lost. Dropping it ends the wait.
+/// Completes when a receipt is not pending any more. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct ReceiptWait {
     waits: Arc<ReceiptWaits>,
     receipt: Receipt,
-    listed: Option<u64>,
+    /// Its place in the list: its position, unless it is one of another log, and its number.
+    listed: Option<(Option<u64>, u64)>,
 }
 
 impl ReceiptWaits {
@@ -63,7 +66,7 @@ impl ReceiptWaits {
         Arc::new(Self { waiter: session.member.log_waiter(), state, changed })
     }
 
-    /// A future that completes when this receipt is replicated or lost. It has no time limit.
+    /// A future that completes when this receipt is not pending any more. It has no time limit.
     pub fn wait(self: &Arc<Self>, receipt: Receipt) -> ReceiptWait {
         ReceiptWait { waits: Arc::clone(self), receipt, listed: None }
     }
@@ -73,7 +76,7 @@ impl ReceiptWaits {
     /// # Errors
     /// `Damaged`, `Forked`.
     pub fn state(&self, receipt: Receipt) -> Result<ReceiptState> {
-        Ok(self.waiter.position_state(receipt.position())?.into())
+        Ok(self.waiter.place_state(receipt.place())?.into())
     }
 
     /// Wakes the tasks whose receipts are decided, until [`ReceiptWaits::end`]. Called on a thread
@@ -84,6 +87,7 @@ impl ReceiptWaits {
                 let mut list = self.lock();
                 list.failed = Some(error);
                 std::mem::take(&mut list.wakers).into_values().for_each(Waker::wake);
+                std::mem::take(&mut list.others).into_values().for_each(Waker::wake);
                 return;
             }
         }
@@ -110,7 +114,7 @@ impl ReceiptWaits {
     /// Waits until there is something to wait for. False at the end.
     fn has_waits(&self) -> bool {
         let mut list = self.lock();
-        while list.wakers.is_empty() && !list.is_over {
+        while list.wakers.is_empty() && list.others.is_empty() && !list.is_over {
             list = self.changed.wait(list).unwrap_or_else(PoisonError::into_inner);
         }
         !list.is_over
@@ -122,11 +126,12 @@ impl ReceiptWaits {
         let mut decided = Vec::new();
         {
             let mut list = self.lock();
+            decided.extend(std::mem::take(&mut list.others).into_values());
             // A fail-over loses the positions behind its seal, and may leave others undecided.
             for ends in [BTreeMap::first_entry, BTreeMap::last_entry] {
                 while let Some(end) = ends(&mut list.wakers) {
                     let (position, _) = *end.key();
-                    if self.state(Receipt::of_position(position))? == ReceiptState::Pending {
+                    if self.waiter.position_state(position)? == PositionState::Pending {
                         break;
                     }
                     decided.push(end.remove());
@@ -149,8 +154,12 @@ impl ReceiptWait {
         if self.waits.is_forked() {
             return; // A thread of the parent may have held the lock.
         }
-        if let Some(number) = self.listed.take() {
-            self.waits.lock().wakers.remove(&(self.receipt.position(), number));
+        match self.listed.take() {
+            Some((Some(position), number)) => {
+                self.waits.lock().wakers.remove(&(position, number));
+            }
+            Some((None, number)) => drop(self.waits.lock().others.remove(&number)),
+            None => {}
         }
     }
 }
@@ -170,22 +179,26 @@ impl Future for ReceiptWait {
                     return Poll::Ready(decided);
                 }
             }
+            let position = match this.listed {
+                Some((position, _)) => position,
+                None => this.waits.waiter.own_position(this.receipt.place())?,
+            };
             let mut list = this.waits.lock();
             if let Some(error) = &list.failed {
                 return Poll::Ready(Err(error.clone()));
             }
             let is_new = this.listed.is_none();
-            let number = *this.listed.get_or_insert_with(|| {
+            let (_, number) = *this.listed.get_or_insert_with(|| {
                 list.next += 1;
-                list.next
+                (position, list.next)
             });
-            let place = (this.receipt.position(), number);
             invariant!(number <= list.next, "wait {number} has a number that was not given");
-            invariant!(
-                !is_new || !list.wakers.contains_key(&place),
-                "two waits have the number {number}"
-            );
-            list.wakers.insert(place, cx.waker().clone());
+            let waker = cx.waker().clone();
+            let before = match position {
+                Some(position) => list.wakers.insert((position, number), waker),
+                None => list.others.insert(number, waker),
+            };
+            invariant!(!is_new || before.is_none(), "two waits have the number {number}");
             is_listed = true;
             this.waits.changed.notify_one();
         }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{FollowState, Receipt, ReceiptState, Region, Session, Takeover, WhenFull};
+use nearstate_store::{FollowState, ReceiptState, Region, Session, Takeover, WhenFull};
 
 use crate::fixture::{child, clean, output, region_path};
 use crate::follow::{change, contents};
@@ -201,7 +201,7 @@ fn a_demotion_that_was_killed_is_completed_with_its_seal() {
         assert!(is_killed(&three, "demote", &format!("{point}:1")), "{point}");
         let old = three.owner.region.session().unwrap();
         old.demote(None).unwrap();
-        let state = |position| old.receipt_state(Receipt::of_position(position)).unwrap();
+        let state = |position| old.receipt_state(old.receipt_at(position).unwrap()).unwrap();
         assert_eq!(state(seal), ReceiptState::Pending, "{point}");
         assert_eq!(state(seal + 1), ReceiptState::Lost, "{point}");
         old.settle_receipts().unwrap();

@@ -64,6 +64,7 @@ fn a_writer_in_another_process() {
                 ReceiptState::Replicated => "replicated",
                 ReceiptState::Lost => "lost",
                 ReceiptState::Pending => "pending",
+                ReceiptState::Unknown => "unknown",
             }
         }
         Err(Error::Fenced { .. } | Error::NotOwner { .. }) => "refused",

@@ -175,8 +175,7 @@ fn a_demotion_loses_what_is_behind_the_seal_and_says_so() {
         waiting.join().unwrap().unwrap()
     });
     assert_eq!(woken, ReceiptState::Lost);
-    let state =
-        |position| old.receipt_state(nearstate_store::Receipt::of_position(position)).unwrap();
+    let state = |position: u64| old.receipt_state(old.receipt_at(position).unwrap()).unwrap();
     assert_eq!(state(counted), ReceiptState::Replicated);
     // The group has kept it, and has not yet replicated it.
     assert_eq!(state(seal), ReceiptState::Pending);
@@ -207,30 +206,37 @@ fn a_demotion_loses_what_is_behind_the_seal_and_says_so() {
 }
 
 #[test]
-fn a_demotion_without_a_seal_leaves_open_what_was_not_replicated() {
+fn a_demotion_without_a_seal_does_not_know_what_was_not_replicated() {
     let three = Three::new();
     let old = three.owner.region.session().unwrap();
     let heir = three.ahead.region.session().unwrap();
     let (counted, tail) = (old.replicated_position().unwrap(), old.log_tail_position().unwrap());
-    let demoted = old.demote(None).unwrap();
+    let session = three.owner.region.session().unwrap();
+    let behind = old.receipt_at(tail).unwrap();
+    let demoted = std::thread::scope(|scope| {
+        let waiting =
+            scope.spawn(move || session.wait_replicated(behind, Duration::from_secs(60)).unwrap());
+        let demoted = old.demote(None).unwrap();
+        assert_eq!(waiting.join().unwrap(), ReceiptState::Unknown);
+        demoted
+    });
     let unknown = tail - counted;
     assert_eq!(demoted, Demotion { namespaces: 1, unknown, ..Demotion::default() });
-    let state =
-        |position| old.receipt_state(nearstate_store::Receipt::of_position(position)).unwrap();
+    let state = |position: u64| old.receipt_state(old.receipt_at(position).unwrap()).unwrap();
     let open = [counted + 1, applied(&heir).position, tail];
-    assert_eq!(open.map(state), [ReceiptState::Pending; 3]);
+    assert_eq!(open.map(state), [ReceiptState::Unknown; 3]);
     // The group has some of it, and the copy is full: that says nothing about the rest.
     heir.promote_logged(5, WhenFull::Refuse, false).unwrap();
     follow(&heir, &old);
     old.settle_receipts().unwrap();
-    assert_eq!(open.map(state), [ReceiptState::Pending; 3]);
+    assert_eq!(open.map(state), [ReceiptState::Unknown; 3]);
     assert_eq!(state(counted), ReceiptState::Replicated);
     // The next log of the region is another one.
     old.promote_logged(6, WhenFull::Refuse, false).unwrap();
     old.put(ue(&old), b"k", b"v").unwrap();
     old.acknowledge_to(old.log_tail_position().unwrap()).unwrap();
     assert_eq!(state(old.log_tail_position().unwrap()), ReceiptState::Replicated);
-    assert_eq!(open.map(state), [ReceiptState::Pending; 3]);
+    assert_eq!(open.map(state), [ReceiptState::Unknown; 3]);
     drop((old, heir));
     three.check();
 }
@@ -242,7 +248,7 @@ fn an_accepted_loss_takes_receipts_back() {
     let counted = old.replicated_position().unwrap();
     let demoted = old.demote(Some(counted - 7)).unwrap();
     assert_eq!(demoted.lost_replicated, 7);
-    let receipt = nearstate_store::Receipt::of_position(counted);
+    let receipt = old.receipt_at(counted).unwrap();
     assert_eq!(old.receipt_state(receipt).unwrap(), ReceiptState::Lost);
     drop(old);
     three.check();

@@ -462,6 +462,12 @@ static void a_commit_waits_as_its_namespace_and_its_session_say(void)
     OK(ns_session_set_commit_wait(session, NS_WAIT_ALWAYS, 1));
     IS(NS_NOT_REPLICATED, ns_put(session, replicated, ns_text("k"), ns_text("4"), NULL));
     OK(ns_put(session, local, ns_text("k"), ns_text("v"), NULL));
+    /* One of a log that this region has neither written nor taken over is not decided here. */
+    ns_receipt foreign = second;
+    CHECK(first.incarnation == second.incarnation && second.incarnation != 0);
+    foreign.incarnation ^= (uint64_t)1 << 60;
+    OK(ns_receipt_wait(session, foreign, LONG_MS, &state));
+    CHECK(state == NS_RECEIPT_UNKNOWN);
     /* An event loop is told of both. */
     OK(ns_receipt_set_open(session, &set));
     OK(ns_receipt_set_fd(set, &fd));

@@ -15,7 +15,7 @@ use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::SlowLogEntry;
 use nearstate_model::limits::VALUE_BYTES_MAX;
-use nearstate_store::{Form, glob, now_ms_coarse, since_boot};
+use nearstate_store::{Form, ReceiptState, glob, now_ms_coarse, since_boot};
 use std::time::Duration;
 
 /// Default number of entries of `SLOWLOG GET`.
@@ -261,10 +261,18 @@ pub(crate) fn wait(
     };
     let receipt = ctx.records.session().receipt();
     let now = since_boot();
-    let begun = ReplicaWait::new(receipt.position(), now);
-    let waiting = ctx.connection.replica_wait.get_or_insert(begun);
+    let waiting = ctx.connection.replica_wait.get_or_insert(ReplicaWait::new(receipt, now));
+    let receipt = waiting.receipt;
+    // Behind a fail-over the positions of replicas are those of another log.
+    match ctx.records.session().receipt_state(receipt)? {
+        ReceiptState::Pending | ReceiptState::Replicated => {}
+        state @ (ReceiptState::Lost | ReceiptState::Unknown) => {
+            ctx.connection.replica_wait = None;
+            return Ok(state.require(receipt, Duration::ZERO)?);
+        }
+    }
     let left = timeout.map(|timeout| timeout.saturating_sub(now.saturating_sub(waiting.begun)));
-    let count = ctx.server.replicas.count_with(waiting.position);
+    let count = ctx.server.replicas.count_with(receipt.position());
     let count_wide = i64::try_from(count).unwrap_or(i64::MAX);
     // EXEC holds a transaction open: it does not wait, as in Redis.
     if count_wide >= wanted || left.is_some_and(|left| left.is_zero()) || ctx.txn.is_some() {

@@ -117,6 +117,7 @@ impl From<Error> for ErrorReply {
             Error::NotOwner { .. } | Error::Fenced { .. } => "READONLY",
             Error::NotReplicated { .. } => "NOTREPLICATED",
             Error::Lost { .. } => "LOST",
+            Error::OutcomeUnknown { .. } => "OUTCOMEUNKNOWN",
             Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
             | Error::TooManyBlocks { .. }
@@ -173,6 +174,10 @@ mod tests {
                 "NOTREPLICATED the commit at position 7 is made on this host",
             ),
             (Error::Lost { position: 7 }, "LOST the commit at position 7 is lost"),
+            (
+                Error::OutcomeUnknown { position: 7 },
+                "OUTCOMEUNKNOWN whether the commit at position 7 is replicated is not known",
+            ),
             (Error::KeyTooLarge { bytes: 5000 }, "ERR a key of 5000 bytes"),
             (Error::Damaged { detail: detail() }, "ERR the region is damaged (x)"),
         ] {

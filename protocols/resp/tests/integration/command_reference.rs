@@ -48,7 +48,7 @@ what they replace, are still executed.
 
 A request of several keys that fails after a part of it was executed returns `PARTIAL`, followed by
 the error and by what is done. All other errors of changes mean that nothing was changed, except
-`NOTREPLICATED` and `LOST`.
+`NOTREPLICATED`, `LOST` and `OUTCOMEUNKNOWN`.
 
 Hashes and sets of at most 128 elements return fields in the order in which they were first set, and
 members in ascending order. Larger ones return them in the order of their hash values. A set and a

@@ -136,6 +136,27 @@ fn a_commit_that_is_not_replicated_in_time_is_an_error_and_stands() {
     expect(&mut client, "+OK|");
 }
 
+/// The position says nothing about another log, whatever replicas have of that.
+#[test]
+fn wait_says_when_a_fail_over_has_decided_about_the_commit_and_when_it_has_not() {
+    let mixed = Schema { kind: Kind::Mixed, ..Schema::default() };
+    for (is_seal_known, expected) in [(true, "-LOST the"), (false, "-OUTCOMEUNKNOWN whether")] {
+        let (node, session) = node();
+        let mut client = node.connect();
+        let sessions = session.namespace("sessions", &mixed).unwrap();
+        session.set_replication_policy(sessions, ReplicationPolicy::Async).unwrap();
+        send(&mut client, "SET {sessions},a 1");
+        expect(&mut client, "+OK|");
+        send(&mut client, "WAIT 0 0");
+        expect(&mut client, ":0|");
+        let before = session.log_tail_position().unwrap() - 1;
+        session.demote(is_seal_known.then_some(before)).unwrap();
+        send(&mut client, "WAIT 0 0");
+        let error = line(&mut client);
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
 /// A fail-over would discard what they tell of.
 #[test]
 fn replies_to_reads_wait_for_the_commits_that_they_tell_of() {

@@ -121,7 +121,7 @@ impl Tables {
     fn wait(&self) -> Result<()> {
         match self.session.wait_replicated(self.session.receipt(), WAIT_MAX)? {
             ReceiptState::Replicated => Ok(()),
-            state @ (ReceiptState::Pending | ReceiptState::Lost) => {
+            state @ (ReceiptState::Pending | ReceiptState::Lost | ReceiptState::Unknown) => {
                 Err(failed(format!("a commit is {state:?} after {WAIT_MAX:?}")))
             }
         }

@@ -125,7 +125,7 @@ fn settle(
                 let _ = writeln!(lines, "{ue} {count} {committed} {replicated} .");
             }
             ReceiptState::Pending => left.push((ue, count, committed, receipt)),
-            ReceiptState::Lost => {}
+            ReceiptState::Lost | ReceiptState::Unknown => {}
         }
     }
     *pending = left;

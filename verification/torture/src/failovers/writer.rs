@@ -168,7 +168,7 @@ impl ClusterWriter<'_> {
             match self.session.receipt_state(receipt).map_err(failed)? {
                 ReceiptState::Replicated => drop(writeln!(lines, "{number} .")),
                 ReceiptState::Pending => left.push((number, receipt)),
-                ReceiptState::Lost => {}
+                ReceiptState::Lost | ReceiptState::Unknown => {}
             }
         }
         self.pending = left;
