@@ -1644,6 +1644,34 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
 enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *context);
 
 /**
+ * Waits until this host has the commit of a receipt, for at most `limit_ms` milliseconds:
+ * the owner has it, a copy when it has applied it. Reads that follow see it. So a client that
+ * takes the receipt of its write with it reads its own write at each host.
+ *
+ * Fails with `NS_BEHIND` if a copy has not applied it in time, `NS_LOST`, `NS_OUTCOME_UNKNOWN` if
+ * nothing is known of it here, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_read_wait_applied(struct ns_session *session,
+                                    struct ns_receipt receipt,
+                                    uint64_t limit_ms);
+
+/**
+ * Says whether what was read of a namespace before this call was read at its owner. Call it after
+ * the reads and before anything that rests on them leaves the host. Without it a read sees a
+ * prefix of the owner's commits, which at a copy may be behind.
+ *
+ * Fails with `NS_NOT_OWNER` if this host has a copy, `NS_FENCED` if it has no lease at present,
+ * `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_read_check_owner(struct ns_session *session, struct ns_namespace namespace_);
+
+/**
  * Opens a namespace as `ns_namespace_open`, with one of `NS_POLICY_..`: a new one has the policy
  * from its first write on, one that exists gets it as by `ns_namespace_set_policy`.
  *

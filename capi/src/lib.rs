@@ -51,6 +51,7 @@ pub mod object;
 pub mod find;
 pub mod txn_record;
 pub mod txn;
+pub mod read_level;
 pub mod policy;
 pub mod stream;
 pub mod watch;
