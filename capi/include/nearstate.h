@@ -143,9 +143,17 @@
 #define NS_RECEIPT_REPLICATED 2
 
 /**
- * The log has given it up before the consumer read it.
+ * Another host owns the partition without it, or the log has given it up before the consumer read
+ * it.
  */
 #define NS_RECEIPT_LOST 3
+
+/**
+ * Nothing is known of it here, and will not be: it is of a log that this region has neither
+ * written nor taken over, or the host has left the group before it was decided. Read the record
+ * before the commit is repeated.
+ */
+#define NS_RECEIPT_UNKNOWN 4
 
 /**
  * Events of all records of the namespace.
@@ -492,6 +500,11 @@ typedef enum ns_status {
      * owner without it, or a full log has given it up before its followers had it.
      */
     NS_LOST = 43,
+    /**
+     * The commit was made in this region, and whether the other hosts have it is not known and
+     * will not be: another one has become the owner. Read the records before it is repeated.
+     */
+    NS_OUTCOME_UNKNOWN = 44,
 } ns_status;
 
 /**
@@ -733,14 +746,19 @@ typedef struct ns_block_change_list {
 typedef int32_t (*ns_txn_fn)(void *context, struct ns_txn *txn);
 
 /**
- * A position in the log. What it stands for is replicated when the consumer of the stream has
- * acknowledged it. Receipts of one region can be compared.
+ * A position in the log, and the incarnation of the log that gave it. What it stands for is
+ * replicated when the consumer of the stream has acknowledged it. It can be kept and asked for at
+ * the host that has taken the partition over. Positions of one region can be compared.
  */
 typedef struct ns_receipt {
     /**
      * The position; 0: nothing, which is replicated at any time.
      */
     uint64_t position;
+    /**
+     * The incarnation: a number for the region and for how often its log has begun anew.
+     */
+    uint64_t incarnation;
 } ns_receipt;
 
 /**
@@ -1626,6 +1644,34 @@ enum ns_status ns_txn_abort(struct ns_txn *txn);
 enum ns_status ns_transact(struct ns_session *session, ns_txn_fn body, void *context);
 
 /**
+ * Waits until this host has the commit of a receipt, for at most `limit_ms` milliseconds:
+ * the owner has it, a copy when it has applied it. Reads that follow see it. So a client that
+ * takes the receipt of its write with it reads its own write at each host.
+ *
+ * Fails with `NS_BEHIND` if a copy has not applied it in time, `NS_LOST`, `NS_OUTCOME_UNKNOWN` if
+ * nothing is known of it here, `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_read_wait_applied(struct ns_session *session,
+                                    struct ns_receipt receipt,
+                                    uint64_t limit_ms);
+
+/**
+ * Says whether what was read of a namespace before this call was read at its owner. Call it after
+ * the reads and before anything that rests on them leaves the host. Without it a read sees a
+ * prefix of the owner's commits, which at a copy may be behind.
+ *
+ * Fails with `NS_NOT_OWNER` if this host has a copy, `NS_FENCED` if it has no lease at present,
+ * `NS_DAMAGED`, `NS_BAD_ARGUMENT`.
+ *
+ * # Safety
+ * Rule 1.
+ */
+enum ns_status ns_read_check_owner(struct ns_session *session, struct ns_namespace namespace_);
+
+/**
  * Opens a namespace as `ns_namespace_open`, with one of `NS_POLICY_..`: a new one has the policy
  * from its first write on, one that exists gets it as by `ns_namespace_set_policy`.
  *
@@ -1674,7 +1720,8 @@ enum ns_status ns_namespace_set_policy(struct ns_session *session,
  *
  * A call whose commit has waited in vain returns `NS_NOT_REPLICATED`: the commit is made in this
  * region, `ns_receipt_of_commit` has its receipt, and it must not be repeated. `NS_LOST`: another
- * host owns the records without it.
+ * host owns the records without it. `NS_OUTCOME_UNKNOWN`: another host owns the records, and this
+ * one cannot tell.
  *
  * Fails with `NS_BAD_ARGUMENT`.
  *
@@ -1721,9 +1768,9 @@ enum ns_status ns_receipt_set_fd(struct ns_receipt_set *set, int *fd);
 enum ns_status ns_receipt_set_add(struct ns_receipt_set *set, struct ns_receipt receipt);
 
 /**
- * Takes a receipt out of a set before it is decided. It can stay undecided for ever, if another
- * host became the owner of its partition and was lost before this one had returned: remove it
- * after a time-out. Fails with `NS_NOT_FOUND` if it is not in the set, `NS_BAD_ARGUMENT`.
+ * Takes a receipt out of a set before it is decided, for example after a time-out: while too few
+ * hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set,
+ * `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rule 1.
@@ -1731,8 +1778,9 @@ enum ns_status ns_receipt_set_add(struct ns_receipt_set *set, struct ns_receipt 
 enum ns_status ns_receipt_set_remove(struct ns_receipt_set *set, struct ns_receipt receipt);
 
 /**
- * Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED` or
- * `NS_RECEIPT_LOST`. `NS_NOT_FOUND`: none is, and the descriptor is not readable until one may be.
+ * Takes a receipt that is decided out of the set: `state` becomes `NS_RECEIPT_REPLICATED`,
+ * `NS_RECEIPT_LOST` or `NS_RECEIPT_UNKNOWN`. `NS_NOT_FOUND`: none is, and the descriptor is not
+ * readable until one may be.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
  *
@@ -1871,7 +1919,7 @@ enum ns_status ns_receipt_of_commit(struct ns_session *session, struct ns_receip
 enum ns_status ns_receipt_of_reads(struct ns_session *session, struct ns_receipt *receipt);
 
 /**
- * Waits until what a receipt stands for is replicated or lost, for at most `timeout_ms`
+ * Waits until what a receipt stands for is not pending any more, for at most `timeout_ms`
  * milliseconds; with 0 it does not wait. `state` becomes one of `NS_RECEIPT_..`.
  *
  * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.

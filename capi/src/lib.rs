@@ -35,8 +35,9 @@
 //!
 //! 6. **What a failed call changed.** Nothing, with two exceptions. Writes, deletions and commits
 //!    in a namespace that waits for its replicas return `NS_NOT_REPLICATED`, `NS_LOST` or
-//!    `NS_OUTCOME_UNKNOWN` after the change was made in this region: other processes see it, and the receipt of the session tells
-//!    what becomes of it. A call that changes nothing waits for earlier changes in the same way.
+//!    `NS_OUTCOME_UNKNOWN` after the change was made in this region: other processes see it,
+//!    and the receipt of the session tells what becomes of it. A call that changes
+//!    nothing waits for earlier changes in the same way.
 //!    Any call that writes in a cluster may also fail with `NS_NOT_OWNER`, `NS_FENCED` and
 //!    `NS_LIMIT_REACHED`.
 //!
@@ -50,6 +51,7 @@ pub mod object;
 pub mod find;
 pub mod txn_record;
 pub mod txn;
+pub mod read_level;
 pub mod policy;
 pub mod stream;
 pub mod watch;

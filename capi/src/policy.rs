@@ -231,7 +231,8 @@ pub unsafe extern "C" fn ns_receipt_set_add(
 }
 
 /// Takes a receipt out of a set before it is decided, for example after a time-out: while too few
-/// hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set, `NS_BAD_ARGUMENT`.
+/// hosts of the group live, nothing decides it. Fails with `NS_NOT_FOUND` if it is not in the set,
+/// `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rule 1.

@@ -83,8 +83,8 @@ pub enum ns_status {
     /// The commit was made in this region, and its log has lost it: another host has become the
     /// owner without it, or a full log has given it up before its followers had it.
     NS_LOST = 43,
-    /// The commit was made in this region, and whether the other hosts have it is not known and will
-    /// not be: another one has become the owner. Read the records before it is repeated.
+    /// The commit was made in this region, and whether the other hosts have it is not known and
+    /// will not be: another one has become the owner. Read the records before it is repeated.
     NS_OUTCOME_UNKNOWN = 44,
 }
 

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use nearstate_model::Result;
 
 use crate::atomic::Ordering;
-use crate::follow::{LogIdentity, following, identity};
+use crate::follow::{FollowState, LogIdentity, following, identity};
 use crate::layout::{Corruption, LOG_BEGINS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_WAKE};
 use crate::log::begins::begin_of;
 use crate::log::reader::{LogWaiter, PositionState, SLEEP_MAX, position_state};
 use crate::member::Member;
 use crate::region::map::Map;
-use crate::ring::words::register_waiter;
-use crate::system::futex_wait;
+use crate::ring::words::{must_wake_waiters, register_waiter};
+use crate::system::{futex_wait, futex_wake};
 use crate::takeover::takeover;
 
 /// A position, and the log that gave it.
@@ -61,6 +61,7 @@ fn standing(map: &Map, place: LogPlace) -> Result<Standing, Corruption> {
 
 #[cold]
 fn standing_of(map: &Map, own: LogIdentity, place: LogPlace) -> Result<Standing, Corruption> {
+    debug_assert!(place.log != own.number(), "the present incarnation is looked up elsewhere");
     let age = own.number().wrapping_sub(place.log);
     if age < LOG_BEGINS_MAX && age <= own.incarnation {
         let end = begin_of(map, own.incarnation, own.incarnation - age + 1)?;
@@ -89,6 +90,39 @@ fn place_state(map: &Map, place: LogPlace) -> Result<PositionState, Corruption> 
     }
 }
 
+/// Whether a region has what a place stands for; `None`: not yet.
+fn is_applied(map: &Map, place: LogPlace) -> Result<Option<bool>, Corruption> {
+    let standing = standing(map, place)?;
+    let followed = following(map)?;
+    let is_copy = followed.is_some_and(|copy| copy.state != FollowState::Promoting);
+    match (standing, followed) {
+        (Standing::Lost | Standing::Unknown, _) => Ok(Some(false)),
+        (Standing::Own(position), _) => match position_state(map, position)? {
+            PositionState::Lost | PositionState::Unknown => Ok(Some(false)),
+            // A copy that was the owner discards its records, and has them again when it is whole:
+            // then what the group has of its log counts as replicated.
+            PositionState::Pending => Ok((!is_copy).then_some(true)),
+            PositionState::Acknowledged => {
+                let is_whole = followed.is_none_or(|copy| is_prefix(copy.state));
+                Ok(is_whole.then_some(true))
+            }
+        },
+        (Standing::Followed, Some(copy)) => {
+            let has_it = is_prefix(copy.state) && copy.reached >= place.position;
+            Ok(has_it.then_some(true))
+        }
+        (Standing::Followed, None) => Ok(None),
+    }
+}
+
+/// True if a copy in this state is what its source was at a position.
+const fn is_prefix(state: FollowState) -> bool {
+    match state {
+        FollowState::Full | FollowState::Extending | FollowState::Promoting => true,
+        FollowState::Joining | FollowState::Demoting => false,
+    }
+}
+
 impl Member {
     /// A position of the region's own log, with the incarnation that gave it.
     ///
@@ -109,6 +143,7 @@ impl Member {
 
     #[cold]
     fn place_before(&self, own: LogIdentity, position: u64) -> Result<LogPlace, Corruption> {
+        debug_assert!(position != 0, "nothing has no incarnation");
         let mut age = 1;
         // Of a position that is older than all that is known, the oldest one known says that this
         // region has given it.
@@ -119,6 +154,7 @@ impl Member {
         {
             age += 1;
         }
+        debug_assert!(age < LOG_BEGINS_MAX, "an incarnation of which nothing is known");
         Ok(LogPlace { position, log: own.number().wrapping_sub(age) })
     }
 
@@ -142,6 +178,7 @@ impl Member {
         loop {
             let left =
                 begin.map_or(timeout, |begin: Instant| timeout.saturating_sub(begin.elapsed()));
+            debug_assert!(left <= timeout, "a wait gets longer");
             match standing(self.map(), place)? {
                 Standing::Own(position) => return self.wait_for_position(position, left),
                 Standing::Lost => return Ok(PositionState::Lost),
@@ -156,6 +193,45 @@ impl Member {
             futex_wait(word, seen, left.min(SLEEP_MAX))?;
             self.check_not_truncated()?;
         }
+    }
+
+    /// Waits until the region has what a place stands for, for at most `timeout`. False if it has
+    /// not, or never will.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`, `System`.
+    pub fn wait_until_applied(&self, place: LogPlace, timeout: Duration) -> Result<bool> {
+        self.check_usable()?;
+        if let Some(known) = is_applied(self.map(), place)? {
+            return Ok(known);
+        }
+        let begin = Instant::now();
+        let word = self.map().word(LOG_WAKE)?;
+        loop {
+            let seen = register_waiter(word);
+            if let Some(known) = is_applied(self.map(), place)? {
+                return Ok(known);
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            futex_wait(word, seen, left.min(SLEEP_MAX))?;
+            self.check_usable()?;
+            self.check_not_truncated()?;
+        }
+    }
+
+    /// Wakes those that wait until the region has applied something. A load, if there are none.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn wake_readers(&self) -> Result<()> {
+        let word = self.map().word(LOG_WAKE)?;
+        if must_wake_waiters(word) {
+            futex_wake(word);
+        }
+        Ok(())
     }
 }
 

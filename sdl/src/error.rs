@@ -115,7 +115,9 @@ impl From<Cause> for Error {
                 ErrorKind::NotConnected
             }
             // It may be replicated yet, or have been.
-            Cause::NotReplicated { .. } | Cause::OutcomeUnknown { .. } => ErrorKind::OperationInterrupted,
+            Cause::NotReplicated { .. } | Cause::OutcomeUnknown { .. } => {
+                ErrorKind::OperationInterrupted
+            }
             // Unknown causes promise nothing.
             Cause::Damaged { .. } | Cause::Backend { .. } | Cause::Lost { .. } | _ => {
                 ErrorKind::BackendFailure

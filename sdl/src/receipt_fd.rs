@@ -154,7 +154,8 @@ impl ReceiptFd {
     /// Waits for a receipt no longer. Returns the number of times that it was added and not yet
     /// taken out by [`ReceiptFd::next`].
     ///
-    /// While too few hosts of the group live, nothing decides a receipt. Remove it after a time-out.
+    /// While too few hosts of the group live, nothing decides a receipt. Remove it after a
+    /// time-out.
     ///
     /// Complexity: logarithmic in the receipts that are waited for.
     pub fn remove(&mut self, receipt: Receipt) -> usize {
@@ -167,8 +168,8 @@ impl ReceiptFd {
         removed
     }
 
-    /// A receipt that is decided: replicated, lost or unknown. It is not waited for any more. `None`: the
-    /// descriptor is not readable until another one may be.
+    /// A receipt that is decided: replicated, lost or unknown. It is not waited for any more. `None`:
+    /// the descriptor is not readable until another one may be.
     ///
     /// Complexity: logarithmic in the receipts that are waited for.
     ///

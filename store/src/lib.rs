@@ -27,6 +27,7 @@
 pub mod repair;
 pub mod check;
 mod defragmentation;
+mod read_level;
 mod takeover;
 mod policy;
 mod follow;
@@ -73,6 +74,7 @@ pub use nearstate_memory::{
 pub use nearstate_model::{Error, HeapUsage, HeldBack, Holder, Result, limits};
 pub use prefetch::Prefetch;
 pub use read::ReadScope;
+pub use read_level::ReadLevel;
 pub use record::builder::CollectionBuilder;
 pub use record::fields::Fields;
 pub use record::layout::BlockLayout;

@@ -364,8 +364,8 @@ impl Session {
     /// Makes the owner's region a copy of nothing, because another host owns the partition. `seal`:
     /// the last position of this log that the group has kept. Writers are refused and those in
     /// their commit end it; what is behind the seal answers `Lost`. If the seal is not known, what
-    /// had not counted as replicated answers `Unknown`: a client that took it for lost would write it
-    /// a second time. The follower then discards the records. A demotion
+    /// had not counted as replicated answers `Unknown`: a client that took it for lost would write
+    /// it a second time. The follower then discards the records. A demotion
     /// that was killed is repeated, with the seal that it was begun with.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.

@@ -8,6 +8,7 @@ use crate::region::map::Map;
 
 /// The highest position that a sealed word has room for. A log does not reach it.
 const POSITION_MAX: u64 = (1 << 48) - 1;
+const _: () = assert!(LOG_BEGINS_MAX > 1, "an incarnation ends where the next one begins");
 
 const fn place_of(incarnation: u64) -> u64 {
     LOG_BEGINS + 8 * (incarnation % LOG_BEGINS_MAX)
@@ -16,6 +17,7 @@ const fn place_of(incarnation: u64) -> u64 {
 /// An incarnation begins behind the present end of the log. It is stored before the incarnation
 /// itself: a kill in between leaves one that begins nowhere, and its repetition stores it again.
 pub(crate) fn store_begin(map: &Map, incarnation: u64) -> Result<(), Corruption> {
+    debug_assert!(incarnation != 0, "the first incarnation begins at 0");
     let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire).min(POSITION_MAX);
     map.word(place_of(incarnation))?.store(seal(tail), Ordering::Release);
     Ok(())
@@ -31,6 +33,7 @@ pub(crate) fn begin_of(
     if present.checked_sub(incarnation).is_none_or(|age| age >= LOG_BEGINS_MAX) {
         return Ok(None);
     }
+    debug_assert!(incarnation <= present, "an incarnation that is to come has a begin");
     if incarnation == 0 {
         return Ok(Some(0));
     }
@@ -60,5 +63,6 @@ pub(crate) fn repair_begins(map: &Map) -> Result<bool, Corruption> {
             word.store(0, Ordering::Release);
         }
     }
+    debug_assert!(check_begins(map).is_ok(), "a damaged begin is left");
     Ok(true)
 }

@@ -141,6 +141,9 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
     if repair_begins(map)? {
         report.add_repaired("where an incarnation of the log began: old receipts are not decided");
     }
+    if repair_begins(map)? {
+        report.add_repaired("where an incarnation of the log began: old receipts are not decided");
+    }
     if rejoin_if_damaged(map)? {
         report.add_repaired("the follower: it joins again");
     }

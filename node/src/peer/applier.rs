@@ -159,13 +159,13 @@ impl Applier<'_, '_, '_> {
         }
         self.progress.tail = message.tail;
         self.progress.position = self.progress.position.max(message.position);
-        if self.membership.is_some()
-            && !self.progress.is_joining
+        if !self.progress.is_joining
             && self.session.following()?.is_some_and(|known| known.reached < message.position)
         {
-            // What is acknowledged is reported, also after a kill.
+            // What is acknowledged is reported, also after a kill, and read.
             self.follower.set_reached(message.position)?;
         }
+        self.session.wake_readers()?;
         self.connection.told = Some(message);
         self.connection.first_stamp.get_or_insert(message.stamp);
         if let Some(member) = self.membership {

@@ -11,9 +11,9 @@ use crate::session::{CommitWait, Namespace, Session, WaitRule};
 /// A position in the log of the region. What it stands for is *replicated* once the consumer of the
 /// commit stream has acknowledged that position ([`CommitStream::acknowledge`]).
 ///
-/// It names the incarnation of the log as well, so it can be kept, sent to other processes and asked
-/// for at another host: at the one that has taken the partition over it is *replicated* or *lost*,
-/// at any other one *unknown*. Receipts of one region are ordered as its commits are.
+/// It names the incarnation of the log as well, so it can be kept, sent to other processes and
+/// asked for at another host: at the one that has taken the partition over it is *replicated* or
+/// *lost*, at any other one *unknown*. Receipts of one region are ordered as its commits are.
 ///
 /// [`CommitStream::acknowledge`]: crate::CommitStream::acknowledge
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,8 +103,8 @@ impl Session {
         Ok(self.receipt_state(receipt)? == ReceiptState::Replicated)
     }
 
-    /// What has become of what a receipt stands for. Cost: seven loads, unless the consumer has lost
-    /// entries.
+    /// What has become of what a receipt stands for. Cost: seven loads, unless the consumer has
+    /// lost entries.
     ///
     /// # Errors
     /// `Damaged`.

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nearstate_store::{FollowState, Receipt, ReceiptState, Region, Session, Takeover, WhenFull};
+use nearstate_store::{FollowState, ReceiptState, Region, Session, Takeover, WhenFull};
 
 use crate::fixture::{child, clean, output, region_path};
 use crate::follow::{change, contents};

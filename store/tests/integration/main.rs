@@ -52,6 +52,7 @@ mod objects;
 mod pid_namespaces;
 mod policies;
 mod readme;
+mod read_levels;
 mod receipts;
 mod records;
 mod removed_namespaces;

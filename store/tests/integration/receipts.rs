@@ -87,17 +87,17 @@ fn the_host_that_takes_over_decides_the_receipts_of_the_old_log_and_no_other_hos
     });
     // The new log passes the positions of the old one.
     let ns = ue(&heir);
-    let mut last = heir.receipt();
-    while last.position() <= lost.position() {
-        last = put(&heir, ns, last.position());
+    let mut newest = heir.receipt();
+    while newest.position() <= lost.position() {
+        newest = put(&heir, ns, newest.position());
     }
     acknowledge_all(&heir);
     assert!(heir.replicated_position().unwrap() > lost.position());
     assert_eq!(heir.receipt_state(lost).unwrap(), ReceiptState::Lost);
-    assert_eq!(heir.receipt_state(last).unwrap(), ReceiptState::Replicated);
+    assert_eq!(heir.receipt_state(newest).unwrap(), ReceiptState::Replicated);
     // A host that has not taken it over does not know.
-    let stranger = Host::new();
-    let other = stranger.region.session().unwrap();
+    let unrelated = Host::new();
+    let other = unrelated.region.session().unwrap();
     for (session, receipt) in [(&late, kept), (&late, lost), (&other, kept), (&other, lost)] {
         assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Unknown);
         let waited = session.wait_replicated(receipt, LONG).unwrap();
@@ -111,9 +111,9 @@ fn the_host_that_takes_over_decides_the_receipts_of_the_old_log_and_no_other_hos
     old.settle_receipts().unwrap();
     assert_eq!(old.receipt_state(kept).unwrap(), ReceiptState::Replicated);
     assert_eq!(old.receipt_state(lost).unwrap(), ReceiptState::Lost);
-    assert_eq!(old.receipt_state(last).unwrap(), ReceiptState::Pending);
+    assert_eq!(old.receipt_state(newest).unwrap(), ReceiptState::Pending);
     drop((old, heir, late, other, waits));
-    stranger.check();
+    unrelated.check();
     three.check();
 }
 
@@ -155,8 +155,7 @@ fn a_region_that_was_restored_does_not_know_the_receipts_that_came_after_its_cop
         assert_eq!(session.receipt_state(after).unwrap(), ReceiptState::Unknown, "{cycle}");
         // Of the last 16 incarnations it is known where they ended: a cycle has three.
         let known = session.receipt_state(before).unwrap();
-        let expected =
-            if cycle <= 6 { ReceiptState::Replicated } else { ReceiptState::Unknown };
+        let expected = if cycle <= 6 { ReceiptState::Replicated } else { ReceiptState::Unknown };
         assert_eq!(known, expected, "{cycle}");
         // The receipt of an old position is one that this region answers.
         let again = session.receipt_at(before.position()).unwrap();

@@ -211,10 +211,11 @@ fn a_demotion_without_a_seal_does_not_know_what_was_not_replicated() {
     let old = three.owner.region.session().unwrap();
     let heir = three.ahead.region.session().unwrap();
     let (counted, tail) = (old.replicated_position().unwrap(), old.log_tail_position().unwrap());
-    let (waiter, waited) = (three.owner.region.session().unwrap(), old.receipt_at(tail).unwrap());
+    let session = three.owner.region.session().unwrap();
+    let behind = old.receipt_at(tail).unwrap();
     let demoted = std::thread::scope(|scope| {
         let waiting =
-            scope.spawn(move || waiter.wait_replicated(waited, Duration::from_secs(60)).unwrap());
+            scope.spawn(move || session.wait_replicated(behind, Duration::from_secs(60)).unwrap());
         let demoted = old.demote(None).unwrap();
         assert_eq!(waiting.join().unwrap(), ReceiptState::Unknown);
         demoted

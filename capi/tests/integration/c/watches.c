@@ -468,6 +468,12 @@ static void a_commit_waits_as_its_namespace_and_its_session_say(void)
     foreign.incarnation ^= (uint64_t)1 << 60;
     OK(ns_receipt_wait(session, foreign, LONG_MS, &state));
     CHECK(state == NS_RECEIPT_UNKNOWN);
+    /* The owner has what it gave receipts for, and is the owner without a cluster. */
+    OK(ns_read_wait_applied(session, second, 0));
+    OK(ns_read_check_owner(session, replicated));
+    IS(NS_OUTCOME_UNKNOWN, ns_read_wait_applied(session, foreign, LONG_MS));
+    IS(NS_BAD_ARGUMENT, ns_read_wait_applied(NULL, second, 0));
+    IS(NS_BAD_ARGUMENT, ns_read_check_owner(NULL, replicated));
     /* An event loop is told of both. */
     OK(ns_receipt_set_open(session, &set));
     OK(ns_receipt_set_fd(set, &fd));
