@@ -18,6 +18,7 @@ use crate::layout::{
     seal,
 };
 use crate::member::arena::{Arena, Bump, undo};
+use crate::member::held_since::clear_stalled;
 use crate::member::stalled::StallHooks;
 use crate::member::{
     ALL_ASIDE, AfterFull, EvacuatedParts, Health, Member, Private, TABLES_KNOWN, is_process_dead,
@@ -189,10 +190,9 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
 fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) -> Result<Member> {
     invariant!((index as usize) < MEMBERS_MAX, "slot {index} lies outside the member table");
     let map = &shared.map;
-    let at = member_at(index);
     let me = &shared.identity;
     let set = |which: u64, value: u64| -> Result<(), Corruption> {
-        map.word(at + which)?.store(value, Ordering::Relaxed);
+        map.word(member_at(index) + which)?.store(value, Ordering::Relaxed);
         Ok(())
     };
     set(MEMBER_PID, u64::from(me.pid))?;
@@ -201,6 +201,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         set(MEMBER_NAME + 8 * half, name)?;
     }
     set(MEMBER_SINCE, crate::clock::now_ms())?;
+    clear_stalled(map, index)?;
     // Without a known namespace the id is for messages only.
     let check = if me.namespace == 0 { 0 } else { process_check(claimed, me.pid, me.namespace) };
     set(MEMBER_PROCESS_CHECK, check)?;
@@ -218,7 +219,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         pins: Private::new(0),
         lines: Private::new(1),
         meta_line: Private::new(0),
-        pin: map.address(at + MEMBER_PIN)?,
+        pin: map.address(member_at(index) + MEMBER_PIN)?,
         epoch: map.address(SUPER_EPOCH)?,
         arena: NonNull::from(map.words(arena_at(index))?),
         known_tables: [const { Private::new(None) }; TABLES_KNOWN],

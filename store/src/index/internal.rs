@@ -59,6 +59,8 @@ pub(crate) struct InternalCache {
     pub(crate) named: Cell<u64>,
     /// Commits that put a record with an expiry time, since this session last collected.
     pub(crate) expiring: Cell<u32>,
+    /// The last tick of the clock at which this session found no expired record.
+    pub(crate) none_due_ms: Cell<u64>,
     /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
     /// The buffer for the key of a posting that is looked up.

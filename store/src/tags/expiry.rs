@@ -223,16 +223,23 @@ impl Session {
     }
 
     /// After a write found no room: collects some expired records, at most a few times for one
-    /// write. True if the write may find room now.
+    /// write. True if the write may find room now. A session that found none looks again after the
+    /// next tick of the clock (1 to 4 ms): until then no other record expires, and in a region full
+    /// of records that expire later the order of expiry is not read for each refused write.
     #[cold]
     #[inline(never)]
     pub(crate) fn collect_for_room(&self, collections: &mut u32) -> bool {
-        if *collections >= COLLECTIONS_FOR_ROOM {
+        let now = nearstate_memory::now_ms_coarse();
+        if *collections >= COLLECTIONS_FOR_ROOM || self.internal.none_due_ms.get() == now {
             return false;
         }
         *collections += 1;
         let collected = self.collect_aside(COLLECTED_FOR_ROOM);
-        collected.records != 0 || collected.has_more
+        let may_have_room = collected.records != 0 || collected.has_more;
+        if !may_have_room {
+            self.internal.none_due_ms.set(now);
+        }
+        may_have_room
     }
 
     /// Collects for a write of this session. An error of the collection is not that of the write,
@@ -243,5 +250,42 @@ impl Session {
         self.last_position.set(last);
         self.owed_position.set(owed);
         collected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CreateOptions, Metadata, Region, Schema, now_ms_coarse};
+
+    #[test]
+    fn the_order_of_expiry_is_read_once_in_a_tick_of_the_clock_for_refused_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::create(&folder.path().join("r"), &CreateOptions::default()).unwrap();
+        let session = region.session().unwrap();
+        let ns = session.namespace("ue", &Schema::default()).unwrap();
+        let put = |key: &[u8], expires_ms| {
+            let metadata = Metadata { expires_ms, ..Metadata::default() };
+            session.transact(|txn| txn.put_with_metadata(ns, key, b"1", metadata)).unwrap();
+        };
+        put(b"later", 1 << 45);
+        assert!(!session.collect_for_room(&mut 0), "nothing has expired");
+        assert_ne!(session.internal.none_due_ms.get(), 0, "the session remembers when");
+        put(b"past", 1);
+        loop {
+            let now = now_ms_coarse();
+            session.internal.none_due_ms.set(now);
+            let may_have_room = session.collect_for_room(&mut 0);
+            if now_ms_coarse() == now {
+                assert!(!may_have_room, "it looks again in the same tick");
+                break;
+            }
+            // The clock has ticked before the look, which may have found the record.
+            put(b"past", 1);
+        }
+        while now_ms_coarse() == session.internal.none_due_ms.get() {
+            std::thread::yield_now();
+        }
+        assert!(session.collect_for_room(&mut 0), "it looks after the tick");
+        assert!(!session.collect_for_room(&mut 0), "the record was deleted");
     }
 }
