@@ -334,7 +334,7 @@ impl DrivenCluster {
     }
 
     /// All copies have the same records, which are so many.
-    fn assert_equal(&self, records: u64) {
+    pub(crate) fn assert_equal(&self, records: u64) {
         let contents = |host: &DrivenHost| contents(&host.region.session().unwrap());
         until("all copies are equal", || {
             let owner = contents(&self.running[&self.owner_with(&[1, 2, 3])]);
