@@ -104,7 +104,7 @@ impl Host {
             HostInput::Behind { partition, host, connection } => {
                 self.with(partition, now, effects, |member, _| member.behind(host, connection));
             }
-            HostInput::Ahead { partition, host, view } => {
+            HostInput::OlderRegion { partition, host, view } => {
                 self.with(partition, now, effects, |member, effects| {
                     member.ahead(host, view, effects);
                 });

@@ -65,7 +65,7 @@ pub enum HostInput<'a> {
     },
     /// To an owner: the hello of a member names the owner's log and an entry of it that the region
     /// has not. So the region is an older one of this host, although its log is the right one.
-    Ahead {
+    OlderRegion {
         /// For which partition.
         partition: PartitionId,
         /// The member.

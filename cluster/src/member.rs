@@ -377,7 +377,7 @@ impl PartitionMember {
         if replicated > facts.replicated {
             effects.push(HostEffect::SetReplicated { partition, position: replicated });
         }
-        // Not compared with the region: what an earlier process was granted is no lease of this one.
+        // The region may have the end of a lease that only an earlier process was granted.
         if let MemberActivity::Serving(_, owner) = &mut self.activity
             && lease_until > owner.granted
         {

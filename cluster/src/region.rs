@@ -71,8 +71,8 @@ pub struct RegionFacts {
     /// The word *replicated* of the region's own log. It never falls while the log has the same
     /// identity and incarnation.
     pub replicated: u64,
-    /// The word of the lease: its end on this boot's clock, [`Monotonic::BOOT`] if there is none. An
-    /// earlier process may have stored it: it bounds what members have granted, and is no lease.
+    /// The word of the lease: its end on this boot's clock, [`Monotonic::BOOT`] if there is none.
+    /// An earlier process may have stored it: it bounds what members have granted, and is no lease.
     pub lease_until: Monotonic,
 }
 

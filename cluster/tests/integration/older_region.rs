@@ -49,7 +49,7 @@ impl Owner {
 
     fn ahead(&mut self, at_ms: u64, host: u16, view: ViewNumber) {
         let (partition, host) = (PARTITION, HostId(host));
-        self.step(at_ms, HostInput::Ahead { partition, host, view });
+        self.step(at_ms, HostInput::OlderRegion { partition, host, view });
     }
 
     fn role(&self) -> Option<MemberRole> {

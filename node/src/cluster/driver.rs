@@ -408,7 +408,7 @@ impl Driver {
             }
             PartitionInput::MemberAhead { host, view } => {
                 let (Some(host), view) = (self.host_of(host), ViewNumber(*view)) else { return };
-                self.step(HostInput::Ahead { partition, host, view });
+                self.step(HostInput::OlderRegion { partition, host, view });
             }
             PartitionInput::MemberBehind { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
