@@ -42,7 +42,7 @@ pub enum HostEffect {
         /// The new value.
         position: u64,
     },
-    /// Raise the word of the lease to this time of this host's clock.
+    /// Raise the word of the lease to this time of this host's clock; [`Monotonic::BOOT`] ends it.
     SetLease {
         /// Of which partition.
         partition: PartitionId,

@@ -33,7 +33,7 @@ pub enum ClusterEventKind {
     OwnerSilent(HostId),
     /// This host hears the owner again.
     OwnerHeard(HostId),
-    /// The region of this host is lost while the host owns the partition.
+    /// The region of this host is lost, or an older one, while the host owns the partition.
     OwnerRegionLost,
     /// This host has frozen its copy.
     CopyFrozen(LogPosition),

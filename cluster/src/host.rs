@@ -104,6 +104,11 @@ impl Host {
             HostInput::Behind { partition, host, connection } => {
                 self.with(partition, now, effects, |member, _| member.behind(host, connection));
             }
+            HostInput::OlderRegion { partition, host, view } => {
+                self.with(partition, now, effects, |member, effects| {
+                    member.ahead(host, view, effects);
+                });
+            }
             HostInput::Written { partition, view, position } => {
                 self.with(partition, now, effects, |member, _| member.written(view, position));
             }

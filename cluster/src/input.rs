@@ -63,6 +63,16 @@ pub enum HostInput<'a> {
         /// The number of the connection.
         connection: ConnectionNumber,
     },
+    /// To an owner: the hello of a member names the owner's log and an entry of it that the region
+    /// has not. So the region is an older one of this host, although its log is the right one.
+    OlderRegion {
+        /// For which partition.
+        partition: PartitionId,
+        /// The member.
+        host: HostId,
+        /// The view of the hello.
+        view: ViewNumber,
+    },
     /// To an owner, after [`WatchLog`](crate::HostEffect::WatchLog): all entries of the own log up
     /// to a position are decided.
     Written {

@@ -1,5 +1,7 @@
 //! One host's part in one partition: it keeps what was learned, and does what its role asks for.
 
+mod inputs;
+
 use crate::activity::MemberActivity;
 use crate::command::Command;
 use crate::config::Lease;
@@ -8,7 +10,6 @@ use crate::event::{ClusterEvent, ClusterEventKind};
 use crate::follower::Promise;
 use crate::group::{GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
-use crate::input::{ConnectionNumber, FollowerAcknowledgement, OwnerMessage};
 use crate::limits::{KEEP_COPY_LEASES, RETURN_LEASES, SILENT_RENEWAL_LEASES};
 use crate::owner::{Owner, OwnerWords, WantedChange};
 use crate::position::LogPosition;
@@ -39,6 +40,8 @@ pub(crate) struct PartitionMember {
     floor: u64,
     /// The view in which this process has promoted the copy, until it serves.
     promoted: Option<ViewNumber>,
+    /// The origin of the own log, of which a member has more than the region.
+    outdated: Option<ViewNumber>,
     /// The last effect that is repeated until something shows that it is done.
     repeated: Option<(HostEffect, Monotonic)>,
 }
@@ -70,6 +73,7 @@ impl PartitionMember {
             frozen: None,
             floor: 0,
             promoted: None,
+            outdated: None,
             repeated: None,
         }
     }
@@ -155,74 +159,11 @@ impl PartitionMember {
         }
     }
 
-    pub(crate) fn connected(
-        &mut self,
-        now: Monotonic,
-        (host, view, connection): (HostId, ViewNumber, ConnectionNumber),
-    ) {
-        if let MemberActivity::Serving(serving, owner) = &mut self.activity
-            && view == *serving
-        {
-            owner.connected(now, host, connection);
-        }
-    }
-
-    pub(crate) fn disconnected(&mut self, host: HostId, connection: ConnectionNumber) {
-        if let MemberActivity::Serving(_, owner) = &mut self.activity {
-            owner.disconnected(host, connection);
-        }
-    }
-
-    pub(crate) fn behind(&mut self, host: HostId, connection: ConnectionNumber) {
-        if let MemberActivity::Serving(_, owner) = &mut self.activity {
-            owner.behind(host, connection);
-        }
-    }
-
-    pub(crate) fn written(&mut self, view: ViewNumber, position: u64) {
-        if let MemberActivity::Serving(serving, owner) = &mut self.activity
-            && view == *serving
-        {
-            owner.written(position);
-        }
-    }
-
-    pub(crate) fn acknowledged(&mut self, now: Monotonic, received: &FollowerAcknowledgement) {
-        if let MemberActivity::Serving(view, owner) = &mut self.activity
-            && (received.view == *view || self.switches.is_off(Switch::AcknowledgementOfView))
-        {
-            owner.acknowledged(now, received);
-        }
-    }
-
-    pub(crate) fn position_received(
-        &mut self,
-        now: Monotonic,
-        message: &OwnerMessage,
-        effects: &mut Effects,
-    ) {
-        let MemberActivity::Following(view, _) = self.activity else { return };
-        if message.view != view {
-            return;
-        }
-        self.promise.received(now, message);
-        let (partition, stamp) = (self.partition(), message.stamp);
-        effects.push(HostEffect::Answer { partition, view, stamp });
-    }
-
-    pub(crate) fn owner_promotes(&mut self, now: Monotonic, of: ViewNumber, steps: u64) {
-        if let MemberActivity::Following(view, _) = self.activity
-            && of == view
-        {
-            self.promise.promoting(now, steps);
-        }
-    }
-
     /// Does whatever the role asks for. Called after every input.
     pub(crate) fn advance(&mut self, now: Monotonic, effects: &mut Effects) {
         self.promise.stepped(now);
         let Some(facts) = self.facts else { return };
-        let role = role_of((self.me, self.process), &self.group, &facts, self.switches);
+        let role = self.role_with(facts);
         self.end_activity(role, effects);
         if !matches!(role, MemberRole::Waiting | MemberRole::Registering)
             && self.freeze(now, facts, effects)
@@ -243,7 +184,18 @@ impl PartitionMember {
 
     /// The role that the last inputs lead to. `None` before the region has said what it is.
     pub(crate) fn role(&self) -> Option<MemberRole> {
-        self.facts.map(|facts| role_of((self.me, self.process), &self.group, &facts, self.switches))
+        self.facts.map(|facts| self.role_with(facts))
+    }
+
+    fn role_with(&self, facts: RegionFacts) -> MemberRole {
+        let role = role_of((self.me, self.process), &self.group, &facts, self.switches);
+        let is_lost = role == MemberRole::Serving && self.is_outdated();
+        if is_lost { MemberRole::Lost } else { role }
+    }
+
+    /// Has a member more of the own log than the region?
+    fn is_outdated(&self) -> bool {
+        self.outdated == Some(self.group.origin())
     }
 
     pub(crate) fn answered(&self, host: HostId) -> Monotonic {
@@ -253,9 +205,13 @@ impl PartitionMember {
         }
     }
 
+    /// The word of the region may be that of an earlier process, or of an older file: this process
+    /// has no lease that no member has granted to it.
     pub(crate) fn is_leased(&self, now: Monotonic) -> bool {
-        let until = self.facts.map_or(Monotonic::BOOT, |facts| facts.lease_until);
-        matches!(self.activity, MemberActivity::Serving(..)) && now < until
+        match &self.activity {
+            MemberActivity::Serving(_, owner) => now < owner.granted,
+            MemberActivity::Idle | MemberActivity::Following(..) => false,
+        }
     }
 
     /// Does this host hear the owner, or is it the owner?
@@ -328,7 +284,7 @@ impl PartitionMember {
         let may_report = self.promise.has_ended(now) && self.renewals_have_ended(now);
         if !reports.contains_key(&host) && may_report {
             self.propose(now, Command::Report { partition, view, host, held }, effects);
-        } else if is_owner && is_present && now >= returns_at {
+        } else if is_owner && is_present && !self.is_outdated() && now >= returns_at {
             self.propose(now, Command::Return { partition, view, host }, effects);
         }
     }
@@ -421,7 +377,11 @@ impl PartitionMember {
         if replicated > facts.replicated {
             effects.push(HostEffect::SetReplicated { partition, position: replicated });
         }
-        if lease_until > facts.lease_until {
+        // The region may have the end of a lease that only an earlier process was granted.
+        if let MemberActivity::Serving(_, owner) = &mut self.activity
+            && lease_until > owner.granted
+        {
+            owner.granted = lease_until;
             effects.push(HostEffect::SetLease { partition, until: lease_until });
         }
         if floor > self.floor {

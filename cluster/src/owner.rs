@@ -39,6 +39,8 @@ pub(crate) struct Owner {
     watched: Option<ViewNumber>,
     /// When the last renewal of a degraded owner's lease was proposed, and at which revision.
     renewing: Option<(Revision, Monotonic)>,
+    /// The end of the lease that this process was granted in this view.
+    pub(crate) granted: Monotonic,
 }
 
 /// A change of the membership that the owner wants.
@@ -75,6 +77,7 @@ impl Owner {
             written: 0,
             watched: None,
             renewing: None,
+            granted: Monotonic::BOOT,
         }
     }
 

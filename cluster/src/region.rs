@@ -75,6 +75,7 @@ pub struct RegionFacts {
     /// identity and incarnation.
     pub replicated: u64,
     /// The word of the lease: its end on this boot's clock, [`Monotonic::BOOT`] if there is none.
+    /// An earlier process may have stored it: it bounds what members have granted, and is no lease.
     pub lease_until: Monotonic,
 }
 

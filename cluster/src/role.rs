@@ -22,7 +22,8 @@ pub enum MemberRole {
     Promoting,
     /// This host is the owner.
     Serving,
-    /// This host is the owner, and its region is lost.
+    /// This host is the owner, and its region is lost, or an older one than that which a member
+    /// has followed.
     Lost,
     /// Another host is the owner, and this copy is a part of what it has.
     Following(FollowStart),

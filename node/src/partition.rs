@@ -122,6 +122,9 @@ pub struct PartitionState {
     pub evicting: Option<(u64, u16)>,
     /// The end of the lease by the clock of leases; zero if there is none.
     pub lease_until: Duration,
+    /// No member has granted a lease beyond this time, neither to this process nor to an earlier
+    /// one.
+    pub lease_bound: Duration,
     /// True while writers of replicated namespaces are refused.
     pub is_fenced: bool,
     /// The highest view that was seen.
@@ -147,6 +150,8 @@ pub struct Partition {
     /// For what takes no time: a promotion holds the other one for seconds.
     words: Mutex<Session>,
     fence: Mutex<FenceOrders>,
+    /// The end of the lease that an earlier process has left.
+    earlier_lease: Duration,
     member: Arc<MemberThread>,
     thread: Option<JoinHandle<()>>,
     watch: LogWatch,
@@ -191,12 +196,14 @@ impl Partition {
         // Only the session that changes the role kills.
         let session = region.session()?;
         session.set_stall_hook(Some(stopped.hook()));
+        let earlier_lease = fence::end_lease(&session)?;
         Ok(Self {
             shared,
             group,
             session: Mutex::new(session),
             words: Mutex::new(region.session()?),
             fence: Mutex::default(),
+            earlier_lease,
             member,
             thread: Some(thread),
             watch,
@@ -226,10 +233,12 @@ impl Partition {
     /// `Damaged`.
     pub fn state(&self) -> Result<PartitionState> {
         let session = self.words();
+        let lease_until = session.lease_end()?;
         Ok(PartitionState {
             is_bound: session.is_bound(self.group.cluster_id)?,
             evicting: session.evicting()?,
-            lease_until: session.lease_end()?,
+            lease_until,
+            lease_bound: lease_until.max(self.earlier_lease),
             is_fenced: session.is_fenced()?,
             view_seen: session.view_seen()?,
             following: session.following()?,

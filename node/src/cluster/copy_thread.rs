@@ -335,7 +335,7 @@ pub(super) fn copy_facts(state: &PartitionState) -> RegionFacts {
     // What another boot has left may be older than what this host has promised or stored.
     let record = if state.is_bound { record } else { MemberRecord::NEW };
     let (copy, replicated) = (copy_state(state), state.replicated);
-    RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_until) }
+    RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_bound) }
 }
 
 /// What the copy is good for. A region that is not bound is a new one, or one of another boot.

@@ -406,6 +406,10 @@ impl Driver {
                 let connection = *connection;
                 self.step(HostInput::Disconnected { partition, host, connection });
             }
+            PartitionInput::MemberAhead { host, view } => {
+                let (Some(host), view) = (self.host_of(host), ViewNumber(*view)) else { return };
+                self.step(HostInput::OlderRegion { partition, host, view });
+            }
             PartitionInput::MemberBehind { host, connection, .. } => {
                 let Some(host) = self.host_of(host) else { return };
                 let connection = *connection;

@@ -95,6 +95,7 @@ impl DriverInbox {
                 inputs.acknowledge((partition, host), input);
             }
             PartitionInput::MemberConnected { .. }
+            | PartitionInput::MemberAhead { .. }
             | PartitionInput::MemberBehind { .. }
             | PartitionInput::MemberLeft { .. }
             | PartitionInput::Joined { .. }

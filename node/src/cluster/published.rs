@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearstate_cluster::{
     CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic, PartitionId,
 };
+use nearstate_store::lease_clock;
 
 use crate::consensus::EngineStatus;
 
@@ -43,7 +44,8 @@ impl Published {
             GroupPhase::Sealing { reports } => reports.keys().copied().collect(),
         };
         let now = now();
-        let lease_ms = facts.lease_until.0.saturating_sub(now.0) / 1_000_000;
+        let lease_left = state.lease_until.saturating_sub(lease_clock());
+        let lease_ms = u64::try_from(lease_left.as_millis()).unwrap_or(u64::MAX);
         let of_partition = self.members.iter().filter(|((of, _), _)| *of == partition);
         let is_owner = group.owner() == Some(me);
         let members = of_partition.filter(|_| is_owner).map(|((_, host), (position, at))| {

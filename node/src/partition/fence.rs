@@ -2,8 +2,10 @@
 //! operator gives the partition to another host.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use nearstate_model::Result;
+use nearstate_store::{OwnerLease, Session};
 
 use super::{Partition, refused};
 
@@ -97,6 +99,17 @@ impl Partition {
         let is_fenced = self.change_fence(|fence| is_due = fence.release(admits));
         if is_due { session.set_fenced(is_fenced) } else { Ok(()) }
     }
+}
+
+/// Ends the lease that an earlier process has left, and returns its end: the file may be an older
+/// one, of which other hosts have more. Writers are refused first.
+pub(super) fn end_lease(session: &Session) -> Result<Duration> {
+    let until = session.lease_end()?;
+    if matches!(session.owner_lease()?, OwnerLease::Held { .. }) {
+        session.set_fenced(true)?;
+        session.set_owner_lease(Duration::ZERO)?;
+    }
+    Ok(until)
 }
 
 #[cfg(test)]

@@ -338,6 +338,11 @@ fn begin<'s>(
     let (feed, start) = match session.log_feed_behind(hello.of, hello.applied, known) {
         Ok(begun) => begun,
         Err(error @ Error::BadArgument { .. }) => {
+            // It may be right: then the region is an older one of this host.
+            if let Some(group) = shared.group.as_ref().filter(|_| hello.of == own) {
+                let (host, view) = (hello.name.clone(), hello.place.view);
+                group.tell(PartitionInput::MemberAhead { host, view });
+            }
             return Err((RefusalReason::Fork, error.to_string()));
         }
         Err(error) => return Err(failed(error)),

@@ -61,6 +61,14 @@ pub enum PartitionInput {
         /// The number of the connection.
         connection: u64,
     },
+    /// Owner: a member has an entry of this very log that the region has not. Its hello was
+    /// refused. It is a claim: the name is proven by a certificate, or by nothing.
+    MemberAhead {
+        /// Its name.
+        host: String,
+        /// The view of the hello, which is the one that is served.
+        view: u64,
+    },
     /// Owner: the connection of a member has ended.
     MemberLeft {
         /// Its name.

@@ -15,6 +15,7 @@ mod hostile_peers;
 mod joining;
 mod late_welcome;
 mod log_watch;
+mod older_owner;
 mod owner_heard;
 mod partition;
 mod repaired_region;

@@ -173,6 +173,7 @@ impl TestHost {
                 | PartitionInput::Joined { .. }
                 | PartitionInput::OwnerLost { .. }
                 | PartitionInput::OwnerPromotes { .. }
+                | PartitionInput::MemberAhead { .. }
                 | PartitionInput::HigherView { .. } => {}
             }
         }

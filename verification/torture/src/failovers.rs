@@ -11,8 +11,9 @@
 
 pub mod run;
 pub mod demo;
-pub mod sentinel;
 pub mod totals;
+pub mod sentinel;
+pub mod times;
 pub mod fault;
 mod client;
 pub mod signalling;

@@ -132,24 +132,24 @@ fn a_copy_that_was_reported_is_kept_until_the_decision_is_made() {
 /// order of random choices makes the test slower, not weaker.
 const NEEDED: &[(Switch, u64)] = &[
     (Switch::AcknowledgementOfView, 43),
-    (Switch::CountFull, 73),
+    (Switch::CountFull, 133),
     (Switch::EnoughAcknowledgements, 3),
     (Switch::Promise, 5),
     (Switch::PromiseAtStart, 293),
-    (Switch::LeaseFromSend, 6),
-    (Switch::LeaseMargin, 5),
+    (Switch::LeaseFromSend, 7),
+    (Switch::LeaseMargin, 86),
     (Switch::FreezeFirst, 3),
     (Switch::StoredView, 1650),
-    (Switch::ShorterIsNotFull, 218),
+    (Switch::ShorterIsNotFull, 297),
     (Switch::ReportQuorum, 0),
     (Switch::PromoteFirst, 0),
     (Switch::DiscardOutdated, 0),
-    (Switch::RegisterFirst, 10980),
+    (Switch::RegisterFirst, 3572),
     (Switch::Fence, 1),
-    (Switch::Revision, 197),
+    (Switch::Revision, 614),
     (Switch::EvictingIsStored, 1098),
-    (Switch::EvictHolders, 1892),
-    (Switch::StoredRevision, 1711),
+    (Switch::EvictHolders, 12103),
+    (Switch::StoredRevision, 1128),
 ];
 
 #[test]

@@ -11,8 +11,8 @@ use nearstate_local_cluster::{HostProcess, wait_until};
 use nearstate_resp_client::{RespClient, RespReply};
 use serde::Serialize;
 
+use super::times::Times;
 use crate::clock::now_ns;
-use crate::failovers::totals::Times;
 
 /// Redis servers, and as many Sentinels.
 const SERVERS: usize = 3;

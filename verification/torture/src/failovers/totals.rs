@@ -7,63 +7,13 @@ use serde::Serialize;
 
 use super::fault::ClusterFault;
 use super::sentinel::SentinelTotals;
+use super::times::Times;
 
 /// The goal for the time of a fail-over with a lease of 300 ms: 99 of 100.
 pub const FAILOVER_GOAL_MS: u64 = 500;
 
 /// The goal for the restart of a node under load.
 pub const RESTART_GOAL_MS: u64 = 150;
-
-/// The width of a bar of the histogram in milliseconds, and the longest bar in characters.
-const BAR_MS: u64 = 50;
-const BAR_LENGTH_MAX: usize = 50;
-
-/// Times in microseconds.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Times(Vec<u64>);
-
-impl Times {
-    pub(super) fn push(&mut self, us: u64) {
-        let at = self.0.partition_point(|one| *one <= us);
-        self.0.insert(at, us);
-    }
-
-    /// The number of times.
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The time that so many percent of all do not exceed, in milliseconds.
-    pub fn percentile_ms(&self, percent: usize) -> f64 {
-        let rank = (self.0.len() * percent).div_ceil(100).max(1);
-        let us = self.0.get(rank - 1).copied().unwrap_or(0);
-        std::time::Duration::from_micros(us).as_secs_f64() * 1e3
-    }
-
-    pub(super) fn summary(&self) -> String {
-        if self.0.is_empty() {
-            return "-".to_owned();
-        }
-        let ms = |percent| self.percentile_ms(percent);
-        format!("p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms", ms(50), ms(99), ms(100))
-    }
-
-    fn bars(&self) -> String {
-        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-        for us in &self.0 {
-            *counts.entry(us / 1000 / BAR_MS).or_default() += 1;
-        }
-        let most = counts.values().copied().max().unwrap_or(1);
-        let mut text = String::new();
-        for (bar, count) in counts {
-            let length = (count * BAR_LENGTH_MAX).div_ceil(most);
-            let (from, until) = (bar * BAR_MS, (bar + 1) * BAR_MS);
-            let _ =
-                writeln!(text, "  {from:>5} to {until:>5} ms  {:5}  {}", count, "#".repeat(length));
-        }
-        text
-    }
-}
 
 /// What happened with one kind of fault.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -173,21 +123,5 @@ impl FailoverTotals {
             let _ = writeln!(text, "\n{}", sentinel.line());
         }
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_times_that_were_measured() {
-        let mut times = Times::default();
-        for us in [3000, 1000, 2000] {
-            times.push(us);
-        }
-        let found: Vec<_> = [1, 50, 99, 100].iter().map(|of| times.percentile_ms(*of)).collect();
-        assert_eq!(found, [1.0, 2.0, 3.0, 3.0]);
-        assert_eq!(Times::default().summary(), "-");
     }
 }
