@@ -146,8 +146,8 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     Ok(damaged)
 }
 
-/// For the repair: the region is not a copy of its cluster any more, as one of another boot. True if
-/// it was.
+/// For the repair: the region is not a copy of its cluster any more, as one of another boot. True
+/// if it was.
 pub(crate) fn unbind(map: &Map) -> Result<bool, Corruption> {
     let was_bound = map.word(CLUSTER_BOOT)?.load(Ordering::Acquire) != 0;
     store(map, CLUSTER_BOOT, 0)?;

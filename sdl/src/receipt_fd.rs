@@ -168,8 +168,8 @@ impl ReceiptFd {
         removed
     }
 
-    /// A receipt that is decided: replicated, lost or unknown. It is not waited for any more. `None`:
-    /// the descriptor is not readable until another one may be.
+    /// A receipt that is decided: replicated, lost or unknown. It is not waited for any more.
+    /// `None`: the descriptor is not readable until another one may be.
     ///
     /// Complexity: logarithmic in the receipts that are waited for.
     ///

@@ -5,8 +5,8 @@ use nearstate_store::{FollowState, Following, LogIdentity, Session};
 
 use super::applier::Membership;
 
-/// Is it a complete copy of a partition? An order to discard was given for one that had gaps: it has
-/// become complete since, and may be all that is left.
+/// Is it a complete copy of a partition? An order to discard was given for one that had gaps: it
+/// has become complete since, and may be all that is left.
 pub(super) fn is_whole(
     session: &Session,
     membership: Option<Membership<'_>>,

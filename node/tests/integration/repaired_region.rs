@@ -1,5 +1,5 @@
-//! A region that was repaired may lack records. It is no copy of its partition any more, also if its
-//! host returns within a lease.
+//! A region that was repaired may lack records. It is no copy of its partition any more, also if
+//! its host returns within a lease.
 
 use std::fs;
 
