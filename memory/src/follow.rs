@@ -162,7 +162,7 @@ fn applied(map: &Map) -> Result<FollowPosition, Corruption> {
     Ok(one.into_iter().chain(other).max_by_key(|place| place.position).unwrap_or_default())
 }
 
-fn reached(map: &Map) -> Result<u64, Corruption> {
+pub(crate) fn reached(map: &Map) -> Result<u64, Corruption> {
     match load(map, FOLLOW_REACHED)? {
         0 => Ok(0),
         word => unseal(word, "the position that a follower has reached has a flipped bit"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::Result;
 
 use crate::atomic::Ordering;
-use crate::follow::{FollowState, LogIdentity, following, identity};
+use crate::follow::{FollowState, LogIdentity, following, identity, reached};
 use crate::layout::{Corruption, LOG_BEGINS_MAX, LOG_REPLICATED, LOG_TAIL, LOG_WAKE};
 use crate::log::begins::begin_of;
 use crate::log::reader::{LogWaiter, PositionState, SLEEP_MAX, position_state};
@@ -71,7 +71,9 @@ fn standing_of(map: &Map, own: LogIdentity, place: LogPlace) -> Result<Standing,
     if let Some(takeover) = takeover(map, own)?
         && takeover.old.number() == place.log
     {
-        let is_kept = place.position <= takeover.seal.position;
+        // Positions behind its last entry have none: the seal of the group is where it had reached.
+        let sealed = takeover.seal.position.max(reached(map)?);
+        let is_kept = place.position <= sealed;
         return Ok(if is_kept { Standing::Own(takeover.position) } else { Standing::Lost });
     }
     match following(map)? {

@@ -394,6 +394,13 @@ impl Partition {
         session.set_fenced(true)?;
         let Some((log, place)) = seal else {
             match session.following()?.map(|following| following.state) {
+                // The region of an owner that was repaired, or of another boot: by force.
+                None if session.log_identity()?.origin != 0
+                    && self.is_of_cluster()?
+                    && !session.is_bound(self.group.cluster_id)? =>
+                {
+                    session.continue_partition(view)?;
+                }
                 None => session.begin_partition(view)?,
                 // By force: no other copy is left. What it has becomes the partition. The view
                 // first, so that a promotion that is killed is repeated.

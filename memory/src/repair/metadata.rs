@@ -8,7 +8,9 @@ use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_wi
 use crate::atomic::Ordering;
 use crate::check::metadata::unused_entry_words;
 use crate::cluster::{repair_words, unbind};
-use crate::follow::{following, raise_incarnation, rejoin, rejoin_if_damaged};
+use crate::follow::{
+    FollowState, Following, following, raise_incarnation, rejoin, rejoin_if_damaged,
+};
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
     ARENA_BYTES, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK, CATALOG_COMMITTED, CATALOG_COUNTED,
@@ -134,12 +136,14 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
     if unbind(map)? {
         report.add_repaired("the place in its cluster: other hosts have the copies that count");
     }
-    if following(map).is_ok_and(|following| following.is_some()) {
+    // A promotion or a demotion that was killed is ended by the node, which then joins.
+    let is_copy = |following: &Following| match following.state {
+        FollowState::Joining | FollowState::Extending | FollowState::Full => true,
+        FollowState::Promoting | FollowState::Demoting => false,
+    };
+    if matches!(following(map), Ok(Some(following)) if is_copy(&following)) {
         rejoin(map)?;
         report.add_repaired("the follower: it joins again");
-    }
-    if repair_begins(map)? {
-        report.add_repaired("where an incarnation of the log began: old receipts are not decided");
     }
     if repair_begins(map)? {
         report.add_repaired("where an incarnation of the log began: old receipts are not decided");

@@ -30,6 +30,7 @@ pub(super) fn check_origin(
     }
     let detail = "the owner's region has another log than the one that this complete copy \
                   follows: it was replaced or repaired in the view of that log. The copy is kept. \
-                  Stop the owner's node, and another host takes over";
+                  Stop the owner's node: \
+                  another host takes over, or `nearstate cluster accept-loss` names this one";
     Err(Error::BadArgument { detail: detail.to_owned() })
 }

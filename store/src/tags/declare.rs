@@ -406,14 +406,21 @@ impl Session {
         invariant!(declaring.presence.is_some(), "the tags are locked before they are read");
         let known = self.tag_set(namespace.index)?;
         declaring.started.keep(&known, TagState::Building);
+        let known_ids = declaring.started.ids.clone();
         let mut tags = TagSet::clone(&known);
         if !tags.declare(&declaring.wanted)? {
             return Ok(None);
         }
         // A declaration that only joins changes nothing, so that others need not check again.
         if tags == *known {
-            let generation = tags.generation;
-            return Ok(Some(TrackedTags { ids: declaring.open(&tags), generation }));
+            let (ids, generation) = (declaring.open(&tags), tags.generation);
+            if declaring.hold.is_held() {
+                // The one that has started them may be withdrawn as well: the last one that is
+                // busy with them removes them.
+                let started = &mut declaring.started.ids;
+                started.extend(ids.iter().filter(|id| !known_ids.contains(id)));
+            }
+            return Ok(Some(TrackedTags { ids, generation }));
         }
         let started = RefCell::new(Vec::new());
         let tags = self.change_tags(declaring, |tags| {

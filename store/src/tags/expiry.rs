@@ -224,8 +224,8 @@ impl Session {
 
     /// After a write found no room: collects some expired records, at most a few times for one
     /// write. True if the write may find room now. A session that found none looks again after the
-    /// next tick of the clock (1 to 4 ms): until then no other record expires, and in a region full
-    /// of records that expire later the order of expiry is not read for each refused write.
+    /// next tick of the clock (1 to 10 ms), or after a write of its own with an expiry: in a region
+    /// full of records that expire later the order of expiry is not read for each refused write.
     #[cold]
     #[inline(never)]
     pub(crate) fn collect_for_room(&self, collections: &mut u32) -> bool {
@@ -234,7 +234,7 @@ impl Session {
             return false;
         }
         *collections += 1;
-        let collected = self.collect_aside(COLLECTED_FOR_ROOM);
+        let Some(collected) = self.collect_aside(COLLECTED_FOR_ROOM) else { return false };
         let may_have_room = collected.records != 0 || collected.has_more;
         if !may_have_room {
             self.internal.none_due_ms.set(now);
@@ -242,11 +242,11 @@ impl Session {
         may_have_room
     }
 
-    /// Collects for a write of this session. An error of the collection is not that of the write,
-    /// and the receipt of the write is not that of a record that is collected.
-    fn collect_aside(&self, limit: usize) -> Collected {
+    /// Collects for a write of this session; `None`: the collection has failed, which is no error of
+    /// the write. The receipt of the write is not that of a record that is collected.
+    fn collect_aside(&self, limit: usize) -> Option<Collected> {
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
-        let collected = self.collect_expired(limit).unwrap_or_default();
+        let collected = self.collect_expired(limit).ok();
         self.last_position.set(last);
         self.owed_position.set(owed);
         collected

@@ -527,6 +527,8 @@ impl<'s> WriteSet<'s> {
         scratch.ordered.insert(self, root, &scratch.key)?;
         let expiring = &self.session.internal.expiring;
         expiring.set(expiring.get().saturating_add(1));
+        // It may be due already.
+        self.session.internal.none_due_ms.set(0);
         Ok(())
     }
 }

@@ -50,7 +50,8 @@ fn owe_reads(
     Ok(core.records.owe_reads(keys)?)
 }
 
-/// Behind a write: one that has changed nothing stands for the one that has made its change.
+/// Behind a write: one that has changed nothing stands for the one that has made its change, and
+/// tells of records as a read does.
 #[inline]
 fn owe_unchanged(
     records: &KeyedRecords,
@@ -60,5 +61,7 @@ fn owe_unchanged(
     if records.session().owes_receipt() {
         return Ok(());
     }
-    Ok(records.owe_keys(command.keys.of(args).filter_map(|at| args.get(at)))?)
+    let keys = || command.keys.of(args).filter_map(|at| args.get(at));
+    records.check_leases(keys())?;
+    Ok(records.owe_keys(keys())?)
 }

@@ -67,8 +67,11 @@ impl RespConnection {
         if let Some(options) = &mut self.connection.tracking {
             options.is_starting = false;
         }
+        // What was changed is told, and waits for its replication.
+        let has_changed = self.task_receipt != Receipt::NONE || session.owes_receipt();
         if let Some(reads) = self.connection.task_reads.take()
             && let Err(error @ Error::Fenced { .. }) = owe_task_reads(&self.core.records, &reads)
+            && !has_changed
         {
             reply.rewind(mark);
             if self.is_reply_begun {

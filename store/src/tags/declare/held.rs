@@ -3,8 +3,8 @@
 //! ```text
 //! hold          the tags stay "building" when all records are indexed
 //! complete_in   the caller's transaction sets them to "ready" with its own writes
-//! withdraw      the caller does not commit: the tags that this declaration has started are
-//!               abandoned, as after a contradicting record
+//! withdraw      the caller does not commit: the tags that this declaration has started or joined
+//!               are abandoned, as after a contradicting record
 //! ```
 
 use std::cell::Cell;
@@ -105,9 +105,9 @@ impl Session {
         completed.map_or(Ok(()), |tags| self.raise_to(declaring.namespace.index, &tags))
     }
 
-    /// Begins to remove the tags that this declaration has started, in parts of
-    /// [`Self::continue_tag_declaration`]. A tag that another declaration is busy with stays: that
-    /// one completes it.
+    /// Begins to remove the tags that are not ready yet and that this declaration has started or
+    /// joined, in parts of [`Self::continue_tag_declaration`]. A tag that another declaration is
+    /// busy with stays: that one completes it, or removes it when it is withdrawn as well.
     pub fn withdraw_tags(&self, declaring: &mut PendingTagDeclaration) {
         declaring.hold = Hold::Withdrawn;
         declaring.stage = withdrawing(&declaring.started);

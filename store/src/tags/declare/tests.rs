@@ -374,6 +374,25 @@ fn a_declaration_that_is_withdrawn_leaves_no_tag() {
     end(test);
 }
 
+/// Of two declarations of one tag that are both refused, the last one removes it.
+#[test]
+fn two_declarations_of_one_tag_that_are_withdrawn_leave_no_tag() {
+    for is_first_withdrawn in [false, true] {
+        let test = test_region(300);
+        let (session, ns) = (&test.session, test.ns);
+        let other = test.region.session().unwrap();
+        let (first, joined) = (hold(session, ns), hold(&other, ns));
+        let order = if is_first_withdrawn { [first, joined] } else { [joined, first] };
+        for mut declaring in order {
+            session.withdraw_tags(&mut declaring);
+            while session.continue_tag_declaration(&mut declaring, 10).unwrap() {}
+        }
+        assert_eq!(session.tags(ns).unwrap(), [], "{is_first_withdrawn}");
+        drop(other);
+        end(test);
+    }
+}
+
 /// What another declaration has joined is that one's, and what another has completed stays.
 #[test]
 fn a_declaration_that_is_withdrawn_leaves_the_tags_of_others() {
