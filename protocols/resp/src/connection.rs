@@ -57,8 +57,8 @@ pub(crate) struct RespConnection {
     is_reply_begun: bool,
     /// The last commit of the current task that waits until it is replicated.
     task_receipt: Receipt,
-    /// Replies whose commits are not replicated yet.
-    held: Option<HeldReplies>,
+    /// Replies whose commits are not replicated yet. Boxed: an idle connection has none.
+    held: Option<Box<HeldReplies>>,
     /// The node ends.
     is_draining: bool,
 }
@@ -225,7 +225,7 @@ impl ConnectionHandler for RespConnection {
     }
 
     fn buffered_bytes(&self) -> usize {
-        let held = self.held.as_ref().map_or(0, HeldReplies::bytes);
+        let held = self.held.as_ref().map_or(0, |held| held.bytes());
         self.parser.memory_bytes() + self.connection.memory_bytes() + held
     }
 

@@ -36,8 +36,8 @@ pub struct ConnectionState {
     pub is_auth_due: bool,
     /// `CLIENT TRACKING`.
     pub tracking: Option<TrackingOptions>,
-    /// A `WAIT` that is not over.
-    pub replica_wait: Option<ReplicaWait>,
+    /// A `WAIT` that is not over. Boxed: an idle connection has none.
+    pub replica_wait: Option<Box<ReplicaWait>>,
     /// A request that runs later. Later requests of the connection wait.
     pub postponed: Option<PostponedRequest>,
     /// `CLIENT SETNAME`.

@@ -268,7 +268,7 @@ fn a_lost_owner_is_replaced_and_nothing_replicated_is_lost() {
     hosts.run(0);
     hosts.until_all_count();
     assert_eq!(hosts.owner(), Some(owner));
-    assert!(hosts.status(0).contains("\"role\":\"member\""), "{}", hosts.status(0));
+    until("it is a member", || hosts.status(0).contains("\"role\":\"member\""));
 }
 
 /// Without the end of the process, its host would neither decide nor be replaced by a supervisor.

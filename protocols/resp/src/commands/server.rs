@@ -261,7 +261,8 @@ pub(crate) fn wait(
     };
     let receipt = ctx.records.session().receipt();
     let now = since_boot();
-    let waiting = ctx.connection.replica_wait.get_or_insert(ReplicaWait::new(receipt, now));
+    let waiting = &mut ctx.connection.replica_wait;
+    let waiting = waiting.get_or_insert_with(|| Box::new(ReplicaWait::new(receipt, now)));
     let receipt = waiting.receipt;
     // Behind a fail-over the positions of replicas are those of another log.
     match ctx.records.session().receipt_state(receipt)? {

@@ -128,7 +128,8 @@ impl RespConnection {
         match self.core.core.wait_replicated(last) {
             Ok(wait) => {
                 let limit = self.core.server.settings.replication_wait;
-                self.held = Some(HeldReplies::take(output, owed, (wait, limit), next));
+                let held = HeldReplies::take(output, owed, (wait, limit), next);
+                self.held = Some(Box::new(held));
                 NextAction::Work
             }
             Err(error) => {
