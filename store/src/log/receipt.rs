@@ -324,21 +324,20 @@ impl Session {
     #[cold]
     pub(crate) fn wait_for_commit(&self) -> Result<()> {
         let WaitRule { wait, limit } = self.commit_wait.get();
-        let receipt = match wait {
+        let last = self.last_position.get();
+        let position = match wait {
             CommitWait::Never => return Ok(()),
             // An earlier commit, which did not wait, may still be owed.
-            CommitWait::ByNamespace => Some(self.take_owed_receipt())
-                .filter(|owed| *owed == self.receipt())
-                .unwrap_or(Receipt::NONE),
+            CommitWait::ByNamespace => {
+                let owed = self.owed_position.replace(0);
+                if owed == last { owed } else { 0 }
+            }
             CommitWait::Always => {
                 self.owed_position.set(0);
-                self.receipt()
+                last
             }
         };
-        if receipt == Receipt::NONE {
-            return Ok(());
-        }
-        self.wait_here(receipt, limit)
+        if position == 0 { Ok(()) } else { self.wait_here(self.receipt_here(position), limit) }
     }
 
     /// Waits for a receipt that this session has just made. Its position says all: an incarnation
