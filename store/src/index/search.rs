@@ -287,8 +287,8 @@ pub struct SearchWalk<'s, K> {
 }
 
 /// The memory of the keys that one search has found, in bytes: some 80,000 keys. A search that
-/// finds more reads all records from then on, without those that it has found. That takes as long as
-/// a scan of the namespace.
+/// finds more reads all records from then on, without those that it has found. That takes as long
+/// as a scan of the namespace.
 const SEEN_BYTES_MAX: usize = 8 << 20;
 
 /// What a stored key takes beside its bytes: its place in the set, and an allocation.

@@ -242,8 +242,8 @@ impl Session {
         may_have_room
     }
 
-    /// Collects for a write of this session; `None`: the collection has failed, which is no error of
-    /// the write. The receipt of the write is not that of a record that is collected.
+    /// Collects for a write of this session; `None`: the collection has failed, which is no error
+    /// of the write. The receipt of the write is not that of a record that is collected.
     fn collect_aside(&self, limit: usize) -> Option<Collected> {
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
         let collected = self.collect_expired(limit).ok();
