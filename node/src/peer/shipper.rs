@@ -213,6 +213,7 @@ impl Shipment<'_> {
     fn beat(&mut self, session: &Session, pace: &mut Pace, position: u64) -> Result<()> {
         pace.told = Some(position);
         pace.beat = Stopwatch::start();
+        pace.owes_answer = false;
         pace.stamp = match self.member {
             None => pace.stamp + 1,
             Some(_) => lease_ns().max(pace.stamp + 1),
@@ -274,6 +275,7 @@ impl Shipment<'_> {
         if stamp > pace.stamp {
             return Err("it has answered a position message that was not sent".into());
         }
+        pace.owes_answer |= pace.answered == 0 && stamp != 0;
         pace.answered = pace.answered.max(stamp);
         if let Some(ServedMember { group, view, connection }) = self.member {
             let host = self.served.name.clone();
@@ -306,6 +308,9 @@ struct Pace {
     interval: Duration,
     /// The highest stamp that was answered.
     answered: u64,
+    /// The first answer on this connection was not told yet. Before it is, a member does not take
+    /// the owner for one that hears it: the rest of its lease may be short after a restart.
+    owes_answer: bool,
 }
 
 impl Pace {
@@ -314,7 +319,17 @@ impl Pace {
         let now = Stopwatch::start();
         let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
         let (told, sent, stamp, answered) = (None, 0, 0, 0);
-        Self { looked: None, active: now, sent, beat: now, told, stamp, interval, answered }
+        Self {
+            looked: None,
+            active: now,
+            sent,
+            beat: now,
+            told,
+            stamp,
+            interval,
+            answered,
+            owes_answer: false,
+        }
     }
 
     /// True if a position message is to be sent: some time has passed, or everything up to
@@ -322,6 +337,7 @@ impl Pace {
     /// another position message.
     fn is_due(&self, position: u64, last: u64) -> bool {
         self.beat.elapsed() >= self.interval
+            || self.owes_answer
             || self.told.is_none_or(|told| position > told.max(last))
     }
 
@@ -352,6 +368,10 @@ mod tests {
         assert!(pace.is_due(9, 8));
         pace.told = Some(9);
         assert!(!pace.is_due(9, 8));
+        // The first answer is told at once.
+        pace.owes_answer = true;
+        assert!(pace.is_due(9, 8));
+        pace.owes_answer = false;
         pace.interval = Duration::ZERO;
         assert!(pace.is_due(9, 8));
     }

@@ -8,6 +8,7 @@
 )]
 
 mod cluster_driver;
+mod declared_position;
 mod drain;
 mod fixture;
 mod hostile_driver;

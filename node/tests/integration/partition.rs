@@ -93,7 +93,7 @@ impl TestHost {
         Self::start(name, region, folder)
     }
 
-    fn start(name: &str, region: Region, folder: Arc<tempfile::TempDir>) -> Self {
+    pub(crate) fn start(name: &str, region: Region, folder: Arc<tempfile::TempDir>) -> Self {
         let (sender, inputs) = channel();
         let config = PartitionOptions {
             cluster_id: CLUSTER,

@@ -2,23 +2,24 @@
 //! its host returns within a lease.
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 
-use nearstate_store::{AttachOptions, repair_with};
+use nearstate_store::{AttachOptions, CreateOptions, Region, repair_with};
 
 use crate::cluster_driver::DrivenCluster;
-use crate::partition::{contents, group, joins, put, replicate};
+use crate::partition::{TestHost, contents, group, joins, put, replicate};
 
 const RECORDS: u64 = 50;
 const VALUE: [u8; 100] = [7; 100];
 
 /// Flips a bit of a record's value, and repairs the file. The record is lost.
-fn lose_a_record(cluster: &DrivenCluster, id: u16) {
-    let path = cluster.region(id);
-    let mut bytes = fs::read(&path).unwrap();
-    let value = bytes.windows(VALUE.len()).position(|window| window == VALUE).unwrap();
-    bytes[value + VALUE.len() / 2] ^= 1;
-    fs::write(&path, bytes).unwrap();
-    let report = repair_with(&path, &AttachOptions::default()).unwrap();
+fn lose_a_record(path: &Path, value: &[u8]) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.windows(value.len()).position(|window| window == value).unwrap();
+    bytes[at + value.len() / 2] ^= 1;
+    fs::write(path, bytes).unwrap();
+    let report = repair_with(path, &AttachOptions::default()).unwrap();
     assert!(!report.lost.is_empty(), "{report:?}");
 }
 
@@ -27,7 +28,7 @@ fn repair(victim: u16) {
     cluster.write(1, 0..RECORDS, VALUE.len());
     cluster.assert_equal(RECORDS);
     cluster.stop(victim);
-    lose_a_record(&cluster, victim);
+    lose_a_record(&cluster.region(victim), &VALUE);
     // Within its lease.
     cluster.run(victim);
     cluster.assert_equal(RECORDS);
@@ -44,6 +45,30 @@ fn an_owner_whose_region_was_repaired_gets_what_it_has_lost_from_its_members() {
 #[test]
 fn a_member_whose_region_was_repaired_gets_what_it_has_lost() {
     repair(2);
+}
+
+/// It is all that is left, and an operator says so.
+#[test]
+fn an_owner_whose_region_was_repaired_begins_the_partition_anew_by_force() {
+    let folder = Arc::new(tempfile::tempdir_in("/dev/shm").unwrap());
+    let path = folder.path().join("region");
+    let options = CreateOptions { bytes_max: 64 << 20, ..CreateOptions::default() };
+    drop(Region::create(&path, &options).unwrap());
+    let start =
+        || TestHost::start("forced-repair-a", Region::attach(&path).unwrap(), Arc::clone(&folder));
+    let mut host = start();
+    host.own(1, None);
+    put(&host.session(), 0..100);
+    drop(host);
+    lose_a_record(&path, &7_u64.to_le_bytes().repeat(20));
+    let mut host = start();
+    assert!(!host.partition.state().unwrap().is_bound);
+    host.own(3, None);
+    let state = host.partition.state().unwrap();
+    assert!(state.is_bound && state.own.origin == 3, "{state:?}");
+    assert_eq!(contents(&host.session()).len(), 99);
+    put(&host.session(), 0..100);
+    assert_eq!(contents(&host.session()).len(), 100);
 }
 
 #[test]
