@@ -22,6 +22,9 @@ use crate::http2::{TokioExecutor, run};
 /// loaded machine, as long as some arrive.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 
+/// More notifications than any test waits for.
+const ARRIVALS_MAX: usize = 100_000;
+
 /// A notification that arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
@@ -184,6 +187,8 @@ impl Receiver {
             let waited = self.state.changed.wait_timeout_while(received, WAIT_MAX, is_same);
             received = waited.unwrap().0;
             assert!(received.len() > before, "only these arrived: {received:#?}");
+            // One that is sent again and again would make the wait endless.
+            assert!(received.len() < ARRIVALS_MAX, "{} notifications arrived", received.len());
         }
         received.clone()
     }
