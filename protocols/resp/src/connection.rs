@@ -301,9 +301,12 @@ fn answer_owed(
 ) -> Option<OwedReply> {
     let from = output.len();
     RespConnection::answer(core, connection, args, output);
-    let receipt = core.core.session().take_owed_receipt();
-    let owed = OwedReply { from, to: output.len(), receipt, is_begun: false };
-    (receipt != Receipt::NONE).then_some(owed)
+    let session = core.core.session();
+    if !session.owes_receipt() {
+        return None;
+    }
+    let receipt = session.take_owed_receipt();
+    Some(OwedReply { from, to: output.len(), receipt, is_begun: false })
 }
 
 /// The error for a reply that is too long. By then a change of records, or of the connection's

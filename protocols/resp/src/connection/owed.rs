@@ -9,9 +9,22 @@ use crate::parse::Args;
 use crate::records::KeyedRecords;
 use crate::reply::error_reply::ErrorReply;
 
-/// Notes what the reply to a command tells of.
+/// Notes what the reply to a command tells of. Nothing, as long as the region has no log.
 #[inline]
 pub(super) fn owe(
+    core: &CoreContext,
+    connection: &mut ConnectionState,
+    request: (&RespCommand, Args<'_>),
+    done: Result<(), ErrorReply>,
+) -> Result<(), ErrorReply> {
+    if core.records.session().log_tail_position() == Ok(0) {
+        return done;
+    }
+    owe_logged(core, connection, request, done)
+}
+
+#[inline(never)]
+fn owe_logged(
     core: &CoreContext,
     connection: &mut ConnectionState,
     (command, args): (&RespCommand, Args<'_>),
@@ -31,7 +44,6 @@ pub(super) fn owe(
 }
 
 /// Behind a read: what it tells of may be a commit that a fail-over discards.
-#[inline]
 fn owe_reads(
     core: &CoreContext,
     connection: &mut ConnectionState,
@@ -41,10 +53,8 @@ fn owe_reads(
     let keys = command.keys.of(args).filter_map(|at| args.get(at));
     if connection.task.is_some() {
         // It reads in slices.
-        if core.records.session().log_tail_position()? != 0 {
-            let reads = connection.task_reads.get_or_insert_default();
-            reads.keys.extend(keys.map(<[u8]>::to_vec));
-        }
+        let reads = connection.task_reads.get_or_insert_default();
+        reads.keys.extend(keys.map(<[u8]>::to_vec));
         return Ok(());
     }
     Ok(core.records.owe_reads(keys)?)
@@ -52,7 +62,6 @@ fn owe_reads(
 
 /// Behind a write: one that has changed nothing stands for the one that has made its change, and
 /// tells of records as a read does.
-#[inline]
 fn owe_unchanged(
     records: &KeyedRecords,
     command: &RespCommand,
