@@ -15,6 +15,7 @@ mod promotion;
 mod joining;
 mod change;
 mod announcement;
+mod single;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -485,6 +486,11 @@ impl Follower<'_> {
         // Without it the session would refuse its own changes to followed namespaces.
         invariant!(self.session.is_follower.get(), "a session applies what it does not follow");
         without_expiry(|| {
+            if let [record] = records
+                && self.put_alone(record)?
+            {
+                return Ok(());
+            }
             self.session.transact(|txn| {
                 txn.validated_once(|| {
                     records.iter().try_for_each(|record| self.apply_one(txn, record))

@@ -339,7 +339,11 @@ fn failovers(args: &Torture, starter: &ChildCommand) -> Result<String, String> {
     bar.finish_and_clear();
     let mut totals = done?;
     if args.sentinel_failovers > 0 {
-        totals.sentinel = Some(sentinel_failovers(args)?);
+        // What was measured of this cluster is not lost with it.
+        match sentinel_failovers(args) {
+            Ok(sentinel) => totals.sentinel = Some(sentinel),
+            Err(error) => return Err(format!("{}\nRedis Sentinel: {error}", totals.table())),
+        }
     }
     Ok(if args.json { json!(totals).to_string() } else { totals.table() })
 }

@@ -342,7 +342,11 @@ impl Session {
     /// As [`Session::draft`] of a record without children and metadata. Returns what is known about
     /// the slot of the key.
     #[inline]
-    fn draft_pair(&self, lookup: KeyLookup<'_>, value: &[u8]) -> Result<(PendingCell, KnownSlot)> {
+    pub(crate) fn draft_pair(
+        &self,
+        lookup: KeyLookup<'_>,
+        value: &[u8],
+    ) -> Result<(PendingCell, KnownSlot)> {
         let KeyLookup { table, key, is_seen, .. } = lookup;
         let body = key.len() + value.len();
         let head = head_of(lookup, 0, body, false)?;

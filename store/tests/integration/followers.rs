@@ -1,10 +1,11 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
 use nearstate_store::{
-    Collected, FeedItem, FeedStep, FollowPosition, LogIdentity, Metadata, Schema, Session,
-    StreamedChange, Txn, WhenFull, now_ms, now_ms_coarse,
+    Collected, FeedItem, FeedStep, Filter, FollowPosition, FollowedRecord, LogIdentity, Metadata,
+    Notice, Schema, Session, StreamedChange, Txn, WhenFull, now_ms, now_ms_coarse,
 };
 
+use crate::fixture::refused;
 use crate::follow::{Host, change, contents, deliver, mixed, run, start};
 
 #[test]
@@ -67,6 +68,52 @@ fn a_follower_whose_acknowledgement_comes_late_gets_every_entry_that_another_one
     run(&source, &mut feed, &mut follower);
     let mirrored = second.namespace("ue", &mixed()).unwrap();
     assert_eq!(contents(&second, mirrored), contents(&source, ns));
+}
+
+/// A value of a namespace without tags and expiry is put without a transaction.
+#[test]
+fn an_entry_of_one_value_is_applied_once_and_only_to_the_version_that_it_replaces() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let ns = source.namespace("ue", &Schema::default()).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    source.put(ns, b"k", b"one").unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    let mirrored = copy.namespace("ue", &Schema::default()).unwrap();
+    let stored = || {
+        let view = copy.get(mirrored, b"k").unwrap().unwrap();
+        (view.version(), view.bytes().to_vec())
+    };
+    let (first, _) = stored();
+    let entry = |base, version, value| FollowedRecord {
+        namespace: ns.number(),
+        key: b"k",
+        version,
+        base_version: Some(base),
+        change: StreamedChange::Put { value, meta: &[], is_set: false },
+    };
+    for _ in 0..2 {
+        follower.apply(&[entry(first, first + 5, b"two")]).unwrap();
+        assert_eq!(stored(), (first + 5, b"two".to_vec()));
+    }
+    // Older than what the copy has: a killed follower has applied it behind its position.
+    follower.apply(&[entry(first, first + 1, b"late")]).unwrap();
+    assert_eq!(stored(), (first + 5, b"two".to_vec()));
+    let other = follower.apply(&[entry(first + 4, first + 9, b"of another log")]);
+    refused(other, &["is not a copy of it"]);
+    refused(follower.apply(&[entry(first + 5, 0, b"no version")]), &["no record has"]);
+    assert_eq!(stored(), (first + 5, b"two".to_vec()));
+    // A watch learns of a put.
+    let mut watch = copy.watch(mirrored, Filter::Namespace).unwrap();
+    follower.apply(&[entry(first + 5, first + 6, b"seen")]).unwrap();
+    let notice = watch.next().unwrap();
+    assert!(matches!(notice, Some(Notice::Event(event)) if event.key == b"k"), "{notice:?}");
+    drop((watch, feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
 }
 
 /// The holder of a unique value has expired when a walk brings the record that has the value now.

@@ -40,7 +40,8 @@ const ROUND_SECONDS: f64 = 1.0;
 
 /// A line for the list of workloads.
 pub const ABOUT: &str = "ue-signalling --targets region,cluster,cluster-2,redis-wait,redis-wait-2,\
-                         etcd,geode: writes that a follower has, and their cost (docs/bench.md)";
+                         etcd,geode: writes that a follower has, and their cost (docs/bench.md); \
+                         --variant put, update, wait, outstanding, insert, steady: one case";
 
 /// The names of the targets that only this table has.
 const NAMES: [&str; 5] = ["cluster", "cluster-2", "redis-wait", "redis-wait-2", "etcd"];
@@ -82,6 +83,29 @@ impl ReplicatedCase {
             Self::Insert => "insert with three tags, not waiting",
             Self::Steady => "lag at 100,000 puts/s",
         }
+    }
+
+    /// The variant that measures it alone.
+    const fn variant(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Update => "update",
+            Self::PutAndWait => "wait",
+            Self::Outstanding => "outstanding",
+            Self::Insert => "insert",
+            Self::Steady => "steady",
+        }
+    }
+
+    /// The cases of a variant: all without one.
+    fn selected(variant: Option<&str>) -> Result<Vec<Self>> {
+        let Some(variant) = variant else { return Ok(Self::ALL.to_vec()) };
+        let chosen = Self::ALL.into_iter().find(|case| case.variant() == variant);
+        chosen.map(|case| vec![case]).ok_or_else(|| {
+            let names = Self::ALL.map(Self::variant).join(", ");
+            let detail = format!("no variant {variant:?} of this table: it has {names}");
+            Error::BadArgument { detail }
+        })
     }
 
     /// Writes of one measured step.
@@ -208,6 +232,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
             detail: format!("the targets {} are those of ue-signalling only", NAMES.join(", ")),
         });
     }
+    let cases = ReplicatedCase::selected(options.variant.as_deref())?;
     let mut targets = Vec::new();
     for name in &options.targets {
         targets.push(start(name, options)?);
@@ -215,7 +240,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<()> {
     let round_time = Duration::from_secs_f64(options.round_time.unwrap_or(ROUND_SECONDS));
     let mut results: BTreeMap<(ReplicatedCase, usize), ReplicatedResult> = BTreeMap::new();
     for round in 0..options.rounds.max(ROUNDS) {
-        for case in ReplicatedCase::ALL {
+        for case in cases.iter().copied() {
             for (at, target) in targets.iter_mut().enumerate() {
                 measure(target.as_mut(), (case, round), round_time, results.entry((case, at)))?;
             }
@@ -349,6 +374,16 @@ mod tests {
     fn ratios_are_those_of_the_same_round() {
         let of = |p50_ns| ReplicatedResult { p50_ns, ..ReplicatedResult::default() };
         assert_eq!(ratios(&of(vec![10, 60]), &of(vec![20, 30])), [0.5, 2.0]);
+    }
+
+    #[test]
+    fn a_variant_measures_one_case() {
+        for case in ReplicatedCase::ALL {
+            assert_eq!(ReplicatedCase::selected(Some(case.variant())).unwrap(), [case]);
+        }
+        assert_eq!(ReplicatedCase::selected(None).unwrap(), ReplicatedCase::ALL);
+        let unknown = ReplicatedCase::selected(Some("full")).unwrap_err().to_string();
+        assert!(unknown.contains("outstanding"), "{unknown}");
     }
 
     #[test]

@@ -99,12 +99,10 @@ fn ports() -> Result<Vec<u16>, String> {
     all.iter().map(|one| Ok(one.local_addr().map_err(failed)?.port())).collect()
 }
 
-fn wait_for_replicas(primary: u16) -> Result<(), String> {
-    let replicas = || {
-        let replication = text_of(ask(primary, &[b"INFO", b"replication"])?)?;
-        Some(replication.matches("state=online").count())
-    };
-    wait_until("the replicas follow the primary", WAIT_MAX, || Ok(replicas() == Some(SERVERS - 1)))
+/// The replicas that have what the primary has.
+fn replicas_of(primary: u16) -> Option<usize> {
+    let replication = text_of(ask(primary, &[b"INFO", b"replication"])?)?;
+    Some(replication.matches("state=online").count())
 }
 
 /// The running processes.
@@ -127,11 +125,13 @@ impl SentinelGroup {
             let process = group.start_server(*port, of)?;
             group.servers.push((*port, Some(process)));
         }
-        wait_for_replicas(primary)?;
+        wait_until("the replicas follow the primary", WAIT_MAX, || {
+            Ok(replicas_of(primary) == Some(SERVERS - 1))
+        })?;
         for port in sentinels {
             group.start_sentinel(*port, primary, options.down_after_ms)?;
         }
-        group.wait_until_ready(primary)?;
+        group.wait_until_ready()?;
         Ok(group)
     }
 
@@ -167,16 +167,18 @@ impl SentinelGroup {
         Ok(())
     }
 
-    /// Waits until the primary has its replicas, and every Sentinel knows all servers and Sentinels
-    /// and takes none of them for lost.
-    fn wait_until_ready(&self, primary: u16) -> Result<(), String> {
-        wait_for_replicas(primary)?;
-        for (port, _) in &self.sentinels {
-            wait_until("a Sentinel knows all servers", WAIT_MAX, || {
-                Ok(is_known_to(*port, primary).unwrap_or(false))
-            })?;
-        }
-        Ok(())
+    /// Waits until the Sentinels name one primary, know all servers and Sentinels, and take none of
+    /// them for lost, and the primary has its replicas. Another fail-over may have come meanwhile.
+    fn wait_until_ready(&self) -> Result<(), String> {
+        let mut seen = Vec::new();
+        wait_until("the Sentinels know all servers", WAIT_MAX, || {
+            let all = self.sentinels.iter();
+            seen = all.filter_map(|(port, _)| KnownServers::of(*port)).collect();
+            let Some(primary) = self.primary() else { return Ok(false) };
+            let are_known = seen.len() == SERVERS && seen.iter().all(|one| one.are_ready(primary));
+            Ok(are_known && replicas_of(primary) == Some(SERVERS - 1))
+        })
+        .map_err(|error| format!("{error}: {seen:?}"))
     }
 
     /// The primary in the words of the first Sentinel that answers.
@@ -189,35 +191,45 @@ impl SentinelGroup {
     }
 }
 
-/// True if a Sentinel knows the primary, its replicas and the other Sentinels, and takes none of
-/// them for lost.
-fn is_known_to(sentinel: u16, primary: u16) -> Option<bool> {
-    let fields = |request: &[&[u8]]| {
-        let reply = ask(sentinel, request)?;
-        let texts = |reply: &RespReply| {
-            reply.items().iter().filter_map(|item| text_of(item.clone())).collect::<Vec<_>>()
-        };
-        Some(if request.get(1) == Some(&&b"MASTER"[..]) {
-            vec![texts(&reply)]
-        } else {
-            reply.items().iter().map(texts).collect()
+/// What a Sentinel knows: ports and flags, as it writes them.
+#[derive(Debug, Default)]
+struct KnownServers {
+    primary: Vec<String>,
+    replicas: Vec<String>,
+    sentinels: Vec<String>,
+}
+
+impl KnownServers {
+    fn of(sentinel: u16) -> Option<Self> {
+        let ask_for = |what: &[u8]| ask(sentinel, &[b"SENTINEL", what, PRIMARY.as_bytes()]);
+        let all = |reply: &RespReply| reply.items().iter().filter_map(flags_of).collect();
+        Some(Self {
+            primary: flags_of(&ask_for(b"MASTER")?).into_iter().collect(),
+            replicas: all(&ask_for(b"REPLICAS")?),
+            sentinels: all(&ask_for(b"SENTINELS")?),
         })
+    }
+
+    /// All servers and Sentinels, none of which counts as lost.
+    fn are_ready(&self, primary: u16) -> bool {
+        let have = |all: &[String], flags: &str| {
+            all.len() == SERVERS - 1 && all.iter().all(|one| one.ends_with(flags))
+        };
+        self.primary == [format!("{primary} master")]
+            && have(&self.replicas, " slave")
+            && have(&self.sentinels, " sentinel")
+    }
+}
+
+/// Port and flags of a server, of which a Sentinel tells names and values in turn.
+fn flags_of(server: &RespReply) -> Option<String> {
+    let texts: Vec<String> =
+        server.items().iter().filter_map(|item| text_of(item.clone())).collect();
+    let value = |name: &str| {
+        let at = texts.iter().step_by(2).position(|field| field == name)?;
+        texts.get(2 * at + 1)
     };
-    let value = |of: &[String], name: &str| {
-        let at = of.iter().step_by(2).position(|field| field == name)?;
-        of.get(2 * at + 1).cloned()
-    };
-    let master = fields(&[b"SENTINEL", b"MASTER", PRIMARY.as_bytes()])?.pop()?;
-    let is_primary = value(&master, "port")? == primary.to_string()
-        && value(&master, "flags")? == "master"
-        && value(&master, "num-other-sentinels")? == (SERVERS - 1).to_string();
-    let replicas = fields(&[b"SENTINEL", b"REPLICAS", PRIMARY.as_bytes()])?;
-    let others = fields(&[b"SENTINEL", b"SENTINELS", PRIMARY.as_bytes()])?;
-    let has = |all: &[Vec<String>], flags: &str| {
-        all.len() == SERVERS - 1
-            && all.iter().all(|one| value(one, "flags").as_deref() == Some(flags))
-    };
-    Some(is_primary && has(&replicas, "slave") && has(&others, "sentinel"))
+    Some(format!("{} {}", value("port")?, value("flags")?))
 }
 
 impl Drop for SentinelGroup {
@@ -278,7 +290,7 @@ pub fn run(
                 break;
             }
         }
-        group.wait_until_ready(new)?;
+        group.wait_until_ready()?;
         tick(&totals);
         // The next fail-over is not delayed by this one.
         std::thread::sleep(Duration::from_millis(2 * FAILOVER_TIMEOUT_MS));

@@ -105,14 +105,14 @@ impl FailoverTotals {
         text.push_str(&self.lost_owner_us.bars());
         let _ = writeln!(
             text,
-            "\n{:<28}{:>7}{:>12}  {:<42}owner stayed: longest pause (goal for a restart: \
+            "\n{:<28}{:>7}{:>12}  {:<49}owner stayed: longest pause (goal for a restart: \
              {RESTART_GOAL_MS} ms)",
             "fault", "rounds", "fail-overs", "last reply of the old to first of the new owner"
         );
         for (name, of) in &self.faults {
             let _ = writeln!(
                 text,
-                "{name:<28}{:>7}{:>12}  {:<42}{}",
+                "{name:<28}{:>7}{:>12}  {:<49}{}",
                 of.rounds,
                 of.failovers,
                 of.failover_us.summary(),
