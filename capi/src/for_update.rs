@@ -250,6 +250,10 @@ pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for
         {
             // SAFETY: the session stays open while it counts this record.
             let call = unsafe { enter(record.session) }?;
+            // Another thread may have released it before this one was let in.
+            if record.state != OWNED {
+                return Ok(ns_status::NS_OK);
+            }
             record.state = EMPTY;
             record.view = ns_view::empty();
             record.session = ptr::null();

@@ -287,12 +287,13 @@ pub unsafe extern "C" fn ns_stream_records(
         // SAFETY: rule 1.
         let stream = unsafe { borrow(stream, "the stream") }?;
         let each = each.ok_or_else(|| null("the callback"))?;
-        let Some(entry) = stream.entry.get() else {
-            return Err(null("the stream has no current transaction (call ns_stream_next)"));
-        };
         // SAFETY: the session stays open while it counts this stream.
         let session_call = unsafe { enter(stream.session) }?;
         let session = session_call.session();
+        // Behind the guard: another thread may have taken the next one.
+        let Some(entry) = stream.entry.get() else {
+            return Err(null("the stream has no current transaction (call ns_stream_next)"));
+        };
         stream.iterations.set(stream.iterations.get() + 1);
         let mut status = Ok(ns_status::NS_OK);
         for record in entry.records() {

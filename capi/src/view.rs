@@ -140,9 +140,12 @@ pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
         {
             // SAFETY: the session stays open while it counts this view.
             let call = unsafe { enter(view.session) }?;
-            view.session = ptr::null();
-            view.release_view();
-            call.session().release();
+            // Another thread may have released it before this one was let in.
+            if view.state == OWNED {
+                view.session = ptr::null();
+                view.release_view();
+                call.session().release();
+            }
         }
         Ok(ns_status::NS_OK)
     });

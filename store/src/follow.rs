@@ -13,9 +13,9 @@
 
 mod promotion;
 mod joining;
+mod single;
 mod change;
 mod announcement;
-mod single;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -289,7 +289,8 @@ impl Follower<'_> {
     pub fn forget(&mut self, source: LogIdentity) -> Result<()> {
         let session = self.session;
         if session.log_identity()?.region == source.region {
-            let detail = "the source and the follower are one region: give another --region";
+            let detail =
+                "the source and the follower are one region: give the path of another region";
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
         invariant!(session.is_follower.get(), "a session without the follower's lock begins anew");
@@ -487,7 +488,7 @@ impl Follower<'_> {
         invariant!(self.session.is_follower.get(), "a session applies what it does not follow");
         without_expiry(|| {
             if let [record] = records
-                && self.put_alone(record)?
+                && self.apply_alone(record)?
             {
                 return Ok(());
             }

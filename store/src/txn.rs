@@ -13,7 +13,7 @@ pub(crate) mod txn_record;
 mod commit;
 mod element_draft;
 pub(crate) mod write_set;
-mod patch;
+pub(crate) mod patch;
 pub(crate) mod write;
 pub(crate) mod address;
 

@@ -12,7 +12,7 @@ use nearstate_node::{
     COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,
 };
 use openraft::BasicNode;
-use openraft::error::{ClientWriteError, RaftError};
+use openraft::error::{ClientWriteError, InitializeError, RaftError};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
@@ -282,6 +282,10 @@ impl ConsensusEngine for RaftEngine {
         }
         self.wait(ANSWER_MAX, async move {
             raft.initialize(nodes).await.map_err(|error| match error {
+                RaftError::APIError(InitializeError::NotAllowed(_)) => Error::BadArgument {
+                    detail: "the cluster exists already: `nearstate cluster status` shows it"
+                        .to_owned(),
+                },
                 RaftError::APIError(error) => Error::BadArgument {
                     detail: format!("the cluster cannot be initialized: {error}"),
                 },

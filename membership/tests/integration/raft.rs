@@ -198,5 +198,5 @@ fn a_cluster_is_initialized_once() {
     let cluster = Cluster::start(3);
     cluster.propose(2, "first");
     let again = cluster.hosts[&2].engine.initialize(&BTreeSet::from([1, 2, 3]));
-    assert!(again.unwrap_err().to_string().contains("cannot be initialized"));
+    assert!(again.unwrap_err().to_string().contains("the cluster exists already"));
 }

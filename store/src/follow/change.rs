@@ -34,7 +34,17 @@ impl<'a> Decoded<'a> {
 }
 
 /// A name, and the bytes that it stands for; `None` removes it.
-type NamedChange<'a> = (&'a [u8], Option<&'a [u8]>);
+pub(super) type NamedChange<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// The changes of blocks.
+pub(super) fn changes_of<'a>(blocks: &[NamedChange<'a>]) -> Result<Vec<BlockChange<'a>>> {
+    let change = |(name, bytes): &NamedChange<'a>| -> Result<BlockChange<'a>> {
+        let name = str::from_utf8(name);
+        let name = name.map_err(|_| Corruption("a block's name is not UTF-8"))?;
+        Ok(BlockChange { name, bytes: *bytes })
+    };
+    blocks.iter().map(change).collect()
+}
 
 /// The changes that remove nothing.
 fn present<'a>(changes: &[NamedChange<'a>]) -> Vec<(&'a [u8], &'a [u8])> {
@@ -113,17 +123,7 @@ impl ChangedRecord<'_, '_, '_> {
         if namespace.kind() == Kind::Mixed {
             return txn.change_elements(namespace, key, Form::Blocks, blocks).map(drop);
         }
-        let change = |(name, bytes): &NamedChange<'_>| -> Result<(String, Option<Vec<u8>>)> {
-            let name = str::from_utf8(name);
-            let name = name.map_err(|_| Corruption("a block's name is not UTF-8"))?;
-            Ok((name.to_owned(), bytes.map(<[u8]>::to_vec)))
-        };
-        let changes = blocks.iter().map(change).collect::<Result<Vec<_>>>()?;
-        let changes: Vec<BlockChange<'_>> = changes
-            .iter()
-            .map(|(name, bytes)| BlockChange { name, bytes: bytes.as_deref() })
-            .collect();
-        txn.patch(namespace, key, &changes)
+        txn.patch(namespace, key, &changes_of(blocks)?)
     }
 
     fn set_metadata(self, meta: Option<&[u8]>) -> Result<()> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use nearstate_memory::{Cell, Corruption, LoggedRecord};
+use nearstate_model::limits::BLOCKS_MAX;
 
 use crate::record::collection::is_divided;
 use crate::record::meta::{Meta, split};
@@ -208,14 +209,30 @@ fn changed_blocks<'a>(
         let blocks = after.into_iter().map(|(name, bytes)| (name, Some(bytes))).collect();
         return Ok(StreamedChange::Patched { is_anew: true, blocks, meta });
     };
-    let mut before: BTreeMap<&[u8], &[u8]> = blocks_of(old)?.into_iter().collect();
+    let before = blocks_of(old)?;
     let mut blocks: Vec<(&[u8], Option<&[u8]>)> = Vec::new();
-    for (name, bytes) in after {
+    // Blocks keep their order, so both versions begin with the same ones: mostly with all.
+    let mut same = 0;
+    for ((name, was), (other, bytes)) in before.iter().zip(&after) {
+        if name != other {
+            break;
+        }
+        if !is_equal(was, bytes) {
+            blocks.push((name, Some(bytes)));
+        }
+        same += 1;
+    }
+    let mut before: BTreeMap<&[u8], &[u8]> = before.into_iter().skip(same).collect();
+    for (name, bytes) in after.into_iter().skip(same) {
         if before.remove(name).is_none_or(|was| !is_equal(was, bytes)) {
             blocks.push((name, Some(bytes)));
         }
     }
     blocks.extend(before.into_keys().map(|name| (name, None)));
+    if blocks.len() > BLOCKS_MAX {
+        // No patch may have as many changes.
+        return changed_blocks(None, new);
+    }
     Ok(StreamedChange::Patched { is_anew: false, blocks, meta })
 }
 

@@ -1,8 +1,10 @@
 //! Several followers of one region, and several namespaces of one promotion.
 
+use nearstate_model::limits::BLOCKS_MAX;
 use nearstate_store::{
-    Collected, FeedItem, FeedStep, Filter, FollowPosition, FollowedRecord, LogIdentity, Metadata,
-    Notice, Schema, Session, StreamedChange, Txn, WhenFull, now_ms, now_ms_coarse,
+    Collected, FeedItem, FeedStep, Filter, FollowPosition, FollowedRecord, Kind, LogIdentity,
+    Metadata, Notice, Schema, Session, StreamedChange, TagSchema, Txn, WhenFull, now_ms,
+    now_ms_coarse,
 };
 
 use crate::fixture::refused;
@@ -111,6 +113,86 @@ fn an_entry_of_one_value_is_applied_once_and_only_to_the_version_that_it_replace
     let notice = watch.next().unwrap();
     assert!(matches!(notice, Some(Notice::Event(event)) if event.key == b"k"), "{notice:?}");
     drop((watch, feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// A patch of a record that the copy has is applied without a transaction, also of one with a tag.
+#[test]
+fn a_patch_is_applied_once_and_only_to_the_version_that_it_replaces() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let tags = vec![TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() }];
+    let schema = Schema { kind: Kind::Blocks, tags };
+    let ns = source.namespace("ue", &schema).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let metadata = Metadata { tags: &[("guti", b"7")], expires_ms: 0 };
+    source
+        .transact(|txn| txn.put_fields(ns, b"k", &[(b"a", b"1"), (b"b", b"1")], metadata))
+        .unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    run(&source, &mut feed, &mut follower);
+    let mirrored = copy.namespace("ue", &schema).unwrap();
+    let stored = || {
+        let view = copy.get(mirrored, b"k").unwrap().unwrap();
+        let block = |name| view.block(name).map(<[u8]>::to_vec);
+        (view.version(), block("a"), block("b"))
+    };
+    let (first, ..) = stored();
+    let patch = |base, version, name: &'static [u8], bytes| FollowedRecord {
+        namespace: ns.number(),
+        key: b"k",
+        version,
+        base_version: Some(base),
+        change: StreamedChange::Patched { is_anew: false, blocks: vec![(name, bytes)], meta: None },
+    };
+    let large = vec![9; 5000];
+    let (one, many) = (Some(b"1".to_vec()), Some(large.clone()));
+    for _ in 0..2 {
+        follower.apply(&[patch(first, first + 2, b"b", Some(&large))]).unwrap();
+        assert_eq!(stored(), (first + 2, one.clone(), many.clone()));
+    }
+    follower.apply(&[patch(first, first + 1, b"a", None)]).unwrap();
+    assert_eq!(stored(), (first + 2, one.clone(), many.clone()), "older than what the copy has");
+    let other = follower.apply(&[patch(first + 1, first + 3, b"a", None)]);
+    refused(other, &["is not a copy of it"]);
+    refused(follower.apply(&[patch(first + 2, first + 3, b"", None)]), &["name"]);
+    refused(follower.apply(&[patch(first + 2, first + 3, b"\xff", None)]), &["not UTF-8"]);
+    assert_eq!(stored(), (first + 2, one, many));
+    follower.apply(&[patch(first + 2, first + 3, b"b", Some(&large))]).unwrap();
+    follower.apply(&[patch(first + 3, first + 4, b"a", None)]).unwrap();
+    assert_eq!(stored(), (first + 4, None, Some(large)));
+    assert_eq!(copy.find(mirrored, "guti", b"7").unwrap().unwrap().key(), b"k");
+    drop((feed, follower));
+    drop((source, copy));
+    host.check();
+    backup.check();
+}
+
+/// No patch may have as many changes, so the record is sent as a whole.
+#[test]
+fn a_record_whose_blocks_are_all_replaced_by_as_many_others_reaches_a_copy() {
+    let (host, backup) = (Host::new(), Host::new());
+    let (source, copy) = (host.region.session().unwrap(), backup.region.session().unwrap());
+    let tags = vec![TagSchema { name: "guti".to_owned(), is_unique: true, ..TagSchema::default() }];
+    let schema = Schema { kind: Kind::Blocks, tags };
+    let ns = source.namespace("ue", &schema).unwrap();
+    source.stream(ns, WhenFull::Refuse).unwrap();
+    let mut follower = copy.follow().unwrap();
+    let mut feed = start(&source, &mut follower, &copy);
+    let names: Vec<String> = (0..2 * BLOCKS_MAX).map(|number| number.to_string()).collect();
+    let metadata = Metadata { tags: &[("guti", b"7")], expires_ms: 0 };
+    for names in names.chunks(BLOCKS_MAX) {
+        let fields: Vec<_> = names.iter().map(|name| (name.as_bytes(), &b"1"[..])).collect();
+        source.transact(|txn| txn.put_fields(ns, b"k", &fields, metadata)).unwrap();
+        run(&source, &mut feed, &mut follower);
+        let mirrored = copy.namespace("ue", &schema).unwrap();
+        assert_eq!(contents(&copy, mirrored), contents(&source, ns));
+        assert_eq!(copy.find(mirrored, "guti", b"7").unwrap().unwrap().key(), b"k");
+    }
+    drop((feed, follower));
     drop((source, copy));
     host.check();
     backup.check();

@@ -121,7 +121,8 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
         is_over: &|| is_over.load(Ordering::Acquire),
     };
     follow(&region, &mut config)?;
-    report.end();
+    let following = region.session()?.following()?;
+    report.end(following.map_or(0, |copy| copy.reached.max(copy.applied.position)));
     Ok(())
 }
 
@@ -184,15 +185,19 @@ impl<'o> FollowReport<'o> {
                 }
                 self.bar.set_message(progress_text(progress));
                 self.last = *progress;
+                // A copy that continues does not join.
+                let has_all = !progress.is_joining && progress.tail != 0;
+                if self.until_joined && has_all && progress.position >= progress.tail {
+                    self.is_over.store(true, Ordering::Release);
+                }
             }
         }
     }
 
-    fn end(mut self) {
+    fn end(mut self, position: u64) {
         self.bar.finish_and_clear();
-        let last = self.last;
-        let text = format!("ended at position {}", last.position);
-        self.say(&text, &json!({"event": "ended", "position": last.position}));
+        let text = format!("ended at position {position}");
+        self.say(&text, &json!({"event": "ended", "position": position}));
     }
 }
 

@@ -10,12 +10,15 @@ use nearstate_instructions::{
     MeasuredOperation, MeasuredResult, RECORDS, VALUE, key, measured, new_region, run,
 };
 use nearstate_store::{
-    FeedItem, FeedStep, FollowPosition, Follower, LogFeed, LogIdentity, Metadata, Namespace,
-    Region, Schema, Session, TagSchema, WhenFull,
+    BlockChange, Condition, FeedItem, FeedStep, FollowPosition, Follower, Kind, LogFeed,
+    LogIdentity, Metadata, Namespace, Region, Schema, Session, TagSchema, WhenFull,
 };
 
-const OPERATIONS: &[MeasuredOperation] =
-    &[("applied-put", 4000, applied_put), ("applied-tagged-insert", 1000, applied_tagged_insert)];
+const OPERATIONS: &[MeasuredOperation] = &[
+    ("applied-put", 4000, applied_put),
+    ("applied-patch", 4000, applied_patch),
+    ("applied-tagged-insert", 1000, applied_tagged_insert),
+];
 
 fn main() -> ExitCode {
     run(OPERATIONS)
@@ -76,6 +79,30 @@ fn applied_put(times: u64) -> MeasuredResult {
     applied((&region, &session), values, || {
         let mut numbers = (0..times).map(|number| number * 7919 % RECORDS);
         Ok(numbers.try_for_each(|number| session.put(values, &key(number), &VALUE).map(drop))?)
+    })
+}
+
+/// Patches of two blocks of eight, applied by a follower, with the reading of its log.
+fn applied_patch(times: u64) -> MeasuredResult {
+    const NAMES: [&str; 8] = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
+    let (region, _folder) = new_region()?;
+    let session = region.session()?;
+    let blocks =
+        session.namespace("blocks", &Schema { kind: Kind::Blocks, ..Schema::default() })?;
+    for number in 0..RECORDS {
+        let all = NAMES.map(|name| BlockChange { name, bytes: Some(&[0; 72]) });
+        session.patch(blocks, &key(number), &all, Condition::Always)?;
+    }
+    let mut count = 0_u64;
+    applied((&region, &session), blocks, || {
+        let mut numbers = (0..times).map(|number| number * 7919 % RECORDS);
+        Ok(numbers.try_for_each(|number| {
+            count += 1;
+            let bytes = [count.to_le_bytes(); 9];
+            let two =
+                ["two", "five"].map(|name| BlockChange { name, bytes: Some(bytes.as_flattened()) });
+            session.patch(blocks, &key(number), &two, Condition::Always).map(drop)
+        })?)
     })
 }
 

@@ -1,4 +1,5 @@
-//! What clients of a partition see of its cluster: the members, and who owns which partition.
+//! What clients of a partition see of its cluster: the members, and which host owns which
+//! partition.
 
 use std::fmt;
 use std::sync::Arc;
