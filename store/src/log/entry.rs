@@ -26,7 +26,8 @@ pub enum StreamedChange<'a> {
     },
     /// These blocks changed. `None`: the block was removed.
     Patched {
-        /// True if the record is new, or all earlier blocks were removed.
+        /// True if these blocks replace all earlier ones: the record is new, or more of them
+        /// changed than a patch may change.
         is_anew: bool,
         /// Name and bytes of each.
         blocks: Vec<(&'a [u8], Option<&'a [u8]>)>,
