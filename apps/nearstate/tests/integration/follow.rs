@@ -155,6 +155,14 @@ fn clients_wait_for_followers_and_see_them() {
     assert!(info.contains("role:slave") && info.contains("slave_read_only:1"), "{info}");
     follower.0.kill().unwrap();
     until("the follower has left", || client.ask(&["WAIT", "0", "0"]) == ":0");
+    // The copy is full, so the next one continues, and ends when it has what was written meanwhile.
+    assert_eq!(client.ask(&["SET", "k", "last"]), "+OK");
+    let mut command = follow(&folder, &address, &["--until-joined"]);
+    let done = command.stdout(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && text.contains(r#""joins":false"#), "{text}");
+    assert!(text.contains(r#""event":"ended""#) && !text.contains(r#""position":0"#), "{text}");
+    assert_eq!(reader.ask(&["GET", "k"]), "last");
 }
 
 #[test]
