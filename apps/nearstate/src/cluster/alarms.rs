@@ -73,7 +73,8 @@ macro_rules! alarms {
 alarms! {
     NO_OWNER = "NS-5001" "partition-without-owner" Critical
         "The members decide which one owns the partition. If it stays, too many of them are lost: \
-         start their nodes, or `nearstate cluster accept-loss`.";
+         start their nodes, or, while a majority of the voters runs, `nearstate cluster \
+         accept-loss`.";
     FENCED = "NS-5002" "owner-without-lease" Critical
         "This host owns the partition and hears too few members. Writers are refused. Check the \
          network and the other hosts.";
