@@ -36,6 +36,13 @@ impl Output for SizeOutput {
     }
 }
 
+/// Has room for the message: it was measured.
+impl Output for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
 /// Appends the payload of a message to an output. Refuses what a reader would refuse; then the
 /// output has a part of the message.
 pub(crate) fn encode(message: &Message<'_>, out: &mut impl Output) -> Result<(), WireError> {

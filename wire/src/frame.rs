@@ -14,6 +14,7 @@ use crate::check::check_limit;
 use crate::decode::decode;
 use crate::encode::{Output, SizeOutput, encode};
 use crate::error::WireError;
+use crate::kept::KeptMessage;
 use crate::limits::{
     FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES, MESSAGE_BYTES_MAX, SMALL_MESSAGE_BYTES_MAX,
     SWITCH_BYTES_MAX,
@@ -124,6 +125,10 @@ impl FrameWriter {
         check_limit("bytes of a message", size.bytes, message_bytes_max(kind))?;
         let frames = size.bytes.div_ceil(FRAME_PAYLOAD_BYTES_MAX);
         out.reserve(size.bytes + frames * HEADER_BYTES);
+        if frames == 1 {
+            self.write_one(message, size.bytes, out);
+            return Ok(());
+        }
         let mut frames =
             FrameOutput { out, kind, number: self.number, rest: size.bytes, open: None };
         let written = encode(message, &mut frames);
@@ -132,6 +137,26 @@ impl FrameWriter {
         self.number = frames.number;
         Ok(())
     }
+
+    /// Appends a message that is one frame: nearly all are. Its fields need not be divided.
+    fn write_one(&mut self, message: &Message<'_>, size: usize, out: &mut Vec<u8>) {
+        let (kind, number) = (message.kind(), self.number);
+        let header = FrameHeader { size, kind, continues: false, number };
+        let start = out.len();
+        out.extend_from_slice(&header.encode(0));
+        let written = encode(message, out);
+        invariant!(written.is_ok(), "a message that was measured is written: {:?}", written);
+        invariant!(out.len() == start + HEADER_BYTES + size, "a message has its measured size");
+        complete(header, start, out);
+        self.number += 1;
+    }
+}
+
+/// Completes a frame that begins there with its check value.
+fn complete(header: FrameHeader, start: usize, out: &mut [u8]) {
+    let bytes = out.get_mut(start..).and_then(<[u8]>::split_first_chunk_mut);
+    let (bytes, payload) = guaranteed(bytes, "a frame begins with its header");
+    *bytes = header.encode(header.check_value(payload));
 }
 
 /// Divides the payload of a message into frames.
@@ -167,13 +192,6 @@ impl FrameOutput<'_> {
         self.out.extend_from_slice(&header.encode(0));
         OpenFrame { header, start, left: size }
     }
-
-    /// Completes a frame with its check value.
-    fn complete(&mut self, frame: &OpenFrame) {
-        let bytes = self.out.get_mut(frame.start..).and_then(<[u8]>::split_first_chunk_mut);
-        let (header, payload) = guaranteed(bytes, "a frame begins with its header");
-        *header = frame.header.encode(frame.header.check_value(payload));
-    }
 }
 
 impl Output for FrameOutput<'_> {
@@ -185,7 +203,7 @@ impl Output for FrameOutput<'_> {
             bytes = later;
             frame.left -= now.len();
             if frame.left == 0 {
-                self.complete(&frame);
+                complete(frame.header, frame.start, self.out);
             } else {
                 self.open = Some(frame);
             }
@@ -215,6 +233,21 @@ pub struct FrameReader {
     /// True if messages that only a source sends and that may be large are refused.
     refuses_values: bool,
     failure: Option<WireError>,
+}
+
+/// A message that has arrived, and its bytes.
+#[derive(Clone, Debug)]
+pub struct ReceivedMessage<'r> {
+    /// The message.
+    pub message: Message<'r>,
+    payload: &'r [u8],
+}
+
+impl ReceivedMessage<'_> {
+    /// A copy of the message. Its bytes are copied once, and none of its fields is looked at.
+    pub fn keep(&self) -> KeptMessage {
+        KeptMessage::of_payload(self.message.kind(), self.payload)
+    }
 }
 
 /// Where the payload of a complete message is.
@@ -310,6 +343,14 @@ impl FrameReader {
         reason = "a message borrows from its reader, which an iterator's item cannot"
     )]
     pub fn next(&mut self) -> Result<Option<Message<'_>>, WireError> {
+        Ok(self.next_received()?.map(|received| received.message))
+    }
+
+    /// As [`FrameReader::next`], with what it takes to keep the message.
+    ///
+    /// # Errors
+    /// As [`FrameReader::next`].
+    pub fn next_received(&mut self) -> Result<Option<ReceivedMessage<'_>>, WireError> {
         if let Some(failure) = &self.failure {
             (self.input, self.arrived, self.consumed) = (Vec::new(), 0, 0);
             (self.message, self.continued) = (Vec::new(), None);
@@ -323,7 +364,8 @@ impl FrameReader {
         };
         let payload = guaranteed(payload, "a payload is in the input");
         let failure = &mut self.failure;
-        decode(kind, payload).map(Some).inspect_err(|error| *failure = Some(error.clone()))
+        let message = decode(kind, payload).inspect_err(|error| *failure = Some(error.clone()))?;
+        Ok(Some(ReceivedMessage { message, payload }))
     }
 
     /// Consumes frames up to the end of a message.

@@ -1,7 +1,7 @@
 //! A message that is kept after it was applied, to be sent again on another connection.
 
 use crate::decode::decode;
-use crate::encode::{Output, SizeOutput, encode};
+use crate::encode::{SizeOutput, encode};
 use crate::error::WireError;
 use crate::message::{FrameKind, Message};
 
@@ -10,12 +10,6 @@ use crate::message::{FrameKind, Message};
 pub struct KeptMessage {
     kind: FrameKind,
     payload: Vec<u8>,
-}
-
-impl Output for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
 }
 
 impl KeptMessage {
@@ -32,10 +26,15 @@ impl KeptMessage {
         Ok(Self { kind: message.kind(), payload })
     }
 
+    /// A copy of the payload of a message that was decoded.
+    pub(crate) fn of_payload(kind: FrameKind, payload: &[u8]) -> Self {
+        Self { kind, payload: payload.to_vec() }
+    }
+
     /// The message.
     ///
     /// # Errors
-    /// None: it was encoded.
+    /// None: it was encoded, or decoded before.
     pub fn message(&self) -> Result<Message<'_>, WireError> {
         decode(self.kind, &self.payload)
     }

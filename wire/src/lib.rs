@@ -33,7 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub use error::WireError;
-pub use frame::{FrameReader, FrameWriter};
+pub use frame::{FrameReader, FrameWriter, ReceivedMessage};
 pub use kept::KeptMessage;
 pub use message::{
     AbsentMessage, Acknowledgement, Change, ChangedPart, EntryMessage, Hello, Message,
@@ -43,8 +43,8 @@ pub use message::{
 pub use refusal::RefusalReason;
 pub use settings::{SettingsSummary, SharedSettings};
 
-mod kept;
 mod frame;
+mod kept;
 mod encode;
 mod decode;
 mod message;

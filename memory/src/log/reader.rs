@@ -20,7 +20,7 @@ use crate::log::{budget, log_words};
 use crate::member::{Member, Pin};
 use crate::region::file::{Region, Shared};
 use crate::region::map::Map;
-use crate::ring::words::{must_wake_waiters, register_waiter};
+use crate::ring::words::{may_have_waiters, must_wake_waiters, register_waiter};
 use crate::system::{futex_wait, futex_wake};
 
 /// A writer that needs longer than this between two steps of its commit is passed over. It is a
@@ -347,6 +347,11 @@ impl Member {
     /// `Damaged`, `Forked`, `System`.
     pub fn wait_for_position(&self, position: u64, timeout: Duration) -> Result<PositionState> {
         let begin = Instant::now();
+        let word = self.map().word(LOG_WAKE)?;
+        if self.position_state(position)? == PositionState::Pending {
+            // Before it spins: a source sends at once what is waited for.
+            register_waiter(word);
+        }
         while begin.elapsed() < SPIN_MAX {
             match self.position_state(position)? {
                 PositionState::Pending => std::hint::spin_loop(),
@@ -355,7 +360,6 @@ impl Member {
                 | PositionState::Unknown) => return Ok(known),
             }
         }
-        let word = self.map().word(LOG_WAKE)?;
         loop {
             self.check_usable()?;
             let seen = register_waiter(word);
@@ -367,6 +371,15 @@ impl Member {
             futex_wait(word, seen, left.min(SLEEP_MAX))?;
             self.check_not_truncated()?;
         }
+    }
+
+    /// True if an acknowledgement may be waited for. It stays true behind a wait that was given up,
+    /// until the next acknowledgement. Relaxed: a source of the log looks again.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_acknowledgement_awaited(&self) -> Result<bool, Corruption> {
+        Ok(may_have_waiters(self.map().word(LOG_WAKE)?))
     }
 
     /// Waits for acknowledgements on another thread.
@@ -463,6 +476,16 @@ impl LogWaiter {
         if !is_over() && self.progress()? == known {
             futex_wait(word, seen, SLEEP_MAX)?;
         }
+        Ok(())
+    }
+
+    /// A task of this process waits from now on. A source of the log sends at once what is waited
+    /// for, before a thread sleeps for the task.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn announce(&self) -> Result<()> {
+        register_waiter(self.shared.map.word(LOG_WAKE)?);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use nearstate_model::Result;
 use nearstate_store::{FollowPosition, FollowState, Follower, Session};
-use nearstate_wire::{Message, PositionMessage, Refusal};
+use nearstate_wire::{Message, PositionMessage, ReceivedMessage, Refusal};
 
 use super::convert::{absent_of, identity_of, namespace_of, record_of, records_of};
 use super::events::FollowProgress;
@@ -68,13 +68,16 @@ impl Applier<'_, '_, '_> {
     }
 
     /// Applies one message.
-    pub(super) fn apply<'m>(&mut self, message: Message<'m>) -> Result<AppliedMessage<'m>> {
+    pub(super) fn apply<'m>(
+        &mut self,
+        received: ReceivedMessage<'m>,
+    ) -> Result<AppliedMessage<'m>> {
         // It is kept first: applying takes it apart. What is not applied after all ends the
         // connection, and the next one begins what is kept anew.
         if let Some(member) = self.membership {
-            member.group.kept().push(&message)?;
+            member.group.kept().push(&received.message, || received.keep())?;
         }
-        let applied = self.apply_content(message);
+        let applied = self.apply_content(received.message);
         if applied.is_err()
             && let Some(member) = self.membership
         {
@@ -224,21 +227,27 @@ mod tests {
             answered: 0,
             is_leased: false,
         };
-        applier.apply(namespace).unwrap();
-        applier.apply(Message::Joined { position: 5, check: 5 }).unwrap();
-        let up_to = applier.apply(Message::Position(told)).unwrap();
+        applier.apply_content(namespace).unwrap();
+        applier.apply_content(Message::Joined { position: 5, check: 5 }).unwrap();
+        let up_to = applier.apply_content(Message::Position(told)).unwrap();
         assert!(matches!(up_to, AppliedMessage::UpTo(9)), "a full copy");
-        applier.apply(absent()).unwrap();
+        applier.apply_content(absent()).unwrap();
         assert_eq!(applier.follower.state(), FollowState::Extending);
-        assert!(matches!(applier.apply(Message::Position(told)).unwrap(), AppliedMessage::UpTo(9)));
+        assert!(matches!(
+            applier.apply_content(Message::Position(told)).unwrap(),
+            AppliedMessage::UpTo(9)
+        ));
         // Another connection.
         *applier.progress = FollowProgress::default();
-        let scattered = applier.apply(Message::Position(told)).unwrap();
+        let scattered = applier.apply_content(Message::Position(told)).unwrap();
         assert!(matches!(scattered, AppliedMessage::Scattered));
         let walking = PositionMessage { position: 0, ..told };
-        let walked = applier.apply(Message::Position(walking)).unwrap();
+        let walked = applier.apply_content(Message::Position(walking)).unwrap();
         assert!(matches!(walked, AppliedMessage::UpTo(0)));
-        applier.apply(absent()).unwrap();
-        assert!(matches!(applier.apply(Message::Position(told)).unwrap(), AppliedMessage::UpTo(9)));
+        applier.apply_content(absent()).unwrap();
+        assert!(matches!(
+            applier.apply_content(Message::Position(told)).unwrap(),
+            AppliedMessage::UpTo(9)
+        ));
     }
 }

@@ -497,7 +497,7 @@ impl FollowerConnection<'_> {
             if let Some(view) = applier.higher_view()? {
                 return Err(Ended::Retry(format!("this host has seen view {view}")));
             }
-            let next = self.received.next();
+            let next = self.received.next_received();
             let Some(message) = next.map_err(|error| Ended::Retry(error.to_string()))? else {
                 break;
             };

@@ -87,24 +87,31 @@ impl KeptLog {
         self.items.iter().rev().find_map(place).or(self.begin)
     }
 
-    /// Keeps a message that was applied.
-    pub(crate) fn push(&mut self, message: &Message<'_>) -> Result<()> {
+    /// Keeps a message that is applied. `keep` copies it.
+    pub(crate) fn push(
+        &mut self,
+        message: &Message<'_>,
+        keep: impl FnOnce() -> KeptMessage,
+    ) -> Result<()> {
         let item = match message {
             Message::Namespace(namespace) => {
                 // A connection does not tell of a removal that was before it.
                 let older = self.numbers.insert(namespace.name.to_owned(), namespace.number);
                 if let Some(number) = older.filter(|older| *older != namespace.number) {
-                    self.push_namespace(number, &Message::Removed { number })?;
+                    let removed = KeptMessage::of(&Message::Removed { number });
+                    self.push_namespace(number, removed.map_err(|error| refused(&error))?);
                 }
-                return self.push_namespace(namespace.number, message);
+                self.push_namespace(namespace.number, keep());
+                return Ok(());
             }
             Message::Removed { number } => {
                 self.numbers.retain(|_, known| known != number);
-                return self.push_namespace(*number, message);
+                self.push_namespace(*number, keep());
+                return Ok(());
             }
             Message::Entry(entry) if self.begin.is_some() => KeptItem::Entry {
                 place: FollowPosition { position: entry.position, check: entry.check },
-                message: KeptMessage::of(message).map_err(|error| refused(&error))?,
+                message: keep(),
             },
             // The records of a walk belong to no position.
             Message::Record(_) | Message::Absent(_) => {
@@ -125,10 +132,8 @@ impl KeptLog {
         Ok(())
     }
 
-    fn push_namespace(&mut self, number: u32, message: &Message<'_>) -> Result<()> {
-        let message = KeptMessage::of(message).map_err(|error| refused(&error))?;
+    fn push_namespace(&mut self, number: u32, message: KeptMessage) {
         self.push_item(KeptItem::Namespace { number, message });
-        Ok(())
     }
 
     fn push_item(&mut self, item: KeptItem) {
@@ -230,6 +235,10 @@ mod tests {
         })
     }
 
+    fn push(kept: &mut KeptLog, message: &Message<'_>) {
+        kept.push(message, || KeptMessage::of(message).unwrap()).unwrap();
+    }
+
     fn told(kept: &KeptLog, position: u64) -> Vec<String> {
         let name = |message: &KeptMessage| {
             let message = message.message().unwrap();
@@ -248,13 +257,13 @@ mod tests {
     #[test]
     fn a_member_behind_a_removal_is_not_told_of_the_namespace_before_it() {
         let mut kept = KeptLog::default();
-        kept.push(&namespace(5)).unwrap();
+        push(&mut kept, &namespace(5));
         kept.begin_at(FollowPosition { position: 10, check: 10 });
-        kept.push(&entry(11)).unwrap();
-        kept.push(&Message::Removed { number: 5 }).unwrap();
-        kept.push(&namespace(7)).unwrap();
+        push(&mut kept, &entry(11));
+        push(&mut kept, &Message::Removed { number: 5 });
+        push(&mut kept, &namespace(7));
         for position in 12..=14 {
-            kept.push(&entry(position)).unwrap();
+            push(&mut kept, &entry(position));
         }
         assert_eq!(told(&kept, 13), ["namespace 7", "entry 14"]);
         let all = ["namespace 5", "entry 11", "removed 5", "namespace 7", "entry 12", "entry 13"];
@@ -266,15 +275,15 @@ mod tests {
     #[test]
     fn a_removal_while_the_member_was_away_is_told_when_the_name_is_used_again() {
         let mut kept = KeptLog::default();
-        kept.push(&namespace(5)).unwrap();
+        push(&mut kept, &namespace(5));
         kept.begin_at(FollowPosition { position: 10, check: 10 });
-        kept.push(&entry(11)).unwrap();
+        push(&mut kept, &entry(11));
         // Another connection.
         kept.continue_at(FollowPosition { position: 11, check: 11 });
-        kept.push(&namespace(7)).unwrap();
-        kept.push(&namespace(7)).unwrap();
-        kept.push(&entry(12)).unwrap();
-        kept.push(&entry(13)).unwrap();
+        push(&mut kept, &namespace(7));
+        push(&mut kept, &namespace(7));
+        push(&mut kept, &entry(12));
+        push(&mut kept, &entry(13));
         let all =
             ["namespace 5", "entry 11", "removed 5", "namespace 7", "namespace 7", "entry 12"];
         assert_eq!(told(&kept, 10)[..6], all);

@@ -1,5 +1,6 @@
 //! One follower that is served: the log, until the connection ends.
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use super::convert::{id_bytes, send_item};
 use super::events::PeerEvent;
 use super::group::{CatchUp, PartitionGroup, PartitionInput};
 use super::limits::{
-    BEAT_INTERVAL, FLIGHT_SLEEP_MIN, HELLO_MAX, LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX,
-    LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
+    BEAT_INTERVAL, FLIGHT_SLEEP_MIN, FLOOR_STEP, GATHER_BYTES_MAX, GATHER_MAX, HELLO_MAX,
+    LOOK_INTERVAL, LOOK_SLACK_NS, LOOK_SLEEP_MAX, LOOK_SLEEP_MIN, OUTPUT_BYTES_MAX, SPIN_MAX,
 };
 use super::served::{PeerShared, Served, lease_ns};
 use super::stopwatch::Stopwatch;
@@ -78,7 +79,9 @@ impl Shipment<'_> {
             self.check_view()?;
             // A follower that declares tags is silent for long. One whose host is gone does not
             // acknowledge the beats: the kernel ends the connection.
-            if self.link.stream.exchange(self.received)? {
+            if self.gathers(session, &pace)? && self.gather(session, &pace)? {
+                // More was committed. It leaves with what is gathered.
+            } else if self.exchange(&mut pace)? {
                 self.take_acknowledgements(session, feed, &mut pace)?;
                 // Behind the call that wakes what waits for the acknowledgement.
                 pace.active = Stopwatch::start();
@@ -96,6 +99,7 @@ impl Shipment<'_> {
             let before = self.link.stream.unsent();
             let was_joining = feed.is_joining();
             step = feed.step(pace.looks(), self.link)?;
+            pace.read = feed.sent_position();
             self.served.sent.store(feed.sent_position(), Ordering::Relaxed);
             self.served.is_joining.store(feed.is_joining(), Ordering::Relaxed);
             if was_joining && !feed.is_joining() {
@@ -119,8 +123,9 @@ impl Shipment<'_> {
                 }
                 FeedStep::Idle { .. } | FeedStep::More => {}
             }
-            if step == FeedStep::More && pace.beat.elapsed() >= pace.interval {
-                // A walk over empty buckets sends nothing. The follower acknowledges nothing by it.
+            // A walk over empty buckets sends nothing. The follower acknowledges nothing by it.
+            let is_late = step == FeedStep::More && pace.beat.elapsed() >= pace.interval;
+            if is_late || self.floor() >= pace.floor + FLOOR_STEP {
                 self.beat(session, &mut pace, 0)?;
             }
             if self.shared.config.keeps {
@@ -132,8 +137,7 @@ impl Shipment<'_> {
                 }
             }
             if self.link.stream.unsent() > before {
-                pace.active = Stopwatch::start();
-                pace.sent = feed.last_position();
+                pace.note_written(feed.last_position());
             }
         }
         Ok(())
@@ -192,21 +196,55 @@ impl Shipment<'_> {
     /// longer that lasts, the longer. A message from the follower ends it: then this is true.
     fn rest(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
         let idle = pace.active.elapsed();
-        if pace.sent > self.served.acknowledged.load(Ordering::Relaxed) {
+        if self.is_in_flight(pace) {
             let pause = (idle / 8).clamp(FLIGHT_SLEEP_MIN, LOOK_SLEEP_MAX);
             return Ok(self.link.stream.wait(pause)?);
         }
-        if idle < SPIN_MAX {
-            // Nothing is outstanding, so only a load tells of something to do.
-            let seen = session.log_tail_position()?;
-            while pace.active.elapsed() < SPIN_MAX {
-                if session.log_tail_position()? != seen {
-                    return Ok(false);
-                }
-                std::hint::spin_loop();
+        // Nothing is outstanding, so only a load tells of something to do.
+        while pace.active.elapsed() < SPIN_MAX {
+            if session.log_tail_position()? > pace.read {
+                return Ok(false);
             }
+            std::hint::spin_loop();
         }
         Ok(self.link.stream.wait((idle / 8).clamp(LOOK_SLEEP_MIN, LOOK_SLEEP_MAX))?)
+    }
+
+    /// Sends what was written, and takes what has arrived. True if something has.
+    fn exchange(&mut self, pace: &mut Pace) -> io::Result<bool> {
+        if pace.gathering.take().is_some() {
+            pace.active = Stopwatch::start();
+        }
+        pace.sent = pace.written;
+        self.link.stream.exchange(self.received)
+    }
+
+    /// True if the follower has not acknowledged every entry that was sent.
+    fn is_in_flight(&self, pace: &Pace) -> bool {
+        pace.sent > self.served.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// True while entries that were written may be joined by more before they are sent, and no
+    /// process waits for an acknowledgement. While entries are in flight, others gather anyway.
+    fn gathers(&self, session: &Session, pace: &Pace) -> Result<bool> {
+        let (in_flight, unsent) = (self.is_in_flight(pace), self.link.stream.unsent());
+        Ok(!in_flight && pace.gathers(unsent) && !session.is_replication_awaited()?)
+    }
+
+    /// Waits while entries gather. True if more was committed; false if they are to be sent, or
+    /// something has arrived.
+    fn gather(&self, session: &Session, pace: &Pace) -> Shipped<bool> {
+        while self.gathers(session, pace)? {
+            if session.log_tail_position()? > pace.read {
+                return Ok(true);
+            }
+            if pace.active.elapsed() < SPIN_MAX {
+                std::hint::spin_loop();
+            } else if self.link.stream.wait_for_input(LOOK_SLEEP_MIN)? {
+                break;
+            }
+        }
+        Ok(false)
     }
 
     /// Tells the follower how far the log is.
@@ -219,6 +257,7 @@ impl Shipment<'_> {
             Some(_) => lease_ns().max(pace.stamp + 1),
         };
         let (tail, replicated) = (session.log_tail_position()?, session.replicated_position()?);
+        pace.floor = self.floor();
         self.link.send(&Message::Position(PositionMessage {
             position,
             check: 0,
@@ -226,7 +265,7 @@ impl Shipment<'_> {
             stamp: pace.stamp,
             replicated,
             floor: match self.member {
-                Some(_) => self.shared.counted_floor(),
+                Some(_) => pace.floor,
                 None => self.shared.releasable(replicated).0,
             },
             // The driver keeps the lease. If it does not work, this owner does not hear.
@@ -236,6 +275,11 @@ impl Shipment<'_> {
             },
             is_leased: matches!(session.owner_lease()?, OwnerLease::Held { .. }),
         }))
+    }
+
+    /// What a member is told that all members have; 0 outside a group.
+    fn floor(&self) -> u64 {
+        self.member.map_or(0, |_| self.shared.counted_floor())
     }
 
     fn take_acknowledgements(
@@ -298,12 +342,22 @@ struct Pace {
     looked: Option<Stopwatch>,
     /// When something was sent or received.
     active: Stopwatch,
-    /// The position of the last entry that was sent.
+    /// The position of the last entry that was sent, and of the last one that was written to be
+    /// sent.
     sent: u64,
+    written: u64,
+    /// The log was read up to this position.
+    read: u64,
+    /// When the first entry was written that was not sent yet.
+    gathering: Option<Stopwatch>,
+    /// [`GATHER_MAX`].
+    gather_max: Duration,
     beat: Stopwatch,
     /// The position of the last position message.
     told: Option<u64>,
     stamp: u64,
+    /// The floor of the last position message.
+    floor: u64,
     /// The longest time between two position messages.
     interval: Duration,
     /// The highest stamp that was answered.
@@ -318,17 +372,36 @@ impl Pace {
     fn new(interval: Option<Duration>) -> Self {
         let now = Stopwatch::start();
         let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
-        let (told, sent, stamp, answered) = (None, 0, 0, 0);
+        let (told, sent, written, read, stamp, floor, answered) = (None, 0, 0, 0, 0, 0, 0);
         Self {
             looked: None,
             active: now,
             sent,
+            written,
+            read,
+            gathering: None,
+            gather_max: GATHER_MAX,
             beat: now,
             told,
             stamp,
+            floor,
             interval,
             answered,
             owes_answer: false,
+        }
+    }
+
+    /// True if the first entry that was not sent was written less than [`GATHER_MAX`] ago.
+    fn gathers(&self, unsent: usize) -> bool {
+        let is_early = |since: Stopwatch| since.elapsed() < self.gather_max;
+        unsent < GATHER_BYTES_MAX && self.gathering.is_some_and(is_early)
+    }
+
+    /// Something was written to be sent. The last entry is the one at `last`.
+    fn note_written(&mut self, last: u64) {
+        if last > self.written {
+            self.written = last;
+            self.gathering.get_or_insert_with(Stopwatch::start);
         }
     }
 
@@ -354,6 +427,21 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_gather_from_the_first_one_on_and_messages_without_entries_do_not() {
+        let mut pace = Pace::new(None);
+        pace.gather_max = Duration::from_hours(1);
+        pace.note_written(0);
+        assert!(!pace.gathers(81), "a position message");
+        pace.note_written(7);
+        assert!(pace.gathers(1) && !pace.gathers(GATHER_BYTES_MAX));
+        let first = pace.gathering;
+        pace.note_written(8);
+        assert_eq!(format!("{:?}", pace.gathering), format!("{first:?}"), "the first one counts");
+        pace.gather_max = Duration::ZERO;
+        assert!(!pace.gathers(1));
+    }
 
     #[test]
     fn a_position_message_says_what_no_entry_says() {

@@ -153,10 +153,16 @@ impl PeerStream {
     /// # Errors
     /// `poll(2)` has failed.
     pub(crate) fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        let mut flags = PollFlags::IN;
-        if self.has_output() {
-            flags |= PollFlags::OUT;
-        }
+        let out = if self.has_output() { PollFlags::OUT } else { PollFlags::empty() };
+        self.poll(PollFlags::IN | out, timeout)
+    }
+
+    /// As [`PeerStream::wait`], also with bytes to send: they are kept back.
+    pub(crate) fn wait_for_input(&self, timeout: Duration) -> io::Result<bool> {
+        self.poll(PollFlags::IN, timeout)
+    }
+
+    fn poll(&self, flags: PollFlags, timeout: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut sockets = [PollFd::new(&self.socket, flags)];
         match poll(&mut sockets, Some(&timeout)) {

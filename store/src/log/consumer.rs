@@ -235,6 +235,16 @@ impl Session {
         Ok(self.member.log_acknowledged()?)
     }
 
+    /// True if a process may wait for what is behind the replicated position: a source of the log
+    /// sends it at once. It stays true behind a wait that was given up, until the next
+    /// acknowledgement.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn is_replication_awaited(&self) -> Result<bool> {
+        Ok(self.member.is_acknowledgement_awaited()?)
+    }
+
     /// The highest position of the log that was drawn.
     ///
     /// # Errors

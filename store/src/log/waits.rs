@@ -200,6 +200,9 @@ impl Future for ReceiptWait {
             };
             invariant!(!is_new || before.is_none(), "two waits have the number {number}");
             is_listed = true;
+            if is_new {
+                this.waits.waiter.announce()?;
+            }
             this.waits.changed.notify_one();
         }
     }

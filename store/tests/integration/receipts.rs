@@ -48,6 +48,33 @@ fn complete(wait: ReceiptWait) -> ReceiptState {
     }
 }
 
+/// A source of the log asks whether it may keep entries back for a moment.
+#[test]
+fn a_wait_is_announced_before_a_thread_sleeps_for_it_until_the_next_acknowledgement() {
+    let host = Host::new();
+    let session = host.region.session().unwrap();
+    let ns = ue(&session);
+    let receipt = put(&session, ns, 1);
+    assert!(!session.is_replication_awaited().unwrap(), "the commit alone is no wait");
+    // No thread runs the waits.
+    let waits = ReceiptWaits::new(&session);
+    let mut wait = pin!(waits.wait(receipt));
+    let waker = Waker::from(Arc::new(Parked(std::thread::current())));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(session.is_replication_awaited().unwrap());
+    session.acknowledge_to(receipt.position()).unwrap();
+    assert!(!session.is_replication_awaited().unwrap());
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    // What is decided is not waited for, and a wait that is given up stays announced.
+    session.wait_replicated(receipt, LONG).unwrap();
+    assert!(!session.is_replication_awaited().unwrap());
+    let pending = put(&session, ns, 2);
+    session.wait_replicated(pending, Duration::ZERO).unwrap();
+    assert!(session.is_replication_awaited().unwrap());
+    session.acknowledge_to(pending.position()).unwrap();
+    assert!(!session.is_replication_awaited().unwrap());
+}
+
 #[test]
 fn the_host_that_takes_over_decides_the_receipts_of_the_old_log_and_no_other_host_does() {
     let three = Three::new();
