@@ -302,8 +302,8 @@ pub(crate) fn register_waiter(word: &AtomicU64) -> u32 {
     seen as u32
 }
 
-/// True if a waiter may sleep, or has looked at the word before it does: a hint, without the fence of
-/// A2.
+/// True if a waiter may sleep, or has looked at the word before it does: a hint, without the fence
+/// of A2.
 pub(crate) fn may_have_waiters(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) & WAITING != 0
 }

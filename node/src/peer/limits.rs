@@ -59,8 +59,8 @@ pub(crate) const LOOK_SLEEP_MAX: Duration = Duration::from_millis(1);
 /// commit by more.
 pub(crate) const FLIGHT_SLEEP_MIN: Duration = Duration::from_micros(100);
 
-/// How long entries that no process waits for gather before they are sent, if nothing is outstanding:
-/// as long as a writer takes for a hundred commits or two. Without it the first one would leave
+/// How long entries that no process waits for gather before they are sent, if nothing is
+/// outstanding: as long as a writer takes for a hundred commits or two. Without it the first one would leave
 /// alone, and the others behind its acknowledgement.
 pub(crate) const GATHER_MAX: Duration = Duration::from_micros(250);
 
@@ -69,8 +69,8 @@ pub(crate) const GATHER_MAX: Duration = Duration::from_micros(250);
 pub(crate) const GATHER_BYTES_MAX: usize = 256 << 10;
 
 /// A member is told of the floor at least each time when it has risen by this many positions: what
-/// it keeps of the log stays in the caches of its processor, and its memory is used again. A message
-/// for so many entries costs nothing that can be measured.
+/// it keeps of the log stays in the caches of its processor, and its memory is used again. A
+/// message for so many entries costs nothing that can be measured.
 pub(crate) const FLOOR_STEP: u64 = 256;
 
 /// How much longer than asked for the kernel may let a source sleep, in nanoseconds.
