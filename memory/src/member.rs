@@ -155,6 +155,8 @@ pub struct Member {
     pub(crate) queue_heads: Box<[Private<(u64, u32)>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
+    /// True while its session applies the log of another region.
+    pub(crate) is_follower: Private<bool>,
     /// True while others may wait for a lock of this member: a full heap is not searched again.
     pub(crate) is_brief: Private<bool>,
     /// Inserts during which this member does not try to grow an index.

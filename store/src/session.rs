@@ -114,7 +114,6 @@ impl Region {
             last_position: Cell::new(0),
             owed_position: Cell::new(0),
             commit_wait: Cell::default(),
-            is_follower: Cell::new(false),
             promotion_steps: Arc::default(),
         })
     }
@@ -208,8 +207,6 @@ pub struct Session {
     pub(crate) owed_position: Cell<u64>,
     /// Which commits wait, and for how long at most.
     pub(crate) commit_wait: Cell<WaitRule>,
-    /// True while it applies the log of another region.
-    pub(crate) is_follower: Cell<bool>,
     /// Steps of its promotions: each one is some thousand buckets or records.
     pub(crate) promotion_steps: Arc<AtomicU64>,
 }
