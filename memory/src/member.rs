@@ -360,6 +360,12 @@ impl Member {
         if usable.load(Ordering::Relaxed) == USABLE { Ok(()) } else { Err(self.unusable()) }
     }
 
+    /// True in a child that was forked after the region was attached. Cost: one load.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.map().is_forked()
+    }
+
     /// Fails once the region's file lost pages: what was read or written meanwhile is not valid.
     ///
     /// # Errors

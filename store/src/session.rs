@@ -180,6 +180,11 @@ impl Region {
         Ok(seen)
     }
 
+    /// True in a process that is a fork of the one that attached.
+    pub fn is_forked(&self) -> bool {
+        self.memory.is_forked()
+    }
+
     /// True if readers execute a fence, because the region was created without `membarrier(2)`.
     pub fn is_fenced(&self) -> bool {
         self.memory.is_fenced()
@@ -334,6 +339,12 @@ impl Session {
             }),
             None => Err(Error::Damaged { detail: format!("namespace {name:?} has no known kind") }),
         }
+    }
+
+    /// True in a process that is a fork of the one that attached. Cost: one load.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.member.is_forked()
     }
 
     /// Validates what was read through views until now: a page of the file that was lost reads as
