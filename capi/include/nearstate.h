@@ -25,7 +25,8 @@
  *    cancelled or ended within a call: the session would keep its locks until the process ends.
  *
  * Lengths above a limit and NULL are rejected before anything is read. Reading a record allocates
- * nothing. After a fork, the child must attach again; inherited handles return NS_FORKED.
+ * nothing. After a fork, the child must attach again; calls with inherited handles return
+ * NS_FORKED, except those that close, abort or release one.
  */
 
 
@@ -550,7 +551,9 @@ typedef struct ns_txn ns_txn;
 
 /**
  * A watch on some records. It is independent of the session that opened it, which may be closed.
- * It is used by one thread at a time.
+ * It is used by one thread at a time: a call while another thread is inside a call of the same
+ * watch, or from a signal handler that interrupted one, fails with `NS_SESSION_BUSY` and changes
+ * nothing. Between two calls it may move to another thread, which costs some microseconds.
  */
 typedef struct ns_watch ns_watch;
 
@@ -1953,7 +1956,8 @@ enum ns_status ns_watch_open(struct ns_session *session,
 /**
  * Gets the next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
  *
- * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this watch).
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT` (also within a
+ * callback of this watch).
  * After `NS_DAMAGED`, open a new watch and read the watched records again.
  *
  * # Safety
@@ -1998,7 +2002,7 @@ enum ns_status ns_watch_tags_after(const struct ns_watch *watch, ns_block_fn eac
  * the descriptor.
  *
  * Fails with `NS_SYSTEM` if the process cannot create a thread or a descriptor, `NS_FORKED`,
- * `NS_BAD_ARGUMENT`.
+ * `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -2148,8 +2152,11 @@ uint64_t ns_now_ms(void);
  * only frees memory and triggers the events. Any process may call it periodically. `records`
  * receives the number of deleted records, `has_more` whether more may exist; either may be NULL.
  *
- * Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
- * Some records may have been deleted before a failure.
+ * Records that cannot be deleted at present do not hold back others. Those of a namespace whose
+ * writers are refused (`NS_FENCED`) are left until writers are admitted, without an error.
+ *
+ * Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE` if a record failed
+ * and none was deleted; `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -2737,7 +2744,7 @@ enum ns_status ns_region_remove(const char *path, const struct ns_attach_options
 /**
  * Gets the statistics of a region. See also `ns_region_members`.
  *
- * Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`.
  *
  * # Safety
  * Rules 1 and 3.
@@ -2748,7 +2755,7 @@ enum ns_status ns_region_get_stats(const struct ns_region *region, struct ns_reg
  * Calls `each` for every attached session, for example to find readers that delay memory
  * reclamation, or dead processes.
  *
- * Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+ * Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`.
  *
  * # Safety
  * Rules 1 and 4.

@@ -11,7 +11,7 @@ use nearstate_store::{BlockLayout, RecordForUpdate, Session};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{enter, ns_namespace, ns_session};
+use crate::session::{enter, enter_to_release, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 use crate::write::status_of;
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn ns_record_for_update_release(record: *mut ns_record_for
             && record.state == OWNED
         {
             // SAFETY: the session stays open while it counts this record.
-            let call = unsafe { enter(record.session) }?;
+            let call = unsafe { enter_to_release(record.session) }?;
             // Another thread may have released it before this one was let in.
             if record.state != OWNED {
                 return Ok(ns_status::NS_OK);

@@ -43,7 +43,8 @@
 //!
 //! Lengths above a limit and NULL are rejected before anything is read. A panic in this library
 //! becomes `NS_BUG`. Reading a record allocates nothing. After a `fork`, the child must attach
-//! again; inherited handles return `NS_FORKED`.
+//! again; calls with inherited handles return `NS_FORKED`, except those that close, abort or
+//! release one.
 
 #![expect(non_camel_case_types, reason = "types have their C names")]
 

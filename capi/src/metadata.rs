@@ -114,8 +114,11 @@ pub extern "C" fn ns_now_ms() -> u64 {
 /// only frees memory and triggers the events. Any process may call it periodically. `records`
 /// receives the number of deleted records, `has_more` whether more may exist; either may be NULL.
 ///
-/// Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT`.
-/// Some records may have been deleted before a failure.
+/// Records that cannot be deleted at present do not hold back others. Those of a namespace whose
+/// writers are refused (`NS_FENCED`) are left until writers are admitted, without an error.
+///
+/// Fails with `NS_FULL`, `NS_STALLED`, `NS_BEHIND`, `NS_TRANSACTION_TOO_LARGE` if a record failed
+/// and none was deleted; `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 and 3.

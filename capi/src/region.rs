@@ -44,6 +44,11 @@ impl ns_region {
     pub(crate) const fn store(&self) -> &Region {
         &self.region
     }
+
+    /// Fails in a child that was forked after the region was attached.
+    fn check_not_forked(&self) -> Result<()> {
+        if self.region.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
 }
 
 /// Options of a new region. Initialize them with `ns_create_options_default`, then change fields.
@@ -380,7 +385,7 @@ pub struct ns_region_stats {
 
 /// Gets the statistics of a region. See also `ns_region_members`.
 ///
-/// Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -394,6 +399,7 @@ pub unsafe extern "C" fn ns_region_get_stats(
         let region = unsafe { borrow(region, "the region") }?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(stats, "the statistics") }?;
+        region.check_not_forked()?;
         let stats_now = region.region.inspect()?;
         let alive = stats_now.members.iter().filter(|member| member.is_alive).count();
         let holder = stats_now.heap.held_back.first();
@@ -445,7 +451,7 @@ pub type ns_member_fn =
 /// Calls `each` for every attached session, for example to find readers that delay memory
 /// reclamation, or dead processes.
 ///
-/// Fails with `NS_DAMAGED`, `NS_SYSTEM`.
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SYSTEM`.
 ///
 /// # Safety
 /// Rules 1 and 4.
@@ -459,6 +465,7 @@ pub unsafe extern "C" fn ns_region_members(
         // SAFETY: rule 1.
         let region = unsafe { borrow(region, "the region") }?;
         let each = each.ok_or_else(|| null("the callback"))?;
+        region.check_not_forked()?;
         for member in region.region.inspect()?.members {
             let entry = ns_member {
                 name: ns_bytes::of(member.process.name.as_bytes()),

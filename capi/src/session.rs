@@ -30,6 +30,8 @@ pub struct ns_session {
     session: Session,
     /// Admits the calls of one thread at a time.
     threads: ThreadGuard,
+    /// There is no heavy barrier.
+    has_fenced_pins: bool,
     /// Iterations in progress, whose callbacks may call this library.
     walks: Cell<u64>,
     /// Distinguishes the namespaces of this session from those of others.
@@ -54,6 +56,12 @@ impl ns_session {
     #[inline]
     pub(crate) const fn store(&self) -> &Session {
         &self.session
+    }
+
+    /// True if each call executes a fence, because the region was created without `membarrier(2)`.
+    #[inline]
+    pub(crate) const fn has_fenced_pins(&self) -> bool {
+        self.has_fenced_pins
     }
 
     /// A number that no other session of this process has.
@@ -115,13 +123,30 @@ impl ns_session {
         self.held.set(self.held.get().saturating_sub(1));
     }
 
-    /// Begins a call of this thread.
+    /// Begins a call of this thread that uses the region.
+    ///
+    /// # Errors
+    /// `Forked`; as [`ns_session::enter_to_release`].
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<SessionCall<'_>> {
+        let call = self.enter_to_release()?;
+        self.check_not_forked()?;
+        Ok(call)
+    }
+
+    /// Fails in a child that was forked after the region was attached.
+    #[inline]
+    pub(crate) fn check_not_forked(&self) -> Result<()> {
+        if self.session.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    /// Begins a call of this thread that only releases what it holds, also in a forked child.
     ///
     /// # Errors
     /// `SessionBusy` if another thread is inside a call, or if a call of this thread is in progress
     /// and no callback runs: a signal handler interrupted it, or left it by `siglongjmp`.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<SessionCall<'_>> {
+    pub(crate) fn enter_to_release(&self) -> Result<SessionCall<'_>> {
         let call = self.threads.enter(this_thread(), barrier_everywhere)?;
         if call.depth() > self.walks.get() + 1 {
             return Err(Error::SessionBusy);
@@ -147,7 +172,7 @@ impl ns_session {
 
 /// A number that no other running thread of this process has.
 #[inline]
-fn this_thread() -> u64 {
+pub(crate) fn this_thread() -> u64 {
     // SAFETY: the function has no preconditions.
     (unsafe { libc::pthread_self() }) as u64
 }
@@ -175,6 +200,16 @@ impl<'s> SessionCall<'s> {
 pub(crate) unsafe fn enter<'s>(session: *const ns_session) -> Result<SessionCall<'s>> {
     // SAFETY: rule 1.
     unsafe { borrow(session, "the session") }?.enter()
+}
+
+/// As [`enter`], for a call that only releases what it holds.
+///
+/// # Safety
+/// Rule 1.
+#[inline]
+pub(crate) unsafe fn enter_to_release<'s>(session: *const ns_session) -> Result<SessionCall<'s>> {
+    // SAFETY: rule 1.
+    unsafe { borrow(session, "the session") }?.enter_to_release()
 }
 
 #[cold]
@@ -220,6 +255,7 @@ pub unsafe extern "C" fn ns_session_open(
         let opened = ns_session {
             session: region.store().session()?,
             threads: ThreadGuard::new(this_thread(), region.store().is_fenced()),
+            has_fenced_pins: region.store().is_fenced(),
             walks: Cell::new(0),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             namespaces: RefCell::new(Vec::new()),
@@ -244,7 +280,7 @@ pub unsafe extern "C" fn ns_session_close(session: *mut ns_session) -> ns_status
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        let call = unsafe { enter(session) }?;
+        let call = unsafe { enter_to_release(session) }?;
         let held = call.session().held.get();
         if held != 0 {
             return Err(Error::BadArgument {

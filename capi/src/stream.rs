@@ -15,7 +15,7 @@ use nearstate_store::{
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{enter, ns_namespace, ns_session};
+use crate::session::{enter, enter_to_release, ns_namespace, ns_session};
 use crate::status::ns_status;
 use crate::view::{call_each, ns_block_fn};
 
@@ -410,7 +410,7 @@ pub unsafe extern "C" fn ns_stream_close(stream: *mut ns_stream) -> ns_status {
         let open = unsafe { borrow(stream, "the stream") }?;
         open.check_idle()?;
         // SAFETY: the session stays open while it counts this stream.
-        let call = unsafe { enter(open.session) }?;
+        let call = unsafe { enter_to_release(open.session) }?;
         // SAFETY: rule 1: `ns_stream_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(stream) });
         call.session().release();

@@ -9,7 +9,7 @@ use nearstate_store::{Session, Txn, View};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{SessionCall, enter, ns_session};
+use crate::session::{SessionCall, enter, enter_to_release, ns_session};
 use crate::status::ns_status;
 use crate::view::ns_view;
 
@@ -103,7 +103,7 @@ impl ns_txn {
             });
         }
         // SAFETY: the session stays open, because it counts this transaction.
-        let call = unsafe { enter(open.session) }?;
+        let call = unsafe { enter_to_release(open.session) }?;
         if open.iterations.get() != 0 {
             return Err(Error::BadArgument {
                 detail: "an iteration of the transaction is in progress: end it first".to_owned(),
@@ -162,7 +162,9 @@ pub unsafe extern "C" fn ns_txn_begin(
 pub unsafe extern "C" fn ns_txn_commit(txn: *mut ns_txn) -> ns_status {
     guard(|| {
         // SAFETY: rule 1.
-        let (txn, _call) = unsafe { ns_txn::end(txn) }?;
+        let (txn, call) = unsafe { ns_txn::end(txn) }?;
+        // Also if it has only read.
+        call.session().check_not_forked()?;
         txn.commit()?;
         Ok(ns_status::NS_OK)
     })

@@ -9,7 +9,7 @@ use nearstate_store::View;
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
-use crate::session::{enter, ns_session};
+use crate::session::{enter_to_release, ns_session};
 use crate::status::ns_status;
 
 /// Words that a view keeps for itself. (The generator of the header wants the number itself below.)
@@ -110,6 +110,10 @@ impl ns_view {
         if self.state != OWNED && self.state != LENT {
             return Err(null("the view holds no record (it was released, or never filled)"));
         }
+        if self.state == OWNED {
+            // SAFETY: the session stays open while it counts this view.
+            unsafe { borrow(self.session, "the session") }?.check_not_forked()?;
+        }
         let slot = self.held.as_ptr().cast::<View<'_>>();
         // SAFETY: `new` wrote a view there. It is initialised in these two states only.
         Ok(unsafe { &*slot })
@@ -139,7 +143,7 @@ pub unsafe extern "C" fn ns_view_release(view: *mut ns_view) {
             && view.state == OWNED
         {
             // SAFETY: the session stays open while it counts this view.
-            let call = unsafe { enter(view.session) }?;
+            let call = unsafe { enter_to_release(view.session) }?;
             // Another thread may have released it before this one was let in.
             if view.state == OWNED {
                 view.session = ptr::null();

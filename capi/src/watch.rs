@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use nearstate_model::{Error, Result};
 use nearstate_sdl::WatchFd;
-use nearstate_store::{Event, EventKind, Filter, Notice, Watch};
+use nearstate_store::{
+    Event, EventKind, Filter, Notice, ThreadCall, ThreadGuard, Waiter, Watch, barrier_everywhere,
+};
 
 use crate::bytes::{ns_bytes, null};
 use crate::ffi::{Out, borrow, guard};
 use crate::metadata::ns_tag;
-use crate::session::{enter, ns_namespace, ns_session};
+use crate::session::{enter, ns_namespace, ns_session, this_thread};
 use crate::status::ns_status;
 use crate::view::{call_each, ns_block_fn};
 use crate::walk::ns_key_fn;
@@ -73,14 +75,20 @@ impl ns_watch_filter {
 }
 
 /// A watch on some records. It is independent of the session that opened it, which may be closed.
-/// It is used by one thread at a time.
+/// It is used by one thread at a time: a call while another thread is inside a call of the same
+/// watch, or from a signal handler that interrupted one, fails with `NS_SESSION_BUSY` and changes
+/// nothing. Between two calls it may move to another thread, which costs some microseconds.
 #[derive(Debug)]
 pub struct ns_watch {
     source: RefCell<WatchSource>,
+    /// Admits the calls of one thread at a time.
+    threads: ThreadGuard,
+    /// Tells whether this process is a fork of the one that attached.
+    waiter: Waiter,
     /// The current event. It points into the source, which keeps it until the next call.
     event: Cell<Option<Event<'static>>>,
     /// The number of iterations over the event that are in progress.
-    iterations: Cell<usize>,
+    iterations: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -91,6 +99,28 @@ enum WatchSource {
 }
 
 impl ns_watch {
+    /// Begins a call of this thread.
+    ///
+    /// # Errors
+    /// `Forked`; as [`ns_watch::enter_to_close`].
+    fn enter(&self) -> Result<ThreadCall<'_>> {
+        let call = self.enter_to_close()?;
+        if self.waiter.is_forked() { Err(Error::Forked) } else { Ok(call) }
+    }
+
+    /// Begins a call that closes the watch, also in a forked child.
+    ///
+    /// # Errors
+    /// `SessionBusy` if another thread is inside a call, or if a call of this thread is in progress
+    /// and no callback runs.
+    fn enter_to_close(&self) -> Result<ThreadCall<'_>> {
+        let call = self.threads.enter(this_thread(), barrier_everywhere)?;
+        if call.depth() > self.iterations.get() + 1 {
+            return Err(Error::SessionBusy);
+        }
+        Ok(call)
+    }
+
     /// Fails within a callback of an iteration over this watch.
     fn check_idle(&self) -> Result<()> {
         if self.iterations.get() == 0 {
@@ -159,7 +189,9 @@ pub unsafe extern "C" fn ns_watch_open(
         let out = unsafe { Out::new(watch, "the watch") }?;
         let opened = session.store().watch(session.namespace(namespace)?, filter)?;
         out.put(Box::into_raw(Box::new(ns_watch {
+            waiter: opened.waiter(),
             source: RefCell::new(WatchSource::Plain(opened)),
+            threads: ThreadGuard::new(this_thread(), session.has_fenced_pins()),
             event: Cell::new(None),
             iterations: Cell::new(0),
         })));
@@ -169,7 +201,8 @@ pub unsafe extern "C" fn ns_watch_open(
 
 /// Gets the next event, or `NS_NOT_FOUND` if there is none at present. Never waits.
 ///
-/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_BAD_ARGUMENT` (also within a callback of this watch).
+/// Fails with `NS_DAMAGED`, `NS_FORKED`, `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT` (also within a
+/// callback of this watch).
 /// After `NS_DAMAGED`, open a new watch and read the watched records again.
 ///
 /// # Safety
@@ -182,6 +215,7 @@ pub unsafe extern "C" fn ns_watch_next(
     guard(|| {
         // SAFETY: rule 1.
         let watch = unsafe { borrow(watch, "the watch") }?;
+        let _call = watch.enter()?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(event, "the event") }?;
         watch.check_idle()?;
@@ -234,6 +268,7 @@ pub unsafe extern "C" fn ns_watch_blocks(
     guard(|| {
         // SAFETY: rule 1.
         let watch = unsafe { borrow(watch, "the watch") }?;
+        let _call = watch.enter()?;
         let each = each.ok_or_else(|| null("the callback"))?;
         watch.walk(|event| {
             for name in event.blocks() {
@@ -257,6 +292,7 @@ unsafe fn tags(
 ) -> Result<ns_status> {
     // SAFETY: rule 1.
     let watch = unsafe { borrow(watch, "the watch") }?;
+    let _call = watch.enter()?;
     watch.walk(|event| {
         if is_after {
             // SAFETY: rule 4.
@@ -307,7 +343,7 @@ pub unsafe extern "C" fn ns_watch_tags_after(
 /// the descriptor.
 ///
 /// Fails with `NS_SYSTEM` if the process cannot create a thread or a descriptor, `NS_FORKED`,
-/// `NS_BAD_ARGUMENT`.
+/// `NS_SESSION_BUSY`, `NS_BAD_ARGUMENT`.
 ///
 /// # Safety
 /// Rules 1 and 3.
@@ -316,14 +352,12 @@ pub unsafe extern "C" fn ns_watch_fd(watch: *mut ns_watch, fd: *mut c_int) -> ns
     guard(|| {
         // SAFETY: rule 1.
         let watch = unsafe { borrow(watch, "the watch") }?;
+        let _call = watch.enter()?;
         // SAFETY: rule 3.
         let out = unsafe { Out::new(fd, "the descriptor") }?;
         watch.check_idle()?;
         let mut source = watch.source.borrow_mut();
         if let WatchSource::Plain(plain) = &*source {
-            if plain.waiter().is_forked() {
-                return Err(Error::Forked);
-            }
             // A copy: if no thread can be created, the watch continues without a descriptor.
             let watch_fd = WatchFd::new(plain.clone()).map_err(|error| error.cause)?;
             watch.event.set(None);
@@ -348,6 +382,7 @@ pub unsafe extern "C" fn ns_watch_wait(watch: *mut ns_watch, timeout_ms: u32) ->
     guard(|| {
         // SAFETY: rule 1.
         let watch = unsafe { borrow(watch, "the watch") }?;
+        let _call = watch.enter()?;
         let timeout = Duration::from_millis(timeout_ms.into());
         let has_more = match &*watch.source.borrow() {
             WatchSource::Plain(plain) => plain.wait(timeout)?,
@@ -369,7 +404,11 @@ pub unsafe extern "C" fn ns_watch_close(watch: *mut ns_watch) -> ns_status {
             return Ok(ns_status::NS_OK);
         }
         // SAFETY: rule 1.
-        unsafe { borrow(watch, "the watch") }?.check_idle()?;
+        let open = unsafe { borrow(watch, "the watch") }?;
+        let call = open.enter_to_close()?;
+        open.check_idle()?;
+        // The call ends with the watch.
+        std::mem::forget(call);
         // SAFETY: rule 1: `ns_watch_open` created it from a box, and the caller no longer uses it.
         drop(unsafe { Box::from_raw(watch) });
         Ok(ns_status::NS_OK)

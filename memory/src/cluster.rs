@@ -9,6 +9,17 @@
 //! ```
 //!
 //! R1 that sees O2 sees O1, so R2 reads no end of an earlier boot.
+//!
+//! ```text
+//! node that gives the partition away         writer that the log has
+//! H1  fenced = 1                             G1  lock all its buckets
+//! H2  each bucket: lock, unlock              G2  fenced: change nothing           (acquire)
+//! H3  the end of the log                     G3  draw a position, publish, unlock
+//! ```
+//!
+//! A writer whose lock precedes H2 of its bucket has drawn its position before H3. A later one
+//! synchronizes with H2 through the lock, so G2 reads H1. A writer that checks before G1 may sleep
+//! between the two, and commit behind H3.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -294,8 +305,29 @@ impl Member {
         is_fenced(self.map())
     }
 
-    /// Refuses writers of logged namespaces from now on, or admits them again. Writers that are in
-    /// their commit end it.
+    /// True if this member's writes of logged namespaces are refused: G2, with the locks of the
+    /// write held. What a follower applies is admitted: its source has committed it.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    #[inline]
+    pub fn is_fenced_off(&self) -> Result<bool, Corruption> {
+        Ok(self.is_fenced()? && !self.is_follower.get())
+    }
+
+    /// True while this member applies the log of another region.
+    #[inline]
+    pub const fn is_follower(&self) -> bool {
+        self.is_follower.get()
+    }
+
+    /// Says whether this member applies the log of another region. It has the follower's lock.
+    pub fn set_follower(&self, is_follower: bool) {
+        self.is_follower.set(is_follower);
+    }
+
+    /// Refuses writers of logged namespaces from now on, or admits them again. Writers that have
+    /// checked that under their locks end their commit.
     ///
     /// # Errors
     /// `Damaged`, `Forked`.

@@ -70,6 +70,7 @@ pub use member::advisory_lock::AdvisoryLock;
 pub use member::stalled::{HeldLock, StallDecision, StallHook, StalledHolder};
 pub use member::{LOCK_WAIT_MAX, Member, Pin};
 pub use namespace::NamespaceEntry;
+pub use namespace::removal::RemovalDecision;
 pub use namespace::rules::{NewPolicy, ReplicationPolicy};
 pub use numa_policy::{NumaPolicy, PagesByNode};
 pub use pipe::{PIPE_BYTES, PipeEnd, PipeInterest, PipeTransfer, RING_FORMAT};

@@ -155,6 +155,8 @@ pub struct Member {
     pub(crate) queue_heads: Box<[Private<(u64, u32)>; QUEUES]>,
     /// True while an operation may use the reserve of the heap.
     pub(crate) may_use_reserve: Private<bool>,
+    /// True while its session applies the log of another region.
+    pub(crate) is_follower: Private<bool>,
     /// True while others may wait for a lock of this member: a full heap is not searched again.
     pub(crate) is_brief: Private<bool>,
     /// Inserts during which this member does not try to grow an index.
@@ -356,6 +358,12 @@ impl Member {
         // SAFETY: the mapping's word, which `shared` keeps, or a static.
         let usable = unsafe { self.usable.get().as_ref() };
         if usable.load(Ordering::Relaxed) == USABLE { Ok(()) } else { Err(self.unusable()) }
+    }
+
+    /// True in a child that was forked after the region was attached. Cost: one load.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.map().is_forked()
     }
 
     /// Fails once the region's file lost pages: what was read or written meanwhile is not valid.

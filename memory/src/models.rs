@@ -7,6 +7,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p nearstate-memory --lib` runs them. Cells are
 //! `UnsafeCell`s of loom, which report every unordered access.
 
+mod fence;
 mod idle;
 mod log;
 mod member_slot;
@@ -590,7 +591,7 @@ fn every_mutant_makes_its_model_fail() {
         .into_iter()
         .flatten()
         .chain([name_table::MUTANTS, pipe::MUTANTS, removal::MUTANTS].into_iter().flatten())
-        .chain(usage::MUTANTS)
+        .chain([usage::MUTANTS, fence::MUTANTS].into_iter().flatten())
         .filter(|(mutant, model)| holds(model, mutant))
         .map(|(mutant, model)| format!("{mutant} in {model}"))
         .collect();

@@ -25,7 +25,7 @@ use crate::usage::{self, NamespaceUsage};
 
 mod creation;
 mod limits;
-mod removal;
+pub(crate) mod removal;
 pub(crate) mod rules;
 
 /// A namespace, as listed in the catalog.
@@ -230,13 +230,18 @@ impl Member {
     /// # Errors
     /// `BadArgument`: the namespace was removed; `Stalled`, `Damaged`.
     pub fn update_namespace_flags(&self, number: u32, change: impl Fn(u64) -> u64) -> Result<u64> {
+        self.with_namespace_kept(number, || self.change_flags(number, change))
+    }
+
+    /// Changes a declaration of a namespace with the lock of its first bucket. A removal that has
+    /// begun is cancelled; a later one sees the change.
+    fn with_namespace_kept<T>(&self, number: u32, change: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_usable()?;
         invariant!(self.has_no_lock(), "a member changes flags while it holds a lock");
         let at = self.table(number)?.bucket_at(self.map(), 0)?;
         self.operation(|| {
             let payload = self.acquire(at, LockSlot::Bucket)?;
-            let changed =
-                self.keep_namespace(number).and_then(|()| self.change_flags(number, change));
+            let changed = self.keep_namespace(number).and_then(|()| change());
             self.release(at, LockSlot::Bucket, payload)?;
             changed
         })

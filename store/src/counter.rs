@@ -143,6 +143,7 @@ impl Session {
             match self.member.operation(|| self.member.commit(&mut plan, key))? {
                 CommitOutcome::Committed => return Ok(Outcome::Done { version }),
                 CommitOutcome::Conflict(_) | CommitOutcome::FlagsChanged(_) => self.pause(attempt),
+                CommitOutcome::Fenced(_) => invariant!("counters are not logged"),
             }
         }
         Err(Error::Deadline { tries })

@@ -68,7 +68,7 @@ struct Followed {
 
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
-        self.session.is_follower.set(false);
+        self.session.member.set_follower(false);
     }
 }
 
@@ -84,7 +84,7 @@ impl Session {
     /// Refuses a write of a namespace that belongs to another host.
     #[cold]
     pub(crate) fn check_may_write(&self, number: u32) -> Result<()> {
-        if self.is_follower.get() {
+        if self.member.is_follower() {
             return Ok(());
         }
         let (namespace, address) = (self.name_of(number)?, self.member.owner_address()?);
@@ -95,13 +95,7 @@ impl Session {
     /// follower writes then.
     #[inline]
     pub(crate) fn check_not_fenced(&self, number: u32) -> Result<()> {
-        if self.is_fenced_off()? { Err(self.fenced(number)?) } else { Ok(()) }
-    }
-
-    /// True if writes of logged namespaces are refused.
-    #[inline]
-    pub(crate) fn is_fenced_off(&self) -> Result<bool> {
-        Ok(self.member.is_fenced()? && !self.is_follower.get())
+        if self.member.is_fenced_off()? { Err(self.fenced(number)?) } else { Ok(()) }
     }
 
     /// The refusal. It looks for the name of the namespace, so the caller has no lock.
@@ -119,7 +113,7 @@ impl Session {
     /// True if the namespace belongs to another host, whose log this session does not apply.
     pub(crate) fn is_others(&self, namespace: Namespace) -> Result<bool> {
         let flags = self.member.namespace_flags(namespace.index)?;
-        Ok(flags & namespace_flags::FOLLOWED != 0 && !self.is_follower.get())
+        Ok(flags & namespace_flags::FOLLOWED != 0 && !self.member.is_follower())
     }
 
     /// The identity of the region's log.
@@ -193,8 +187,8 @@ impl Session {
             // Once it has discarded what it held.
             FollowState::Joining | FollowState::Promoting | FollowState::Demoting => {}
         }
-        invariant!(!self.is_follower.get(), "two followers of one session hold the lock");
-        self.is_follower.set(true);
+        invariant!(!self.member.is_follower(), "two followers of one session hold the lock");
+        self.member.set_follower(true);
         let mut follower = Follower {
             session: self,
             namespaces: BTreeMap::new(),
@@ -293,7 +287,10 @@ impl Follower<'_> {
                 "the source and the follower are one region: give the path of another region";
             return Err(Error::BadArgument { detail: detail.to_owned() });
         }
-        invariant!(session.is_follower.get(), "a session without the follower's lock begins anew");
+        invariant!(
+            session.member.is_follower(),
+            "a session without the follower's lock begins anew"
+        );
         session.member.begin_following(source)?;
         self.state = FollowState::Joining;
         self.namespaces.clear();
@@ -485,7 +482,7 @@ impl Follower<'_> {
     /// The source has judged what had expired, by its clock.
     fn apply_all(&self, records: &[FollowedRecord<'_>]) -> Result<()> {
         // Without it the session would refuse its own changes to followed namespaces.
-        invariant!(self.session.is_follower.get(), "a session applies what it does not follow");
+        invariant!(self.session.member.is_follower(), "a session applies what it does not follow");
         without_expiry(|| {
             if let [record] = records
                 && self.apply_alone(record)?

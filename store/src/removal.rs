@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use nearstate_memory::NamespaceEntry;
 use nearstate_memory::layout::namespace_flags;
+use nearstate_memory::{NamespaceEntry, RemovalDecision};
 use nearstate_model::{Error, Result, invariant};
 
 use crate::index::internal::{NAME, node_key, schema_key, tag_root};
@@ -19,7 +19,7 @@ pub(crate) const REMOVED_AT_ONCE: usize = 256;
 const KEYS_AT_ONCE: usize = 32;
 
 /// Flags of namespaces that are only removed on request: their tags, their stream or their limits
-/// were declared.
+/// were declared. So was the policy `local`, which is no flag.
 const DECLARED: u64 = namespace_flags::TAGGED
     | namespace_flags::LOGGED
     | namespace_flags::LIMITED
@@ -53,15 +53,15 @@ impl Session {
     pub fn remove_namespace(&self, namespace: Namespace) -> Result<bool> {
         self.finish_removals()?;
         self.member.check_namespace(namespace.index)?;
-        let flags = self.member.namespace_flags(namespace.index)?;
-        if flags & namespace_flags::FOLLOWED != 0 {
-            self.check_may_write(namespace.index)?;
-        }
-        if flags & namespace_flags::LOGGED != 0 {
-            self.check_not_fenced(namespace.index)?;
-        }
-        if !self.member.remove_namespace(namespace.index, || self.has_schema(namespace.index))? {
-            return Ok(false);
+        let mut flags = self.member.namespace_flags(namespace.index)?;
+        self.check_may_remove(namespace, flags)?;
+        let is_removed = self.member.remove_namespace(namespace.index, |now| {
+            flags = now;
+            self.decide_requested(namespace, now)
+        })?;
+        if !is_removed {
+            // It may belong to another host meanwhile.
+            return self.check_may_remove(namespace, flags).map(|()| false);
         }
         self.internal.tags.borrow_mut().remove(&namespace.index);
         self.finish_removals()?;
@@ -69,6 +69,40 @@ impl Session {
             self.relax_streams()?;
         }
         Ok(true)
+    }
+
+    /// Why a namespace with these flags is not removed on request. The caller has no lock.
+    fn check_may_remove(&self, namespace: Namespace, flags: u64) -> Result<()> {
+        if flags & namespace_flags::FOLLOWED != 0 {
+            self.check_may_write(namespace.index)?;
+        }
+        if flags & namespace_flags::LOGGED != 0 {
+            self.check_not_fenced(namespace.index)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::check_may_remove`], with the namespaces lock held: a hand-over that has refused
+    /// writers waits for it.
+    fn decide_requested(&self, namespace: Namespace, flags: u64) -> Result<RemovalDecision> {
+        let is_others = flags & namespace_flags::FOLLOWED != 0 && !self.member.is_follower();
+        if is_others || flags & namespace_flags::LOGGED != 0 && self.member.is_fenced_off()? {
+            return Ok(RemovalDecision::Keep);
+        }
+        Ok(RemovalDecision::Remove { has_index: self.has_schema(namespace.index)? })
+    }
+
+    /// Whether a namespace without records goes when there is no room for another one: unless
+    /// something of it was declared.
+    fn decide_for_room(&self, namespace: Namespace, flags: u64) -> Result<RemovalDecision> {
+        let is_declared = flags & DECLARED != 0
+            || self.member.is_kept_local(namespace.index)?
+            || self.has_schema(namespace.index)?;
+        Ok(if is_declared {
+            RemovalDecision::Keep
+        } else {
+            RemovalDecision::Remove { has_index: false }
+        })
     }
 
     /// True if a namespace has declared tags, and so perhaps records in indexes.
@@ -79,9 +113,9 @@ impl Session {
         Ok(self.member.find(table, self.hash(&key), &key)?.is_some())
     }
 
-    /// Removes empty namespaces, at most so many, except those that have tags, a commit stream
-    /// or limits.
-    /// Returns how many. A creation that finds no room does this itself.
+    /// Removes empty namespaces, at most so many, except those that have tags, a commit stream or
+    /// limits, or whose policy was set to `local`: also if that is declared meanwhile. Returns how
+    /// many. A creation that finds no room does this itself.
     ///
     /// # Errors
     /// As [`Session::remove_namespace`].
@@ -92,7 +126,8 @@ impl Session {
                 break;
             }
             let is_candidate = !is_internal(&entry.name)
-                && self.member.namespace_flags(entry.index)? & DECLARED == 0;
+                && self.member.namespace_flags(entry.index)? & DECLARED == 0
+                && !self.member.is_kept_local(entry.index)?;
             let Some(kind) = Kind::of(entry.kind).filter(|_| is_candidate) else { continue };
             let namespace = Namespace { index: entry.index, kind };
             if self.is_empty(namespace)? && self.remove_unless_gone(namespace)? {
@@ -103,10 +138,10 @@ impl Session {
         Ok(count)
     }
 
-    /// As [`Session::remove_namespace`]; false if another session was faster.
+    /// Removes a namespace unless it was declared; false if another session was faster.
     fn remove_unless_gone(&self, namespace: Namespace) -> Result<bool> {
-        let has_schema = || self.has_schema(namespace.index);
-        match self.member.remove_namespace(namespace.index, has_schema) {
+        let decide = |flags| self.decide_for_room(namespace, flags);
+        match self.member.remove_namespace(namespace.index, decide) {
             Err(Error::BadArgument { .. }) => Ok(false),
             other => other,
         }

@@ -114,7 +114,6 @@ impl Region {
             last_position: Cell::new(0),
             owed_position: Cell::new(0),
             commit_wait: Cell::default(),
-            is_follower: Cell::new(false),
             promotion_steps: Arc::default(),
         })
     }
@@ -181,6 +180,11 @@ impl Region {
         Ok(seen)
     }
 
+    /// True in a process that is a fork of the one that attached.
+    pub fn is_forked(&self) -> bool {
+        self.memory.is_forked()
+    }
+
     /// True if readers execute a fence, because the region was created without `membarrier(2)`.
     pub fn is_fenced(&self) -> bool {
         self.memory.is_fenced()
@@ -208,8 +212,6 @@ pub struct Session {
     pub(crate) owed_position: Cell<u64>,
     /// Which commits wait, and for how long at most.
     pub(crate) commit_wait: Cell<WaitRule>,
-    /// True while it applies the log of another region.
-    pub(crate) is_follower: Cell<bool>,
     /// Steps of its promotions: each one is some thousand buckets or records.
     pub(crate) promotion_steps: Arc<AtomicU64>,
 }
@@ -337,6 +339,12 @@ impl Session {
             }),
             None => Err(Error::Damaged { detail: format!("namespace {name:?} has no known kind") }),
         }
+    }
+
+    /// True in a process that is a fork of the one that attached. Cost: one load.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.member.is_forked()
     }
 
     /// Validates what was read through views until now: a page of the file that was lost reads as

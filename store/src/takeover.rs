@@ -272,14 +272,18 @@ impl Session {
         self.member.set_log_origin(view)
     }
 
-    /// The writers of logged namespaces that are in their commit end it. Before, they are fenced,
-    /// so no other one begins.
+    /// The writers of logged namespaces that are in their commit end it, and so do those that
+    /// create or remove a namespace. Before, they are fenced, so no other one begins: each of them
+    /// checks that with its locks held.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
     ///
     /// # Errors
-    /// `Stalled`: a stopped process is in a commit; `Damaged`, `Forked`.
+    /// `Stalled`: a stopped process is in a commit, or creates or removes a namespace; `Damaged`,
+    /// `Forked`.
     pub fn drain_logged(&self) -> Result<()> {
+        // A later creator sees the fence, and so does each writer of its namespace.
+        self.member.wait_for_creations()?;
         for (_, namespace) in self.namespaces()? {
             if self.member.namespace_flags(namespace.index)? & namespace_flags::LOGGED != 0 {
                 self.member.drain_writers(self.table(namespace)?)?;
@@ -375,7 +379,7 @@ impl Session {
     /// `Damaged`, `Forked`.
     pub fn demote(&self, seal: Option<u64>) -> Result<Demotion> {
         let _lock = self.member.lock_follower()?;
-        invariant!(!self.is_follower.get(), "the session of a follower demotes its region");
+        invariant!(!self.member.is_follower(), "the session of a follower demotes its region");
         // A promotion that was killed has fenced writers: the copy is as it was.
         if let Some(following) = self.member.following()?
             && !matches!(following.state, FollowState::Demoting | FollowState::Promoting)

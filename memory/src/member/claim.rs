@@ -189,8 +189,7 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
 /// Completes the claim of a slot.
 fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) -> Result<Member> {
     invariant!((index as usize) < MEMBERS_MAX, "slot {index} lies outside the member table");
-    let map = &shared.map;
-    let me = &shared.identity;
+    let (map, me) = (&shared.map, &shared.identity);
     let set = |which: u64, value: u64| -> Result<(), Corruption> {
         map.word(member_at(index) + which)?.store(value, Ordering::Relaxed);
         Ok(())
@@ -241,6 +240,7 @@ fn own_slot(shared: &Arc<Shared>, index: u32, word: &AtomicU64, claimed: u64) ->
         stale_class: Private::new(0),
         queue_heads: Box::new([const { Private::new((0, 0)) }; QUEUES]),
         may_use_reserve: Private::new(false),
+        is_follower: Private::new(false),
         is_brief: Private::new(false),
         scarce_refills: Private::new(0),
         after_full: Private::new(AfterFull::Error),

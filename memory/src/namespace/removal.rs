@@ -24,23 +24,36 @@ fn used_too_often(number: u32) -> Error {
     }
 }
 
+/// What becomes of a namespace that has no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalDecision {
+    /// It stays.
+    Keep,
+    /// It is removed.
+    Remove {
+        /// Records of its indexes may be left: the entry serves no other namespace until
+        /// [`Member::finish_removal`].
+        has_index: bool,
+    },
+}
+
 impl Member {
     /// Removes a namespace that has no record. Its number is never used again. False if it has a
-    /// record or was written to meanwhile; nothing has changed then.
+    /// record, is to stay or was written to meanwhile; nothing has changed then.
     ///
-    /// `has_index` tells whether records of its indexes may be left. It is called when every writer
-    /// that precedes the removal has ended. If so, the entry serves no other namespace until
-    /// [`Member::finish_removal`].
+    /// `decide` gets the flags of the namespace when every writer that precedes the removal has
+    /// ended. A later change of them cancels the removal, as a later write does. It is called with
+    /// the namespaces lock held.
     ///
     /// Complexity: linear in the number of buckets, about 30 ns each.
     ///
     /// # Errors
     /// `BadArgument`: it was removed before, or its entry or its keys were used too often;
-    /// `Stalled`, `Damaged`; those of `has_index`.
+    /// `Stalled`, `Damaged`; those of `decide`.
     pub fn remove_namespace(
         &self,
         number: u32,
-        has_index: impl FnOnce() -> Result<bool>,
+        decide: impl FnOnce(u64) -> Result<RemovalDecision>,
     ) -> Result<bool> {
         self.check_usable()?;
         let generation = number >> NAMESPACE_NUMBER_BITS;
@@ -50,7 +63,7 @@ impl Member {
         let table = self.table(number)?;
         self.operation(|| {
             let payload = self.acquire(SUPER_NAMESPACES_LOCK, LockSlot::Split)?;
-            let done = self.remove_locked(table, number, has_index);
+            let done = self.remove_locked(table, number, decide);
             self.release(SUPER_NAMESPACES_LOCK, LockSlot::Split, payload)?;
             done
         })
@@ -60,7 +73,7 @@ impl Member {
         &self,
         table: &IndexTable,
         number: u32,
-        has_index: impl FnOnce() -> Result<bool>,
+        decide: impl FnOnce(u64) -> Result<RemovalDecision>,
     ) -> Result<bool> {
         invariant!(self.has_lock(LockSlot::Split), "a namespace is removed without a lock");
         let (word, generation) = (self.use_word(number)?, number >> NAMESPACE_NUMBER_BITS);
@@ -71,10 +84,16 @@ impl Member {
         crash_point!("removal.begun");
         let use_after = match self.stamp_if_empty(table) {
             Ok(Some(stamp)) if stamp > STAMP_REMOVABLE_MAX => Err(used_too_often(number)),
-            Ok(Some(stamp)) => raise_stamp_floor(self.map(), stamp)
-                .map_err(Error::from)
-                .and_then(|()| has_index())
-                .map(|has_index| Some(if has_index { EntryUse::Removed } else { EntryUse::Free })),
+            // The flags under the mark: those of before D1 may have changed since.
+            Ok(Some(stamp)) => match self.namespace_flags(number).and_then(decide) {
+                Ok(RemovalDecision::Remove { has_index }) => {
+                    let use_after = if has_index { EntryUse::Removed } else { EntryUse::Free };
+                    let raised = raise_stamp_floor(self.map(), stamp).map_err(Error::from);
+                    raised.map(|()| Some(use_after))
+                }
+                Ok(RemovalDecision::Keep) => Ok(None),
+                Err(error) => Err(error),
+            },
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };

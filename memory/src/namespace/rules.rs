@@ -354,15 +354,18 @@ impl Member {
         kept_local(self.map(), namespace)
     }
 
-    /// Stores whether a namespace is never to be logged.
+    /// Stores whether a namespace is never to be logged. As flags, under the lock of a bucket, so
+    /// that it is not removed meanwhile.
     ///
     /// # Errors
-    /// `Damaged`, `Forked`.
+    /// As [`Member::update_namespace_flags`].
     pub fn set_kept_local(&self, namespace: u32, is_local: bool) -> Result<()> {
-        self.check_usable()?;
         let word = self.map().word(catalog_at(entry_of(namespace)) + CATALOG_POLICY)?;
-        word.store(if is_local { seal(LOCAL) } else { 0 }, Ordering::Release);
-        crash_point!("policy.stored");
+        self.with_namespace_kept(namespace, || {
+            word.store(if is_local { seal(LOCAL) } else { 0 }, Ordering::Release);
+            crash_point!("policy.stored");
+            Ok(())
+        })?;
         self.check_not_truncated()
     }
 }

@@ -14,8 +14,10 @@
 //!
 //! A writer whose lock precedes D2 of its bucket has published a record, which D2 finds. A later
 //! one synchronizes with D2 through the lock, so W1 reads D1 or a later word. It then clears
-//! leaving, and D3 fails. A record of the next namespace is published after its generation was
-//! stored, so a reader that R1 leads to it reads that generation in R2.
+//! leaving, and D3 fails. So does a process that changes the flags of the namespace, under the lock
+//! of its first bucket: the remover reads them behind D2. A record of the next namespace is
+//! published after its generation was stored, so a reader that R1 leads to it reads that generation
+//! in R2.
 //!
 //! A remover that dies leaves "leaving" behind: the next writer clears it, or the next remover does
 //! D1 to D3 again. The memory of an index stays with the entry. It is always one of buckets, so a

@@ -390,6 +390,11 @@ impl Region {
         self.shared.seed.seed
     }
 
+    /// True in a process that is a fork of the one that attached.
+    pub fn is_forked(&self) -> bool {
+        self.shared.map.is_forked()
+    }
+
     /// True if readers execute a fence, because the region was created without `membarrier(2)`.
     pub fn is_fenced(&self) -> bool {
         self.shared.is_fenced

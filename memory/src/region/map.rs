@@ -102,6 +102,7 @@ impl Map {
 
     /// True in a child that was forked after the mapping was created, whatever happened to the
     /// file.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.fork_word().load(Ordering::Relaxed) == 0
     }

@@ -16,7 +16,7 @@ use crate::index::intent::{
     LINE_BASE, LINE_LOCK, LINE_MARK, LINE_NEW, LINE_OLD, LINE_OWNER, LINE_SLOT, LINES_MAX,
     POSITION, STATUS, TxnCell, TxnLine, kinds,
 };
-use crate::index::lookup::{ReadToken, find_bucket, link_slot, walk_chain};
+use crate::index::lookup::{find_bucket, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::arena::{Arena, LockSlot, op, undo, write_undo};
 use crate::member::lock;
@@ -28,9 +28,7 @@ use crate::ring;
 use crate::txn::count::WhenLocked;
 use crate::txn::events::{self, TxnEvents};
 use crate::txn::finish::{abandon, finish, undo, unlock};
-use crate::txn::plan::{
-    AccessIndex, CellChange, CommitOutcome, CommitPlan, Expectation, RecordAccess,
-};
+use crate::txn::plan::{AccessIndex, CellChange, CommitOutcome, CommitPlan, RecordAccess};
 use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, replaced};
 use crate::txn::usage;
 
@@ -88,15 +86,7 @@ impl Member {
         crash_point!("txn.locked");
         let arena = self.arena();
         let done = match self.validate(plan, keys) {
-            Ok(None) => self
-                .measure_usages(&mut plan.usages, &plan.accesses, (txn, usages))
-                .map_err(Error::from)
-                .and_then(|()| self.prepare_events(&plan.events, txn, first))
-                .and_then(|()| self.held_units(plan, txn))
-                .and_then(|units| self.write_all(plan, (txn, units), &arena))
-                .map(|is_committed| {
-                    if is_committed { CommitOutcome::Committed } else { CommitOutcome::Conflict(0) }
-                }),
+            Ok(None) => self.write_validated(plan, (txn, usages, first), &arena),
             Ok(Some(refused)) => Ok(refused),
             Err(error) => Err(error),
         };
@@ -134,15 +124,36 @@ impl Member {
         Ok(TxnCell::of(self.map(), at))
     }
 
-    /// With all locks held: the units that the log will hold for a transaction, if there is room
-    /// for them; 0 if it changes nothing that is logged.
-    fn held_units(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<u64> {
-        let is_logged = |access: &&RecordAccess| access.is_write() && access.log_mark != 0;
-        if !plan.is_logged || !plan.accesses.iter().any(|access| is_logged(&access)) {
-            return Ok(0);
+    /// With all locks held and all expectations validated: what the log refuses, and then the
+    /// changes. `usages` and `first` are the numbers of the first lines of usages and events.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "its one caller was too long")]
+    fn write_validated(
+        &self,
+        plan: &mut CommitPlan,
+        (txn, usages, first): (TxnCell<'_>, u64, u64),
+        arena: &Arena<'_>,
+    ) -> Result<CommitOutcome> {
+        let mut units = 0;
+        if plan.is_logged
+            && let Some(number) = plan.accesses.iter().position(RecordAccess::is_logged_write)
+        {
+            if self.is_fenced_off()? {
+                return Ok(CommitOutcome::Fenced(number));
+            }
+            units = self.held_units(plan, txn)?;
         }
+        self.measure_usages(&mut plan.usages, &plan.accesses, (txn, usages))?;
+        self.prepare_events(&plan.events, txn, first)?;
+        let is_committed = self.write_all(plan, (txn, units), arena)?;
+        Ok(if is_committed { CommitOutcome::Committed } else { CommitOutcome::Conflict(0) })
+    }
+
+    /// With all locks held: the units that the log will hold for a transaction that it has, if
+    /// there is room for them.
+    fn held_units(&self, plan: &mut CommitPlan, txn: TxnCell<'_>) -> Result<u64> {
         let (mut bytes, mut cells) = (cell::bytes_at(self.map(), txn.at)?, 1);
-        for access in plan.accesses.iter().filter(is_logged) {
+        for access in plan.accesses.iter().filter(|access| access.is_logged_write()) {
             let held = replaced(self.map(), access.entry, access.new_entry())?;
             (bytes, cells) = (bytes + held.0, cells + held.1);
         }
@@ -293,7 +304,7 @@ impl Member {
                 flags = self.namespace_flags(kept)?;
             }
             access.set_slot(locate_target(map, access.lock_at, access.target(keys))?);
-            if let Some(refused) = check_expectation(access, flags, number) {
+            if let Some(refused) = access.refusal(flags, number) {
                 return Ok(Some(refused));
             }
         }
@@ -564,24 +575,6 @@ impl Member {
         }
         Ok(())
     }
-}
-
-/// Why an access does not allow the commit. `flags` are those of its namespace, loaded with all
-/// locks held.
-#[inline]
-fn check_expectation(access: &RecordAccess, flags: u64, number: usize) -> Option<CommitOutcome> {
-    let is_expected = match access.expect {
-        Expectation::Any => true,
-        Expectation::Read(ReadToken { at: 0, .. }) => access.entry_at == 0,
-        Expectation::Read(token) => access.entry_at != 0 && at_of(access.entry) == token.at,
-    };
-    if !is_expected && !is_planted("skip-validation") {
-        return Some(CommitOutcome::Conflict(number));
-    }
-    if !matches!(access.change, CellChange::Keep) && flags != access.flags {
-        return Some(CommitOutcome::FlagsChanged(number));
-    }
-    None
 }
 
 /// Buckets that a commit counts in a namespace whose count is not complete.

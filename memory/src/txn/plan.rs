@@ -2,7 +2,8 @@
 
 use nearstate_model::invariant;
 
-use crate::index::bucket::{entry, hash_tag};
+use crate::crash::is_planted;
+use crate::index::bucket::{at_of, entry, hash_tag};
 use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::ReadToken;
 use crate::layout::namespace_flags;
@@ -92,12 +93,35 @@ impl RecordAccess {
         }
     }
 
+    /// Why this access, with its number, does not allow the commit. `flags` are those of its
+    /// namespace, loaded with all locks held.
+    #[inline]
+    pub(crate) fn refusal(&self, flags: u64, number: usize) -> Option<CommitOutcome> {
+        let is_expected = match self.expect {
+            Expectation::Any => true,
+            Expectation::Read(ReadToken { at: 0, .. }) => self.entry_at == 0,
+            Expectation::Read(token) => self.entry_at != 0 && at_of(self.entry) == token.at,
+        };
+        if !is_expected && !is_planted("skip-validation") {
+            return Some(CommitOutcome::Conflict(number));
+        }
+        if !matches!(self.change, CellChange::Keep) && flags != self.flags {
+            return Some(CommitOutcome::FlagsChanged(number));
+        }
+        None
+    }
+
     pub(crate) const fn is_write(&self) -> bool {
         match self.change {
             CellChange::Keep => false,
             CellChange::Publish(_) => true,
             CellChange::Remove => self.entry_at != 0,
         }
+    }
+
+    /// True for a write that the log has.
+    pub(crate) const fn is_logged_write(&self) -> bool {
+        self.log_mark != 0 && self.is_write()
     }
 
     pub(crate) const fn new_entry(&self) -> u64 {
@@ -233,6 +257,9 @@ pub enum CommitOutcome {
     Conflict(usize),
     /// Nothing was changed: the namespace flags of this access are not the expected ones.
     FlagsChanged(usize),
+    /// Nothing was changed: the log would have this access, and its writers are refused
+    /// ([`crate::Member::is_fenced_off`]).
+    Fenced(usize),
 }
 
 impl RecordAccess {

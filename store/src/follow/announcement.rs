@@ -63,7 +63,10 @@ impl Follower<'_> {
         if self.announcement == Announcement::Complete {
             return Ok(());
         }
-        invariant!(self.session.is_follower.get(), "only a follower removes what it was not told");
+        invariant!(
+            self.session.member.is_follower(),
+            "only a follower removes what it was not told"
+        );
         for (_, namespace) in self.session.followed_namespaces()? {
             let is_known = self.namespaces.values().any(|followed| followed.namespace == namespace);
             if !is_known {
@@ -84,7 +87,7 @@ impl Follower<'_> {
             self.session.member.set_follow_state(Some(FollowState::Extending))?;
             self.state = FollowState::Extending;
         }
-        invariant!(self.session.is_follower.get(), "records of a copy are discarded by another");
+        invariant!(self.session.member.is_follower(), "records of a copy are discarded by another");
         self.discard(namespace)
     }
 

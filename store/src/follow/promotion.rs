@@ -34,7 +34,7 @@ impl Session {
     ) -> Result<(AdvisoryLock, Following)> {
         let refuse = |detail: &str| Err(Error::BadArgument { detail: detail.to_owned() });
         let lock = self.member.lock_follower()?;
-        invariant!(!self.is_follower.get(), "the session of a follower promotes its region");
+        invariant!(!self.member.is_follower(), "the session of a follower promotes its region");
         self.finish_switch()?;
         let Some(following) = self.member.following()? else {
             return refuse("the region follows no other one: there is nothing to promote");
@@ -103,10 +103,10 @@ impl Session {
     /// Tags whose records the follower had not all indexed when it ended.
     fn complete_tags(&self) -> Result<()> {
         // The namespaces are the follower's until the promotion is complete.
-        invariant!(!self.is_follower.get(), "a follower promotes its own copy");
-        self.is_follower.set(true);
+        invariant!(!self.member.is_follower(), "a follower promotes its own copy");
+        self.member.set_follower(true);
         let completed = self.complete_followed_tags();
-        self.is_follower.set(false);
+        self.member.set_follower(false);
         completed
     }
 

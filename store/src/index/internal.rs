@@ -49,6 +49,16 @@ const _: () = assert!(EXPIRY_TREES.is_power_of_two(), "sessions share the trees 
 const _: () = assert!(ROOT & ROOT_EXPIRY == 0, "the roots of expiry have a separate bit");
 const _: () = assert!((u32::MAX as u64) << 8 < ROOT_EXPIRY, "a tag's root is no tree of expiry");
 
+/// How far a session has passed expired records that it could not delete, so that others behind
+/// them are collected.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryPass {
+    /// The last entry that was passed, by tree. Without one, the next call begins with the first.
+    pub(crate) passed: BTreeMap<u64, Vec<u8>>,
+    /// Namespaces for whose deletions there was no room. They are tried again in the next pass.
+    pub(crate) full: Vec<u32>,
+}
+
 /// A session's cache of the internal namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct InternalCache {
@@ -61,6 +71,8 @@ pub(crate) struct InternalCache {
     pub(crate) expiring: Cell<u32>,
     /// The last tick of the clock at which this session found no expired record.
     pub(crate) none_due_ms: Cell<u64>,
+    /// How far its collections of expired records have come.
+    pub(crate) expiry_pass: RefCell<ExpiryPass>,
     /// Tags of namespaces, each with the generation at which they were read.
     pub(crate) tags: RefCell<BTreeMap<u32, (u64, Arc<TagSet>)>>,
     /// The buffer for the key of a posting that is looked up.

@@ -1,6 +1,6 @@
 //! Removals that a process has left unfinished, and a declaration of tags that a removal precedes.
 
-use nearstate_memory::AttachOptions;
+use nearstate_memory::{AttachOptions, NamespaceLimits, ReplicationPolicy};
 
 use super::*;
 use crate::index::schema::TagSchema;
@@ -47,8 +47,8 @@ fn unfinished(session: &Session) -> Namespace {
     (0..20).for_each(put);
     (0..20_u32)
         .for_each(|number| assert!(session.delete(namespace, &number.to_be_bytes()).unwrap()));
-    let has_schema = || session.has_schema(namespace.index);
-    assert!(session.member.remove_namespace(namespace.index, has_schema).unwrap());
+    let decide = |flags| session.decide_requested(namespace, flags);
+    assert!(session.member.remove_namespace(namespace.index, decide).unwrap());
     assert_eq!(session.member.unfinished_removals().unwrap(), [namespace.index]);
     namespace
 }
@@ -169,4 +169,69 @@ fn a_collection_takes_out_entries_of_removed_namespaces() {
     assert!(session.get(next, b"k").unwrap().is_some());
     drop(session);
     assert_eq!(case.faults().1, Vec::<String>::new());
+}
+
+/// The search for empty namespaces has looked at the flags before the removal begins.
+#[test]
+fn a_namespace_that_was_declared_since_the_search_stays() {
+    let case = Case::new();
+    let (session, other) = (case.region.session().unwrap(), case.region.session().unwrap());
+    type Declare = fn(&Session, Namespace) -> Result<()>;
+    let declarations: [(&str, Declare); 6] = [
+        ("async", |other, ns| other.set_replication_policy(ns, ReplicationPolicy::Async)),
+        ("replicated", |other, ns| other.set_replication_policy(ns, ReplicationPolicy::Replicated)),
+        ("local", |other, ns| other.set_replication_policy(ns, ReplicationPolicy::Local)),
+        ("tags", |other, ns| other.add_tags(ns, &tags())),
+        ("limits", |other, ns| {
+            other.set_limits(ns, NamespaceLimits { soft_bytes: 1 << 19, hard_bytes: 1 << 20 })
+        }),
+        // The tags are stored before the flags say so.
+        ("schema", |other, ns| {
+            let none = TagSet::default().encode();
+            other.transact(|txn| txn.set.borrow_mut().put_internal(&schema_key(ns.index), &none))
+        }),
+    ];
+    for (name, declare) in declarations {
+        let namespace = session.namespace(name, &Schema::default()).unwrap();
+        declare(&other, namespace).unwrap();
+        assert!(!session.remove_unless_gone(namespace).unwrap(), "{name}");
+        assert!(session.has_namespace(namespace), "{name}");
+    }
+    assert_eq!(session.remove_empty_namespaces(100).unwrap(), 0);
+    let plain = session.namespace("plain", &Schema::default()).unwrap();
+    assert!(session.remove_unless_gone(plain).unwrap());
+}
+
+#[test]
+fn a_declaration_cancels_the_removal_that_has_not_seen_it() {
+    let case = Case::new();
+    let (session, other) = (case.region.session().unwrap(), case.region.session().unwrap());
+    let namespace = session.namespace("declared", &Schema::default()).unwrap();
+    let decide = |flags| {
+        let decision = session.decide_for_room(namespace, flags);
+        assert_eq!(decision, Ok(RemovalDecision::Remove { has_index: false }));
+        other.set_replication_policy(namespace, ReplicationPolicy::Local).unwrap();
+        decision
+    };
+    assert!(!session.member.remove_namespace(namespace.index, decide).unwrap());
+    assert!(session.has_namespace(namespace));
+    drop((session, other));
+    assert_eq!(case.faults().1, Vec::<String>::new());
+}
+
+/// A session that has checked the fence before its lock sees it under its lock.
+#[test]
+fn a_hand_over_keeps_the_logged_namespace_that_is_being_removed() {
+    let case = Case::new();
+    let (session, node) = (case.region.session().unwrap(), case.region.session().unwrap());
+    let namespace = session.namespace("logged", &Schema::default()).unwrap();
+    session.set_replication_policy(namespace, ReplicationPolicy::Async).unwrap();
+    let decide = |flags| {
+        node.set_fenced(true).unwrap();
+        session.decide_requested(namespace, flags)
+    };
+    assert!(!session.member.remove_namespace(namespace.index, decide).unwrap());
+    assert!(session.has_namespace(namespace));
+    node.set_fenced(false).unwrap();
+    assert!(session.remove_namespace(namespace).unwrap());
 }

@@ -15,7 +15,7 @@ use nearstate_memory::Corruption;
 use nearstate_memory::layout::namespace_flags;
 use nearstate_model::{Error, Result, invariant};
 
-use crate::index::internal::{EXPIRY_TREES, expiry_root};
+use crate::index::internal::{EXPIRY_TREES, ExpiryPass, expiry_root};
 use crate::index::ordered::{Cursor, ReadMode};
 use crate::record::meta::{is_past, split};
 use crate::session::Session;
@@ -44,9 +44,12 @@ const COLLECTED_FOR_ROOM: usize = 128;
 /// How often one write does so.
 const COLLECTIONS_FOR_ROOM: u32 = 4;
 
-/// Expired records of other hosts that one call passes in each tree, until their deletion follows.
-/// Behind more of them, which only a host leaves that was away for long, own records wait.
+/// Expired records that one call passes in each tree because they cannot be deleted at present:
+/// some hundred microseconds. The next call continues behind them.
 const SKIPPED_MAX: usize = 1024;
+
+/// Deletions that fail in one call. Each may be a wait for the lock of a stopped process, a second.
+const FAILED_MAX: usize = 4;
 
 /// The result of [`Session::collect_expired`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +66,40 @@ struct ExpiryEntry {
     entry: Vec<u8>,
     namespace: u32,
     key: Vec<u8>,
+}
+
+/// The namespace of a due entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DueNamespace {
+    /// Its expired records are deleted.
+    Writable,
+    /// Another host deletes them, and their deletion follows.
+    Followed,
+    /// None of its records can be deleted at present.
+    Refused,
+}
+
+/// What one call has done.
+#[derive(Debug)]
+struct CollectionCall {
+    collected: Collected,
+    /// Entries that it may still handle.
+    left: usize,
+    /// Deletions that have failed.
+    failures: usize,
+    /// The first failure.
+    failed: Option<Error>,
+}
+
+impl CollectionCall {
+    fn fail(&mut self, error: Error) {
+        self.failures += 1;
+        self.failed.get_or_insert(error);
+    }
+
+    const fn is_over(&self) -> bool {
+        self.left == 0 || self.failures >= FAILED_MAX
+    }
 }
 
 /// What became of a due entry.
@@ -86,55 +123,136 @@ impl Session {
     ///
     /// Complexity: a transaction for each expired record, and one for each record whose expiry was
     /// postponed, or that was deleted: its entry is moved or removed, and counts towards `limit`.
-    /// If one record fails (a full stream), the collection continues and returns the error at the
-    /// end.
+    /// Records that cannot be deleted at present do not hold back others. Those of a namespace
+    /// whose writers are refused (`Fenced`) are left without an error until writers are admitted.
+    /// One that fails (a stopped process has its lock), and all of a namespace for which there is
+    /// no room in the log, are tried again when the session has passed all others, which takes
+    /// several calls if more than a thousand are left.
     ///
     /// # Errors
-    /// `Full`, `Stalled`, `Damaged`, `Forked`.
+    /// `Full`, `Behind`, `Stalled`, `TransactionTooLarge`: a record fails, and none was deleted.
+    /// `Damaged`, `System`, `Forked`.
     pub fn collect_expired(&self, limit: usize) -> Result<Collected> {
-        let mut collected = Collected::default();
-        let (mut left, mut failed) = (limit, None);
-        let first = u64::from(self.member.index());
-        for tree in first..first + EXPIRY_TREES {
-            let (mut after, mut skipped) = (Vec::new(), 0);
-            loop {
-                let due = self.due_entries(tree, &after, BATCH.min(left))?;
-                let Some(last) = due.last() else { break };
-                after.clone_from(&last.entry);
-                invariant!(due.len() <= left, "{} entries of {left} are due", due.len());
-                for entry in &due {
-                    let is_left = self.is_of_another_host(entry.namespace);
-                    left -= 1;
-                    match self.handle_due(tree, entry, is_left) {
-                        Ok(Handled::Expired) => collected.records += 1,
-                        Ok(Handled::Outdated) => {}
-                        Ok(Handled::Left) => (left, skipped) = (left + 1, skipped + 1),
-                        // Another session deletes it, or this one fails: continue with the others.
-                        Err(Error::Conflict { .. }) => collected.has_more = true,
-                        // Its namespace was removed in this moment: the next collection finds that.
-                        Err(Error::BadArgument { .. })
-                            if self.member.check_namespace(entry.namespace).is_err() =>
-                        {
-                            collected.has_more = true;
-                        }
-                        Err(error) => failed = failed.or(Some(error)),
-                    }
-                }
-                if skipped > SKIPPED_MAX {
-                    break;
-                }
-            }
+        let (collected, failed) = self.collect_due(limit);
+        match failed {
+            Some(error) if collected.records == 0 || !is_passing(&error) => Err(error),
+            _ => Ok(collected),
         }
-        collected.has_more |= left == 0;
-        failed.map_or(Ok(collected), Err)
     }
 
-    /// True for a namespace of another host, to which its expired records are left: their deletion
-    /// follows.
-    fn is_of_another_host(&self, namespace: u32) -> bool {
-        let flags = self.member.namespace_flags(namespace);
-        self.member.check_namespace(namespace).is_ok()
-            && flags.is_ok_and(|flags| flags & namespace_flags::FOLLOWED != 0)
+    /// As [`Session::collect_expired`]. Also returns the first failure.
+    fn collect_due(&self, limit: usize) -> (Collected, Option<Error>) {
+        let mut pass = self.internal.expiry_pass.take();
+        let collected = Collected::default();
+        let mut call = CollectionCall { collected, left: limit, failures: 0, failed: None };
+        let mut is_at_end = true;
+        let first = u64::from(self.member.index());
+        for tree in first..first + EXPIRY_TREES {
+            is_at_end &= self.collect_tree(tree, &mut pass, &mut call);
+        }
+        if is_at_end {
+            pass.full.clear();
+        }
+        self.internal.expiry_pass.replace(pass);
+        let CollectionCall { mut collected, left, failed, .. } = call;
+        // Without a deletion the next call is left to the caller's interval.
+        let is_partial = !is_at_end || failed.is_some();
+        collected.has_more |= left == 0 || collected.records != 0 && is_partial;
+        (collected, failed)
+    }
+
+    /// Handles the due entries of a tree. True if it has come to their end.
+    fn collect_tree(&self, tree: u64, pass: &mut ExpiryPass, call: &mut CollectionCall) -> bool {
+        let mut passed = pass.passed.remove(&tree).unwrap_or_default();
+        let (mut after, mut skipped) = (passed.clone(), 0);
+        let is_at_end = loop {
+            if call.is_over() || skipped > SKIPPED_MAX {
+                break false;
+            }
+            let due = match self.due_entries(tree, &after, BATCH.min(call.left)) {
+                Ok(due) => due,
+                Err(error) => {
+                    call.fail(error);
+                    break true;
+                }
+            };
+            let Some(last) = due.last() else { break true };
+            after.clone_from(&last.entry);
+            invariant!(due.len() <= call.left, "{} entries of {} are due", due.len(), call.left);
+            for entry in &due {
+                if call.is_over() {
+                    break;
+                }
+                if self.handle_next(tree, entry, pass, call) {
+                    skipped += 1;
+                    passed.clone_from(&entry.entry);
+                }
+            }
+        };
+        if !is_at_end && !passed.is_empty() {
+            pass.passed.insert(tree, passed);
+        }
+        is_at_end
+    }
+
+    /// Handles a due entry. True if it stays as it is.
+    fn handle_next(
+        &self,
+        tree: u64,
+        entry: &ExpiryEntry,
+        pass: &mut ExpiryPass,
+        call: &mut CollectionCall,
+    ) -> bool {
+        let namespace = self.due_namespace(entry.namespace, pass);
+        if namespace == DueNamespace::Refused {
+            return true;
+        }
+        match self.handle_due(tree, entry, namespace == DueNamespace::Followed) {
+            Ok(Handled::Left) => return true,
+            Ok(Handled::Expired) => call.collected.records += 1,
+            Ok(Handled::Outdated) => {}
+            // Another session deletes it.
+            Err(Error::Conflict { .. }) => call.collected.has_more = true,
+            // Its namespace was removed in this moment: the next collection finds that.
+            Err(Error::BadArgument { .. })
+                if self.member.check_namespace(entry.namespace).is_err() =>
+            {
+                call.collected.has_more = true;
+            }
+            // Its writers are refused since this moment.
+            Err(Error::Fenced { .. } | Error::NotOwner { .. }) => return true,
+            Err(error) => {
+                if matches!(error, Error::Behind { .. } | Error::Full { .. }) {
+                    pass.full.push(entry.namespace);
+                }
+                call.fail(error);
+                return true;
+            }
+        }
+        call.left -= 1;
+        false
+    }
+
+    /// Whether the expired records of a namespace are deleted here and now.
+    fn due_namespace(&self, namespace: u32, pass: &ExpiryPass) -> DueNamespace {
+        if pass.full.contains(&namespace) {
+            return DueNamespace::Refused;
+        }
+        // Entries of one that was removed are taken out.
+        if self.member.check_namespace(namespace).is_err() {
+            return DueNamespace::Writable;
+        }
+        match self.member.namespace_flags(namespace) {
+            Ok(flags) if flags & namespace_flags::FOLLOWED != 0 => DueNamespace::Followed,
+            Ok(flags)
+                if flags & namespace_flags::LOGGED != 0
+                    && self.member.is_fenced_off().is_ok_and(|is_refused| is_refused) =>
+            {
+                DueNamespace::Refused
+            }
+            // An error of the flags is one of the deletion.
+            Ok(_) | Err(_) => DueNamespace::Writable,
+        }
     }
 
     /// The first entries of a tree after `after` whose time has passed.
@@ -234,7 +352,7 @@ impl Session {
             return false;
         }
         *collections += 1;
-        let Some(collected) = self.collect_aside(COLLECTED_FOR_ROOM) else { return false };
+        let collected = self.collect_aside(COLLECTED_FOR_ROOM);
         let may_have_room = collected.records != 0 || collected.has_more;
         if !may_have_room {
             self.internal.none_due_ms.set(now);
@@ -242,15 +360,26 @@ impl Session {
         may_have_room
     }
 
-    /// Collects for a write of this session; `None`: the collection has failed, which is no error
-    /// of the write. The receipt of the write is not that of a record that is collected.
-    fn collect_aside(&self, limit: usize) -> Option<Collected> {
+    /// Collects for a write of this session. A failure is no error of the write. The receipt of the
+    /// write is not that of a record that is collected.
+    fn collect_aside(&self, limit: usize) -> Collected {
         let (last, owed) = (self.last_position.get(), self.owed_position.get());
-        let collected = self.collect_expired(limit).ok();
+        let (collected, _) = self.collect_due(limit);
         self.last_position.set(last);
         self.owed_position.set(owed);
         collected
     }
+}
+
+/// True for a failure of one record, after which others may be deleted.
+const fn is_passing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Full { .. }
+            | Error::Behind { .. }
+            | Error::Stalled { .. }
+            | Error::TransactionTooLarge { .. }
+    )
 }
 
 #[cfg(test)]

@@ -73,6 +73,7 @@ impl<'s> WriteSet<'s> {
         if seen & namespace_flags::FOLLOWED != 0 {
             self.session.check_may_write(table)?;
         }
+        // The commit checks it again, with its locks held. Here it saves the work of the indexes.
         if seen & namespace_flags::LOGGED != 0 {
             self.session.check_not_fenced(table)?;
         }

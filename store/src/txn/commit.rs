@@ -202,6 +202,10 @@ impl WriteSet<'_> {
                 self.buffers.is_claim_refused |= self.entry_at(index).is_claim;
                 Err(self.conflict(index))
             }
+            CommitOutcome::Fenced(index) => {
+                invariant!(index < count, "entry {index} of {count} is refused");
+                Err(session.fenced(self.entry_at(index).table)?)
+            }
         }
     }
 

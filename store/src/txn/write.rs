@@ -160,7 +160,7 @@ impl Session {
         let changed = if IS_LOGGED {
             let log = LogRequest { mark: flags.log_mark, flags: flags.expected };
             let done = self.member.write_logged(flags.table, target, draft, log, |record| {
-                is_fenced = self.is_fenced_off()?;
+                is_fenced = self.member.is_fenced_off()?;
                 let kept = Some(SingleWrite::Unsettled);
                 refusal = if is_fenced { kept } else { self.refusal(&flags, record, is_expected)? };
                 Ok(if refusal.is_none() { wanted } else { WriteDecision::Keep })

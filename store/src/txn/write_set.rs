@@ -89,7 +89,7 @@ impl<'s> WriteSet<'s> {
     /// has decided what a follower applies: a limit of its own would end the replication.
     #[cold]
     fn check_more(&self, entries: usize) -> Result<()> {
-        let most = if self.session.is_follower.get() {
+        let most = if self.session.member.is_follower() {
             APPLIED_RECORDS_MAX
         } else {
             TRANSACTION_RECORDS_MAX

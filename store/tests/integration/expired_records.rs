@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use nearstate_store::crash::shift_clock;
 use nearstate_store::{
-    BlockChange, Condition, Error, Kind, Namespace, Region, RetryPolicy, Schema, Session,
-    now_ms_coarse,
+    BlockChange, Condition, Error, Kind, Metadata, Namespace, Region, ReplicationPolicy,
+    RetryPolicy, Schema, Session, Txn, WhenFull, now_ms_coarse,
 };
 
 use crate::fixture::{TestFolder, child, clean, is_alone, output, region_path, succeeded};
 use crate::full_region::{create, fill, fill_tagged, key, tagged};
+use crate::log::logged;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -204,7 +205,7 @@ fn a_writer_of_expiring_records_goes_on_in_a_region_full_of_expired_ones() {
     let mut refused = 0_u32;
     for number in 0..count / 2 {
         let unique = number.to_be_bytes();
-        let metadata = nearstate_store::Metadata { tags: &[("guti", &unique)], expires_ms };
+        let metadata = Metadata { tags: &[("guti", &unique)], expires_ms };
         let put = session
             .transact(|txn| txn.put_with_metadata(ns, &key(1 << 20 | number), &[1; 600], metadata));
         match put {
@@ -216,6 +217,95 @@ fn a_writer_of_expiring_records_goes_on_in_a_region_full_of_expired_ones() {
     }
     eprintln!("{refused} of {} were refused", count / 2);
     assert!(refused <= COLLECTS_AFTER, "{refused} of {} were refused", count / 2);
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// Records that expire one after the other, an hour later.
+fn put_expiring(session: &Session, ns: Namespace, numbers: std::ops::Range<u32>, len: usize) {
+    let base = now_ms_coarse() + HOUR_MS as u64;
+    for number in numbers {
+        let metadata = Metadata { expires_ms: base + u64::from(number), ..Metadata::default() };
+        let put = |txn: &Txn<'_>| {
+            txn.put_with_metadata(ns, &key(number), &vec![1; len], metadata.clone())
+        };
+        session.transact(put).unwrap();
+    }
+}
+
+/// Collects until a call deletes nothing. Returns the number of records.
+fn collect_all(session: &Session, limit: usize) -> usize {
+    let mut collected = 0;
+    loop {
+        match session.collect_expired(limit).unwrap().records {
+            0 => return collected,
+            more => collected += more,
+        }
+    }
+}
+
+/// Expired records that cannot be deleted at present.
+const LEFT: u32 = 2500;
+
+/// Expired records behind them.
+const BEHIND: u32 = 10;
+
+#[test]
+fn expired_records_of_a_fenced_namespace_hold_back_no_others() {
+    if !is_alone("expired_records::expired_records_of_a_fenced_namespace_hold_back_no_others") {
+        return;
+    }
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let open = |name, policy| session.namespace_with_policy(name, &Schema::default(), policy);
+    let fenced = open("fenced", ReplicationPolicy::Async).unwrap();
+    let local = open("local", ReplicationPolicy::Local).unwrap();
+    put_expiring(&session, fenced, 0..LEFT, 1);
+    put_expiring(&session, local, LEFT..LEFT + BEHIND, 1);
+    shift_clock(2 * HOUR_MS);
+    session.set_fenced(true).unwrap();
+    // Each call passes about a thousand of the others, and its work is bounded.
+    let collected: usize = (0..3).map(|_| session.collect_expired(64).unwrap().records).sum();
+    assert_eq!(collected, BEHIND as usize);
+    let idle = session.collect_expired(64).unwrap();
+    assert_eq!((idle.records, idle.has_more), (0, false), "the caller waits for its interval");
+    session.set_fenced(false).unwrap();
+    // The session may be in the middle of the others.
+    let collected = collect_all(&session, 64) + collect_all(&session, 64);
+    assert_eq!(collected, LEFT as usize);
+    drop((session, region));
+    clean(&folder.path);
+}
+
+/// The log holds what it has not sent, so it has no room for deletions.
+#[test]
+fn expired_records_that_a_full_log_keeps_hold_back_no_others() {
+    const NAME: &str = "expired_records::expired_records_that_a_full_log_keeps_hold_back_no_others";
+    if !is_alone(NAME) {
+        return;
+    }
+    let folder = TestFolder::new();
+    let region = create(&folder);
+    let session = region.session().unwrap();
+    let lossless = logged(&session, "lossless", Kind::Value, WhenFull::Refuse);
+    let local = session.namespace("local", &Schema::default()).unwrap();
+    put_expiring(&session, lossless, 0..100, 100);
+    put_expiring(&session, local, LEFT..LEFT + BEHIND, 1);
+    let fill = vec![1_u8; 100_000];
+    let refused = (0..200_u32)
+        .find_map(|round| session.put(lossless, &(round % 2).to_le_bytes(), &fill).err());
+    assert!(matches!(refused, Some(Error::Behind { .. })), "{refused:?}");
+    // The least replacement has no room either.
+    let small = (0..100_000_u32).find_map(|_| session.put(lossless, b"small", b"1").err());
+    assert!(matches!(small, Some(Error::Behind { .. })), "{small:?}");
+    shift_clock(2 * HOUR_MS);
+    let collected = session.collect_expired(64).unwrap();
+    assert_eq!(collected.records, BEHIND as usize);
+    let refused = session.collect_expired(64);
+    assert!(matches!(refused, Err(Error::Behind { .. })), "{refused:?}");
+    session.acknowledge_to(session.log_tail_position().unwrap()).unwrap();
+    assert_eq!(collect_all(&session, 64), 100);
     drop((session, region));
     clean(&folder.path);
 }

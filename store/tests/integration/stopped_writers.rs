@@ -75,8 +75,11 @@ fn a_writer_in_another_process() {
 
 /// Starts a writer, and waits until it is stopped.
 fn stopped(three: &Three, point: &str) -> KilledOnDrop {
-    let mut command =
-        child("stopped_writers::a_writer_in_another_process", &three.owner.folder.path);
+    stopped_in(three, "stopped_writers::a_writer_in_another_process", point)
+}
+
+fn stopped_in(three: &Three, writer: &str, point: &str) -> KilledOnDrop {
+    let mut command = child(writer, &three.owner.folder.path);
     command.env("NEARSTATE_CRASH_AT", format!("{point}:1:stop"));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut writer = KilledOnDrop(spawn(&mut command).unwrap());
@@ -199,4 +202,51 @@ fn a_writer_that_sleeps_through_a_round_of_the_log_and_a_fail_over_counts_once_o
     assert!(["lost", "refused"].contains(&&*drawn), "{drawn}");
     // It was aborted, and begins anew.
     assert_eq!((&*claimed, &*decided), ("refused", "replicated"));
+}
+
+/// Two records, as a transaction.
+fn put_two(session: &Session) -> Result<(), Error> {
+    let ue = ue(session);
+    session.transact(|txn| {
+        txn.put(ue, KEY, b"behind the hand-over")?;
+        txn.put(ue, b"another", b"behind the hand-over")
+    })
+}
+
+#[test]
+#[ignore = "the test below runs it in a process of its own"]
+fn a_writer_of_two_records_in_another_process() {
+    let region = Region::attach(&region_path()).unwrap();
+    let outcome = match put_two(&region.session().unwrap()) {
+        Ok(()) => "committed".to_owned(),
+        Err(Error::Fenced { namespace }) => format!("refused in {namespace}"),
+        Err(error) => error.to_string(),
+    };
+    writeln!(std::io::stdout(), "outcome: {outcome};").unwrap();
+}
+
+/// An orderly hand-over refuses writers, waits for those in their commit and then reads the end of
+/// the log. What is behind that end is lost with it, also if a commit in an `async` namespace was
+/// answered.
+#[test]
+fn a_transaction_that_is_stopped_before_its_locks_commits_nothing_behind_a_hand_over() {
+    let three = Three::new();
+    let owner = three.owner.region.session().unwrap();
+    put_two(&owner).unwrap();
+    let writer = stopped_in(
+        &three,
+        "stopped_writers::a_writer_of_two_records_in_another_process",
+        "txn.named",
+    );
+    owner.set_fenced(true).unwrap();
+    owner.drain_logged().unwrap();
+    let end = owner.log_tail_position().unwrap();
+    resume(&writer);
+    assert_eq!(outcome(writer), "refused in ue");
+    assert_eq!(owner.log_tail_position().unwrap(), end, "a commit behind the drain");
+    owner.set_fenced(false).unwrap();
+    put_two(&owner).unwrap();
+    assert!(owner.log_tail_position().unwrap() > end);
+    drop(owner);
+    three.check();
 }

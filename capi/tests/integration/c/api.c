@@ -543,18 +543,62 @@ static void a_region_reports_its_statistics(void)
     CHECK(ns_region_check(path, NULL, NULL, NULL, &report) == NS_IN_USE);
 }
 
+static bool no_tag(void *context, const ns_tag_schema *tag, uint32_t state)
+{
+    (void)context;
+    (void)tag;
+    (void)state;
+    return true;
+}
+
+/* Also the calls that read nothing of a region, or only its catalog. */
 static void a_forked_child_must_attach_again(void)
 {
-    ns_view view;
+    ns_view view, held;
+    ns_txn *reader;
+    ns_bytes block;
+    ns_receipt receipt;
+    ns_region_stats stats;
+    ns_namespace_usage usage;
+    ns_namespace opened;
+    struct met met = {0};
+    uint64_t number;
+    uint32_t state;
     OK(ns_put(session, values, ns_text("k"), ns_text("v"), NULL));
+    OK(ns_get(session, values, ns_text("k"), &held));
+    OK(ns_txn_begin(session, &reader));
+    OK(ns_receipt_of_commit(session, &receipt));
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        ns_status status = ns_get(session, values, ns_text("k"), &view);
-        _exit(status == NS_FORKED && strlen(ns_last_error()) > 0 ? 0 : 1);
+        IS(NS_FORKED, ns_get(session, values, ns_text("k"), &view));
+        IS(NS_FORKED, ns_namespace_open(session, ns_text("values"), NS_KIND_VALUE, &opened));
+        IS(NS_FORKED, ns_session_set_commit_wait(session, NS_WAIT_NEVER, 0));
+        IS(NS_FORKED, ns_receipt_of_commit(session, &receipt));
+        IS(NS_FORKED, ns_receipt_of_reads(session, &receipt));
+        IS(NS_FORKED, ns_receipt_wait(session, receipt, 0, &state));
+        IS(NS_FORKED, ns_namespace_get_policy(session, values, &state));
+        IS(NS_FORKED, ns_namespace_get_usage(session, values, &usage));
+        IS(NS_FORKED, ns_namespace_tags(session, values, no_tag, NULL));
+        IS(NS_FORKED, ns_read_check_owner(session, values));
+        IS(NS_FORKED, ns_collect_expired(session, 0, NULL, NULL));
+        IS(NS_FORKED, ns_count(session, values, &number));
+        IS(NS_FORKED, ns_view_block(&held, ns_text("b"), &block));
+        IS(NS_FORKED, ns_view_expires(&held, &number));
+        IS(NS_FORKED, ns_region_get_stats(region, &stats));
+        IS(NS_FORKED, ns_region_members(region, count_member, &met));
+        /* What it has inherited can be released. */
+        IS(NS_FORKED, ns_txn_commit(reader));
+        ns_view_release(&held);
+        OK(ns_session_close(session));
+        _exit(0);
     }
     int told = -1;
     CHECK(waitpid(child, &told, 0) == child && told == 0);
+    OK(ns_txn_commit(reader));
+    CHECK(held.value.len == 1 && held.value.data[0] == 'v');
+    ns_view_release(&held);
+    OK(ns_put(session, values, ns_text("k"), ns_text("w"), NULL));
 }
 
 static const struct promise promises[] = {

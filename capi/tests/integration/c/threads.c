@@ -48,6 +48,53 @@ static void a_second_thread_is_refused_while_one_is_inside(void)
     ns_view_release(&held);
 }
 
+static void *refused_watch(void *opened)
+{
+    ns_watch *watch = opened;
+    ns_watch_event event;
+    int fd;
+    CHECK(ns_watch_next(watch, &event) == NS_SESSION_BUSY);
+    CHECK(ns_watch_wait(watch, 0) == NS_SESSION_BUSY);
+    CHECK(ns_watch_fd(watch, &fd) == NS_SESSION_BUSY);
+    CHECK(ns_watch_close(watch) == NS_SESSION_BUSY);
+    return NULL;
+}
+
+static bool in_event(void *opened, ns_bytes name)
+{
+    pthread_t thread;
+    ns_watch_event event;
+    (void)name;
+    CHECK(pthread_create(&thread, NULL, refused_watch, opened) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    /* The thread that is inside has an iteration to end. */
+    CHECK(ns_watch_next(opened, &event) == NS_BAD_ARGUMENT);
+    return true;
+}
+
+static void *next_event(void *opened)
+{
+    ns_watch_event event;
+    CHECK(ns_watch_next(opened, &event) == NS_NOT_FOUND);
+    return NULL;
+}
+
+static void a_second_thread_is_refused_while_one_is_inside_a_watch(void)
+{
+    ns_watch *opened;
+    ns_watch_event event;
+    pthread_t thread;
+    OK(ns_watch_open(session, blocks, (ns_watch_filter){0}, &opened));
+    ns_block_change change = {ns_text("auth"), ns_text("k"), false};
+    OK(ns_patch(session, blocks, ns_text("ue"), (ns_block_change_list){&change, 1}, NULL));
+    OK(ns_watch_next(opened, &event));
+    OK(ns_watch_blocks(opened, in_event, opened));
+    /* Between two calls it moves. */
+    CHECK(pthread_create(&thread, NULL, next_event, opened) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    OK(ns_watch_close(opened));
+}
+
 static void *one_put(void *key)
 {
     OK(put(key));
@@ -162,6 +209,7 @@ int main(int argc, char **argv)
 {
     const struct promise promises[] = {
         TEST(a_second_thread_is_refused_while_one_is_inside),
+    TEST(a_second_thread_is_refused_while_one_is_inside_a_watch),
         TEST(a_session_moves_between_threads),
         TEST(four_threads_on_one_session_damage_nothing),
         TEST(a_handler_that_interrupts_a_call_is_refused),

@@ -17,6 +17,7 @@ use crate::log::entry::log_mark;
 use crate::log::reader::LogRead;
 use crate::member::Member;
 use crate::member::arena::{LockSlot, undo};
+use crate::namespace::removal::RemovalDecision;
 use crate::region::file::{CreateOptions, Region};
 use crate::region::index_table::IndexTable;
 use crate::txn::events::TxnEvent;
@@ -223,7 +224,8 @@ fn remove_namespaces(member: &Member) -> Result<()> {
         let (number, _) = member.open_namespace(name, 1)?;
         put(member, member.table(number)?, b"key", b"value")?;
         remove(member, member.table(number)?, b"key")?;
-        invariant!(member.remove_namespace(number, || Ok(true))?, "the namespace is empty");
+        let decide = |_| Ok(RemovalDecision::Remove { has_index: true });
+        invariant!(member.remove_namespace(number, decide)?, "the namespace is empty");
         member.finish_removal(number)?;
     }
     Ok(())
