@@ -9,6 +9,10 @@
 //! ```
 //!
 //! R1 that sees O2 sees O1, so R2 reads no end of an earlier boot.
+//!
+//! A region is bound to the cluster, to the boot, and to its file. A copy of the file is not bound:
+//! it has the content of an earlier moment, so it counts as lost
+//! (`docs/decisions/038-bound-file.md`).
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -22,8 +26,9 @@ use crate::clock::lease_clock;
 use crate::crash::crash_point;
 use crate::follow::{demotion_seal, origin};
 use crate::layout::{
-    CLUSTER_BOOT, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING, FENCED, LEASE_BOOT, LEASE_END,
-    LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal, unseal,
+    CLUSTER_BOOT, CLUSTER_FILE, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING, FENCED,
+    LEASE_BOOT, LEASE_END, LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal,
+    unseal,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -99,10 +104,21 @@ fn bound_boot(map: &Map) -> Result<u64, Corruption> {
     sealed(map, CLUSTER_BOOT, "the boot of the region has a flipped bit")
 }
 
+fn bound_file(map: &Map) -> Result<u64, Corruption> {
+    sealed(map, CLUSTER_FILE, "the name of the bound file has a flipped bit")
+}
+
+/// Is the mapped file the one that was bound? An earlier version has not stored which one it is.
+fn is_bound_file(map: &Map) -> Result<bool, Corruption> {
+    let bound = bound_file(map)?;
+    Ok(bound == 0 || bound == map.file_identity())
+}
+
 /// The sealed words of a cluster, for the check.
 pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
     evicting(map)?;
     bound_boot(map)?;
+    bound_file(map)?;
     origin(map)?;
     view_seen(map)?;
     is_fenced(map)?;
@@ -125,8 +141,9 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
         store(map, FENCED, seal(1))?;
         damaged.push("the fence: writers of logged namespaces are refused until the node starts");
     }
-    if view_seen(map).is_err() || evicting(map).is_err() || bound_boot(map).is_err() {
-        for at in [VIEW_SEEN, EVICTING, CLUSTER_BOOT] {
+    let bound = [view_seen, evicting, bound_boot, bound_file];
+    if bound.iter().any(|word| word(map).is_err()) {
+        for at in [VIEW_SEEN, EVICTING, CLUSTER_BOOT, CLUSTER_FILE] {
             store(map, at, 0)?;
         }
         damaged.push("what the region knows of its cluster: the copy joins again");
@@ -254,7 +271,7 @@ impl Member {
         Ok((id != 0).then(|| id.to_le_bytes()))
     }
 
-    /// True if the region was bound to this cluster since the machine was started: before that, its
+    /// True if this file was bound to this cluster since the machine was started: otherwise its
     /// content may be that of another moment.
     ///
     /// # Errors
@@ -266,10 +283,31 @@ impl Member {
                 return Ok(false);
             }
         }
-        Ok(present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot)))
+        let is_of_boot = present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot));
+        Ok(is_of_boot && is_bound_file(map) == Ok(true))
     }
 
-    /// The content of the region is that of a copy of this cluster from now on.
+    /// True if the region was bound as another file, so that this one is a copy of that, or if it
+    /// is not known because the word is damaged.
+    pub fn is_copied_file(&self) -> bool {
+        is_bound_file(self.map()) != Ok(true)
+    }
+
+    /// A region that an earlier version has bound is bound to its present file, if it is bound to
+    /// this cluster.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn bind_file(&self, cluster_id: [u8; 16]) -> Result<()> {
+        self.check_usable()?;
+        if self.is_bound(cluster_id)? && bound_file(self.map())? == 0 {
+            store(self.map(), CLUSTER_FILE, seal(self.map().file_identity()))?;
+        }
+        self.check_not_truncated()
+    }
+
+    /// The content of the region, in this file, is that of a copy of this cluster from now on. A
+    /// kill in between leaves a region that is not bound, but one that is bound stays so.
     ///
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
@@ -277,10 +315,14 @@ impl Member {
         self.check_usable()?;
         let Some(boot) = present_boot() else { return Err(no_boot()) };
         let map = self.map();
+        if self.is_bound(cluster_id)? && bound_file(map)? != 0 {
+            return self.check_not_truncated();
+        }
         store(map, CLUSTER_BOOT, 0)?;
         for (at, word) in (CLUSTER_ID..).step_by(8).zip(id_words(cluster_id)) {
             store(map, at, word)?;
         }
+        store(map, CLUSTER_FILE, seal(map.file_identity()))?;
         store(map, CLUSTER_BOOT, seal(boot))?;
         self.check_not_truncated()
     }
@@ -349,7 +391,7 @@ impl Member {
     }
 
     /// Whether this host owns the region. Output that rests on a read may leave the host only if
-    /// the lease is held after the read. Cost: two loads and the clock.
+    /// the lease is held after the read. Cost: three loads and the clock.
     ///
     /// # Errors
     /// `Damaged`.
@@ -359,7 +401,9 @@ impl Member {
             return Ok(OwnerLease::Unclustered);
         }
         let until = Duration::from_micros(end);
-        let is_held = present_boot() == Some(boot) && lease_clock() < until;
+        // A copy of the file has what the file said of an earlier moment.
+        let is_told = present_boot() == Some(boot) && is_bound_file(self.map())?;
+        let is_held = is_told && lease_clock() < until;
         Ok(if is_held { OwnerLease::Held { until } } else { OwnerLease::Expired })
     }
 

@@ -304,12 +304,26 @@ impl Session {
         self.member.set_evicting(evicting)
     }
 
-    /// True if the region was bound to this cluster since the machine was started.
+    /// True if this file was bound to this cluster since the machine was started.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn is_bound(&self, cluster_id: [u8; 16]) -> Result<bool> {
         self.member.is_bound(cluster_id)
+    }
+
+    /// True if the region was bound to a cluster as another file, so that this one is a copy of
+    /// that, or if it is not known because the word is damaged.
+    pub fn is_copied_file(&self) -> bool {
+        self.member.is_copied_file()
+    }
+
+    /// A region that an earlier version has bound to this cluster is bound to its present file.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn bind_file(&self, cluster_id: [u8; 16]) -> Result<()> {
+        self.member.bind_file(cluster_id)
     }
 
     /// The cluster to which the region was bound, in this boot of the machine or an earlier one.
@@ -345,7 +359,7 @@ impl Session {
         Ok(())
     }
 
-    /// The content of the region is that of a copy of this cluster from now on.
+    /// The content of the region, in this file, is that of a copy of this cluster from now on.
     ///
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.

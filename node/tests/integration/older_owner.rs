@@ -1,6 +1,7 @@
-//! An owner returns within its lease, with a file of its region from before its last commits.
+//! An owner returns within its lease, with the content of its region from before its last commits,
+//! in the same file. Another file is found at once: `copied_file.rs`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearstate_model::Error;
@@ -20,6 +21,11 @@ fn copy_of_owner(cluster: &mut DrivenCluster, full: &[u16]) -> PathBuf {
     older
 }
 
+/// The content of before in the same file: the region does not count as a copy of its file.
+fn restore(older: &Path, region: &Path) {
+    std::fs::copy(older, region).unwrap();
+}
+
 /// The owner's node ends, and its file becomes that of before. Only the second host has what was
 /// committed since, and it counts.
 fn lose_with_one_holder(is_evicted: bool) {
@@ -36,7 +42,7 @@ fn lose_with_one_holder(is_evicted: bool) {
     }
     cluster.write(1, 50..150, 100);
     cluster.stop(1);
-    std::fs::rename(&older, cluster.region(1)).unwrap();
+    restore(&older, &cluster.region(1));
     cluster.run(1);
     cluster.run(3);
     cluster.assert_equal(150);
@@ -65,7 +71,7 @@ fn a_restarted_owner_serves_nothing_before_a_member_has_answered_it() {
         cluster.stop(host);
     }
     // Its file says that it has a lease for longer than this test lasts.
-    std::fs::rename(&older, cluster.region(1)).unwrap();
+    restore(&older, &cluster.region(1));
     let region = Region::attach(&cluster.region(1)).unwrap();
     let session = region.session().unwrap();
     session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
