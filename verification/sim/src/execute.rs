@@ -47,7 +47,9 @@ impl World {
             }
             HostEffect::SetLease { until, .. } => {
                 let region = &mut self.node_mut(host).region;
-                region.lease_until = region.lease_until.max(until);
+                // Only an owner that learns that its region is older ends its lease.
+                let ends = until == Monotonic::BOOT;
+                region.lease_until = if ends { until } else { region.lease_until.max(until) };
                 self.check_lease(host);
             }
             HostEffect::Fence { .. } => self.node_mut(host).region.is_fenced = true,
