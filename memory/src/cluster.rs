@@ -163,8 +163,7 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     Ok(damaged)
 }
 
-/// For the repair: the region is not a copy of its cluster any more, as one of another boot. True
-/// if it was.
+/// The region is not a copy of its cluster any more, as one of another boot. True if it was.
 pub(crate) fn unbind(map: &Map) -> Result<bool, Corruption> {
     let was_bound = map.word(CLUSTER_BOOT)?.load(Ordering::Acquire) != 0;
     store(map, CLUSTER_BOOT, 0)?;
@@ -324,6 +323,16 @@ impl Member {
         }
         store(map, CLUSTER_FILE, seal(map.file_identity()))?;
         store(map, CLUSTER_BOOT, seal(boot))?;
+        self.check_not_truncated()
+    }
+
+    /// The region is no copy of its cluster any more, as one of another boot.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn unbind(&self) -> Result<()> {
+        self.check_usable()?;
+        unbind(self.map())?;
         self.check_not_truncated()
     }
 

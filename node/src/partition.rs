@@ -462,6 +462,14 @@ impl Partition {
         session.set_evicting(evicting)
     }
 
+    /// The region is an older one of this host: it counts as lost, also for later processes.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn give_up_region(&self) -> Result<()> {
+        self.words().unbind()
+    }
+
     /// This host owns the partition until this time of the clock of leases.
     ///
     /// # Errors

@@ -367,6 +367,14 @@ impl Session {
         self.member.bind(cluster_id)
     }
 
+    /// The region is no copy of its cluster any more: it counts as lost, also for later processes.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn unbind(&self) -> Result<()> {
+        self.member.unbind()
+    }
+
     /// The end of the lease by the clock of this boot; zero if there is none.
     ///
     /// # Errors

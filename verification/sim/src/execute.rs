@@ -40,6 +40,11 @@ impl World {
                 self.check_release(host, position);
             }
             HostEffect::SetFloor { .. } | HostEffect::Event(_) => {}
+            HostEffect::GiveUpRegion { .. } => {
+                self.check_gone(host, true);
+                self.node_mut(host).region = Region::new();
+                self.tell_facts(host);
+            }
             HostEffect::WatchLog { view, .. } => {
                 if let Some(process) = &mut self.node_mut(host).process {
                     process.watched = view;
@@ -98,6 +103,7 @@ impl World {
             | HostEffect::Propose(_)
             | HostEffect::SetReplicated { .. }
             | HostEffect::SetFloor { .. }
+            | HostEffect::GiveUpRegion { .. }
             | HostEffect::SetLease { .. }
             | HostEffect::WatchLog { .. }
             | HostEffect::Fence { .. }
