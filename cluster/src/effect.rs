@@ -42,6 +42,11 @@ pub enum HostEffect {
         /// The new value.
         position: u64,
     },
+    /// The region is an older one: from now on it counts as lost, also for later processes.
+    GiveUpRegion {
+        /// Of which partition.
+        partition: PartitionId,
+    },
     /// Raise the word of the lease to this time of this host's clock; [`Monotonic::BOOT`] ends it.
     SetLease {
         /// Of which partition.
@@ -152,6 +157,7 @@ impl HostEffect {
             Self::Store { partition, .. }
             | Self::SetReplicated { partition, .. }
             | Self::SetFloor { partition, .. }
+            | Self::GiveUpRegion { partition }
             | Self::SetLease { partition, .. }
             | Self::WatchLog { partition, .. }
             | Self::Fence { partition }

@@ -34,6 +34,8 @@ pub enum Switch {
     DiscardOutdated,
     /// 9: an owner without a lease is fenced.
     Fence,
+    /// 9: a region in another file than the one that was bound counts as lost.
+    RegionFile,
     /// 10: commands of another revision have no effect.
     Revision,
     /// 10: the owner does not count a member that it has proposed to evict, also after a restart.

@@ -20,6 +20,10 @@
 //! A writer whose lock precedes H2 of its bucket has drawn its position before H3. A later one
 //! synchronizes with H2 through the lock, so G2 reads H1. A writer that checks before G1 may sleep
 //! between the two, and commit behind H3.
+//!
+//! A region is bound to the cluster, to the boot, and to its file. A copy of the file is not bound:
+//! it has the content of an earlier moment, so it counts as lost
+//! (`docs/decisions/038-bound-file.md`).
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -33,8 +37,9 @@ use crate::clock::lease_clock;
 use crate::crash::crash_point;
 use crate::follow::{demotion_seal, origin};
 use crate::layout::{
-    CLUSTER_BOOT, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING, FENCED, LEASE_BOOT, LEASE_END,
-    LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal, unseal,
+    CLUSTER_BOOT, CLUSTER_FILE, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING, FENCED,
+    LEASE_BOOT, LEASE_END, LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal,
+    unseal,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -110,10 +115,21 @@ fn bound_boot(map: &Map) -> Result<u64, Corruption> {
     sealed(map, CLUSTER_BOOT, "the boot of the region has a flipped bit")
 }
 
+fn bound_file(map: &Map) -> Result<u64, Corruption> {
+    sealed(map, CLUSTER_FILE, "the name of the bound file has a flipped bit")
+}
+
+/// Is the mapped file the one that was bound? An earlier version has not stored which one it is.
+fn is_bound_file(map: &Map) -> Result<bool, Corruption> {
+    let bound = bound_file(map)?;
+    Ok(bound == 0 || bound == map.file_identity())
+}
+
 /// The sealed words of a cluster, for the check.
 pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
     evicting(map)?;
     bound_boot(map)?;
+    bound_file(map)?;
     origin(map)?;
     view_seen(map)?;
     is_fenced(map)?;
@@ -136,8 +152,9 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
         store(map, FENCED, seal(1))?;
         damaged.push("the fence: writers of logged namespaces are refused until the node starts");
     }
-    if view_seen(map).is_err() || evicting(map).is_err() || bound_boot(map).is_err() {
-        for at in [VIEW_SEEN, EVICTING, CLUSTER_BOOT] {
+    let bound = [view_seen, evicting, bound_boot, bound_file];
+    if bound.iter().any(|word| word(map).is_err()) {
+        for at in [VIEW_SEEN, EVICTING, CLUSTER_BOOT, CLUSTER_FILE] {
             store(map, at, 0)?;
         }
         damaged.push("what the region knows of its cluster: the copy joins again");
@@ -157,8 +174,7 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
     Ok(damaged)
 }
 
-/// For the repair: the region is not a copy of its cluster any more, as one of another boot. True
-/// if it was.
+/// The region is not a copy of its cluster any more, as one of another boot. True if it was.
 pub(crate) fn unbind(map: &Map) -> Result<bool, Corruption> {
     let was_bound = map.word(CLUSTER_BOOT)?.load(Ordering::Acquire) != 0;
     store(map, CLUSTER_BOOT, 0)?;
@@ -265,7 +281,7 @@ impl Member {
         Ok((id != 0).then(|| id.to_le_bytes()))
     }
 
-    /// True if the region was bound to this cluster since the machine was started: before that, its
+    /// True if this file was bound to this cluster since the machine was started: otherwise its
     /// content may be that of another moment.
     ///
     /// # Errors
@@ -277,10 +293,31 @@ impl Member {
                 return Ok(false);
             }
         }
-        Ok(present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot)))
+        let is_of_boot = present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot));
+        Ok(is_of_boot && is_bound_file(map) == Ok(true))
     }
 
-    /// The content of the region is that of a copy of this cluster from now on.
+    /// True if the region was bound as another file, so that this one is a copy of that, or if it
+    /// is not known because the word is damaged.
+    pub fn is_copied_file(&self) -> bool {
+        is_bound_file(self.map()) != Ok(true)
+    }
+
+    /// A region that an earlier version has bound is bound to its present file, if it is bound to
+    /// this cluster.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn bind_file(&self, cluster_id: [u8; 16]) -> Result<()> {
+        self.check_usable()?;
+        if self.is_bound(cluster_id)? && bound_file(self.map())? == 0 {
+            store(self.map(), CLUSTER_FILE, seal(self.map().file_identity()))?;
+        }
+        self.check_not_truncated()
+    }
+
+    /// The content of the region, in this file, is that of a copy of this cluster from now on. A
+    /// kill in between leaves a region that is not bound, but one that is bound stays so.
     ///
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
@@ -288,11 +325,25 @@ impl Member {
         self.check_usable()?;
         let Some(boot) = present_boot() else { return Err(no_boot()) };
         let map = self.map();
+        if self.is_bound(cluster_id)? && bound_file(map)? != 0 {
+            return self.check_not_truncated();
+        }
         store(map, CLUSTER_BOOT, 0)?;
         for (at, word) in (CLUSTER_ID..).step_by(8).zip(id_words(cluster_id)) {
             store(map, at, word)?;
         }
+        store(map, CLUSTER_FILE, seal(map.file_identity()))?;
         store(map, CLUSTER_BOOT, seal(boot))?;
+        self.check_not_truncated()
+    }
+
+    /// The region is no copy of its cluster any more, as one of another boot.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn unbind(&self) -> Result<()> {
+        self.check_usable()?;
+        unbind(self.map())?;
         self.check_not_truncated()
     }
 
@@ -381,7 +432,7 @@ impl Member {
     }
 
     /// Whether this host owns the region. Output that rests on a read may leave the host only if
-    /// the lease is held after the read. Cost: two loads and the clock.
+    /// the lease is held after the read. Cost: three loads and the clock.
     ///
     /// # Errors
     /// `Damaged`.
@@ -391,7 +442,9 @@ impl Member {
             return Ok(OwnerLease::Unclustered);
         }
         let until = Duration::from_micros(end);
-        let is_held = present_boot() == Some(boot) && lease_clock() < until;
+        // A copy of the file has what the file said of an earlier moment.
+        let is_told = present_boot() == Some(boot) && is_bound_file(self.map())?;
+        let is_held = is_told && lease_clock() < until;
         Ok(if is_held { OwnerLease::Held { until } } else { OwnerLease::Expired })
     }
 

@@ -117,6 +117,9 @@ pub(crate) const OWNER_ADDRESS_BYTES_MAX: u64 = 112;
 /// The cluster that the region belongs to, and the boot in which it was bound to it, sealed.
 pub(crate) const CLUSTER_ID: u64 = CLUSTER_PAGE;
 pub(crate) const CLUSTER_BOOT: u64 = CLUSTER_PAGE + 0x010;
+/// Which file was bound, sealed: the content of another one is a copy of an earlier moment. 0: an
+/// earlier version has bound it.
+pub(crate) const CLUSTER_FILE: u64 = CLUSTER_PAGE + 0x018;
 /// Of a member that its owner does not count any more: `revision:32 | host:16`, sealed. 0: none.
 pub(crate) const EVICTING: u64 = CLUSTER_PAGE + 0x308;
 /// The view in which the log became that of its partition, sealed. 0 stands for 0.
@@ -162,6 +165,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | DEMOTION_SEAL
             | LOG_WAKE
             | CLUSTER_BOOT
+            | CLUSTER_FILE
             | EVICTING
             | LEASE_END
             | LEASE_BOOT
@@ -335,7 +339,8 @@ const _: () = assert!(
 );
 const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_RULES[0]);
 // The words of the cluster page do not overlap, in their order.
-const _: () = assert!(CLUSTER_ID + 16 == CLUSTER_BOOT && CLUSTER_BOOT + 8 <= LOG_TAIL);
+const _: () = assert!(CLUSTER_ID + 16 == CLUSTER_BOOT && CLUSTER_BOOT + 8 == CLUSTER_FILE);
+const _: () = assert!(CLUSTER_FILE + 8 <= LOG_TAIL);
 const _: () = assert!(LOG_TAIL.is_multiple_of(LINE) && LOG_REPLICATED.is_multiple_of(LINE));
 const _: () = assert!(LOG_REPLICATED - LOG_TAIL >= LINE && LOG_FLOOR - LOG_REPLICATED >= LINE);
 const _: () = assert!(LOG_FLOOR + 8 == LOG_FLOOR_LIMIT && LOG_FLOOR_LIMIT + 8 <= LEASE_END);

@@ -16,6 +16,7 @@
 
 mod fence;
 mod member;
+mod state;
 mod stopped;
 mod watch;
 
@@ -34,6 +35,7 @@ use nearstate_wire::SharedSettings;
 
 use self::fence::FenceOrders;
 use self::member::{MemberThread, OwnerTarget};
+pub use self::state::PartitionState;
 pub use self::stopped::StoppedHolder;
 use self::stopped::StoppedHolders;
 use self::watch::LogWatch;
@@ -113,34 +115,6 @@ pub struct FollowTarget<'t> {
     pub discards: bool,
 }
 
-/// What the region of a partition is at present.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartitionState {
-    /// True if the content is that of a copy of this cluster, of this boot of the machine.
-    pub is_bound: bool,
-    /// That the owner does not count a member any more: revision and number of the host.
-    pub evicting: Option<(u64, u16)>,
-    /// The end of the lease by the clock of leases; zero if there is none.
-    pub lease_until: Duration,
-    /// No member has granted a lease beyond this time, neither to this process nor to an earlier
-    /// one.
-    pub lease_bound: Duration,
-    /// True while writers of replicated namespaces are refused.
-    pub is_fenced: bool,
-    /// The highest view that was seen.
-    pub view_seen: u64,
-    /// What the region follows; `None`: it is an owner's.
-    pub following: Option<Following>,
-    /// Its own log.
-    pub own: LogIdentity,
-    /// How it became the owner's, if it has followed before.
-    pub takeover: Option<Takeover>,
-    /// The end of its own log.
-    pub tail: u64,
-    /// What counts as replicated of its own log.
-    pub replicated: u64,
-}
-
 /// The copy of a partition on this host.
 #[derive(Debug)]
 pub struct Partition {
@@ -196,6 +170,7 @@ impl Partition {
         // Only the session that changes the role kills.
         let session = region.session()?;
         session.set_stall_hook(Some(stopped.hook()));
+        session.bind_file(cluster_id)?;
         let earlier_lease = fence::end_lease(&session)?;
         Ok(Self {
             shared,
@@ -227,40 +202,10 @@ impl Partition {
         self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the region is at present.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn state(&self) -> Result<PartitionState> {
-        let session = self.words();
-        let lease_until = session.lease_end()?;
-        Ok(PartitionState {
-            is_bound: session.is_bound(self.group.cluster_id)?,
-            evicting: session.evicting()?,
-            lease_until,
-            lease_bound: lease_until.max(self.earlier_lease),
-            is_fenced: session.is_fenced()?,
-            view_seen: session.view_seen()?,
-            following: session.following()?,
-            own: session.log_identity()?,
-            takeover: session.takeover()?,
-            tail: session.log_tail_position()?,
-            replicated: session.replicated_position()?,
-        })
-    }
-
     /// What was done about processes that hold locks for which changes of the role have waited,
     /// since the last call.
     pub fn take_stopped_holders(&self) -> Vec<StoppedHolder> {
         self.stopped.take()
-    }
-
-    /// True if the region was ever bound to this cluster, also in another boot of the machine.
-    ///
-    /// # Errors
-    /// `Damaged`.
-    pub fn is_of_cluster(&self) -> Result<bool> {
-        Ok(self.words().bound_cluster()? == Some(self.group.cluster_id))
     }
 
     /// Checks that the region may become a copy of the partition ([`Session::check_disposable`]).
@@ -515,6 +460,14 @@ impl Partition {
         let session = self.words();
         session.see_view(view)?;
         session.set_evicting(evicting)
+    }
+
+    /// The region is an older one of this host: it counts as lost, also for later processes.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn give_up_region(&self) -> Result<()> {
+        self.words().unbind()
     }
 
     /// This host owns the partition until this time of the clock of leases.

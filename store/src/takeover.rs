@@ -308,12 +308,26 @@ impl Session {
         self.member.set_evicting(evicting)
     }
 
-    /// True if the region was bound to this cluster since the machine was started.
+    /// True if this file was bound to this cluster since the machine was started.
     ///
     /// # Errors
     /// `Damaged`.
     pub fn is_bound(&self, cluster_id: [u8; 16]) -> Result<bool> {
         self.member.is_bound(cluster_id)
+    }
+
+    /// True if the region was bound to a cluster as another file, so that this one is a copy of
+    /// that, or if it is not known because the word is damaged.
+    pub fn is_copied_file(&self) -> bool {
+        self.member.is_copied_file()
+    }
+
+    /// A region that an earlier version has bound to this cluster is bound to its present file.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn bind_file(&self, cluster_id: [u8; 16]) -> Result<()> {
+        self.member.bind_file(cluster_id)
     }
 
     /// The cluster to which the region was bound, in this boot of the machine or an earlier one.
@@ -349,12 +363,20 @@ impl Session {
         Ok(())
     }
 
-    /// The content of the region is that of a copy of this cluster from now on.
+    /// The content of the region, in this file, is that of a copy of this cluster from now on.
     ///
     /// # Errors
     /// `System`: the kernel does not tell which boot this is; `Damaged`, `Forked`.
     pub fn bind(&self, cluster_id: [u8; 16]) -> Result<()> {
         self.member.bind(cluster_id)
+    }
+
+    /// The region is no copy of its cluster any more: it counts as lost, also for later processes.
+    ///
+    /// # Errors
+    /// `Damaged`, `Forked`.
+    pub fn unbind(&self) -> Result<()> {
+        self.member.unbind()
     }
 
     /// The end of the lease by the clock of this boot; zero if there is none.

@@ -81,8 +81,10 @@ impl PartitionMember {
             return;
         }
         self.outdated = Some(self.group.origin());
-        // What is read here may be older than what was replicated.
         let partition = self.partition();
+        // First, so that a process that starts after a kill does not begin without it.
+        effects.push(HostEffect::GiveUpRegion { partition });
+        // What is read here may be older than what was replicated.
         effects.push(HostEffect::SetLease { partition, until: Monotonic::BOOT });
     }
 }

@@ -66,6 +66,7 @@ impl Owner {
             HostEffect::Store { .. }
             | HostEffect::SetReplicated { .. }
             | HostEffect::SetFloor { .. }
+            | HostEffect::GiveUpRegion { .. }
             | HostEffect::SetLease { .. }
             | HostEffect::WatchLog { .. }
             | HostEffect::Fence { .. }
@@ -95,6 +96,10 @@ fn an_owner_of_whose_log_a_full_member_has_more_gives_up() {
     let mut owner = Owner::start(1_000, &state, 1_200);
     owner.ahead(1_001, 2, VIEW);
     let partition = PARTITION;
+    let position = |of| owner.effects.iter().position(|effect| *effect == of);
+    let is_stored = position(HostEffect::GiveUpRegion { partition });
+    let is_ended = position(HostEffect::SetLease { partition, until: Monotonic::BOOT });
+    assert!(is_stored.is_some() && is_stored < is_ended, "{:?}", owner.effects);
     for effect in [
         HostEffect::SetLease { partition, until: Monotonic::BOOT },
         HostEffect::StopServing { partition },
@@ -138,6 +143,33 @@ fn an_owner_with_an_older_region_does_not_come_back_without_a_seal() {
     owner.step(20_000, HostInput::State(&state));
     assert_eq!(owner.role(), Some(MemberRole::Lost));
     assert_eq!(owner.proposed(), [Command::Exclude { partition, view }]);
+}
+
+#[test]
+fn a_later_process_of_an_owner_that_has_given_up_its_region_does_not_serve_it() {
+    let mut state = whole(3, 2);
+    let partition = PARTITION;
+    // The region is not bound any more.
+    let mut owner = Owner::start(1_000, &state, 0);
+    owner.ahead(1_001, 2, VIEW);
+    let mut later =
+        Owner { host: Host::new(HostId(1), 2, Monotonic(1_100 * MS)), effects: Vec::new() };
+    later.step(1_100, HostInput::Region { partition, facts: RegionFacts::NEW });
+    later.step(1_100, HostInput::State(&state));
+    let register = Command::Register { partition, host: HostId(1), process: 2 };
+    assert_eq!(later.proposed(), [register]);
+    state.apply(&register);
+    later.step(1_101, HostInput::State(&state));
+    later.answers(1_102, 2, 5);
+    assert_eq!(later.role(), Some(MemberRole::Lost));
+    assert!(!later.is_leased(1_103));
+    assert_eq!(later.proposed(), [EXCLUDE]);
+    state.apply(&EXCLUDE);
+    // It neither reports nor returns.
+    for now in 1_104..1_104 + 20 * LEASE_MS {
+        later.step(now, if now == 1_104 { HostInput::State(&state) } else { HostInput::Tick });
+    }
+    assert_eq!(later.proposed(), []);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -15,6 +15,7 @@ use crate::layout::{
     chunk_words_at, ordinary_chunks, region_bytes,
 };
 use crate::numa_policy::{self, NumaPolicy, PagesByNode};
+use crate::region::held_file::HeldFile;
 use crate::region::liveness;
 use crate::region::page_fault::{Guard, USABLE};
 use crate::system;
@@ -59,7 +60,7 @@ impl Map {
         // From here on an error unmaps. A leaked mapping would keep the open file, and with it the
         // creation lock, until this process ends.
         let mapped = OwnedMapping { base, bytes };
-        let open = HeldFile { key: liveness::file_key(&file)?, file: Some(file) };
+        let open = HeldFile::new(file)?;
         system::keep_out_of_dumps(base, bytes);
         let fork = system::fork_guard()?;
         let fork_mapped = OwnedMapping { base: fork.cast(), bytes: system::GUARD_BYTES };
@@ -147,7 +148,7 @@ impl Map {
                     errno: error.raw_os_error().unwrap_or(0),
                 }
             })?;
-        if liveness::file_key(&reopened)? != self.open.key {
+        if liveness::file_key(&reopened)? != self.open.key() {
             return Err(Error::NotARegion {
                 path: self.path.clone(),
                 detail: "the file was replaced while it was attached: attach again".to_owned(),
@@ -160,7 +161,7 @@ impl Map {
     /// before does not share a lock that is taken through it.
     pub(crate) fn reopened_file(&self) -> Result<RegionFile<'_>> {
         match OpenOptions::new().read(true).write(true).open(&self.path) {
-            Ok(reopened) if liveness::file_key(&reopened)? == self.open.key => {
+            Ok(reopened) if liveness::file_key(&reopened)? == self.open.key() => {
                 Ok(RegionFile::Reopened(reopened))
             }
             _ => self.file(),
@@ -176,8 +177,17 @@ impl Map {
     /// descriptor table can do it.
     pub(crate) fn reopen_source(&self) -> Result<ReopenSource<'_>> {
         self.with_file(|file| {
-            Ok(ReopenSource { path: &self.path, key: self.open.key, descriptor: file.as_raw_fd() })
+            Ok(ReopenSource {
+                path: &self.path,
+                key: self.open.key(),
+                descriptor: file.as_raw_fd(),
+            })
         })
+    }
+
+    /// Which file is mapped ([`HeldFile::identity`]).
+    pub(crate) const fn file_identity(&self) -> u64 {
+        self.open.identity()
     }
 
     /// The path by which it was opened.
@@ -552,32 +562,6 @@ impl ReopenSource<'_> {
             ),
             errno: error.raw_os_error().unwrap_or(0),
         })
-    }
-}
-
-/// The region's descriptor, while it is valid.
-#[derive(Debug)]
-struct HeldFile {
-    file: Option<File>,
-    key: (u64, u64),
-}
-
-impl HeldFile {
-    /// The file, unless its descriptor was closed.
-    fn held(&self) -> Option<&File> {
-        self.file.as_ref().filter(|file| liveness::file_key(file).is_ok_and(|key| key == self.key))
-    }
-}
-
-impl Drop for HeldFile {
-    /// Closes the descriptor only if it still refers to the region: the number may be another file
-    /// now.
-    fn drop(&mut self) {
-        if self.held().is_none()
-            && let Some(file) = self.file.take()
-        {
-            let _ = file.into_raw_fd();
-        }
     }
 }
 

@@ -156,6 +156,10 @@ impl Drop for CopyThread {
 impl CopyShared {
     fn run(&self) {
         let mut told = None;
+        // What cannot be read is told with the facts.
+        if self.copy.state().is_ok_and(|state| state.is_copied_file) {
+            (self.notices)(&ClusterNotice::CopiedFile { partition: self.partition });
+        }
         while !self.is_over() {
             let task = self.next();
             let outcome = task.as_ref().map_or(Ok(()), |task| self.carry_out(task));
@@ -273,17 +277,18 @@ impl CopyShared {
         self.copy.follow(&FollowTarget { view, name, address, clients, discards })
     }
 
-    /// An owner's region of another boot, or one that was repaired, counts as lost. It becomes an
-    /// empty copy if the partition has everything that its log had replicated.
+    /// An owner's region counts as lost if it is of another boot or in another file, or was
+    /// repaired. It becomes an empty copy if the partition has everything that its log had
+    /// replicated.
     fn demote_old(&self, view: ViewNumber, state: &PartitionState, ends: &LogEnds) -> Result<()> {
         self.copy.check_disposable()?;
         let place = FollowPosition { position: state.replicated, check: 0 };
         if self.copy.is_of_cluster()? && !ends.have(&log_position(state.own, place)) {
             let detail = format!(
-                "the region is that of an earlier owner and of another boot, and an operator may \
-                 have given up what it has: it had replicated everything up to position {}. As a \
-                 copy of the partition it would lose that. Move its file away, and restart this \
-                 host",
+                "the region is that of an earlier owner, and of another boot, in a copy of its \
+                 file, or repaired; and an operator may have given up what it has: it had \
+                 replicated everything up to position {}. As a copy of the partition it would lose \
+                 that. Move its file away, and restart this host",
                 state.replicated
             );
             return Err(Error::BadArgument { detail });
@@ -332,13 +337,15 @@ pub(super) fn copy_facts(state: &PartitionState) -> RegionFacts {
         revision: Revision(revision),
         evicting: (evicting != 0).then_some(HostId(evicting)),
     };
-    // What another boot has left may be older than what this host has promised or stored.
+    // What another boot or another file has left may be older than what this host has promised or
+    // stored.
     let record = if state.is_bound { record } else { MemberRecord::NEW };
     let (copy, replicated) = (copy_state(state), state.replicated);
     RegionFacts { copy, record, replicated, lease_until: monotonic(state.lease_bound) }
 }
 
-/// What the copy is good for. A region that is not bound is a new one, or one of another boot.
+/// What the copy is good for. A region that is not bound is a new one, or one of another boot or in
+/// another file.
 fn copy_state(state: &PartitionState) -> CopyState {
     if !state.is_bound {
         return CopyState::Empty;

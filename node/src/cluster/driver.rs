@@ -499,6 +499,9 @@ impl Driver {
                 let until = Duration::from_nanos(until.0);
                 self.at_once(partition, |copy| copy.set_lease(until));
             }
+            HostEffect::GiveUpRegion { partition } => {
+                self.at_once(partition, Partition::give_up_region);
+            }
             HostEffect::SetFloor { partition, position } => {
                 self.at_once(partition, |copy| {
                     copy.raise_floor(position);

@@ -21,6 +21,11 @@ pub enum ClusterNotice {
         /// The reason.
         reason: String,
     },
+    /// The region's file is a copy of the one that was bound, so the region counts as lost.
+    CopiedFile {
+        /// Of which partition.
+        partition: PartitionId,
+    },
     /// A process was stopped while it held a lock for which a change of the region's role waited.
     StoppedHolder {
         /// Of which partition.

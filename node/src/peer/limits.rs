@@ -60,8 +60,8 @@ pub(crate) const LOOK_SLEEP_MAX: Duration = Duration::from_millis(1);
 pub(crate) const FLIGHT_SLEEP_MIN: Duration = Duration::from_micros(100);
 
 /// How long entries that no process waits for gather before they are sent, if nothing is
-/// outstanding: as long as a writer takes for a hundred commits or two. Without it the first one would leave
-/// alone, and the others behind its acknowledgement.
+/// outstanding: as long as a writer takes for a hundred commits or two. Without it the first one
+/// would leave alone, and the others behind its acknowledgement.
 pub(crate) const GATHER_MAX: Duration = Duration::from_micros(250);
 
 /// Bytes that gather at most: as many as one message of the kernel's loopback and a follower's read

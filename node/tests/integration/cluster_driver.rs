@@ -54,6 +54,8 @@ pub(crate) struct CommandLog {
     breaks: Mutex<bool>,
     /// The threads that have ended by a panic.
     panicked: Mutex<Vec<&'static str>>,
+    /// Hosts whose region was in a copy of its file.
+    pub(crate) copied: Mutex<Vec<HostId>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -63,7 +65,13 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CommandLog {
-    fn append(&self, command: &[u8]) -> u64 {
+    /// How many such commands were ordered.
+    pub(crate) fn count(&self, is_it: impl Fn(&Command) -> bool) -> usize {
+        let commands = locked(&self.commands);
+        commands.iter().filter(|command| is_it(&Command::decode(command).unwrap())).count()
+    }
+
+    pub(crate) fn append(&self, command: &[u8]) -> u64 {
         let mut commands = locked(&self.commands);
         commands.push(command.to_vec());
         let index = commands.len() as u64;
@@ -267,6 +275,9 @@ impl DrivenCluster {
             on_notice: Arc::new(move |notice| {
                 if let ClusterNotice::Failed { reason, .. } = notice {
                     locked(&failing.failures).push((HostId(id), reason.clone()));
+                }
+                if let ClusterNotice::CopiedFile { .. } = notice {
+                    locked(&failing.copied).push(HostId(id));
                 }
                 if let ClusterNotice::Panicked { thread } = notice {
                     locked(&failing.panicked).push(thread);

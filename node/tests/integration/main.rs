@@ -8,6 +8,7 @@
 )]
 
 mod cluster_driver;
+mod copied_file;
 mod declared_position;
 mod drain;
 mod fixture;

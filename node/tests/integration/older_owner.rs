@@ -1,6 +1,7 @@
-//! An owner returns within its lease, with a file of its region from before its last commits.
+//! An owner returns within its lease, with the content of its region from before its last commits,
+//! in the same file. Another file is found at once: `copied_file.rs`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearstate_model::Error;
@@ -9,6 +10,7 @@ use nearstate_wire::Hello;
 
 use crate::cluster_driver::{DrivenCluster, status, until};
 use crate::hostile_peers::{Intruder, hello_of};
+use crate::partition::CLUSTER;
 
 /// A copy of the owner's file, taken while its node is away for a moment.
 fn copy_of_owner(cluster: &mut DrivenCluster, full: &[u16]) -> PathBuf {
@@ -18,6 +20,11 @@ fn copy_of_owner(cluster: &mut DrivenCluster, full: &[u16]) -> PathBuf {
     cluster.run(1);
     assert_eq!(cluster.owner_with(full), 1);
     older
+}
+
+/// The content of before in the same file: the region does not count as a copy of its file.
+fn restore(older: &Path, region: &Path) {
+    std::fs::copy(older, region).unwrap();
 }
 
 /// The owner's node ends, and its file becomes that of before. Only the second host has what was
@@ -36,7 +43,7 @@ fn lose_with_one_holder(is_evicted: bool) {
     }
     cluster.write(1, 50..150, 100);
     cluster.stop(1);
-    std::fs::rename(&older, cluster.region(1)).unwrap();
+    restore(&older, &cluster.region(1));
     cluster.run(1);
     cluster.run(3);
     cluster.assert_equal(150);
@@ -65,7 +72,7 @@ fn a_restarted_owner_serves_nothing_before_a_member_has_answered_it() {
         cluster.stop(host);
     }
     // Its file says that it has a lease for longer than this test lasts.
-    std::fs::rename(&older, cluster.region(1)).unwrap();
+    restore(&older, &cluster.region(1));
     let region = Region::attach(&cluster.region(1)).unwrap();
     let session = region.session().unwrap();
     session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
@@ -90,6 +97,43 @@ fn a_restarted_owner_serves_nothing_before_a_member_has_answered_it() {
     drop((session, region));
     cluster.run(2);
     cluster.run(3);
+    cluster.assert_equal(150);
+}
+
+/// What a member has said once holds for later processes: otherwise the next one could serve with
+/// the help of a member that has no more than the region.
+#[test]
+fn an_owner_that_has_given_up_does_not_begin_again() {
+    let mut cluster = DrivenCluster::start();
+    cluster.write(1, 0..50, 100);
+    let older = copy_of_owner(&mut cluster, &[1, 2, 3]);
+    cluster.write(1, 50..150, 100);
+    cluster.assert_equal(150);
+    for host in [3, 2, 1] {
+        cluster.stop(host);
+    }
+    restore(&older, &cluster.region(1));
+    cluster.run(1);
+    until("it serves members", || {
+        status(cluster.host(1)).is_some_and(|status| status.role == "fenced")
+    });
+    let own = cluster.host(1).region.session().unwrap().log_identity().unwrap();
+    let view = status(cluster.host(1)).unwrap().view;
+    let mut member = Intruder::connect(cluster.address(1));
+    let ahead = FollowPosition { position: 1 << 40, check: 1 };
+    member.say(&hello_of(own, ("driver-b", view), ahead));
+    let refused = member.refused();
+    assert!(refused.starts_with("fork"), "{refused}");
+    let region = Region::attach(&cluster.region(1)).unwrap();
+    let session = region.session().unwrap();
+    until("the region is given up", || !session.is_bound(CLUSTER).unwrap());
+    assert!(!session.is_copied_file());
+    drop((session, region));
+    cluster.stop(1);
+    // It is started before the members that have more.
+    cluster.run(1);
+    cluster.run(3);
+    cluster.run(2);
     cluster.assert_equal(150);
 }
 

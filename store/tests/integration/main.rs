@@ -22,6 +22,7 @@ mod collections;
 mod commit_waits;
 mod concurrent_tag_declaration;
 mod contention;
+mod copied_file;
 mod counters;
 #[cfg(feature = "crash-points")]
 mod expired_records;

@@ -4,11 +4,21 @@ use crate::region::SimulatedEntry;
 use nearstate_cluster::{Command, ConnectionNumber, HostId, Monotonic, OwnerMessage, ViewNumber};
 use std::collections::BTreeMap;
 
+/// What a follower says that it has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    /// The log that it follows.
+    pub(crate) log: u64,
+    pub(crate) length: usize,
+    /// Check value of everything up to there.
+    pub(crate) check: u64,
+}
+
 /// A message between hosts.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    /// A follower connects. `length` and `check` say what it has; `None`: nothing of use.
-    Hello { view: ViewNumber, connection: ConnectionNumber, has: Option<(usize, u64)> },
+    /// A follower connects.
+    Hello { view: ViewNumber, connection: ConnectionNumber, has: Option<Held> },
     /// The owner accepts. If it says so, the follower has to discard what it has.
     Welcome { connection: ConnectionNumber, discard: bool, join_to: usize },
     /// Entries from this index on.

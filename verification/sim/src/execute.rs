@@ -40,6 +40,11 @@ impl World {
                 self.check_release(host, position);
             }
             HostEffect::SetFloor { .. } | HostEffect::Event(_) => {}
+            HostEffect::GiveUpRegion { .. } => {
+                self.check_gone(host, true);
+                self.node_mut(host).region = Region::new();
+                self.tell_facts(host);
+            }
             HostEffect::WatchLog { view, .. } => {
                 if let Some(process) = &mut self.node_mut(host).process {
                     process.watched = view;
@@ -47,7 +52,9 @@ impl World {
             }
             HostEffect::SetLease { until, .. } => {
                 let region = &mut self.node_mut(host).region;
-                region.lease_until = region.lease_until.max(until);
+                // Only an owner that learns that its region is older ends its lease.
+                let ends = until == Monotonic::BOOT;
+                region.lease_until = if ends { until } else { region.lease_until.max(until) };
                 self.check_lease(host);
             }
             HostEffect::Fence { .. } => self.node_mut(host).region.is_fenced = true,
@@ -96,6 +103,7 @@ impl World {
             | HostEffect::Propose(_)
             | HostEffect::SetReplicated { .. }
             | HostEffect::SetFloor { .. }
+            | HostEffect::GiveUpRegion { .. }
             | HostEffect::SetLease { .. }
             | HostEffect::WatchLog { .. }
             | HostEffect::Fence { .. }

@@ -4,7 +4,7 @@ use crate::event::SimulatedEvent;
 use crate::node::Operator;
 use crate::options::Faults;
 use crate::world::{MS, World};
-use nearstate_cluster::{HostId, OperatorGoal};
+use nearstate_cluster::{HostId, OperatorGoal, Switch};
 
 impl World {
     pub(crate) fn fault(&mut self) {
@@ -18,8 +18,13 @@ impl World {
             Faults::DegradedOwnerLost | Faults::DegradedOwnerCut | Faults::DegradedOwnerLives => {
                 self.lose_degraded_owner();
             }
-            Faults::NoLoss | Faults::ForgetfulLogs | Faults::All => {
+            Faults::NoLoss
+            | Faults::ForgetfulLogs
+            | Faults::All
+            | Faults::OlderOwners
+            | Faults::OlderMembers => {
                 self.random_fault();
+                self.replace_file();
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
                 self.queue.add(next, SimulatedEvent::Fault);
             }
@@ -63,6 +68,8 @@ impl World {
             | Faults::NoLoss
             | Faults::ForgetfulLogs
             | Faults::All
+            | Faults::OlderOwners
+            | Faults::OlderMembers
             | Faults::OwnerLost
             | Faults::OwnerDeaf => self.node_mut(owner).uninformed_until = until,
         }
@@ -132,6 +139,43 @@ impl World {
                 self.lose_region(host);
             }
             _ => {}
+        }
+    }
+
+    /// The file of a region is copied; later a process ends, and starts with the copy.
+    fn replace_file(&mut self) {
+        let is_of_owner = match self.options.faults {
+            Faults::OlderOwners => true,
+            Faults::OlderMembers => false,
+            Faults::Quiet
+            | Faults::NoLoss
+            | Faults::ForgetfulLogs
+            | Faults::All
+            | Faults::OwnerLost
+            | Faults::OwnerDeaf
+            | Faults::DegradedOwnerLost
+            | Faults::DegradedOwnerCut
+            | Faults::DegradedOwnerLives => return,
+        };
+        let owner = self.latest().owner();
+        let is_victim = |host: &HostId| (owner == Some(*host)) == is_of_owner;
+        let hosts: Vec<HostId> = self.nodes.keys().copied().filter(is_victim).collect();
+        if hosts.is_empty() || self.random.bool() {
+            return;
+        }
+        let host = hosts[self.random.usize(0..hosts.len())];
+        let Some(older) = self.node_mut(host).older.take() else {
+            let node = self.node_mut(host);
+            node.older = Some(node.region.clone());
+            return;
+        };
+        self.record(&("restored", host));
+        self.kill(host);
+        self.lose_region(host);
+        self.ledger.restored += 1;
+        // With the rule the copy is not bound, so it is as good as a new region.
+        if self.options.is_off(Switch::RegionFile) {
+            self.node_mut(host).region = older;
         }
     }
 

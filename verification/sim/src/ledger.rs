@@ -17,6 +17,8 @@ pub(crate) struct Ledger {
     pub(crate) is_disaster: bool,
     /// How often an operator had to accept a loss.
     pub(crate) accepted: u32,
+    /// How often a process started with an older copy of its region.
+    pub(crate) restored: u32,
     /// How often one copy began to suffice.
     pub(crate) degraded: u32,
     pub(crate) violation: Option<String>,

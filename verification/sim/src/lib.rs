@@ -4,9 +4,10 @@
 //!
 //! Simulated are: delay, loss, duplication and reordering of messages; cuts of links, also of one
 //! direction; kills between any two effects; restarts with an older applied state; pauses longer
-//! than a lease; lost regions; clocks that are 2 % fast or slow; hosts that consensus does not
-//! reach; proposals that are lost, late or repeated; writers that ignore the lease. Not simulated:
-//! bytes, heaps and floors of real regions, and faults within consensus.
+//! than a lease; lost regions, and older copies of their files; clocks that are 2 % fast or slow;
+//! hosts that consensus does not reach; proposals that are lost, late or repeated; writers that
+//! ignore the lease. Not simulated: bytes, heaps and floors of real regions, and faults within
+//! consensus.
 
 #![forbid(unsafe_code)]
 #![expect(

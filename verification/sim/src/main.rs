@@ -22,14 +22,17 @@ fn main() -> ExitCode {
         eprintln!("usage: nearstate-sim [SEEDS] [FIRST]: two numbers");
         return ExitCode::from(2);
     };
-    let kinds = [Faults::All, Faults::NoLoss, Faults::OwnerLost];
+    let kinds =
+        [Faults::All, Faults::NoLoss, Faults::OwnerLost, Faults::OlderOwners, Faults::OlderMembers];
     let (mut views, mut steps, mut released, mut accepted) = (0, 0, 0, 0);
     for seed in first..first + seeds {
-        let [lost, kept, owner] = kinds;
-        let faults = match seed % 3 {
+        let [lost, kept, owner, older_owner, older_member] = kinds;
+        let faults = match seed % 5 {
             0 => lost,
             1 => kept,
-            _ => owner,
+            2 => owner,
+            3 => older_owner,
+            _ => older_member,
         };
         let report = run(seed, &SimulationOptions::all().with_faults(faults));
         if let Some(violation) = report.violation {

@@ -75,6 +75,8 @@ impl Process {
 pub(crate) struct SimulatedHost {
     pub(crate) clock: SimulatedClock,
     pub(crate) region: Region,
+    /// A copy of its file, of an earlier moment.
+    pub(crate) older: Option<Region>,
     pub(crate) process: Option<Process>,
     /// Counts processes: what belongs to an earlier one is dropped.
     pub(crate) generation: u64,

@@ -1,7 +1,6 @@
 //! Operators: with the product's tasks, and as the last resort when nothing is released.
 
 use crate::event::SimulatedEvent;
-use crate::options::Faults;
 use crate::world::{MS, PARTITION, World};
 use nearstate_cluster::{Command, GroupPhase, OperatorStep, OperatorTask};
 
@@ -42,7 +41,7 @@ impl World {
         if self.now.saturating_sub(self.progress_at.max(self.heal_at())) < 12_000 * MS {
             return;
         }
-        if self.options.faults != Faults::All {
+        if !self.options.loses_regions() {
             return self.violate("NoStuck: without a lost region an operator is needed");
         }
         let group = self.latest();

@@ -13,6 +13,11 @@ pub enum Faults {
     ForgetfulLogs,
     /// Delay, loss, duplication, reordering, cuts, kills, pauses and lost regions.
     All,
+    /// The same without lost regions; but processes of owners end, and start with an older copy of
+    /// the region's file.
+    OlderOwners,
+    /// The same with processes of members.
+    OlderMembers,
     /// The host of the first owner is lost for ever, once everything is replicated.
     OwnerLost,
     /// Nothing reaches the first owner any more but the commands of consensus.
@@ -99,6 +104,11 @@ impl SimulationOptions {
     pub fn with_log(mut self) -> Self {
         self.keeps_log = true;
         self
+    }
+
+    /// Are regions lost, so that an operator may be needed?
+    pub(crate) const fn loses_regions(&self) -> bool {
+        matches!(self.faults, Faults::All | Faults::OlderOwners | Faults::OlderMembers)
     }
 
     /// Does the rule not hold?

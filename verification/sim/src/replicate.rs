@@ -1,7 +1,7 @@
 //! The data path: followers connect, owners send entries and positions, followers acknowledge.
 //! Messages may be lost, repeated and reordered, so entries name their place.
 
-use crate::event::{Message, SimulatedEvent};
+use crate::event::{Held, Message, SimulatedEvent};
 use crate::options::Faults;
 use crate::region::{Copy, SimulatedEntry};
 use crate::world::{MS, PARTITION, World};
@@ -93,7 +93,9 @@ impl World {
         }
         (follow.connection, follow.is_connected, follow.heard_at) = (number, false, now);
         let discards = Self::must_discard(follow.start, node.region.copy);
-        let has = (!discards).then(|| (node.region.content.len(), node.region.check()));
+        let region = &node.region;
+        let (log, length, check) = (region.log, region.content.len(), region.check());
+        let has = (!discards).then_some(Held { log, length, check });
         let (owner, view) = (follow.owner, follow.view);
         self.numbers = number;
         self.send(host, owner, &Message::Hello { view, connection: number, has });
@@ -134,7 +136,7 @@ impl World {
         &mut self,
         (from, to): (HostId, HostId),
         (view, connection): (ViewNumber, ConnectionNumber),
-        has: Option<(usize, u64)>,
+        has: Option<Held>,
     ) {
         let checks = !self.options.is_off(Switch::DiscardOutdated);
         let forgets = self.options.faults == Faults::ForgetfulLogs
@@ -149,9 +151,12 @@ impl World {
         if serve.view != view || region.copy != Copy::Owner || known >= connection {
             return;
         }
-        let is_prefix = |length, check| region.check_at(length) == Some(check) || !checks;
-        let continues = |&(length, check): &(usize, u64)| is_prefix(length, check) && !forgets;
-        let length = has.filter(continues).map(|has| has.0);
+        if has.is_some_and(|has| has.log == region.log && has.length > region.content.len()) {
+            let (partition, host) = (PARTITION, from);
+            return self.step(to, HostInput::OlderRegion { partition, host, view });
+        }
+        let is_prefix = |has: &Held| region.check_at(has.length) == Some(has.check) || !checks;
+        let length = has.filter(|has| is_prefix(has) && !forgets).map(|has| has.length);
         let join_to = region.content.len();
         serve.followers.insert(from, (connection, length.unwrap_or(0)));
         let input = HostInput::Connected { partition: PARTITION, host: from, view, connection };

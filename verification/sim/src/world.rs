@@ -39,6 +39,8 @@ pub struct RunReport {
     pub released: usize,
     /// Losses that an operator had to accept.
     pub accepted: u32,
+    /// How often a process started with an older copy of its region.
+    pub restored: u32,
     /// How often one copy began to suffice.
     pub degraded: u32,
     /// What happened, if it was asked for: one line for each command and effect.
@@ -80,6 +82,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         views: world.latest().view().0,
         released: world.ledger.released.0,
         accepted: world.ledger.accepted,
+        restored: world.ledger.restored,
         degraded: world.ledger.degraded,
         violation: world.ledger.violation,
         log: world.log,
@@ -270,6 +273,8 @@ impl World {
                 Faults::NoLoss
                 | Faults::ForgetfulLogs
                 | Faults::All
+                | Faults::OlderOwners
+                | Faults::OlderMembers
                 | Faults::DegradedOwnerCut
                 | Faults::DegradedOwnerLives => true,
                 Faults::DegradedOwnerLost
@@ -289,6 +294,7 @@ fn new_node(random: &mut Rng) -> SimulatedHost {
     SimulatedHost {
         clock: SimulatedClock { offset: random.u64(1..1 << 40), rate },
         region: Region::new(),
+        older: None,
         process: None,
         generation: 0,
         paused_until: 0,

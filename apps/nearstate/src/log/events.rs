@@ -190,4 +190,8 @@ events! {
     HOST_REMOVED = "NS-3024" Warn "this host has no vote, and acts for no partition",
         "It was removed (`nearstate cluster remove`), and learns no further decision. Stop its \
          node, or `nearstate cluster add` it: then `NS-1027` follows.";
+    REGION_COPIED = "NS-3025" Warn "the region's file is a copy of another file",
+        "It was restored or moved to another file system, so it may be older than what this host \
+         had. It counts as lost, and joins anew from the other hosts. If no other copy is left: \
+         `nearstate cluster force-new`.";
 }

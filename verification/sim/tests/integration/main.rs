@@ -128,6 +128,19 @@ fn a_copy_that_was_reported_is_kept_until_the_decision_is_made() {
     println!("seed {seed}: {violation}");
 }
 
+#[test]
+fn an_older_copy_of_a_region_loses_nothing_replicated() {
+    for faults in [Faults::OlderOwners, Faults::OlderMembers] {
+        let options = SimulationOptions::all().with_faults(faults);
+        let reports = expect_none(&options, 60);
+        let restored: u32 = reports.iter().map(|report| report.restored).sum();
+        assert!(restored > 120, "{restored} files were replaced with {faults:?}");
+        let (seed, violation) = find(&options.without(Switch::RegionFile), 0)
+            .unwrap_or_else(|| panic!("the bound file is not needed with {faults:?}"));
+        println!("{faults:?}: seed {seed}: {violation}");
+    }
+}
+
 /// Each rule, and a seed near which its absence shows. The search goes on behind it, so another
 /// order of random choices makes the test slower, not weaker.
 const NEEDED: &[(Switch, u64)] = &[
@@ -171,8 +184,9 @@ fn an_owner_that_does_not_hear_must_be_suspected() {
     assert!(violation.starts_with("NoStuck"), "{violation}");
 }
 
-/// What happened with one seed, with all faults or, after `FAULTS=lost`, `cut` or `lives`, with a
-/// degraded owner that fails: `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
+/// What happened with one seed, with all faults or, after `FAULTS=owners` or `members`, with older
+/// copies of regions, or, after `lost`, `cut` or `lives`, with a degraded owner that fails:
+/// `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints the log of one seed, to look for a cause"]
 fn look() {
@@ -181,10 +195,12 @@ fn look() {
         Ok("lost") => Faults::DegradedOwnerLost,
         Ok("cut") => Faults::DegradedOwnerCut,
         Ok("lives") => Faults::DegradedOwnerLives,
+        Ok("owners") => Faults::OlderOwners,
+        Ok("members") => Faults::OlderMembers,
         Ok(_) | Err(_) => Faults::All,
     };
     let options = SimulationOptions::all().with_faults(faults).with_log();
-    let is_degraded = faults != Faults::All;
+    let is_degraded = !matches!(faults, Faults::All | Faults::OlderOwners | Faults::OlderMembers);
     let options = if is_degraded { options.with_degradation(700) } else { options };
     let report = run(seed, &options);
     for line in &report.log {

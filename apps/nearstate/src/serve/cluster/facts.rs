@@ -161,6 +161,11 @@ pub(super) fn notices(
             log::emit(log::CLUSTER_COPY_FAILED, fields);
             facts.lock().failed.insert(*of, (Instant::now(), reason.clone()));
         }
+        ClusterNotice::CopiedFile { partition: of } => {
+            let partition = file.partition_name(*of);
+            log::emit(log::REGION_COPIED, &[("partition", &partition)]);
+            facts.push(format!("{} {partition}", log::REGION_COPIED.id));
+        }
         ClusterNotice::StoppedHolder { partition, stopped } => {
             stopped_holder(&file.partition_name(*partition), stopped, &facts);
         }
