@@ -30,4 +30,5 @@ pub use config::{CopyConfig, DriverConfig, HostAddress};
 pub use driver::ClusterDriver;
 pub use notice::ClusterNotice;
 pub use operator::OperatorOutcome;
+pub use published::KnownOwner;
 pub use status::{ClusterStatus, CopyStatus, MemberStatus};

@@ -33,7 +33,7 @@ pub mod clock;
 
 pub use cluster::{
     ClusterDriver, ClusterNotice, ClusterStatus, CopyConfig, CopyStatus, DriverConfig, HostAddress,
-    MemberStatus, OperatorOutcome,
+    KnownOwner, MemberStatus, OperatorOutcome,
 };
 pub use consensus::{
     COMMAND_BYTES_MAX, ConsensusEngine, EngineEvent, EngineState, EngineStatus, EventWaker,

@@ -13,8 +13,8 @@ use redis::{Client, Cmd, Connection, ErrorKind as RedisKind, FromRedisValue, Red
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::server::{
-    BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, redis_key, remove_in_batches,
-    wait_ready,
+    BATCH_KEYS, TIMEOUT, duration, escaped, is_unreachable, kind_of_code, redis_key,
+    remove_in_batches, wait_ready,
 };
 use crate::storage::{KeySet, SyncStorage};
 use crate::validate;
@@ -24,6 +24,15 @@ const SET_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                       redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
 const REMOVE_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                          redis.call('DEL', KEYS[1]) return 1 end return 0";
+
+/// How often a listing is begun. A server that ends each of them cannot be listed.
+const LISTINGS_MAX: usize = 4;
+
+/// What an `ERR` begins with that was refused before anything was changed.
+const REFUSED_ERRORS: [&str; 3] = ["Protocol error", "unknown command", "wrong number of"];
+
+/// The `ERR` of a server whose clients are as many as it may have.
+const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 
 /// A Redis server. The first operation connects to it.
 pub struct RedisStorage {
@@ -99,17 +108,40 @@ impl RedisStorage {
         let prefix = redis_key(namespace, b"");
         let mut whole = escaped(&prefix);
         whole.extend_from_slice(pattern);
+        for _ in 0..LISTINGS_MAX {
+            if let Some(keys) = self.listing((&prefix, &whole))? {
+                return Ok(keys);
+            }
+        }
+        let detail = format!("the server ended the connection in {LISTINGS_MAX} listings of keys");
+        Err(Error::backend(ErrorKind::NotConnected, detail))
+    }
+
+    /// One listing. `None`: its connection ended. A cursor belongs to the process of a server,
+    /// which may be another one now: its listing would lack keys. So the caller begins again.
+    fn listing(&mut self, (prefix, whole): (&[u8], &[u8])) -> Result<Option<KeySet>> {
         let mut keys = KeySet::new();
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&whole).arg("COUNT").arg(BATCH_KEYS);
-            let (next, found): (u64, Vec<Vec<u8>>) = self.request_retrying(&scan)?;
+            scan.arg(cursor).arg("MATCH").arg(whole).arg("COUNT").arg(BATCH_KEYS);
+            let reply: (u64, Vec<Vec<u8>>) = if cursor == 0 {
+                self.request_retrying(&scan)?
+            } else {
+                match scan.query(self.connection()?) {
+                    Err(error) if error.is_connection_dropped() && !error.is_timeout() => {
+                        self.connection = None;
+                        return Ok(None);
+                    }
+                    reply => reply.map_err(|error| self.failed(&error))?,
+                }
+            };
+            let (next, found) = reply;
             keys.extend(
-                found.iter().filter_map(|key| key.strip_prefix(&*prefix).map(<[u8]>::to_vec)),
+                found.iter().filter_map(|key| key.strip_prefix(prefix).map(<[u8]>::to_vec)),
             );
             if next == 0 {
-                return Ok(keys);
+                return Ok(Some(keys));
             }
             cursor = next;
         }
@@ -131,19 +163,27 @@ fn connect(client: &Client, timeout: Duration) -> Result<Connection> {
     })
 }
 
-/// Maps an error to one of the five kinds, as the C++ SDL client does.
+/// Maps an error to one of the five kinds. A refusal says that nothing was changed.
 fn error_reply(error: &RedisError) -> Error {
-    let is_protocol = || error.detail().is_some_and(|parsed| parsed.starts_with("Protocol error"));
     let kind = match error.code() {
         _ if matches!(error.kind(), RedisKind::Io | RedisKind::Parse) => {
             ErrorKind::OperationInterrupted
         }
-        Some("LOADING" | "CLUSTERDOWN") => ErrorKind::NotConnected,
-        Some("NOAUTH" | "NOPERM" | "WRONGPASS") => ErrorKind::RejectedByBackend,
-        Some("ERR") if is_protocol() => ErrorKind::RejectedByBackend,
-        _ => ErrorKind::BackendFailure,
+        Some(code) => kind_of_reply(code, error.detail().unwrap_or_default()),
+        None => ErrorKind::BackendFailure,
     };
     Error::backend(kind, error.to_string())
+}
+
+/// The kind of an error reply with this code and this text after it.
+fn kind_of_reply(code: &str, text: &str) -> ErrorKind {
+    if code == "ERR" && text.starts_with(TOO_MANY_CLIENTS) {
+        return ErrorKind::NotConnected;
+    }
+    if code == "ERR" && REFUSED_ERRORS.iter().any(|refused| text.starts_with(refused)) {
+        return ErrorKind::RejectedByBackend;
+    }
+    kind_of_code(code).unwrap_or(ErrorKind::BackendFailure)
 }
 
 /// Removes the option `timeout` from a URL; the client library parses the others.
@@ -283,6 +323,36 @@ mod tests {
         assert_eq!((url.as_str(), timeout.as_millis()), ("redis+unix:///s?db=1&pass=x", 250));
         for wrong in ["", "3", "0s", "-1s", "1h", "ms", "s"] {
             assert!(take_timeout(&format!("redis://h?timeout={wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_code_of_a_refusal_says_that_nothing_was_changed() {
+        for (reply, kind) in [
+            ("OOM command not allowed when used memory > 'maxmemory'.", "refused"),
+            ("READONLY You can't write against a read only replica.", "refused"),
+            ("MISCONF Redis is configured to save RDB snapshots", "refused"),
+            ("NOREPLICAS Not enough good replicas to write.", "refused"),
+            ("WRONGTYPE Operation against a key", "refused"),
+            ("MOVED 3999 127.0.0.1:6381", "refused"),
+            ("ERR unknown command 'MSET', with args", "refused"),
+            ("ERR Protocol error: invalid bulk length", "refused"),
+            ("BUSY Redis is busy running a script.", "later"),
+            ("LOADING Redis is loading the dataset in memory", "later"),
+            ("MASTERDOWN Link with MASTER is down", "later"),
+            ("ERR max number of clients reached", "later"),
+            ("NOTREPLICATED after 1000 ms", "open"),
+            ("PARTIAL OOM full: the heap", "failed"),
+            ("ERR Error running script", "failed"),
+        ] {
+            let kind = match kind {
+                "refused" => ErrorKind::RejectedByBackend,
+                "later" => ErrorKind::NotConnected,
+                "open" => ErrorKind::OperationInterrupted,
+                _ => ErrorKind::BackendFailure,
+            };
+            let (code, text) = reply.split_once(' ').unwrap();
+            assert_eq!(kind_of_reply(code, text), kind, "{reply}");
         }
     }
 

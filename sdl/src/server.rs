@@ -26,6 +26,23 @@ pub(crate) fn duration(value: &str) -> Result<Duration> {
     read.filter(|timeout| !timeout.is_zero()).ok_or_else(refused)
 }
 
+/// The kind of an error reply with this code: of Redis, and of a node. `None`: a part of the
+/// request may have been executed (`PARTIAL`, `LOST`), or the code tells nothing (`ERR`).
+pub(crate) fn kind_of_code(code: &str) -> Option<ErrorKind> {
+    Some(match code {
+        // It can serve later: it loads, runs a script, has lost its master or its slots.
+        "LOADING" | "BUSY" | "CLUSTERDOWN" | "MASTERDOWN" => ErrorKind::NotConnected,
+        // Refused before anything was changed.
+        "NOAUTH" | "NOPERM" | "WRONGPASS" | "OOM" | "READONLY" | "MISCONF" | "NOREPLICAS"
+        | "MOVED" | "ASK" | "CROSSSLOT" | "NOSCRIPT" | "TAGTAKEN" | "TRYAGAIN" | "WRONGTYPE" => {
+            ErrorKind::RejectedByBackend
+        }
+        // The change is made, and may be replicated yet.
+        "NOTREPLICATED" | "OUTCOMEUNKNOWN" => ErrorKind::OperationInterrupted,
+        _ => return None,
+    })
+}
+
 /// True if waiting may help.
 pub(crate) const fn is_unreachable(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotConnected | ErrorKind::OperationInterrupted)

@@ -10,7 +10,11 @@ use nearstate_node::{EngineState, SharedSettings};
 use crate::limits::SNAPSHOT_INTERVAL;
 
 use super::gateway::{EtcdSettings, Gateway};
-use super::keys::{EtcdKeys, StoredCommands, has_succeeded};
+use super::keys::{EtcdKeys, StoredCommands, cluster_id, has_succeeded};
+
+/// How much longer a reply is waited for before the cluster is created: an endpoint that is not
+/// compared may be a wrong one.
+const COMPARED_WAIT_FACTOR: u32 = 4;
 
 /// What is known of etcd.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +22,17 @@ pub(super) struct Known {
     /// The hosts that take part; empty before the cluster was created.
     pub(super) hosts: BTreeSet<u64>,
     pub(super) term: u64,
+}
+
+/// The etcd that is followed, since a read has found the cluster in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FollowedEtcd {
+    /// The number of etcd.
+    cluster_id: String,
+    /// The call that created the cluster. An earlier version has stored none.
+    creation: Option<u64>,
+    /// Where it was read.
+    endpoint: String,
 }
 
 /// The commands in etcd, and the state to which they are applied.
@@ -33,6 +48,21 @@ pub(super) struct EtcdClient {
     known: Known,
     /// The settings on which decisions rest.
     decided: SharedSettings,
+    followed: Option<FollowedEtcd>,
+    /// Why an endpoint was refused, until that is told.
+    refused: Option<String>,
+}
+
+/// Why an endpoint is refused: its etcd is not the one that is known.
+fn other_etcd((endpoint, id): (&str, &str), (known, known_id): (&str, &str)) -> String {
+    let hexadecimal =
+        |id: &str| id.parse().map_or(id.to_owned(), |number: u64| format!("{number:x}"));
+    format!(
+        "etcd.endpoints: {endpoint} belongs to the etcd with cluster ID {}, and {known} to that \
+         with {}: list the members of one etcd only (etcdctl endpoint status shows the IDs)",
+        hexadecimal(id),
+        hexadecimal(known_id)
+    )
 }
 
 fn lost(what: &str) -> io::Error {
@@ -49,8 +79,19 @@ impl EtcdClient {
     ) -> Self {
         let compacts = settings.compacts;
         let gateway = Gateway::new(settings, 0);
-        let (last, snapshot, known) = (None, (0, 0), Known::default());
-        Self { gateway, keys, state, call_max, compacts, last, snapshot, known, decided }
+        Self {
+            gateway,
+            keys,
+            state,
+            call_max,
+            compacts,
+            last: None,
+            snapshot: (0, 0),
+            known: Known::default(),
+            decided,
+            followed: None,
+            refused: None,
+        }
     }
 
     /// What is known since the last read.
@@ -59,7 +100,41 @@ impl EtcdClient {
     }
 
     async fn transact(&mut self, body: &serde_json::Value) -> io::Result<serde_json::Value> {
-        self.gateway.call("/v3/kv/txn", body, self.call_max).await
+        let reply = self.gateway.call("/v3/kv/txn", body, self.call_max).await?;
+        let id = cluster_id(&reply).unwrap_or_default();
+        let Some(followed) = self.followed.as_ref().filter(|one| one.cluster_id != id) else {
+            return Ok(reply);
+        };
+        Err(self.refuse(other_etcd(
+            (&self.gateway.endpoint(), id),
+            (&followed.endpoint, &followed.cluster_id),
+        )))
+    }
+
+    /// Refuses the endpoint that has answered. The next one is asked.
+    fn refuse(&mut self, reason: String) -> io::Error {
+        self.gateway.close();
+        self.refused = Some(reason.clone());
+        io::Error::other(reason)
+    }
+
+    /// Why an endpoint was refused since the last call.
+    pub(super) fn take_refused(&mut self) -> Option<String> {
+        self.refused.take()
+    }
+
+    /// Why the cluster is not created: endpoints that answer belong to different etcds.
+    pub(super) async fn disagreement(&mut self) -> Option<String> {
+        let read = self.keys.read(1);
+        let wait_max = self.call_max * COMPARED_WAIT_FACTOR;
+        let replies = self.gateway.ask_all(("/v3/kv/txn", &read), wait_max).await;
+        let of = |(endpoint, reply): &(String, serde_json::Value)| {
+            (endpoint.clone(), cluster_id(reply).unwrap_or_default().to_owned())
+        };
+        let mut all = replies.iter().map(of);
+        let (endpoint, id) = all.next()?;
+        let (other, other_id) = all.find(|(_, other)| *other != id)?;
+        Some(other_etcd((&other, &other_id), (&endpoint, &id)))
     }
 
     /// Applies all commands that etcd has.
@@ -69,10 +144,41 @@ impl EtcdClient {
             // The last command is read again.
             let reply = self.transact(&self.keys.read(applied.max(1))).await?;
             let stored = EtcdKeys::stored(&reply).map_err(io::Error::other)?;
+            self.follow(cluster_id(&reply).unwrap_or_default(), &stored)?;
             if self.apply(applied, stored)? {
                 return Ok(());
             }
         }
+    }
+
+    /// Compares the cluster that was read with the one that is followed.
+    fn follow(&mut self, cluster_id: &str, stored: &StoredCommands) -> io::Result<()> {
+        let endpoint = self.gateway.endpoint();
+        match &self.followed {
+            Some(followed) if followed.creation != stored.creation && stored.created.is_some() => {
+                let shown = |creation: Option<u64>| {
+                    creation.map_or("unknown".to_owned(), |number| format!("{number:016x}"))
+                };
+                let reason = format!(
+                    "the cluster in etcd at {endpoint} is another one: its creation is {}, and \
+                     that of the one that this node follows, read at {}, is {}. Its keys were \
+                     deleted, and it was created anew: restart the node if that is intended",
+                    shown(stored.creation),
+                    followed.endpoint,
+                    shown(followed.creation)
+                );
+                return Err(self.refuse(reason));
+            }
+            Some(_) => {}
+            None if stored.created.is_some() => {
+                let (cluster_id, creation) = (cluster_id.to_owned(), stored.creation);
+                self.followed = Some(FollowedEtcd { cluster_id, creation, endpoint });
+            }
+            // Another endpoint may know the cluster, if this one is wrong.
+            None if self.gateway.has_others() => self.gateway.close(),
+            None => {}
+        }
+        Ok(())
     }
 
     /// Applies what was read. True if that is all.
@@ -141,7 +247,9 @@ impl EtcdClient {
             return Err(io::Error::other("the cluster is not created"));
         }
         let index = self.state.applied() + 1;
-        let has_won = has_succeeded(&self.transact(&self.keys.append(index, command)).await?);
+        let creation = self.followed.as_ref().and_then(|followed| followed.creation);
+        let append = self.keys.append(index, command, creation);
+        let has_won = has_succeeded(&self.transact(&append).await?);
         self.catch_up().await?;
         if !has_won {
             return Ok(None);
@@ -159,7 +267,9 @@ impl EtcdClient {
             return;
         }
         let (index, state) = self.state.snapshot();
-        let written = self.transact(&self.keys.compact(index, &state, revision)).await;
+        let creation = self.followed.as_ref().and_then(|followed| followed.creation);
+        let written = self.keys.compact((index, &state), revision, creation);
+        let written = self.transact(&written).await;
         let has_replaced = written.is_ok_and(|reply| has_succeeded(&reply)) && revision != 0;
         if has_replaced && self.compacts {
             let body = EtcdKeys::compaction(revision);

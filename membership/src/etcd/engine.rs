@@ -128,18 +128,23 @@ async fn run(shared: &Arc<EtcdShared>, ready: &ReadySender) {
 /// Applies what etcd has, whenever something may have changed.
 async fn follow(shared: &EtcdShared) {
     loop {
-        let (outcome, known) = {
+        let (outcome, known, refused) = {
             let mut client = shared.client.lock().await;
-            (client.catch_up().await, client.known().clone())
+            (client.catch_up().await, client.known().clone(), client.take_refused())
         };
-        note(shared, outcome, known);
+        note(shared, (outcome, refused), known);
         let _ = timeout(ETCD_POLL_INTERVAL, shared.changed.notified()).await;
     }
 }
 
-/// Notes whether etcd answers. After a while without an answer, the engine has failed.
-fn note(shared: &EtcdShared, outcome: io::Result<()>, known: Known) {
+/// Notes whether etcd answers. After a while without an answer, the engine has failed. An endpoint
+/// that was refused is told at once: the next one may answer.
+fn note(shared: &EtcdShared, (outcome, refused): (io::Result<()>, Option<String>), known: Known) {
     let mut status = lock(&shared.status);
+    if let Some(reason) = refused.filter(|_| !status.is_failed) {
+        status.is_failed = true;
+        shared.state.emit(EngineEvent::Failed { reason });
+    }
     match outcome {
         Ok(()) => {
             let was_failed = std::mem::take(&mut status.is_failed);
@@ -215,9 +220,14 @@ impl ConsensusEngine for EtcdEngine {
         let call = RandomState::new().hash_one(self.shared.config.host);
         let created = self.wait(ANSWER_MAX, async {
             loop {
-                if let Ok(created) = self.shared.client.lock().await.create(voters, call).await {
+                let mut client = self.shared.client.lock().await;
+                if let Some(detail) = client.disagreement().await {
+                    return Err(Error::BadArgument { detail });
+                }
+                if let Ok(created) = client.create(voters, call).await {
                     return Ok(created);
                 }
+                drop(client);
                 sleep(self.shared.config.heartbeat()).await;
             }
         })?;

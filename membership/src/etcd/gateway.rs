@@ -185,6 +185,38 @@ impl Gateway {
         begun.map(Response::into_body)
     }
 
+    /// Is there more than one endpoint?
+    pub(super) fn has_others(&self) -> bool {
+        self.settings.endpoints.len() > 1
+    }
+
+    /// The endpoint that is used, or tried next.
+    pub(super) fn endpoint(&self) -> String {
+        let endpoints = &self.settings.endpoints;
+        endpoints.get(self.at % endpoints.len().max(1)).map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Asks every endpoint the same. Returns the replies of those that answer. The first one of
+    /// them is used next.
+    pub(super) async fn ask_all(
+        &mut self,
+        (path, body): (&str, &Value),
+        max: Duration,
+    ) -> Vec<(String, Value)> {
+        let (failures, mut replies) = (self.failures, Vec::new());
+        let mut first = self.at;
+        for at in 0..self.settings.endpoints.len() {
+            (self.connection, self.at, self.failures) = (None, at, 0);
+            let endpoint = self.endpoint();
+            if let Ok(reply) = self.call(path, body, max).await {
+                first = if replies.is_empty() { at } else { first };
+                replies.push((endpoint, reply));
+            }
+        }
+        (self.connection, self.at, self.failures) = (None, first, failures);
+        replies
+    }
+
     /// Closes the connection. The next one is to the next endpoint.
     pub(super) fn close(&mut self) {
         self.connection = None;

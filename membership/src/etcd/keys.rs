@@ -41,6 +41,8 @@ pub(super) struct StoredCommands {
     pub(super) term: u64,
     /// The settings with which the cluster was created. An earlier version has stored none.
     pub(super) settings: Option<Vec<(String, String)>>,
+    /// The call that created the cluster.
+    pub(super) creation: Option<u64>,
 }
 
 fn text(bytes: &[u8]) -> Value {
@@ -97,8 +99,8 @@ impl EtcdKeys {
             "limit": ENTRIES_READ_MAX.to_string(),
         } });
         let (created, head) = (get(&self.created()), get(&self.head()));
-        let settings = get(&self.settings());
-        json!({ "success": [created, head, get(&self.snapshot()), commands, settings] })
+        let (settings, creation) = (get(&self.settings()), get(&self.creation()));
+        json!({ "success": [created, head, get(&self.snapshot()), commands, settings, creation] })
     }
 
     /// Creates the cluster, unless it exists.
@@ -131,19 +133,35 @@ impl EtcdKeys {
         has_succeeded(reply) || creation.is_some_and(is_same)
     }
 
+    /// The comparison that holds where this call created the cluster: nothing is written into an
+    /// etcd that has another cluster of the same name.
+    fn is_creation(&self, creation: Option<u64>) -> Option<Value> {
+        let creation = creation?.to_le_bytes();
+        Some(json!({
+            "target": "VALUE", "result": "EQUAL", "key": text(self.creation().as_bytes()),
+            "value": text(&creation),
+        }))
+    }
+
     /// Appends a command with this index, if the one before it is the last one.
-    pub(super) fn append(&self, index: u64, command: &[u8]) -> Value {
+    pub(super) fn append(&self, index: u64, command: &[u8], creation: Option<u64>) -> Value {
         let before = index.saturating_sub(1).to_string();
         let is_last = json!({
             "target": "VALUE", "result": "EQUAL", "key": text(self.head().as_bytes()),
             "value": text(before.as_bytes()),
         });
         let head = put(&self.head(), index.to_string().as_bytes());
-        json!({ "compare": [is_last], "success": [head, put(&self.command(index), command)] })
+        let compare: Vec<_> = std::iter::once(is_last).chain(self.is_creation(creation)).collect();
+        json!({ "compare": compare, "success": [head, put(&self.command(index), command)] })
     }
 
     /// Replaces the snapshot with that revision, and deletes commands that no host needs.
-    pub(super) fn compact(&self, index: u64, state: &[u8], revision: u64) -> Value {
+    pub(super) fn compact(
+        &self,
+        (index, state): (u64, &[u8]),
+        revision: u64,
+        creation: Option<u64>,
+    ) -> Value {
         let is_same = json!({
             "target": "MOD", "result": "EQUAL", "key": text(self.snapshot().as_bytes()),
             "mod_revision": revision.to_string(),
@@ -153,7 +171,8 @@ impl EtcdKeys {
         let delete = json!({ "request_delete_range": {
             "key": text(self.command(0).as_bytes()), "range_end": text(end.as_bytes()),
         } });
-        json!({ "compare": [is_same], "success": [put(&self.snapshot(), &value), delete] })
+        let compare: Vec<_> = std::iter::once(is_same).chain(self.is_creation(creation)).collect();
+        json!({ "compare": compare, "success": [put(&self.snapshot(), &value), delete] })
     }
 
     /// Forgets the history of all keys before a revision.
@@ -201,6 +220,11 @@ impl EtcdKeys {
             let lines = serde_json::from_slice(&bytes(settings, "value")?);
             stored.settings = Some(lines.map_err(|error| format!("the settings: {error}"))?);
         }
+        if let Some(creation) = one(5) {
+            let value = bytes(creation, "value")?;
+            let number = value.as_slice().try_into().map_err(|_| "the creation is no number")?;
+            stored.creation = Some(u64::from_le_bytes(number));
+        }
         for command in values(3).and_then(Value::as_array).into_iter().flatten() {
             let key = String::from_utf8(bytes(command, "key")?).unwrap_or_default();
             let index = key.rsplit('/').next().unwrap_or_default();
@@ -209,6 +233,11 @@ impl EtcdKeys {
         }
         Ok(stored)
     }
+}
+
+/// The number of the etcd that replies, which all its members share.
+pub(super) fn cluster_id(reply: &Value) -> Option<&str> {
+    reply.pointer("/header/cluster_id").and_then(Value::as_str)
 }
 
 /// True if the comparisons of a transaction held.
@@ -248,6 +277,7 @@ mod tests {
             range(&[kv("nearstate/east/snapshot", &snapshot)]),
             range(&[kv("nearstate/east/log/0000000000000006", b"go")]),
             range(&[kv("nearstate/east/settings", br#"[["cluster.copies","3"]]"#)]),
+            range(&[kv("nearstate/east/creation", &9_u64.to_le_bytes())]),
         ] });
         let stored = EtcdKeys::stored(&reply).unwrap();
         let wanted = StoredCommands {
@@ -258,6 +288,7 @@ mod tests {
             commands: vec![(6, b"go".to_vec())],
             term: 3,
             settings: Some(vec![("cluster.copies".to_owned(), "3".to_owned())]),
+            creation: Some(9),
         };
         assert_eq!(stored, wanted);
         assert_eq!(EtcdKeys::stored(&json!({})).unwrap(), StoredCommands::default());
@@ -268,6 +299,7 @@ mod tests {
             (3, kv("nearstate/east/log/last", b"go")),
             (3, json!({ "key": "!", "value": "" })),
             (4, kv("nearstate/east/settings", b"[1]")),
+            (5, kv("nearstate/east/creation", b"short")),
         ] {
             let mut reply = reply.clone();
             reply["responses"][at] = range(&[bad]);
@@ -286,6 +318,22 @@ mod tests {
         assert!(EtcdKeys::has_created(&exists(7), 7));
         assert!(!EtcdKeys::has_created(&exists(8), 7));
         assert!(!EtcdKeys::has_created(&json!({ "responses": [range(&[])] }), 7));
+    }
+
+    #[test]
+    fn nothing_is_written_where_another_call_created_the_cluster() {
+        let keys = EtcdKeys::new("east");
+        let named = text(&9_u64.to_le_bytes());
+        for (body, has_creation) in [
+            (keys.append(7, b"go", Some(9)), true),
+            (keys.compact((7, b"state"), 3, Some(9)), true),
+            // An earlier version has stored none.
+            (keys.append(7, b"go", None), false),
+        ] {
+            let compare = body["compare"].as_array().unwrap();
+            let is_it = |one: &Value| one["value"] == named && one["result"] == "EQUAL";
+            assert_eq!(compare.iter().any(is_it), has_creation, "{body}");
+        }
     }
 
     #[test]

@@ -84,12 +84,29 @@ impl Etcd {
         if self.is_tls { "https" } else { "http" }
     }
 
+    fn until_answers(&self) {
+        until("etcd answers", || {
+            TcpStream::connect(self.members[0].0).is_ok()
+                && self.range(&format!("{{\"key\":\"{}\"}}", code("x"))).contains("cluster_id")
+        });
+    }
+
+    /// Replaces the value of a key, as another program would.
+    fn put(&self, key: &str, value: &[u8]) {
+        let value = base64::engine::general_purpose::STANDARD.encode(value);
+        self.ask("put", &format!("{{\"key\":\"{}\",\"value\":\"{value}\"}}", code(key)));
+    }
+
     /// What the JSON gateway replies to a read.
     fn range(&self, body: &str) -> String {
+        self.ask("range", body)
+    }
+
+    fn ask(&self, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.members[0].0).unwrap();
         write!(
             stream,
-            "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
+            "POST /v3/kv/{path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
@@ -104,8 +121,9 @@ impl Etcd {
         let (key, end) = (code(prefix), code(&format!("{prefix}~")));
         let body = format!("{{\"key\":\"{key}\",\"range_end\":\"{end}\",\"count_only\":true}}");
         let reply = self.range(&body);
-        let count = reply.split("\"count\":\"").nth(1).unwrap().split('"').next().unwrap();
-        count.parse().unwrap()
+        // The gateway leaves out a number that is 0.
+        let count = reply.split("\"count\":\"").nth(1).unwrap_or("0\"");
+        count.split('"').next().unwrap().parse().unwrap()
     }
 
     /// Has etcd forgotten what was at a revision?
@@ -321,4 +339,74 @@ fn a_host_with_other_decided_settings_applies_nothing_of_etcd() {
     drop(host);
     let host = Host::start_etcd(cluster.config(3), etcd.settings()).unwrap();
     host.until(|text, _| text == "first\n");
+}
+
+/// The settings of a host whose file lists the members of several etcds, in this order.
+fn mixed(etcds: [&Etcd; 2]) -> EtcdSettings {
+    let endpoints = etcds.iter().flat_map(|etcd| etcd.settings().endpoints).collect();
+    EtcdSettings { endpoints, ..etcds[0].settings() }
+}
+
+/// Whether an error names the members of both.
+fn names_both(text: &str, etcds: [&Etcd; 2]) -> bool {
+    text.contains("cluster ID")
+        && etcds.iter().all(|etcd| text.contains(&etcd.members[0].0.to_string()))
+}
+
+#[test]
+fn a_cluster_is_not_created_while_endpoints_belong_to_different_etcds() {
+    let etcds = [Etcd::start(1), Etcd::start(1)];
+    let both = [&etcds[0], &etcds[1]];
+    let cluster = Cluster::new(3);
+    let host = Host::start_etcd(cluster.config(1), mixed(both)).unwrap();
+    etcds.iter().for_each(Etcd::until_answers);
+    let refused = loop {
+        let error = host.engine.initialize(&BTreeSet::from([1, 2, 3])).unwrap_err().to_string();
+        if error.contains("cluster ID") {
+            break error;
+        }
+        // The call took too long.
+        assert!(error.contains("in time"), "{error}");
+    };
+    assert!(names_both(&refused, both), "{refused}");
+    assert_eq!([etcds[0].count("nearstate/"), etcds[1].count("nearstate/")], [0, 0]);
+}
+
+#[test]
+fn a_host_refuses_a_wrong_endpoint_and_returns_to_its_etcd() {
+    let (mut right, wrong) = (Etcd::start(1), Etcd::start(1));
+    let mut cluster = hosts(&right);
+    cluster.propose(1, "first");
+    drop(cluster.hosts.remove(&3));
+    // An endpoint at which there is no such cluster is not used for ever.
+    let host = Host::start_etcd(cluster.config(3), mixed([&wrong, &right])).unwrap();
+    host.until(|text, _| text == "first\n");
+    right.kill(0);
+    let refusal = |event: &EngineEvent| match event {
+        EngineEvent::Failed { reason } if reason.contains("cluster ID") => Some(reason.clone()),
+        _ => None,
+    };
+    host.until(|_, events| events.iter().any(|event| refusal(event).is_some()));
+    let reason = host.told().1.iter().find_map(refusal).unwrap();
+    assert!(names_both(&reason, [&right, &wrong]), "{reason}");
+    right.run(0);
+    host.until(|_, events| matches!(events.last(), Some(EngineEvent::Recovered)));
+    cluster.propose(1, "second");
+    host.until(|text, _| text.ends_with("second\n"));
+    assert_eq!(wrong.count("nearstate/"), 0);
+}
+
+#[test]
+fn a_host_refuses_a_cluster_that_was_created_anew() {
+    let etcd = Etcd::start(1);
+    let cluster = hosts(&etcd);
+    cluster.propose(1, "first");
+    let host = &cluster.hosts[&2];
+    host.until(|text, _| text == "first\n");
+    etcd.put("nearstate/east/creation", &[7; 8]);
+    until_failed(host, "its creation is 0707070707070707");
+    assert!(
+        cluster.hosts[&1].engine.propose_and_wait(b"x".to_vec(), Duration::from_secs(1)).is_err()
+    );
+    assert_eq!(etcd.count("nearstate/east/log/"), 1, "nothing is written there");
 }

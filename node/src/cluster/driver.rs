@@ -25,7 +25,7 @@ use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::machine::{ClusterMachine, invalid, restored};
 use super::notice::{ClusterNotice, PanicNotice};
-use super::published::{MemberPositions, Published};
+use super::published::{KnownOwner, MemberPositions, Published};
 use super::status::ClusterStatus;
 
 /// The name of the driver's thread.
@@ -127,11 +127,16 @@ impl ClusterDriver {
         state.and_then(Result::ok).map_or(0, |state| state.replicated)
     }
 
-    /// The view and the owner of each partition, as far as this host knows them.
-    pub fn owners(&self) -> Vec<(PartitionId, ViewNumber, Option<HostId>)> {
-        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
-        let groups = published.groups.iter();
-        groups.map(|group| (group.partition(), group.view(), group.owner())).collect()
+    /// The owner of each partition that has one, as far as this host knows.
+    pub fn owners(&self) -> Vec<KnownOwner> {
+        // The driver never waits for a region, so the lock is not held while one is read.
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_leased = |partition: &PartitionId| {
+            let state = self.copies.get(partition).map(|copy| copy.copy.state());
+            state.and_then(Result::ok).is_some_and(|state| state.lease_until > lease_clock())
+        };
+        let has_copy = |partition: &PartitionId| self.copies.contains_key(partition);
+        published.owners(self.host, &has_copy, &is_leased)
     }
 
     /// The state of a partition of which this host has a copy, and whether it hears the owner.

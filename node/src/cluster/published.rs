@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::{
     CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic, PartitionId,
+    ViewNumber,
 };
 use nearstate_store::lease_clock;
 
@@ -26,10 +27,47 @@ pub(super) struct Published {
     pub(super) missed: BTreeSet<PartitionId>,
 }
 
+/// The owner of a partition, as a host knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownOwner {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The view in which it is the owner.
+    pub view: ViewNumber,
+    /// The owner.
+    pub host: HostId,
+    /// True if something shows that it may serve: this host is the owner and has a lease, or hears
+    /// it. A host without a copy hears no owner: it knows a leader of the membership, which would
+    /// tell it of another one.
+    pub is_confirmed: bool,
+}
+
 /// The last position of each member, and when it came.
 pub(super) type MemberPositions = BTreeMap<(PartitionId, HostId), (Option<u64>, Monotonic)>;
 
 impl Published {
+    /// The owners. `has_copy` and `is_leased` say what of this host's copies.
+    pub(super) fn owners(
+        &self,
+        me: HostId,
+        has_copy: &dyn Fn(&PartitionId) -> bool,
+        is_leased: &dyn Fn(&PartitionId) -> bool,
+    ) -> Vec<KnownOwner> {
+        let is_led = self.engine.leader.is_some() && self.engine.failure.is_none();
+        let owners = self.groups.iter().filter_map(|group| {
+            let (partition, host) = (group.partition(), group.owner()?);
+            let is_confirmed = if host == me {
+                is_leased(&partition)
+            } else if has_copy(&partition) {
+                self.heard.contains(&partition)
+            } else {
+                is_led
+            };
+            Some(KnownOwner { partition, view: group.view(), host, is_confirmed })
+        });
+        owners.collect()
+    }
+
     /// What this host knows of a copy and its group.
     pub(super) fn copy_status(
         &self,
@@ -108,5 +146,62 @@ const fn role_name(role: Option<&MemberRole>, is_leased: bool) -> &'static str {
         Some(MemberRole::Lost) => "lost",
         Some(MemberRole::Following(_)) => "member",
         Some(MemberRole::Outdated) => "outdated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearstate_cluster::{
+        ClusterConfig, ClusterState, CopyMissingPolicy, HostConfig, PartitionConfig,
+    };
+
+    use super::*;
+
+    /// Two partitions that hosts 1 and 2 own. Host 3 has copies of both, host 4 has none.
+    fn published() -> Published {
+        let host = |id: u16| HostConfig { id: HostId(id), name: format!("h{id}") };
+        let partition = |id: u32, group: [u16; 3]| PartitionConfig {
+            id: PartitionId(id),
+            name: format!("p{id}"),
+            group: group.map(HostId).to_vec(),
+        };
+        let config = ClusterConfig {
+            hosts: (1..=4).map(host).collect(),
+            partitions: vec![partition(1, [1, 2, 3]), partition(2, [2, 1, 3])],
+            copies: 3,
+            acknowledgements: 2,
+            lease_ms: 300,
+            copy_missing: CopyMissingPolicy::Stop,
+        };
+        let state = ClusterState::new(&config).unwrap();
+        Published { groups: state.groups().cloned().collect(), ..Published::default() }
+    }
+
+    fn confirmed(published: &Published, me: u16, leased: &[u32]) -> Vec<(u32, u16)> {
+        let owners = published.owners(HostId(me), &|_| me != 4, &|of| leased.contains(&of.0));
+        assert_eq!(owners.iter().map(|known| known.host.0).collect::<Vec<_>>(), [1, 2]);
+        let confirmed = owners.iter().filter(|known| known.is_confirmed);
+        confirmed.map(|known| (known.partition.0, known.host.0)).collect()
+    }
+
+    #[test]
+    fn an_owner_is_confirmed_by_its_own_lease_or_by_what_this_host_hears() {
+        let mut published = published();
+        // The host is the owner of partition 1. That it "hears" itself is no lease.
+        published.heard = BTreeSet::from([PartitionId(1)]);
+        assert_eq!(confirmed(&published, 1, &[]), []);
+        assert_eq!(confirmed(&published, 1, &[1]), [(1, 1)]);
+        // A member hears one of the two owners.
+        assert_eq!(confirmed(&published, 3, &[]), [(1, 1)]);
+    }
+
+    #[test]
+    fn a_host_without_a_copy_confirms_owners_while_it_knows_a_leader() {
+        let mut published = published();
+        assert_eq!(confirmed(&published, 4, &[]), []);
+        published.engine.leader = Some(1);
+        assert_eq!(confirmed(&published, 4, &[]), [(1, 1), (2, 2)]);
+        published.engine.failure = Some("no disk".to_owned());
+        assert_eq!(confirmed(&published, 4, &[]), []);
     }
 }

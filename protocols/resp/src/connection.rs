@@ -8,7 +8,7 @@ mod prefetch;
 
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
-use crate::commands::{local, pubsub};
+use crate::commands::{local, pubsub, sentinel};
 use crate::connection::held::{HeldReplies, OwedReply};
 use crate::connection::owed::owe;
 use crate::connection_state::{
@@ -100,7 +100,7 @@ impl RespConnection {
             | server.monitors.is_any()
             | connection.tracking.is_some()
             | connection.reply_mode.is_limited();
-        let mut done = check_request(connection, args).and_then(|requested| {
+        let mut done = check_request(core, connection, args).and_then(|requested| {
             command = Some(requested);
             if is_observed {
                 before_request(core, connection, requested, args)?;
@@ -326,6 +326,7 @@ fn too_long(max: usize, command: Option<&RespCommand>) -> ErrorReply {
 
 /// The command of a request, if this client may execute it now.
 fn check_request(
+    core: &CoreContext,
     connection: &ConnectionState,
     args: Args<'_>,
 ) -> Result<&'static RespCommand, ErrorReply> {
@@ -336,6 +337,9 @@ fn check_request(
             _ => Err(ErrorReply::NO_AUTH),
         };
     };
+    if connection.is_sentinel {
+        sentinel::check_served(&core.server, connection, args)?;
+    }
     let command = requested?;
     if !matches!(command.channels, ArgPositions::None) {
         check_channel_names(command, args)?;

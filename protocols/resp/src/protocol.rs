@@ -35,8 +35,8 @@ impl RespProtocol {
 
     /// The same for addresses that clients use as a Sentinel. `ROLE`, `HELLO` and `INFO` reply as a
     /// Sentinel does: some clients ask for the role of a Sentinel before they use it, and for that
-    /// of the master on the other address. A node that serves this also serves
-    /// [`RespProtocol::new`].
+    /// of the master on the other address. Commands for records are refused. Tasks of the server
+    /// run only in a node that serves [`RespProtocol::new`] as well.
     pub const fn sentinel(server: Arc<RespServer>) -> Self {
         Self { server, is_sentinel: true }
     }

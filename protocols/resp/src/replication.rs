@@ -64,6 +64,8 @@ pub struct Master {
     pub port: u16,
     /// Rises whenever another host may own the partition.
     pub epoch: u64,
+    /// True if nothing shows that it may still serve: its lease has ended, or it is not heard.
+    pub is_down: bool,
 }
 
 /// Where the masters are listed.

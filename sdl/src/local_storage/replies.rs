@@ -1,6 +1,7 @@
 //! The kinds of errors of a node on this host, from the codes of its replies.
 
 use crate::error::{Error, ErrorKind};
+use crate::server::kind_of_code;
 
 /// A part of the refusal of a node whose clients are as many as it may have.
 const TOO_MANY_CLIENTS: &str = "max number of clients reached";
@@ -8,15 +9,7 @@ const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 /// Maps an error reply to one of the five kinds.
 pub(super) fn error_reply(text: &str) -> Error {
     let code = text.split(' ').next().unwrap_or_default();
-    let kind = match code {
-        "LOADING" | "BUSY" => ErrorKind::NotConnected,
-        "NOAUTH" | "NOPERM" | "WRONGPASS" | "OOM" | "READONLY" | "TAGTAKEN" | "TRYAGAIN"
-        | "WRONGTYPE" => ErrorKind::RejectedByBackend,
-        // The change is made, and may be replicated yet.
-        "NOTREPLICATED" | "OUTCOMEUNKNOWN" => ErrorKind::OperationInterrupted,
-        // `PARTIAL`, `LOST`, `ERR`: a part may have been executed.
-        _ => ErrorKind::BackendFailure,
-    };
+    let kind = kind_of_code(code).unwrap_or(ErrorKind::BackendFailure);
     Error::backend(kind, text.to_owned())
 }
 

@@ -1,7 +1,8 @@
 //! Tests of the Redis back-end alone: the O-RAN SDL clients see the same records; errors of a
 //! server that rejects, dies or is slow.
 
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use nearstate_sdl::{ErrorKind, RedisStorage, SyncStorage as _, open};
@@ -51,14 +52,14 @@ fn several_pairs_are_set_with_one_command() {
 }
 
 #[test]
-fn a_set_on_a_key_of_another_type_is_a_backend_error() {
+fn a_set_on_a_key_of_another_type_is_refused() {
     let folder = folder();
     let server = Server::start(folder.path(), &[]);
     let mut sdl = open(&server.tcp()).unwrap();
     // A group of the SDL clients is a set in the same key space.
     redis::cmd("SADD").arg("{ns},group").arg("m").exec(&mut raw(&server)).unwrap();
     let error = sdl.set_if("ns", b"group", b"old", b"new").unwrap_err();
-    assert_eq!(error.kind, ErrorKind::BackendFailure, "{error}");
+    assert_eq!(error.kind, ErrorKind::RejectedByBackend, "{error}");
     assert!(sdl.get("ns", &[b"group"]).unwrap().is_empty());
     assert!(sdl.is_ready("ns").unwrap(), "a rejected command does not close the connection");
 }
@@ -125,4 +126,73 @@ fn a_silent_server_costs_at_most_the_timeout() {
         "{error}"
     );
     assert!(!sdl.is_ready("ns").unwrap());
+}
+
+/// The words of a request; `None`: the connection has ended.
+fn request(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+    let number = |stream: &mut BufReader<TcpStream>| {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+        line.trim_end().get(1..)?.parse::<usize>().ok()
+    };
+    let count = number(stream)?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let mut word = vec![0; number(stream)? + 2];
+        stream.read_exact(&mut word).ok()?;
+        word.truncate(word.len() - 2);
+        words.push(String::from_utf8(word).ok()?);
+    }
+    Some(words)
+}
+
+/// Serves one connection for each list: each reply to a `SCAN` with its cursor. After the last one
+/// the connection is closed.
+fn serve_scans(listener: &TcpListener, connections: &[&[(&str, &str)]]) -> Vec<String> {
+    let mut cursors = Vec::new();
+    for replies in connections {
+        let mut stream = BufReader::new(listener.accept().unwrap().0);
+        let mut left = replies.iter();
+        while left.len() > 0
+            && let Some(words) = request(&mut stream)
+        {
+            let reply = match words.first().map(String::as_str) {
+                Some("SCAN") => {
+                    cursors.push(words[1].clone());
+                    let (next, key) = left.next().unwrap();
+                    format!("*2\r\n${}\r\n{next}\r\n*1\r\n${}\r\n{key}\r\n", next.len(), key.len())
+                }
+                _ => "+OK\r\n".to_owned(),
+            };
+            stream.get_mut().write_all(reply.as_bytes()).unwrap();
+        }
+    }
+    cursors
+}
+
+/// The cursor of a server that was restarted has another meaning: keys would be missing.
+#[test]
+fn a_listing_begins_again_after_the_connection_was_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let first: &[_] = &[("7", "{ns},gone")];
+        serve_scans(&listener, &[first, &[("9", "{ns},a"), ("0", "{ns},b")]])
+    });
+    let keys = open(&url).unwrap().list_keys("ns", b"*").unwrap();
+    assert_eq!(keys.into_iter().collect::<Vec<_>>(), [b"a", b"b"], "those of one listing");
+    assert_eq!(server.join().unwrap(), ["0", "0", "9"]);
+}
+
+#[test]
+fn a_server_that_ends_each_listing_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let one: &[_] = &[("7", "{ns},a")];
+        serve_scans(&listener, &[one; 4])
+    });
+    let error = open(&url).unwrap().list_keys("ns", b"*").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotConnected, "{error}");
+    assert_eq!(server.join().unwrap(), ["0"; 4]);
 }

@@ -288,7 +288,7 @@ settings! {
     "limits.rings_max" as rings_max: CountSetting = "1024", --"limits-rings-max";
 
     /// TCP addresses that accept clients of Redis Sentinel, for clients that check the ROLE of a
-    /// Sentinel. All other addresses answer SENTINEL as well
+    /// Sentinel. They serve no records. All other addresses answer SENTINEL as well
     "resp.sentinel_listen" as sentinel_listen: Vec<SocketAddr> = "", --"resp-sentinel-listen";
     /// Host name that SENTINEL reports. By default it reports the address that the client connected
     /// to

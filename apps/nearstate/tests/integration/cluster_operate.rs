@@ -66,7 +66,8 @@ fn operators_see_all_hosts_and_clients_find_the_owner_after_a_fail_over() {
     hosts.clients(0);
     // Every host knows the owner and reports itself.
     for number in 0..NAMES.len() {
-        assert_eq!(hosts.master(number), Some((hosts.ips[0].to_string(), hosts.port.to_string())));
+        let owner = Some((hosts.ips[0].to_string(), hosts.port.to_string()));
+        until("its Sentinel names the owner", || hosts.master(number) == owner);
     }
     let mut over_tls = authority.connect(&hosts.address(0, 2));
     assert_eq!(over_tls.ask(&["SET", "key", "1"]), "+OK");
@@ -230,6 +231,13 @@ fn an_owner_that_only_the_membership_reaches_is_not_given_away() {
     hosts.file = whole;
     until("the owner does not count it", || hosts.status(0).contains("\"full\":[\"a\",\"b\"]"));
     until("its node answers", || !hosts.status(2).is_empty());
+    // Its Sentinel names no owner, and refuses records: its region is not that of clients.
+    let owner = Some((hosts.ips[0].to_string(), hosts.port.to_string()));
+    for (number, named) in [(0, &owner), (1, &owner), (2, &None)] {
+        until("each Sentinel says what its host hears", || hosts.master(number) == *named);
+    }
+    let refused = Client::tcp(&hosts.address(1, 1)).ask(&["SET", "key", "lost"]);
+    assert!(refused.contains(&format!("Connect to {}:{}", hosts.ips[0], hosts.port)), "{refused}");
     for words in [&["accept-loss"][..], &["force-new", "--from-region"]] {
         let mut command = Command::new(NEARSTATE);
         command.arg("cluster").args(words).args(["--partition", "amf", "--to", "c"]);

@@ -16,7 +16,10 @@ pub(crate) const COMMANDS: &[RespCommand] = &[
         differs: "This server is the only master, under every name or under the configured names. \
                   Without configured names, MASTERS returns `dbaasmaster`, `mymaster`, and \
                   `dbaasmaster-cluster-0` to `dbaasmaster-cluster-15`. Clients that check the ROLE \
-                  of a Sentinel (redis-rs) need an address of `resp.sentinel_listen`.",
+                  of a Sentinel (redis-rs) need an address of `resp.sentinel_listen`, which serves \
+                  only SENTINEL, PING, HELLO, AUTH, ROLE, INFO, CLIENT, COMMAND, QUIT, RESET and \
+                  subscriptions. In a cluster each partition is a master at its owner; one whose \
+                  owner has no valid lease or is not heard has the flag `s_down`, and no address.",
         ..ROW
     },
     RespCommand {

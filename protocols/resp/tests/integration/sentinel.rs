@@ -2,9 +2,11 @@
 
 use crate::fixture::{node, node_with};
 use nearstate_resp::acl::Users;
+use nearstate_resp::replication::{Master, MasterSource};
 use nearstate_resp::server::RespSettings;
 use nearstate_resp::table::TABLE;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The fields of a reply that consists of pairs of bulk strings.
 fn fields(record: &str) -> BTreeMap<&str, &str> {
@@ -106,6 +108,87 @@ fn the_role_is_sentinel_at_the_addresses_of_the_sentinel_only() {
     let address = sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME any");
     assert_eq!(address, "*2|$9|127.0.0.1|$4|7000|");
     assert_eq!(master.ask("SENTINEL GET-MASTER-ADDR-BY-NAME any"), "*2|$9|127.0.0.1|$4|6379|");
-    assert_eq!(sentinel.ask("SET k v"), "+OK|", "all commands are served");
-    assert_eq!(master.ask("GET k"), "$1|v|");
+}
+
+/// The masters of a cluster, as a host knows them.
+#[derive(Debug)]
+struct Listed(Vec<Master>);
+
+impl MasterSource for Listed {
+    fn masters(&self) -> Vec<Master> {
+        self.0.clone()
+    }
+}
+
+fn listed(name: &str, port: u16, is_down: bool) -> Master {
+    Master { name: name.to_owned(), host: "10.0.0.1".to_owned(), port, epoch: 3, is_down }
+}
+
+/// The region of a host of a cluster may be of no partition: what is written there is lost.
+#[test]
+fn an_address_of_the_sentinel_refuses_records_and_says_where_they_are() {
+    let node = node();
+    node.server.set_port(7000);
+    let (mut master, mut sentinel) = (node.client(), node.sentinel_client());
+    for request in ["SET k v", "get k", "MULTI", "EVAL x 0", "PUBLISH a b", "CONFIG GET *", "NO"] {
+        let name = request.split(' ').next().unwrap();
+        let refused = format!(
+            "-ERR unknown command '{name}': this is an address of a Sentinel, which has no \
+             records. Connect to 127.0.0.1:7000|"
+        );
+        assert_eq!(sentinel.ask(request), refused, "{request}");
+    }
+    assert_eq!(master.ask("DBSIZE"), ":0|", "nothing was written");
+    for (request, reply) in [
+        ("PING", "+PONG|"),
+        ("CLIENT SETNAME me", "+OK|"),
+        ("CLIENT SETINFO lib-name x", "+OK|"),
+        (
+            "COMMAND COUNT",
+            &format!(":{}|", TABLE.commands().iter().filter(|c| !c.name.contains('|')).count()),
+        ),
+        ("SUBSCRIBE +switch-master", "*3|$9|subscribe|$14|+switch-master|:1|"),
+        ("UNSUBSCRIBE", "*3|$11|unsubscribe|$14|+switch-master|:0|"),
+        ("PSUBSCRIBE *", "*3|$10|psubscribe|$1|*|:1|"),
+        ("PUNSUBSCRIBE", "*3|$12|punsubscribe|$1|*|:0|"),
+        ("RESET", "+RESET|"),
+        ("SENTINEL GET-MASTER-ADDR-BY-NAME any", "*2|$9|127.0.0.1|$4|7000|"),
+        ("QUIT", "+OK|"),
+    ] {
+        assert_eq!(sentinel.ask(request), reply, "{request}");
+    }
+    let unknown = node.sentinel_client().ask("SENTINEL NO");
+    assert!(unknown.starts_with("-ERR unknown subcommand 'NO'"), "{unknown}");
+}
+
+#[test]
+fn the_error_for_records_names_the_masters_that_are_not_down() {
+    let node = node();
+    node.server.masters.set(Arc::new(Listed(vec![
+        listed("amf", 6379, false),
+        listed("smf", 6380, true),
+        listed("upf", 6381, false),
+    ])));
+    let refused = node.sentinel_client().ask("SET k v");
+    let named = "Connect to 10.0.0.1:6379 (master amf), or to 10.0.0.1:6381 (master upf)|";
+    assert!(refused.ends_with(named), "{refused}");
+}
+
+/// A host that is cut off would name itself, and keep clients from the owner.
+#[test]
+fn a_master_that_is_down_has_the_flag_and_no_address() {
+    let node = node();
+    let masters = vec![listed("amf", 6379, false), listed("smf", 6380, true)];
+    node.server.masters.set(Arc::new(Listed(masters)));
+    let mut sentinel = node.sentinel_client();
+    for (request, reply) in [
+        ("SENTINEL GET-MASTER-ADDR-BY-NAME amf", "*2|$8|10.0.0.1|$4|6379|"),
+        ("SENTINEL GET-MASTER-ADDR-BY-NAME smf", "*-1|"),
+    ] {
+        assert_eq!(sentinel.ask(request), reply, "{request}");
+    }
+    for (name, flags) in [("amf", "master"), ("smf", "s_down,master")] {
+        let master = sentinel.ask(&format!("SENTINEL MASTER {name}"));
+        assert_eq!(fields(&master).get("flags"), Some(&flags), "{name}");
+    }
 }

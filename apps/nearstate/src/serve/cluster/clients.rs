@@ -49,15 +49,15 @@ impl fmt::Debug for PartitionOwners {
 
 impl MasterSource for PartitionOwners {
     fn masters(&self) -> Vec<Master> {
-        let owned = self.driver.owners().into_iter().filter_map(|(partition, view, owner)| {
-            let owner = owner?;
-            let host = self.file.hosts.iter().find(|host| host.id == owner)?;
-            let partition = self.file.partitions.iter().find(|of| of.id == partition)?;
+        let owned = self.driver.owners().into_iter().filter_map(|known| {
+            let host = self.file.hosts.iter().find(|host| host.id == known.host)?;
+            let partition = self.file.partitions.iter().find(|of| of.id == known.partition)?;
             Some(Master {
                 name: partition.name.clone(),
                 host: host.clients.to_string(),
                 port: partition.port,
-                epoch: view.0,
+                epoch: known.view.0,
+                is_down: !known.is_confirmed,
             })
         });
         owned.collect()
