@@ -257,12 +257,22 @@ impl CommandContext<'_> {
         Ok(())
     }
 
-    /// Publishes a message, during EXEC after the commit. Returns the number of receivers.
+    /// Publishes a message: during EXEC after the commit, and with the reply if that waits until a
+    /// commit is replicated. Returns the number of receivers.
     pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
         if self.txn.is_some() {
             let (subscribers, lookup_time) = self.count_receivers(channel);
             self.connection.deferred_messages.put(channel, payload, subscribers, lookup_time);
             return subscribers;
+        }
+        self.publish_committed(channel, payload)
+    }
+
+    /// As [`CommandContext::publish`], behind the commit of the request if it has one.
+    pub(crate) fn publish_committed(&mut self, channel: &[u8], payload: &[u8]) -> usize {
+        if self.session().owes_receipt() || self.connection.waiting_messages.is_behind_reply {
+            self.connection.waiting_messages.put(channel, payload);
+            return self.server.pubsub.count_receivers(channel);
         }
         self.server.publish(channel, payload)
     }

@@ -299,13 +299,14 @@ fn answer_owed(
     args: Args<'_>,
     output: &mut Vec<u8>,
 ) -> Option<OwedReply> {
-    let from = output.len();
+    let (from, first) = (output.len(), connection.waiting_messages.messages.len());
     RespConnection::answer(core, connection, args, output);
     let session = core.core.session();
     if !session.owes_receipt() {
         return None;
     }
     let receipt = session.take_owed_receipt();
+    connection.waiting_messages.owe(first, receipt);
     Some(OwedReply { from, to: output.len(), receipt, is_begun: false })
 }
 

@@ -11,7 +11,7 @@ use crate::server::RespServer;
 use crate::sliced_task::SlicedTask;
 use nearstate_model::invariant;
 use nearstate_node::executor::Sleep;
-use nearstate_store::Namespace;
+use nearstate_store::{Namespace, Receipt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +62,8 @@ pub struct ConnectionState {
     pub watched: WatchedRecords,
     /// Messages of the commands of `EXEC`, to be sent after the commit.
     pub deferred_messages: DeferredMessages,
+    /// Messages that are sent with the replies of this read that wait for their commits.
+    pub waiting_messages: WaitingMessages,
     /// The rest of a command that runs in slices, such as a scan of a namespace.
     pub task: Option<Box<dyn SlicedTask>>,
     /// What the task reads: its reply waits for the commits that it tells of.
@@ -304,6 +306,44 @@ impl DeferredMessages {
     ) {
         self.weight.add(channel.len() + payload.len(), subscribers, lookup_time);
         self.messages.push((channel.to_vec(), payload.to_vec()));
+    }
+}
+
+/// Messages of the requests of one read, from the first request on whose reply waits until its
+/// commit is replicated. A subscriber could otherwise act on what a fail-over discards, and get the
+/// messages of one client in another order than they were sent.
+#[derive(Debug, Default)]
+pub struct WaitingMessages {
+    /// In the order in which they were sent.
+    pub messages: Vec<WaitingMessage>,
+    /// A reply of this read waits.
+    pub is_behind_reply: bool,
+}
+
+/// A message that waits.
+#[derive(Debug)]
+pub struct WaitingMessage {
+    /// Its channel.
+    pub channel: Vec<u8>,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// The commit that it tells of. [`Receipt::NONE`]: it only waits for its turn.
+    pub receipt: Receipt,
+}
+
+impl WaitingMessages {
+    /// Adds a message of the request that is executed.
+    pub fn put(&mut self, channel: &[u8], payload: &[u8]) {
+        let (channel, payload) = (channel.to_vec(), payload.to_vec());
+        self.messages.push(WaitingMessage { channel, payload, receipt: Receipt::NONE });
+    }
+
+    /// The reply of a request waits for this commit, and so do its messages: those from `first` on.
+    pub fn owe(&mut self, first: usize, receipt: Receipt) {
+        self.is_behind_reply = true;
+        for message in self.messages.iter_mut().skip(first) {
+            message.receipt = receipt;
+        }
     }
 }
 

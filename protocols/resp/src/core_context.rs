@@ -5,7 +5,7 @@ use crate::command::CommandFlags;
 use crate::command::stats::RespCoreStats;
 use crate::command_context::RespCommand;
 use crate::connection_state::{
-    ConnectionState, DeferredMessages, ReplyMode, Subscriptions, WatchedRecords,
+    ConnectionState, DeferredMessages, ReplyMode, Subscriptions, WaitingMessages, WatchedRecords,
 };
 use crate::pubsub::mailbox::Mailbox;
 use crate::records::KeyedRecords;
@@ -110,6 +110,7 @@ impl CoreContext {
             queue: None,
             watched: WatchedRecords::default(),
             deferred_messages: DeferredMessages::default(),
+            waiting_messages: WaitingMessages::default(),
             task: None,
             task_reads: None,
             is_closing: false,

@@ -174,9 +174,9 @@ fn a_collection_takes_out_entries_of_removed_namespaces() {
 /// The search for empty namespaces has looked at the flags before the removal begins.
 #[test]
 fn a_namespace_that_was_declared_since_the_search_stays() {
+    type Declare = fn(&Session, Namespace) -> Result<()>;
     let case = Case::new();
     let (session, other) = (case.region.session().unwrap(), case.region.session().unwrap());
-    type Declare = fn(&Session, Namespace) -> Result<()>;
     let declarations: [(&str, Declare); 6] = [
         ("async", |other, ns| other.set_replication_policy(ns, ReplicationPolicy::Async)),
         ("replicated", |other, ns| other.set_replication_policy(ns, ReplicationPolicy::Replicated)),

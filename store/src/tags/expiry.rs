@@ -208,7 +208,8 @@ impl Session {
             return true;
         }
         match self.handle_due(tree, entry, namespace == DueNamespace::Followed) {
-            Ok(Handled::Left) => return true,
+            // The others: its writers are refused since this moment.
+            Ok(Handled::Left) | Err(Error::Fenced { .. } | Error::NotOwner { .. }) => return true,
             Ok(Handled::Expired) => call.collected.records += 1,
             Ok(Handled::Outdated) => {}
             // Another session deletes it.
@@ -219,8 +220,6 @@ impl Session {
             {
                 call.collected.has_more = true;
             }
-            // Its writers are refused since this moment.
-            Err(Error::Fenced { .. } | Error::NotOwner { .. }) => return true,
             Err(error) => {
                 if matches!(error, Error::Behind { .. } | Error::Full { .. }) {
                     pass.full.push(entry.namespace);

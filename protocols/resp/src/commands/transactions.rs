@@ -141,7 +141,7 @@ pub(crate) fn exec(
         execution.monitor(ctx);
     }
     for (channel, payload) in deferred_messages.messages {
-        ctx.server.publish(&channel, &payload);
+        ctx.publish_committed(&channel, &payload);
     }
     Ok(())
 }

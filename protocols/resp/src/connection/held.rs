@@ -13,8 +13,10 @@ use nearstate_node::{NextAction, OUTPUT_HIGH_WATER_BYTES};
 use nearstate_store::{Receipt, ReceiptState, ReceiptWait, Session};
 
 use crate::connection::RespConnection;
+use crate::connection_state::WaitingMessage;
 use crate::reply::error_reply::ErrorReply;
 use crate::reply::{ReplyWriter, RespVersion};
+use crate::server::RespServer;
 
 /// The replies of one read, from the first one on that waits. Those behind it wait as well, because
 /// replies are in the order of requests: a pipeline waits once.
@@ -22,6 +24,8 @@ use crate::reply::{ReplyWriter, RespVersion};
 pub(super) struct HeldReplies {
     bytes: Vec<u8>,
     owed: Vec<OwedReply>,
+    /// What is sent to subscribers with them.
+    messages: Vec<WaitingMessage>,
     wait: Option<ReceiptWait>,
     timer: Option<Sleep>,
     /// The longest time that they wait.
@@ -46,7 +50,7 @@ impl HeldReplies {
     /// the order of the replies.
     pub(super) fn take(
         output: &mut Vec<u8>,
-        mut owed: Vec<OwedReply>,
+        (mut owed, messages): (Vec<OwedReply>, Vec<WaitingMessage>),
         (wait, limit): (ReceiptWait, Duration),
         next: NextAction,
     ) -> Self {
@@ -55,12 +59,27 @@ impl HeldReplies {
             one.from -= start;
             one.to -= start;
         }
-        Self { bytes: output.split_off(start), owed, wait: Some(wait), timer: None, limit, next }
+        let bytes = output.split_off(start);
+        Self { bytes, owed, messages, wait: Some(wait), timer: None, limit, next }
     }
 
     /// Bytes that are held.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.len()
+        let of = |message: &WaitingMessage| {
+            size_of::<WaitingMessage>() + message.channel.len() + message.payload.len()
+        };
+        self.bytes.len() + self.messages.iter().map(of).sum::<usize>()
+    }
+
+    /// Sends the messages, except those whose commits are not replicated. Each is sent once.
+    pub(super) fn publish(&mut self, session: &Session, server: &RespServer) {
+        for WaitingMessage { channel, payload, receipt } in self.messages.drain(..) {
+            let is_free = receipt == Receipt::NONE
+                || session.receipt_state(receipt) == Ok(ReceiptState::Replicated);
+            if is_free {
+                server.publish(&channel, &payload);
+            }
+        }
     }
 
     /// Waits until all of them are decided, or the time is over.
@@ -114,6 +133,10 @@ impl RespConnection {
         owed: Vec<OwedReply>,
         next: NextAction,
     ) -> NextAction {
+        debug_assert!(
+            !owed.is_empty() || self.connection.waiting_messages.messages.is_empty(),
+            "a message waits for a reply that does not"
+        );
         if owed.is_empty() { next } else { self.hold_some(output, owed, next) }
     }
 
@@ -125,10 +148,11 @@ impl RespConnection {
         next: NextAction,
     ) -> NextAction {
         let last = owed.iter().map(|one| one.receipt).max().unwrap_or_default();
+        let messages = std::mem::take(&mut self.connection.waiting_messages).messages;
         match self.core.core.wait_replicated(last) {
             Ok(wait) => {
                 let limit = self.core.server.settings.replication_wait;
-                let held = HeldReplies::take(output, owed, (wait, limit), next);
+                let held = HeldReplies::take(output, (owed, messages), (wait, limit), next);
                 self.held = Some(Box::new(held));
                 NextAction::Work
             }
@@ -156,7 +180,8 @@ impl RespConnection {
         if output.len() >= OUTPUT_HIGH_WATER_BYTES || held.poll(cx).is_pending() {
             return Some(Poll::Pending);
         }
-        let held = self.held.take()?;
+        let mut held = self.held.take()?;
+        held.publish(self.core.core.session(), &self.core.server);
         let next = held.release(self.core.core.session(), self.connection.protocol, output);
         Some(Poll::Ready(next))
     }

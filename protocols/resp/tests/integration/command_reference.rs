@@ -50,6 +50,11 @@ A request of several keys that fails after a part of it was executed returns `PA
 the error and by what is done. All other errors of changes mean that nothing was changed, except
 `NOTREPLICATED`, `LOST` and `OUTCOMEUNKNOWN`.
 
+A message of a request that waits until its commit is replicated (namespaces with the policy
+`replicated`) is sent when the reply is, and so are the messages of the requests behind it in the
+same pipeline. If the commit is lost, or not replicated in time, or the client ends before, it is
+not sent. In a namespace with another policy a message is sent at once.
+
 Hashes and sets of at most 128 elements return fields in the order in which they were first set, and
 members in ascending order. Larger ones return them in the order of their hash values. A set and a
 hash have any number of members and fields. Replies

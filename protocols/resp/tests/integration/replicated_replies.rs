@@ -396,3 +396,79 @@ fn a_commit_that_a_fail_over_discards_is_an_error() {
     let error = line(&mut client);
     assert!(error.starts_with("-LOST the commit at position"), "{error}");
 }
+
+/// A subscriber of the channel `c`, and the text of a message there.
+fn subscriber(node: &SocketNode) -> UnixStream {
+    let mut subscriber = node.connect();
+    send(&mut subscriber, "SUBSCRIBE c");
+    expect(&mut subscriber, "*3|$9|subscribe|$1|c|:1|");
+    subscriber
+}
+
+fn message(text: &str) -> String {
+    format!("*3|$7|message|$1|c|${}|{text}|", text.len())
+}
+
+/// Sends requests at once, and waits until the core has executed those up to the first commit.
+fn run(node: &SocketNode, session: &Session, client: &mut UnixStream, lines: &[&str]) {
+    let before = session.log_tail_position().unwrap();
+    let mut bytes = Vec::new();
+    for line in lines {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        bytes.extend_from_slice(&request(&words));
+    }
+    client.write_all(&bytes).unwrap();
+    while session.log_tail_position().unwrap() == before {
+        std::thread::yield_now();
+    }
+    let mut other = node.connect();
+    send(&mut other, "SET {local},other 1");
+    expect(&mut other, "+OK|");
+}
+
+#[test]
+fn a_message_leaves_with_the_reply_of_its_replicated_commit() {
+    let (node, session) = node_that_waits(LONG);
+    let mut subscriber = subscriber(&node);
+    // The last message of the first has no commit. It keeps its place behind the other.
+    let cases: [(&[&str], &str, &[&str]); 3] = [
+        (&["MSETPUB {sessions},a 1 c set", "PUBLISH c plain"], "+OK|:1|", &["set", "plain"]),
+        (
+            &["MULTI", "SET {sessions},b 1", "PUBLISH c exec", "EXEC"],
+            "+OK|+QUEUED|+QUEUED|*2|+OK|:1|",
+            &["exec"],
+        ),
+        (&["DELPUB {sessions},a c deleted"], ":1|", &["deleted"]),
+    ];
+    for (lines, replies, messages) in cases {
+        let mut client = node.connect();
+        run(&node, &session, &mut client, lines);
+        has_no_reply(&mut subscriber);
+        acknowledge(&session);
+        expect(&mut client, replies);
+        let all: Vec<String> = messages.iter().copied().map(message).collect();
+        expect(&mut subscriber, &all.concat());
+    }
+    // Elsewhere nothing waits.
+    let mut client = node.connect();
+    send(&mut client, "MSETPUB {local},a 1 c local");
+    expect(&mut client, "+OK|");
+    expect(&mut subscriber, &message("local"));
+}
+
+#[test]
+fn a_commit_that_a_fail_over_discards_has_no_message() {
+    let (node, session) = node_that_waits(LONG);
+    session.begin_partition(1).unwrap();
+    let (mut subscriber, mut client) = (subscriber(&node), node.connect());
+    let before = session.log_tail_position().unwrap();
+    let requests = ["MSETPUB {sessions},a 1 c set", "PUBLISH c plain"];
+    run(&node, &session, &mut client, &requests);
+    session.set_fenced(true).unwrap();
+    session.demote(Some(before)).unwrap();
+    let error = line(&mut client);
+    assert!(error.starts_with("-LOST the commit at position"), "{error}");
+    expect(&mut client, ":1|");
+    expect(&mut subscriber, &message("plain"));
+    has_no_reply(&mut subscriber);
+}
