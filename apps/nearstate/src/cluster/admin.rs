@@ -29,8 +29,13 @@ pub(crate) enum AdminRequest {
     ClusterStatus,
     /// The last events of the host.
     Events,
-    /// A host votes from now on, or does not.
-    Vote { host: u16, votes: bool },
+    /// A host votes from now on, or does not. With `weakens`, also if the others could lose none.
+    Vote {
+        host: u16,
+        votes: bool,
+        #[serde(default)]
+        weakens: bool,
+    },
     /// Another member takes over from the owner.
     Drain { partition: u32 },
     /// This host owns the partition, whatever those held that do not answer. With
