@@ -193,8 +193,9 @@ impl OperatorContext {
                 detail: format!("the report of {} is not valid: {error}", host.name),
             })
         });
-        parsed
-            .unwrap_or_else(|error| json!({ "host": host.name, "unreachable": error.to_string() }))
+        parsed.unwrap_or_else(
+            |error| json!({ "host": host.name, "unreachable": admin::reason(&error) }),
+        )
     }
 }
 
