@@ -96,6 +96,7 @@ impl ClusterDriver {
             inputs: Vec::new(),
             effects: Effects::new(),
             members: BTreeMap::new(),
+            heard_at: BTreeMap::new(),
             tails: BTreeMap::new(),
             is_initialized: false,
             is_removed: false,
@@ -156,7 +157,8 @@ impl ClusterDriver {
             let copy = self.copies.get(&group.partition())?;
             published.copy_status((self.host, copy), group)
         });
-        ClusterStatus { engine: published.engine.clone(), copies: copies.collect() }
+        let (engine, silent_ms) = (published.engine.clone(), published.silent_ms(now()));
+        ClusterStatus { engine, copies: copies.collect(), silent_ms }
     }
 }
 
@@ -246,6 +248,8 @@ struct Driver {
     effects: Effects,
     /// The last acknowledgement of each member, for the status.
     members: MemberPositions,
+    /// When each host has last sent a message about replication, for the status.
+    heard_at: BTreeMap<HostId, Monotonic>,
     /// The ends of the owned logs, for the lag as a time.
     tails: BTreeMap<PartitionId, TailNotes>,
     is_initialized: bool,
@@ -295,6 +299,7 @@ impl Driver {
             lags_ms: self.lags_ms(),
             heard: self.copies.keys().filter(hears).copied().collect(),
             missed: self.copies.keys().filter(misses).copied().collect(),
+            heard_at: self.heard_at.clone(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
     }
@@ -423,6 +428,7 @@ impl Driver {
             PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
                 let Some(host) = self.host_of(host) else { return };
                 self.members.insert((partition, host), (*position, now()));
+                self.heard_at.insert(host, now());
                 let acknowledgement = FollowerAcknowledgement {
                     host,
                     view: ViewNumber(*view),
@@ -443,6 +449,11 @@ impl Driver {
                     answered: Monotonic(*answered),
                     is_leased: *is_leased,
                 };
+                let group = self.state.group(partition);
+                let owner = group.filter(|group| group.view() == message.view);
+                if let Some(owner) = owner.and_then(GroupState::owner) {
+                    self.heard_at.insert(owner, now());
+                }
                 self.step(HostInput::PositionReceived { partition, message });
             }
             PartitionInput::OwnerPromotes { view, steps } => {

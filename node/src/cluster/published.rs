@@ -25,6 +25,8 @@ pub(super) struct Published {
     pub(super) heard: BTreeSet<PartitionId>,
     /// Those whose owner shows no life, although its copy alone suffices.
     pub(super) missed: BTreeSet<PartitionId>,
+    /// When each host has last sent a message about replication.
+    pub(super) heard_at: BTreeMap<HostId, Monotonic>,
 }
 
 /// The owner of a partition, as a host knows it.
@@ -66,6 +68,12 @@ impl Published {
             Some(KnownOwner { partition, view: group.view(), host, is_confirmed })
         });
         owners.collect()
+    }
+
+    /// Milliseconds since each host was heard.
+    pub(super) fn silent_ms(&self, now: Monotonic) -> BTreeMap<HostId, u64> {
+        let silent = |at: &Monotonic| now.0.saturating_sub(at.0) / 1_000_000;
+        self.heard_at.iter().map(|(host, at)| (*host, silent(at))).collect()
     }
 
     /// What this host knows of a copy and its group.

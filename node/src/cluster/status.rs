@@ -1,6 +1,6 @@
 //! What a host knows about its partitions, for operators.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::HostId;
 
@@ -77,4 +77,7 @@ pub struct ClusterStatus {
     pub engine: EngineStatus,
     /// The partitions, in the order of their numbers.
     pub copies: Vec<CopyStatus>,
+    /// Milliseconds since the last message about replication of each host that this process has
+    /// heard.
+    pub silent_ms: BTreeMap<HostId, u64>,
 }

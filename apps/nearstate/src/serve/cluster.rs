@@ -4,6 +4,7 @@
 mod page;
 mod operator;
 mod copies;
+mod votes;
 mod stopping;
 mod facts;
 mod clients;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -163,10 +163,14 @@ impl Hosts {
 
     /// What `nearstate cluster` prints. `None`: it fails.
     pub(crate) fn cluster(&self, words: &[&str]) -> Option<String> {
-        let mut command = Command::new(NEARSTATE);
-        let output = command.arg("cluster").args(words).arg("--cluster").arg(&self.file).output();
-        let output = output.unwrap();
+        let output = self.output(words);
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// The same, with what it says when it fails.
+    pub(crate) fn output(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(NEARSTATE);
+        command.arg("cluster").args(words).arg("--cluster").arg(&self.file).output().unwrap()
     }
 
     /// The status of the partition on a host, as JSON in one line.

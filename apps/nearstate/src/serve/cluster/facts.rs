@@ -171,7 +171,8 @@ pub(super) fn notices(
         }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
-            facts.push(format!("{} {reason}", log::MEMBERSHIP_FAILED.id));
+            let ms = nearstate_store::now_ms_coarse();
+            facts.push(format!("{ms} {} {reason}", log::MEMBERSHIP_FAILED.id));
         }
         ClusterNotice::Panicked { thread } => {
             log::emit(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);

@@ -16,6 +16,7 @@ use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
 use super::facts::HostFacts;
+use super::votes;
 
 /// The longest wait for the membership in a request of an operator.
 const DECISION_MAX: Duration = Duration::from_secs(5);
@@ -25,6 +26,9 @@ const REPORT_MAX: Duration = Duration::from_secs(1);
 
 /// The requests that are answered at the same time. Further ones wait.
 const REQUESTS_MAX: usize = 16;
+
+/// The engine in which hosts of the file vote.
+const RAFT: &str = "raft";
 
 /// How often alarms are looked for.
 const ALARM_INTERVAL: Duration = Duration::from_millis(500);
@@ -99,8 +103,8 @@ impl OperatorContext {
                 self.engine.initialize(&self.report.file.voters())?;
                 Ok(Value::Null)
             }
-            AdminRequest::Vote { host, votes } => {
-                self.change_vote(HostId(host), votes)?;
+            AdminRequest::Vote { host, votes, weakens } => {
+                self.change_vote(HostId(host), votes, weakens)?;
                 Ok(Value::Null)
             }
             AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain, false),
@@ -115,13 +119,27 @@ impl OperatorContext {
     }
 
     /// Lets a host vote, or takes its vote: at the leader, whichever host that is.
-    fn change_vote(&self, host: HostId, votes: bool) -> Result<()> {
-        let name = self.report.file.host_name(host);
-        if !votes && let Some(partition) = leased(&self.cluster_status(), &name) {
-            let detail = format!(
+    fn change_vote(&self, host: HostId, votes: bool, weakens: bool) -> Result<()> {
+        let (file, statuses) = (&self.report.file, self.cluster_status());
+        let name = file.host_name(host);
+        if !votes && let Some(partition) = leased(&statuses, &name) {
+            return Err(invalid(format!(
                 "{name} owns {partition}: drain it first. A host that does not vote owns nothing"
-            );
-            return Err(Error::BadArgument { detail });
+            )));
+        }
+        // With etcd its members vote, and the engine says which command changes them.
+        if file.engine_name() == RAFT {
+            let voters = self.engine.status().voters;
+            let named = file.hosts.iter().filter(|one| voters.contains(&one.id.0.into()));
+            let voters: Vec<String> = named.map(|one| one.name.clone()).collect();
+            let refusal = match votes {
+                true => votes::cannot_join(&statuses, &name),
+                false if weakens => None,
+                false => votes::weakens(&voters, &statuses, &name),
+            };
+            if let Some(reason) = refusal {
+                return Err(invalid(reason));
+            }
         }
         self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
     }
@@ -175,8 +193,9 @@ impl OperatorContext {
                 detail: format!("the report of {} is not valid: {error}", host.name),
             })
         });
-        parsed
-            .unwrap_or_else(|error| json!({ "host": host.name, "unreachable": error.to_string() }))
+        parsed.unwrap_or_else(
+            |error| json!({ "host": host.name, "unreachable": admin::reason(&error) }),
+        )
     }
 }
 
