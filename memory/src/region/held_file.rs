@@ -73,23 +73,23 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::fixture::TestRegionPath;
 
     #[test]
     fn a_file_keeps_its_identity_and_a_copy_has_another_one() {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let [path, other] = ["region", "copy"].map(|name| folder.path().join(name));
+        let files = ["bound", "copied", "moved"].map(TestRegionPath::new);
+        let [path, copy, moved] = files.each_ref().map(TestRegionPath::path);
         let identity = |path| identity_of(&File::open(path).unwrap()).unwrap();
-        fs::write(&path, "a").unwrap();
-        let first = identity(&path);
-        fs::write(&path, "content and length do not count").unwrap();
-        assert_eq!(identity(&path), first);
-        fs::copy(&path, &other).unwrap();
-        assert_ne!(identity(&other), first);
+        fs::write(path, "a").unwrap();
+        let first = identity(path);
+        fs::write(path, "content and length do not count").unwrap();
+        assert_eq!(identity(path), first);
+        fs::copy(path, copy).unwrap();
+        assert_ne!(identity(copy), first);
         // A new name is the same file; the old name has the copy.
-        let moved = folder.path().join("moved");
-        fs::rename(&path, &moved).unwrap();
-        fs::rename(&other, &path).unwrap();
-        assert_eq!(identity(&moved), first);
-        assert_ne!(identity(&path), first);
+        fs::rename(path, moved).unwrap();
+        fs::rename(copy, path).unwrap();
+        assert_eq!(identity(moved), first);
+        assert_ne!(identity(path), first);
     }
 }
