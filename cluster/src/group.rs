@@ -18,6 +18,7 @@
 
 use crate::command::Command;
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
+use crate::level::ClusterLevel;
 use crate::limits::COPIES_MAX;
 use crate::position::LogPosition;
 use crate::switches::{Switch, Switches};
@@ -109,6 +110,8 @@ pub enum Applied {
     MemberAdded(HostId),
     /// The host does not belong to the group any more.
     MemberRemoved(HostId),
+    /// The cluster has this level.
+    Finalized(ClusterLevel),
     /// Nothing changed.
     Refused(CommandRefusal),
 }
@@ -118,6 +121,10 @@ pub enum Applied {
 pub enum CommandRefusal {
     /// There is no such partition.
     UnknownPartition,
+    /// The cluster has a lower level than the command needs.
+    LevelTooLow,
+    /// The cluster has that level, or a higher one.
+    LevelReached,
     /// The host does not belong to the group.
     NotInGroup,
     /// The command names another view.
@@ -267,8 +274,8 @@ impl GroupState {
         others >= self.reports_needed()
     }
 
-    /// Applies one command.
-    pub fn apply(&mut self, command: &Command) -> Applied {
+    /// Applies one command of this partition.
+    pub(crate) fn apply(&mut self, command: &Command) -> Applied {
         self.try_apply(command).unwrap_or_else(Applied::Refused)
     }
 
@@ -288,6 +295,7 @@ impl GroupState {
             Command::ForceNew { view, host, .. } => self.force_new(view, host),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
+            Command::Finalize { .. } => Err(No::UnknownPartition),
         }
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod file;
 pub(crate) mod machine;
 mod moment;
 pub(crate) mod row;
+pub(crate) mod level;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -101,6 +102,9 @@ pub(crate) enum ClusterCommand {
         #[arg(long)]
         weaken_majority: bool,
     },
+    /// Raise the cluster to the level that all hosts of its file can do, after all nodes were
+    /// replaced. No earlier version can take part any more
+    Finalize(NodeChoice),
     /// Let another member own the partitions that the host owns
     Drain(NodeChoice),
     /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
@@ -146,10 +150,8 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             print(&check::show(&file, &rows, json), out)?;
             return check::refuse_failed(&rows);
         }
-        ClusterCommand::Init(node) => {
-            create(&node)?;
-            "the cluster is created\n".to_owned()
-        }
+        ClusterCommand::Init(node) => created(&create(&node)?),
+        ClusterCommand::Finalize(node) => finalized(&ask(&node, &AdminRequest::Finalize)?),
         ClusterCommand::Status { node, json } => status(&node, json)?,
         ClusterCommand::Alarms { node, json } => {
             let statuses = statuses(&node)?;
@@ -240,14 +242,14 @@ fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
 }
 
 /// Creates the cluster. A node that was started just now is waited for.
-fn create(node: &NodeChoice) -> Result<()> {
+fn create(node: &NodeChoice) -> Result<Value> {
     let begin = Instant::now();
     loop {
         match ask(node, &AdminRequest::Init) {
             Err(Error::System { .. }) if begin.elapsed() < START_MAX => {
                 std::thread::sleep(WAIT_STEP);
             }
-            outcome => return outcome.map(drop),
+            outcome => return outcome,
         }
     }
 }
@@ -290,6 +292,26 @@ fn wait_for(node: &NodeChoice, name: &str, max: Duration) -> Result<()> {
             }
             Some(_) => std::thread::sleep(WAIT_STEP),
         }
+    }
+}
+
+fn created(done: &Value) -> String {
+    let level = &done["level"];
+    match done["reason"].as_str() {
+        None => format!("the cluster is created, with level {level}\n"),
+        Some(reason) => format!(
+            "the cluster is created, with level {level}: `nearstate cluster finalize` raises it \
+             ({reason})\n"
+        ),
+    }
+}
+
+fn finalized(done: &Value) -> String {
+    let level = &done["level"];
+    if done["raised"] == true {
+        format!("the cluster has level {level} from now on\n")
+    } else {
+        format!("the cluster has level {level}, which is the highest one of its hosts\n")
     }
 }
 

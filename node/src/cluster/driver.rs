@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, Effects, FollowStart, FollowerAcknowledgement,
-    GroupState, Host, HostEffect, HostId, HostInput, LogEnds, MemberRecord, MemberRole, Monotonic,
-    OwnerMessage, PartitionId, ViewNumber,
+    ClusterConfig, ClusterLevel, ClusterState, Command, Effects, FollowStart,
+    FollowerAcknowledgement, GroupState, Host, HostEffect, HostId, HostInput, LogEnds,
+    MemberRecord, MemberRole, Monotonic, OwnerMessage, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result, invariant};
 use nearstate_store::{ReplicationPolicy, lease_clock};
@@ -46,15 +46,16 @@ pub struct ClusterDriver {
 }
 
 impl ClusterDriver {
-    /// Makes the state machines of the engine.
+    /// Makes the state machines of the engine, of a program that can do levels up to `highest`.
     ///
     /// # Errors
     /// `BadArgument`: the configuration is not valid.
     pub fn machines(
         config: &ClusterConfig,
+        highest: ClusterLevel,
     ) -> Result<Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>> {
         let new = ClusterState::new(config).map_err(invalid)?;
-        Ok(Arc::new(move || Box::new(ClusterMachine::new(new.clone()))))
+        Ok(Arc::new(move || Box::new(ClusterMachine::new(new.clone(), highest))))
     }
 
     /// Opens the copies and starts. `engine` gets the function that wakes the driver.
@@ -100,6 +101,7 @@ impl ClusterDriver {
             tails: BTreeMap::new(),
             is_initialized: false,
             is_removed: false,
+            is_outdated: false,
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -157,8 +159,9 @@ impl ClusterDriver {
             let copy = self.copies.get(&group.partition())?;
             published.copy_status((self.host, copy), group)
         });
-        let (engine, silent_ms) = (published.engine.clone(), published.silent_ms(now()));
-        ClusterStatus { engine, copies: copies.collect(), silent_ms }
+        let (engine, level) = (published.engine.clone(), published.level);
+        let silent_ms = published.silent_ms(now());
+        ClusterStatus { engine, level, copies: copies.collect(), silent_ms }
     }
 }
 
@@ -255,6 +258,8 @@ struct Driver {
     is_initialized: bool,
     /// The membership has removed this host: it acts for no partition.
     is_removed: bool,
+    /// The decided level is above those that this program can do: it acts for no partition.
+    is_outdated: bool,
     published: Arc<Mutex<Published>>,
 }
 
@@ -293,6 +298,7 @@ impl Driver {
         let misses = |of: &&PartitionId| self.host.misses_degraded_owner(**of, now);
         let published = Published {
             engine,
+            level: self.state.level(),
             groups: self.state.groups().cloned().collect(),
             roles: roles.collect(),
             members: self.members.clone(),
@@ -311,17 +317,34 @@ impl Driver {
         if engine.voters.is_empty() || is_removed == self.is_removed {
             return;
         }
-        (self.is_removed, self.host) = (is_removed, new_host(&self.config));
+        self.is_removed = is_removed;
+        self.stop_acting(is_removed);
+        self.notice(&ClusterNotice::Removed { is_removed });
+        self.step_state();
+    }
+
+    /// Acts for no partition, until it begins as after a start.
+    fn stop_acting(&mut self, gives_up_receipts: bool) {
+        self.host = new_host(&self.config);
         self.members.clear();
         let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
         for (copy, _) in self.copies.values() {
             copy.shared.copy.watch_log(None);
-            for task in stops.iter().chain(is_removed.then_some(&CopyTask::GiveUpReceipts)) {
+            for task in stops.iter().chain(gives_up_receipts.then_some(&CopyTask::GiveUpReceipts)) {
                 copy.add(task.clone());
             }
         }
-        self.notice(&ClusterNotice::Removed { is_removed });
-        self.step_state();
+    }
+
+    /// A program that cannot do the decided level does not know all commands that follow. What it
+    /// was told of partitions is not what the others have, so it acts for none of them.
+    fn note_level(&mut self) {
+        let (decided, highest) = (self.state.level(), self.config.highest);
+        if decided > highest && !self.is_outdated {
+            self.is_outdated = true;
+            self.stop_acting(false);
+            self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
+        }
     }
 
     /// Notes the ends of the owned logs.
@@ -373,7 +396,8 @@ impl Driver {
     }
 
     fn step_state(&mut self) {
-        if self.is_removed {
+        self.note_level();
+        if self.is_removed || self.is_outdated {
             return;
         }
         self.host.step(now(), HostInput::State(&self.state), &mut self.effects);
@@ -381,7 +405,7 @@ impl Driver {
     }
 
     fn step(&mut self, input: HostInput<'_>) {
-        if self.is_removed {
+        if self.is_removed || self.is_outdated {
             return;
         }
         self.host.step(now(), input, &mut self.effects);

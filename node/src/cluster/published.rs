@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::{
-    CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic, PartitionId,
-    ViewNumber,
+    ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic,
+    PartitionId, ViewNumber,
 };
 use nearstate_store::lease_clock;
 
@@ -17,6 +17,7 @@ use super::status::{CopyStatus, MemberStatus};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) engine: EngineStatus,
+    pub(super) level: ClusterLevel,
     pub(super) groups: Vec<GroupState>,
     pub(super) roles: BTreeMap<PartitionId, MemberRole>,
     pub(super) members: MemberPositions,

@@ -71,6 +71,7 @@ impl World {
             | Applied::Evicted(_)
             | Applied::Renewed(_)
             | Applied::MemberAdded(_)
+            | Applied::Finalized(_)
             | Applied::MemberRemoved(_)
             | Applied::Refused(_) => {}
         }

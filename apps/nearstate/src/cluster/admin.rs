@@ -36,6 +36,8 @@ pub(crate) enum AdminRequest {
         #[serde(default)]
         weakens: bool,
     },
+    /// The cluster is raised to the level that all hosts can do.
+    Finalize,
     /// Another member takes over from the owner.
     Drain { partition: u32 },
     /// This host owns the partition, whatever those held that do not answer. With

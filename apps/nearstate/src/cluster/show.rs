@@ -6,7 +6,7 @@ use nearstate_node::{ClusterStatus, CopyStatus};
 use serde_json::{Value, json};
 
 use super::file::{ClusterFile, FileHost};
-use super::{moment, row};
+use super::{level, moment, row};
 
 /// The status of a host as JSON, with its alarms.
 pub(crate) fn to_json(
@@ -22,6 +22,8 @@ pub(crate) fn to_json(
     json!({
         "cluster": file.name,
         "host": host.name,
+        "level": status.level.0,
+        "level_highest": level::highest().0,
         "membership": {
             "engine": file.engine_name(),
             "leader": engine.leader.map(name),
@@ -202,10 +204,11 @@ pub(crate) fn table(statuses: &[Value], now_ms: u64) -> String {
         let membership = status.get("membership").unwrap_or(&Value::Null);
         let _ = writeln!(
             out,
-            "the membership is led by {}, voters {}, applied {}{}",
+            "the membership is led by {}, voters {}, applied {}, level {}{}",
             field(membership, "leader"),
             field(membership, "voters"),
             field(membership, "applied"),
+            field(status, "level"),
             membership
                 .get("failure")
                 .and_then(Value::as_str)

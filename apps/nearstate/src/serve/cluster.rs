@@ -2,6 +2,7 @@
 //! partition of whose group it is, and serves the clients of the partitions that it owns.
 
 mod page;
+mod levels;
 mod operator;
 mod copies;
 mod votes;
@@ -34,6 +35,7 @@ use signal_hook::iterator::Signals;
 use crate::cluster::admin;
 use crate::cluster::check;
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
+use crate::cluster::level;
 use crate::cluster::machine::KernelFiles;
 use crate::cluster::row::RowOutcome;
 use crate::log;
@@ -98,6 +100,16 @@ struct OpenCopy {
     partition: FilePartition,
     region: Region,
     _lock: region_lock::RegionLock,
+}
+
+impl OpenCopy {
+    fn config(&self) -> CopyConfig {
+        CopyConfig {
+            partition: self.partition.id,
+            region: self.region.clone(),
+            port: self.partition.port,
+        }
+    }
 }
 
 /// The node of an owned partition, and what ends with it.
@@ -499,16 +511,11 @@ fn start(
         settings: file.shared_settings(),
         decided: file.decided_settings(),
         tls: tls.clone(),
-        machine: ClusterDriver::machines(&file.config)?,
+        machine: ClusterDriver::machines(&file.config, level::highest())?,
         report: Arc::new(move || reporting.status().to_string()),
         on_refused: |address, reason| {
             log::emit(log::MEMBER_REFUSED, &[("address", &address), ("reason", &reason)]);
         },
-    };
-    let copy = |copy: &OpenCopy| CopyConfig {
-        partition: copy.partition.id,
-        region: copy.region.clone(),
-        port: copy.partition.port,
     };
     let config = DriverConfig {
         host: host.id,
@@ -516,9 +523,10 @@ fn start(
         settings: file.shared_settings(),
         cluster_id: file.cluster_id(),
         hosts: file.addresses(),
-        copies: copies.iter().map(copy).collect(),
+        copies: copies.iter().map(OpenCopy::config).collect(),
         tls: tls.clone().map(|tls| tls.client),
         kills_stopped: file.kills_stopped,
+        highest: level::highest(),
         namespaces: file.namespaces.clone(),
         on_peer_event: peers::on_event,
         on_notice: facts::notices(file, messages.clone(), facts),

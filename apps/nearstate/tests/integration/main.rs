@@ -16,6 +16,7 @@ mod cluster_certificates;
 mod cluster_check;
 mod cluster_files;
 mod cluster_guide;
+mod cluster_levels;
 mod cluster_nudsf;
 mod cluster_operate;
 mod cluster_sites;

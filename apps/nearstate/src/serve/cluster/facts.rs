@@ -181,6 +181,12 @@ pub(super) fn notices(
             // safe at any moment: a region survives SIGKILL.
             std::process::exit(1);
         }
+        ClusterNotice::LevelTooHigh { decided, highest } => {
+            log::emit(log::LEVEL_TOO_HIGH, &[("decided", decided), ("highest", highest)]);
+            log::flush();
+            // As above: an earlier program leaves everything to its supervisor and to the others.
+            std::process::exit(1);
+        }
         ClusterNotice::Removed { is_removed } => {
             let record = if *is_removed { log::HOST_REMOVED } else { log::HOST_VOTES_AGAIN };
             log::emit(record, &[]);

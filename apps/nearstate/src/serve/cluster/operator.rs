@@ -19,7 +19,7 @@ use super::facts::HostFacts;
 use super::votes;
 
 /// The longest wait for the membership in a request of an operator.
-const DECISION_MAX: Duration = Duration::from_secs(5);
+pub(super) const DECISION_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait for the report of another host. All are asked at the same time.
 const REPORT_MAX: Duration = Duration::from_secs(1);
@@ -99,10 +99,8 @@ impl OperatorContext {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
             AdminRequest::Events => Ok(json!(self.report.facts.events())),
-            AdminRequest::Init => {
-                self.engine.initialize(&self.report.file.voters())?;
-                Ok(Value::Null)
-            }
+            AdminRequest::Init => self.initialize(),
+            AdminRequest::Finalize => self.finalize(),
             AdminRequest::Vote { host, votes, weakens } => {
                 self.change_vote(HostId(host), votes, weakens)?;
                 Ok(Value::Null)
@@ -175,6 +173,11 @@ impl OperatorContext {
     /// The status of all hosts, in the order of the file. They are asked at the same time, so this
     /// takes [`REPORT_MAX`] if one of them is lost.
     fn cluster_status(&self) -> Value {
+        self.statuses().into()
+    }
+
+    /// The same, as a list.
+    pub(super) fn statuses(&self) -> Vec<Value> {
         let hosts = &self.report.file.hosts;
         std::thread::scope(|scope| {
             let asked: Vec<_> =
@@ -199,7 +202,7 @@ impl OperatorContext {
     }
 }
 
-fn invalid(detail: impl std::fmt::Display) -> Error {
+pub(super) fn invalid(detail: impl std::fmt::Display) -> Error {
     Error::BadArgument { detail: detail.to_string() }
 }
 
