@@ -7,7 +7,8 @@
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
 //! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal;
 //! registered u8, and for each host u16 and process u64; in formats 2 and 3 degraded u8 (0, 1),
-//! and renewed u64 if 1. Sets are in ascending order, so a state has exactly one encoding.
+//! and renewed u64 if 1; in format 3 leaving u8 and hosts. Sets are in ascending order, so a state
+//! has exactly one encoding.
 
 use crate::config::Lease;
 use crate::group::{AcceptedLoss, Degraded, GroupPhase, GroupState};
@@ -75,6 +76,9 @@ impl ClusterState {
             encode_group(group, &mut bytes);
             if format != FORMAT {
                 encode_degraded(group.degraded, &mut bytes);
+            }
+            if format == LEVEL_FORMAT {
+                encode_hosts(group.leaving.iter(), &mut bytes);
             }
         }
         bytes
@@ -293,6 +297,7 @@ fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
     } else {
         None
     };
+    let leaving = if format == LEVEL_FORMAT { input.host_set()? } else { BTreeSet::new() };
     let state = GroupState {
         partition,
         group,
@@ -307,6 +312,7 @@ fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
         loss,
         registered,
         degraded,
+        leaving,
         switches: Switches::default(),
     };
     is_possible(&state).then_some(state)
@@ -332,6 +338,8 @@ fn is_possible(state: &GroupState) -> bool {
         && state.registered.keys().all(|host| members.contains(host))
         && state.full.is_subset(&members)
         && state.full.contains(&state.owner)
+        && state.leaving.is_subset(&state.full)
+        && !state.leaving.contains(&state.owner)
         && (2..=members.len()).contains(&usize::from(state.acknowledgements))
         && (ViewNumber::FIRST..=state.view).contains(&state.origin)
         && (state.degraded.is_none() || state.full.len() == 1 && state.acknowledgements == 2)

@@ -86,7 +86,9 @@ impl ClusterState {
             let hosts = |group: &GroupState| -> Vec<u16> {
                 group.group().iter().map(|host| host.0).collect()
             };
-            if hosts(group) != hosts(other) {
+            // The group of a configuration is the first one.
+            let is_first = decided.level < ClusterLevel::GROUP_CHANGES;
+            if is_first && hosts(group) != hosts(other) {
                 let (own, other) = (hosts(group), hosts(other));
                 return Some(format!(
                     "the group of partition {partition} is {other:?}, not {own:?}"

@@ -81,7 +81,9 @@ pub(crate) enum ClusterCommand {
     },
     /// Show the last events of a node
     Events(NodeChoice),
-    /// Let a host of the cluster file vote, whose node runs. It votes when the command ends
+    /// Let a host of the cluster file vote, whose node runs. It votes when the command ends. With
+    /// --partition: add it to the group of a partition. It joins, and counts when its copy is
+    /// complete
     Add {
         #[command(flatten)]
         node: NodeChoice,
@@ -90,9 +92,13 @@ pub(crate) enum ClusterCommand {
         /// Wait until the node of the host answers, at most so long: 30s, 5min
         #[arg(long, value_name = "TIME", value_parser = parse_time)]
         wait: Option<Duration>,
+        /// The partition of which it is to have a copy
+        #[arg(long, value_name = "NAME")]
+        partition: Option<String>,
     },
     /// Take the vote from a host. Refused if fewer than three hosts would vote then, which could
-    /// lose none, or if no majority of them answers
+    /// lose none, or if no majority of them answers. With --partition: remove it from the
+    /// group of a partition, as soon as the other copies suffice
     Remove {
         #[command(flatten)]
         node: NodeChoice,
@@ -101,6 +107,9 @@ pub(crate) enum ClusterCommand {
         /// Although the hosts that vote then could lose none of them
         #[arg(long)]
         weaken_majority: bool,
+        /// The partition of which it is to have no copy any more
+        #[arg(long, value_name = "NAME")]
+        partition: Option<String>,
     },
     /// Raise the cluster to the level that all hosts of its file can do, after all nodes were
     /// replaced. No earlier version can take part any more
@@ -166,15 +175,19 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
             lines.flat_map(|line| [show::event(line), "\n".to_owned()]).collect()
         }
-        ClusterCommand::Add { node, name, wait } => {
+        ClusterCommand::Add { node, name, wait, partition } => {
             if let Some(max) = wait {
                 wait_for(&node, &name, max)?;
             }
-            vote(&node, &name, (true, false))?
+            match partition {
+                Some(partition) => change_group(&node, &partition, (&name, true))?,
+                None => vote(&node, &name, (true, false))?,
+            }
         }
-        ClusterCommand::Remove { node, name, weaken_majority } => {
-            vote(&node, &name, (false, weaken_majority))?
-        }
+        ClusterCommand::Remove { node, name, weaken_majority, partition } => match partition {
+            Some(partition) => change_group(&node, &partition, (&name, false))?,
+            None => vote(&node, &name, (false, weaken_majority))?,
+        },
         ClusterCommand::Drain(node) => drain(&node)?,
         ClusterCommand::AcceptLoss { node, partition, to, discard_longer_copies } => {
             let file = ClusterFile::read(&node.cluster)?;
@@ -320,6 +333,25 @@ fn vote(node: &NodeChoice, name: &str, (votes, weakens): (bool, bool)) -> Result
     let host = file.host(name)?.id.0;
     ask(node, &AdminRequest::Vote { host, votes, weakens })?;
     Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
+}
+
+fn change_group(
+    node: &NodeChoice,
+    partition: &str,
+    (name, is_member): (&str, bool),
+) -> Result<String> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let host = file.host(name)?.id.0;
+    let number = partition_of(&file, partition)?.id.0;
+    let done = ask(node, &AdminRequest::Member { partition: number, host, is_member })?;
+    Ok(match (is_member, done["counts"] == true) {
+        (true, true) => format!("{name} is a member of {partition}, and counts\n"),
+        (true, false) => format!(
+            "{name} is a member of {partition}: it joins, and counts when its copy is complete \
+             (`nearstate cluster status`)\n"
+        ),
+        (false, _) => format!("{name} is no member of {partition} any more\n"),
+    })
 }
 
 fn drain(node: &NodeChoice) -> Result<String> {

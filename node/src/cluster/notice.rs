@@ -55,6 +55,12 @@ pub enum ClusterNotice {
         /// The highest one that this program can do.
         highest: ClusterLevel,
     },
+    /// This host was added to the group of a partition of which it has no copy open
+    /// ([`ClusterDriver::open_copy`](crate::ClusterDriver::open_copy)).
+    CopyWanted {
+        /// Of which partition.
+        partition: PartitionId,
+    },
     /// The host acts for no partition any more, because the membership has removed it; or it does
     /// again.
     Removed {

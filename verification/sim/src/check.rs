@@ -72,6 +72,7 @@ impl World {
             | Applied::Renewed(_)
             | Applied::MemberAdded(_)
             | Applied::Finalized(_)
+            | Applied::MemberLeaving(_)
             | Applied::MemberRemoved(_)
             | Applied::Refused(_) => {}
         }

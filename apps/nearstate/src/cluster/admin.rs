@@ -38,6 +38,8 @@ pub(crate) enum AdminRequest {
     },
     /// The cluster is raised to the level that all hosts can do.
     Finalize,
+    /// A host belongs to the group of a partition from now on, or does not.
+    Member { partition: u32, host: u16, is_member: bool },
     /// Another member takes over from the owner.
     Drain { partition: u32 },
     /// This host owns the partition, whatever those held that do not answer. With

@@ -17,6 +17,7 @@ mod cluster_check;
 mod cluster_files;
 mod cluster_guide;
 mod cluster_levels;
+mod cluster_members;
 mod cluster_nudsf;
 mod cluster_operate;
 mod cluster_sites;

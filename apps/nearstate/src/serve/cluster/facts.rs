@@ -24,6 +24,8 @@ pub(super) enum MainThreadMessage {
     Owned(PartitionId),
     /// The host owns the partition no longer.
     Released(PartitionId),
+    /// The host was added to the group of the partition.
+    CopyWanted(PartitionId),
     /// The last node of the partition is stopped.
     Stopped(PartitionId),
 }
@@ -180,6 +182,9 @@ pub(super) fn notices(
             // No thread is waited for: one that waits for the broken one never ends. Exiting is
             // safe at any moment: a region survives SIGKILL.
             std::process::exit(1);
+        }
+        ClusterNotice::CopyWanted { partition } => {
+            drop(messages.try_send(MainThreadMessage::CopyWanted(*partition)));
         }
         ClusterNotice::LevelTooHigh { decided, highest } => {
             log::emit(log::LEVEL_TOO_HIGH, &[("decided", decided), ("highest", highest)]);

@@ -105,6 +105,9 @@ impl OperatorContext {
                 self.change_vote(HostId(host), votes, weakens)?;
                 Ok(Value::Null)
             }
+            AdminRequest::Member { partition, host, is_member } => {
+                self.change_group(PartitionId(partition), (HostId(host), is_member))
+            }
             AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain, false),
             AdminRequest::AcceptLoss { partition, host, discards_longer } => {
                 let goal = OperatorGoal::AcceptLoss(HostId(host));
@@ -151,7 +154,9 @@ impl OperatorContext {
         if let Some(reason) = better_copy(file, &statuses, (partition, goal)) {
             return Err(invalid(reason));
         }
-        let compared = CopiesOfHosts::of(file, &statuses, partition);
+        let group =
+            self.driver.group(partition).map_or_else(Vec::new, |group| group.group().to_vec());
+        let compared = CopiesOfHosts::of((file, &group), &statuses, partition);
         if let OperatorGoal::AcceptLoss(to) = goal
             && !discards_longer
             && let Some(reason) = compared.more_than(&file.host_name(to))
@@ -186,7 +191,7 @@ impl OperatorContext {
         })
     }
 
-    fn status_of(&self, host: &FileHost) -> Value {
+    pub(super) fn status_of(&self, host: &FileHost) -> Value {
         if host.id == self.report.host.id {
             return self.report.status();
         }
