@@ -105,7 +105,7 @@ pub(crate) enum ClusterCommand {
         /// The host
         name: String,
         /// Although the hosts that vote then could lose none of them
-        #[arg(long)]
+        #[arg(long, conflicts_with = "partition")]
         weaken_majority: bool,
         /// The partition of which it is to have no copy any more
         #[arg(long, value_name = "NAME")]
