@@ -1,20 +1,21 @@
 //! The commands that consensus orders, and their bytes.
 //!
 //! All numbers are little-endian: format u8 = 1, kind u8, partition u32, number u64 (a view, a
-//! revision, or a process), host u16 (0 if the command names none), and for a report: origin u64,
-//! log 16 bytes, incarnation u64, position u64, check u64; for a renewal: stamp u64. A command has
-//! exactly one encoding.
+//! revision, a process, or a level), host u16 (0 if the command names none), and for a report:
+//! origin u64, log 16 bytes, incarnation u64, position u64, check u64; for a renewal: stamp u64. A
+//! command of the whole cluster has partition 0. A command has exactly one encoding.
 
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
+use crate::level::ClusterLevel;
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::position::LogPosition;
 use std::fmt;
 
 const FORMAT: u8 = 1;
 
-/// A change of a partition's state that a host or an operator proposes. Whether it has an effect is
-/// decided when it is applied ([`crate::GroupState::apply`]). A proposal may be lost, late or
-/// repeated.
+/// A change of a partition's state, or of the cluster's, that a host or an operator proposes.
+/// Whether it has an effect is decided when it is applied ([`crate::ClusterState::apply`]). A
+/// proposal may be lost, late or repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     /// A process of a host with a new region: when it sees its number in the applied state, that
@@ -153,6 +154,11 @@ pub enum Command {
         /// The host.
         host: HostId,
     },
+    /// An operator has asked all hosts: each of them can do this level.
+    Finalize {
+        /// The level.
+        level: ClusterLevel,
+    },
 }
 
 /// Why bytes are no command.
@@ -166,11 +172,36 @@ pub enum CommandError {
     Size(usize),
     /// The host is 0 where the kind needs one, or not 0 where it has none.
     Host(u16),
+    /// A command of the whole cluster names a partition.
+    Partition(u32),
+    /// There is no such level.
+    UnknownLevel(u64),
 }
 
 impl Command {
-    /// The partition that the command concerns.
-    pub fn partition(&self) -> PartitionId {
+    /// The level from which on the command has an effect. A host whose program does not know a
+    /// command never meets it: its program cannot do that level either.
+    pub fn level(&self) -> ClusterLevel {
+        match *self {
+            Self::AddMember { .. } | Self::RemoveMember { .. } => ClusterLevel::GROUP_CHANGES,
+            Self::Register { .. }
+            | Self::Suspect { .. }
+            | Self::Trust { .. }
+            | Self::Exclude { .. }
+            | Self::Report { .. }
+            | Self::Return { .. }
+            | Self::Full { .. }
+            | Self::Evict { .. }
+            | Self::Degrade { .. }
+            | Self::Renew { .. }
+            | Self::AcceptLoss { .. }
+            | Self::ForceNew { .. }
+            | Self::Finalize { .. } => ClusterLevel::FIRST,
+        }
+    }
+
+    /// The partition that the command concerns. `None`: the whole cluster.
+    pub fn partition(&self) -> Option<PartitionId> {
         match *self {
             Self::Register { partition, .. }
             | Self::Suspect { partition, .. }
@@ -185,7 +216,8 @@ impl Command {
             | Self::AcceptLoss { partition, .. }
             | Self::ForceNew { partition, .. }
             | Self::AddMember { partition, .. }
-            | Self::RemoveMember { partition, .. } => partition,
+            | Self::RemoveMember { partition, .. } => Some(partition),
+            Self::Finalize { .. } => None,
         }
     }
 
@@ -206,10 +238,11 @@ impl Command {
             Self::RemoveMember { revision, host, .. } => (10, revision.0, host.0, None),
             Self::Degrade { revision, host, .. } => (13, revision.0, host.0, None),
             Self::Renew { revision, host, .. } => (14, revision.0, host.0, None),
+            Self::Finalize { level } => (15, level.0.into(), 0, None),
         };
         let mut bytes = Vec::with_capacity(COMMAND_BYTES_MAX);
         bytes.extend([FORMAT, kind]);
-        bytes.extend(self.partition().0.to_le_bytes());
+        bytes.extend(self.partition().map_or(0, |partition| partition.0).to_le_bytes());
         bytes.extend(number.to_le_bytes());
         bytes.extend(host.to_le_bytes());
         if let Some(held) = held {
@@ -259,12 +292,18 @@ impl Command {
                 let stamp = Monotonic(u64::from_le_bytes(*stamp));
                 (Self::Renew { partition, revision, host, stamp }, rest)
             }
+            15 if partition.0 != 0 => return Err(CommandError::Partition(partition.0)),
+            15 => {
+                let level =
+                    u16::try_from(number).map_err(|_| CommandError::UnknownLevel(number))?;
+                (Self::Finalize { level: ClusterLevel(level) }, rest)
+            }
             _ => return Err(CommandError::Kind(kind)),
         };
         if !rest.is_empty() {
             return Err(size);
         }
-        if (kind == 3) != (host.0 == 0) {
+        if matches!(kind, 3 | 15) != (host.0 == 0) {
             return Err(CommandError::Host(host.0));
         }
         Ok(command)
@@ -278,6 +317,10 @@ impl fmt::Display for CommandError {
             Self::Kind(kind) => write!(f, "a command has the unknown kind {kind}"),
             Self::Size(size) => write!(f, "a command of {size} bytes has the wrong size"),
             Self::Host(host) => write!(f, "a command has the wrong host {host}"),
+            Self::Partition(partition) => {
+                write!(f, "a command of the whole cluster names partition {partition}")
+            }
+            Self::UnknownLevel(level) => write!(f, "a command names the level {level}"),
         }
     }
 }

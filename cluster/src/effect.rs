@@ -5,6 +5,7 @@ use crate::event::ClusterEvent;
 use crate::id::{HostId, Monotonic, PartitionId, ViewNumber};
 use crate::position::LogPosition;
 use crate::region::MemberRecord;
+use nearstate_model::invariant;
 
 /// How a follower begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,7 +153,10 @@ impl HostEffect {
     /// The partition that it concerns.
     pub fn partition(&self) -> PartitionId {
         match self {
-            Self::Propose(command) => command.partition(),
+            Self::Propose(command) => match command.partition() {
+                Some(partition) => partition,
+                None => invariant!("a host proposes nothing that concerns the whole cluster"),
+            },
             Self::Event(event) => event.partition,
             Self::Store { partition, .. }
             | Self::SetReplicated { partition, .. }

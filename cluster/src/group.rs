@@ -16,9 +16,11 @@
 //! A *degraded* partition (rule 12) has one full member, the owner, whose copy suffices. So no
 //! report counts, and no other host owns it but by an operator.
 
+mod changes;
+
 use crate::command::Command;
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
-use crate::limits::COPIES_MAX;
+use crate::level::ClusterLevel;
 use crate::position::LogPosition;
 use crate::switches::{Switch, Switches};
 use nearstate_model::invariant;
@@ -73,6 +75,7 @@ pub struct GroupState {
     pub(crate) loss: Option<AcceptedLoss>,
     pub(crate) registered: BTreeMap<HostId, u64>,
     pub(crate) degraded: Option<Degraded>,
+    pub(crate) leaving: BTreeSet<HostId>,
     pub(crate) switches: Switches,
 }
 
@@ -107,8 +110,12 @@ pub enum Applied {
     ForcedNew(HostId),
     /// The host belongs to the group.
     MemberAdded(HostId),
+    /// The host is removed as soon as the others suffice.
+    MemberLeaving(HostId),
     /// The host does not belong to the group any more.
     MemberRemoved(HostId),
+    /// The cluster has this level.
+    Finalized(ClusterLevel),
     /// Nothing changed.
     Refused(CommandRefusal),
 }
@@ -118,6 +125,10 @@ pub enum Applied {
 pub enum CommandRefusal {
     /// There is no such partition.
     UnknownPartition,
+    /// The cluster has a lower level than the command needs.
+    LevelTooLow,
+    /// The cluster has that level, or a higher one.
+    LevelReached,
     /// The host does not belong to the group.
     NotInGroup,
     /// The command names another view.
@@ -148,6 +159,8 @@ pub enum CommandRefusal {
     AlreadyReported,
     /// The host belongs to the group already.
     AlreadyMember,
+    /// The host is to leave the group already.
+    AlreadyLeaving,
     /// The group has as many hosts as are possible.
     GroupFull,
 }
@@ -172,6 +185,7 @@ impl GroupState {
             loss: None,
             registered: BTreeMap::new(),
             degraded: None,
+            leaving: BTreeSet::new(),
             switches: Switches::default(),
         }
     }
@@ -267,8 +281,8 @@ impl GroupState {
         others >= self.reports_needed()
     }
 
-    /// Applies one command.
-    pub fn apply(&mut self, command: &Command) -> Applied {
+    /// Applies one command of this partition.
+    pub(crate) fn apply(&mut self, command: &Command) -> Applied {
         self.try_apply(command).unwrap_or_else(Applied::Refused)
     }
 
@@ -288,6 +302,7 @@ impl GroupState {
             Command::ForceNew { view, host, .. } => self.force_new(view, host),
             Command::AddMember { revision, host, .. } => self.add_member(revision, host),
             Command::RemoveMember { revision, host, .. } => self.remove_member(revision, host),
+            Command::Finalize { .. } => Err(No::UnknownPartition),
         }
     }
 
@@ -380,6 +395,7 @@ impl GroupState {
         self.seal = sealed;
         self.degraded = None;
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
+        self.drop_left();
     }
 
     /// The log goes on, and the same members hold the same parts of it, so `full` and `origin`
@@ -423,6 +439,7 @@ impl GroupState {
         self.full = BTreeSet::from([host]);
         self.degraded = Some(Degraded { renewed: Monotonic::BOOT });
         self.phase = GroupPhase::Serving { suspects: BTreeSet::new() };
+        self.drop_left();
         self.revision = self.revision.next();
         Ok(Applied::Degraded(host))
     }
@@ -450,7 +467,9 @@ impl GroupState {
         if let GroupPhase::Serving { suspects } = &mut self.phase {
             suspects.remove(&host);
         }
-        Ok(Applied::Evicted(host))
+        let leaves = self.leaving.contains(&host);
+        self.drop_left();
+        Ok(if leaves { Applied::MemberRemoved(host) } else { Applied::Evicted(host) })
     }
 
     fn accept_loss(&mut self, view: ViewNumber, host: HostId) -> Result<Applied, No> {
@@ -480,47 +499,6 @@ impl GroupState {
     fn longest(&self) -> Option<LogPosition> {
         let GroupPhase::Sealing { reports } = &self.phase else { return self.seal };
         reports.values().chain(&self.seal).copied().max_by(LogPosition::compare)
-    }
-
-    fn add_member(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
-        self.require_revision(revision)?;
-        if self.group.contains(&host) {
-            return Err(No::AlreadyMember);
-        }
-        if self.group.len() >= COPIES_MAX {
-            return Err(No::GroupFull);
-        }
-        self.group.push(host);
-        self.revision = self.revision.next();
-        Ok(Applied::MemberAdded(host))
-    }
-
-    fn remove_member(&mut self, revision: Revision, host: HostId) -> Result<Applied, No> {
-        self.require_revision(revision)?;
-        if !self.group.contains(&host) {
-            return Err(No::NotInGroup);
-        }
-        if self.owner == host {
-            return Err(No::Owner);
-        }
-        if self.full.contains(&host) {
-            return Err(No::AlreadyFull);
-        }
-        if self.group.len() <= self.acknowledgements() {
-            return Err(No::TooFewFull);
-        }
-        self.group.retain(|member| *member != host);
-        self.registered.remove(&host);
-        match &mut self.phase {
-            GroupPhase::Serving { suspects } => {
-                suspects.remove(&host);
-            }
-            GroupPhase::Sealing { reports } => {
-                reports.remove(&host);
-            }
-        }
-        self.revision = self.revision.next();
-        Ok(Applied::MemberRemoved(host))
     }
 
     fn require_view(&self, view: ViewNumber) -> Result<(), No> {

@@ -28,6 +28,7 @@ pub use group::{AcceptedLoss, Applied, CommandRefusal, Degraded, GroupPhase, Gro
 pub use host::Host;
 pub use id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
 pub use input::{ConnectionNumber, FollowerAcknowledgement, HostInput, OwnerMessage};
+pub use level::ClusterLevel;
 pub use log_ends::LogEnds;
 pub use operator::{OperatorGoal, OperatorRefusal, OperatorStep, OperatorTask, OperatorWait};
 pub use position::LogPosition;
@@ -56,5 +57,6 @@ mod config;
 mod region;
 mod switches;
 mod position;
+mod level;
 mod id;
 pub mod limits;

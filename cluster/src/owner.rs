@@ -310,9 +310,12 @@ impl Owner {
         if group.full().len() <= group.acknowledgements() {
             return self.misses(now, group).then_some(WantedChange::Degrade);
         }
-        let is_silent = |host: &HostId| group.full().contains(host) && self.is_silent(now, *host);
+        let is_to_go = |host: &HostId| {
+            let is_leaving = group.leaving().contains(host);
+            group.full().contains(host) && (is_leaving || self.is_silent(now, *host))
+        };
         let may_go = |host: &HostId| self.others_suffice(now, group, (record, words), *host);
-        others().filter(is_silent).find(may_go).map(WantedChange::Evict)
+        others().filter(is_to_go).find(may_go).map(WantedChange::Evict)
     }
 
     /// A copy is counted first, and is full when everything that was replicated, and the lease,

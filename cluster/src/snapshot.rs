@@ -1,17 +1,19 @@
 //! The bytes of a cluster's state, for snapshots of consensus.
 //!
-//! All numbers are little-endian. Format u8 (1, or 2 if a partition is degraded), lease in ms u32,
-//! partitions u16, and for each, in the order of their numbers: partition u32; group u8 and for
-//! each host u16; acknowledgements u8;
+//! All numbers are little-endian. Format u8 (3 above the first level; at it 2 if a partition is
+//! degraded, else 1), lease in ms u32, in format 3 level u16, partitions u16, and for each, in the
+//! order of their numbers: partition u32; group u8 and for each host u16; acknowledgements u8;
 //! view u64; revision u64; owner u16; full u8 and hosts; phase u8 (0 serving, 1 sealing), u8 and
 //! the suspects, or the reporters, each followed by 48 bytes of its position; origin u64; seal u8
 //! (0, 1) and 48 bytes if 1; loss u8 (0, 1), and if 1: view u64, longest and sealed as seal;
-//! registered u8, and for each host u16 and process u64; in format 2 degraded u8 (0, 1), and
-//! renewed u64 if 1. Sets are in ascending order, so a state has exactly one encoding.
+//! registered u8, and for each host u16 and process u64; in formats 2 and 3 degraded u8 (0, 1),
+//! and renewed u64 if 1; in format 3 leaving u8 and hosts. Sets are in ascending order, so a state
+//! has exactly one encoding.
 
 use crate::config::Lease;
 use crate::group::{AcceptedLoss, Degraded, GroupPhase, GroupState};
 use crate::id::{HostId, Monotonic, PartitionId, Revision, ViewNumber};
+use crate::level::ClusterLevel;
 use crate::limits::{COPIES_MAX, PARTITIONS_MAX};
 use crate::position::LogPosition;
 use crate::state::ClusterState;
@@ -22,19 +24,36 @@ use std::fmt;
 
 const FORMAT: u8 = 1;
 
-/// The format of a state in which a partition is degraded.
+/// The format of a state of the first level in which a partition is degraded.
 const DEGRADED_FORMAT: u8 = 2;
+
+/// The format of a state above the first level. Programs that cannot do more do not read it.
+const LEVEL_FORMAT: u8 = 3;
 
 /// The bytes are no state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotError {
-    /// How many bytes were read before the first one that is wrong or missing.
-    pub at: usize,
+pub enum SnapshotError {
+    /// A later program has written them.
+    Format(u8),
+    /// They are damaged.
+    Damaged {
+        /// How many bytes were read before the first one that is wrong or missing.
+        at: usize,
+    },
 }
 
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a snapshot of the cluster's state is damaged behind byte {}", self.at)
+        match self {
+            Self::Format(format) => write!(
+                f,
+                "a snapshot of the cluster's state has format {format}, and this program reads 1 \
+                 to {LEVEL_FORMAT}: start a later version on this host"
+            ),
+            Self::Damaged { at } => {
+                write!(f, "a snapshot of the cluster's state is damaged behind byte {at}")
+            }
+        }
     }
 }
 
@@ -43,24 +62,36 @@ impl std::error::Error for SnapshotError {}
 impl ClusterState {
     /// The bytes of this state.
     pub fn encode(&self) -> Vec<u8> {
-        let is_degraded = self.is_any_degraded();
-        let mut bytes = vec![if is_degraded { DEGRADED_FORMAT } else { FORMAT }];
+        let format = self.format();
+        let mut bytes = vec![format];
         bytes.extend(self.lease.ms().to_le_bytes());
+        if format == LEVEL_FORMAT {
+            bytes.extend(self.level.0.to_le_bytes());
+        }
         let Ok(count) = u16::try_from(self.groups.len()) else {
             invariant!("at most {PARTITIONS_MAX} partitions are configured");
         };
         bytes.extend(count.to_le_bytes());
         for group in self.groups.values() {
             encode_group(group, &mut bytes);
-            if is_degraded {
+            if format != FORMAT {
                 encode_degraded(group.degraded, &mut bytes);
+            }
+            if format == LEVEL_FORMAT {
+                encode_hosts(group.leaving.iter(), &mut bytes);
             }
         }
         bytes
     }
 
-    fn is_any_degraded(&self) -> bool {
-        self.groups.values().any(|group| group.degraded.is_some())
+    fn format(&self) -> u8 {
+        if self.level > ClusterLevel::FIRST {
+            LEVEL_FORMAT
+        } else if self.groups.values().any(|group| group.degraded.is_some()) {
+            DEGRADED_FORMAT
+        } else {
+            FORMAT
+        }
     }
 
     /// The state of these bytes, which may be any. At most [`PARTITIONS_MAX`] partitions.
@@ -68,9 +99,12 @@ impl ClusterState {
     /// # Errors
     /// The bytes are not exactly one state that commands can lead to.
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        if let Some(format) = bytes.first().filter(|format| **format > LEVEL_FORMAT) {
+            return Err(SnapshotError::Format(*format));
+        }
         let mut input = Input { rest: bytes };
         let state = decode_state(&mut input).filter(|_| input.rest.is_empty());
-        state.ok_or(SnapshotError { at: bytes.len() - input.rest.len() })
+        state.ok_or(SnapshotError::Damaged { at: bytes.len() - input.rest.len() })
     }
 }
 
@@ -218,10 +252,12 @@ impl<'a> Input<'a> {
 
 fn decode_state(input: &mut Input<'_>) -> Option<ClusterState> {
     let format = input.u8()?;
-    if format != FORMAT && format != DEGRADED_FORMAT {
-        return None;
-    }
     let lease = Lease::from_ms(input.take().map(u32::from_le_bytes)?).ok()?;
+    let level = if format == LEVEL_FORMAT {
+        ClusterLevel(input.take().map(u16::from_le_bytes)?)
+    } else {
+        ClusterLevel::FIRST
+    };
     let count = usize::from(input.take().map(u16::from_le_bytes)?);
     if count > PARTITIONS_MAX {
         return None;
@@ -234,8 +270,8 @@ fn decode_state(input: &mut Input<'_>) -> Option<ClusterState> {
         }
         groups.insert(group.partition, group);
     }
-    let state = ClusterState { lease, groups };
-    (state.is_any_degraded() == (format == DEGRADED_FORMAT)).then_some(state)
+    let state = ClusterState { lease, level, groups };
+    (state.format() == format).then_some(state)
 }
 
 fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
@@ -256,11 +292,12 @@ fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
         None
     };
     let registered = input.map(Input::u64)?;
-    let degraded = if format == DEGRADED_FORMAT && input.flag()? {
+    let degraded = if format != FORMAT && input.flag()? {
         Some(Degraded { renewed: Monotonic(input.u64()?) })
     } else {
         None
     };
+    let leaving = if format == LEVEL_FORMAT { input.host_set()? } else { BTreeSet::new() };
     let state = GroupState {
         partition,
         group,
@@ -275,6 +312,7 @@ fn decode_group(format: u8, input: &mut Input<'_>) -> Option<GroupState> {
         loss,
         registered,
         degraded,
+        leaving,
         switches: Switches::default(),
     };
     is_possible(&state).then_some(state)
@@ -300,6 +338,8 @@ fn is_possible(state: &GroupState) -> bool {
         && state.registered.keys().all(|host| members.contains(host))
         && state.full.is_subset(&members)
         && state.full.contains(&state.owner)
+        && state.leaving.is_subset(&state.full)
+        && !state.leaving.contains(&state.owner)
         && (2..=members.len()).contains(&usize::from(state.acknowledgements))
         && (ViewNumber::FIRST..=state.view).contains(&state.origin)
         && (state.degraded.is_none() || state.full.len() == 1 && state.acknowledgements == 2)

@@ -4,6 +4,7 @@ use crate::command::Command;
 use crate::config::{ClusterConfig, ConfigError, Lease};
 use crate::group::{Applied, CommandRefusal, GroupState};
 use crate::id::PartitionId;
+use crate::level::ClusterLevel;
 use std::collections::BTreeMap;
 
 /// The replicated state of a cluster. All hosts that have applied the same commands have the same
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClusterState {
     pub(crate) lease: Lease,
+    pub(crate) level: ClusterLevel,
     pub(crate) groups: BTreeMap<PartitionId, GroupState>,
 }
 
@@ -25,15 +27,36 @@ impl ClusterState {
             let state = GroupState::new(partition.id, &partition.group, config.acknowledgements);
             (partition.id, state)
         };
-        Ok(Self { lease: config.lease()?, groups: config.partitions.iter().map(group).collect() })
+        let groups = config.partitions.iter().map(group).collect();
+        Ok(Self { lease: config.lease()?, level: ClusterLevel::FIRST, groups })
     }
 
     /// Applies the next command of the log of consensus.
     pub fn apply(&mut self, command: &Command) -> Applied {
-        match self.groups.get_mut(&command.partition()) {
+        if command.level() > self.level {
+            return Applied::Refused(CommandRefusal::LevelTooLow);
+        }
+        if let Command::Finalize { level } = *command {
+            return self.finalize(level);
+        }
+        match command.partition().and_then(|partition| self.groups.get_mut(&partition)) {
             Some(group) => group.apply(command),
             None => Applied::Refused(CommandRefusal::UnknownPartition),
         }
+    }
+
+    fn finalize(&mut self, level: ClusterLevel) -> Applied {
+        if level <= self.level {
+            return Applied::Refused(CommandRefusal::LevelReached);
+        }
+        self.level = level;
+        Applied::Finalized(level)
+    }
+
+    /// The decided level. A program that cannot do it must not apply further commands, and must
+    /// not act.
+    pub fn level(&self) -> ClusterLevel {
+        self.level
     }
 
     /// One partition.
@@ -63,7 +86,9 @@ impl ClusterState {
             let hosts = |group: &GroupState| -> Vec<u16> {
                 group.group().iter().map(|host| host.0).collect()
             };
-            if hosts(group) != hosts(other) {
+            // The group of a configuration is the first one.
+            let is_first = decided.level < ClusterLevel::GROUP_CHANGES;
+            if is_first && hosts(group) != hosts(other) {
                 let (own, other) = (hosts(group), hosts(other));
                 return Some(format!(
                     "the group of partition {partition} is {other:?}, not {own:?}"

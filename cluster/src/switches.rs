@@ -59,6 +59,8 @@ pub enum Switch {
     RenewByMembership,
     /// 12: no host reports to a degraded partition before a lease of its owner has ended.
     ReportAfterRenewal,
+    /// 10: a member that counts leaves the group by an eviction.
+    LeaveByEviction,
 }
 
 /// The rules that are switched off.

@@ -24,7 +24,11 @@ pub const SNAPSHOT_BYTES_MAX: usize = 1 << 20;
 /// What commands are applied to, on every host with the same result.
 pub trait StateMachine: Send + 'static {
     /// Applies a command. A command that is not valid changes nothing.
-    fn apply(&mut self, index: u64, command: &[u8]);
+    ///
+    /// # Errors
+    /// `BadArgument`: this program cannot apply what was decided. The engine must stop: a snapshot
+    /// without the command would not be what the other hosts have.
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<()>;
 
     /// The state, at most [`SNAPSHOT_BYTES_MAX`] bytes.
     fn snapshot(&self) -> Vec<u8>;
@@ -158,17 +162,21 @@ impl EngineState {
     }
 
     /// Applies the command with this index, if its index is higher than that of the last one.
-    pub fn apply(&self, index: u64, command: &[u8]) {
+    ///
+    /// # Errors
+    /// Those of [`StateMachine::apply`]: nothing was changed.
+    pub fn apply(&self, index: u64, command: &[u8]) -> Result<()> {
         {
             let mut inner = self.lock();
             if index <= inner.applied {
-                return;
+                return Ok(());
             }
-            inner.machine.apply(index, command);
+            inner.machine.apply(index, command)?;
             inner.applied = index;
             inner.push(EngineEvent::Applied { index, command: command.to_vec() });
         }
         (self.waker)();
+        Ok(())
     }
 
     /// Replaces the state, if the snapshot is newer.
@@ -236,8 +244,9 @@ mod tests {
     struct Sum(u64);
 
     impl StateMachine for Sum {
-        fn apply(&mut self, _: u64, command: &[u8]) {
+        fn apply(&mut self, _: u64, command: &[u8]) -> Result<()> {
             self.0 += command.first().copied().map_or(0, u64::from);
+            Ok(())
         }
         fn snapshot(&self) -> Vec<u8> {
             self.0.to_le_bytes().to_vec()
@@ -253,7 +262,7 @@ mod tests {
         let state = EngineState::new(Box::new(Sum::default()), Box::new(|| ()));
         let last = EVENTS_MAX as u64 + 10;
         for index in 1..=last {
-            state.apply(index, &[1]);
+            state.apply(index, &[1]).unwrap();
         }
         let mut events = Vec::new();
         state.take_events(&mut events);
@@ -275,8 +284,8 @@ mod tests {
     #[test]
     fn a_command_is_applied_once() {
         let state = EngineState::new(Box::new(Sum::default()), Box::new(|| ()));
-        state.apply(3, &[5]);
-        state.apply(3, &[5]);
+        state.apply(3, &[5]).unwrap();
+        state.apply(3, &[5]).unwrap();
         state.restore(2, &[9; 8]).unwrap();
         assert_eq!(state.snapshot(), (3, 5_u64.to_le_bytes().to_vec()));
     }

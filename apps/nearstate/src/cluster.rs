@@ -7,18 +7,30 @@ pub(crate) mod show;
 pub(crate) mod admin;
 pub(crate) mod file;
 pub(crate) mod machine;
+mod moment;
 pub(crate) mod row;
+pub(crate) mod level;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use nearstate_model::{Error, Result};
+use nearstate_store::now_ms_coarse;
 use serde_json::Value;
 
 use admin::AdminRequest;
 use file::{ClusterFile, FileHost, FilePartition};
 use show::items;
+
+use crate::settings::parse_time;
+
+/// How long `init` waits for a node of this machine.
+const START_MAX: Duration = Duration::from_secs(5);
+
+/// How often a host that is waited for is asked.
+const WAIT_STEP: Duration = Duration::from_millis(500);
 
 /// The file, and the host whose node is asked.
 #[derive(Debug, Args)]
@@ -48,7 +60,8 @@ pub(crate) enum ClusterCommand {
     },
     /// Run a cluster on this machine whose owner is cut off and killed, and verify what is left
     Demo(demo::DemoArgs),
-    /// Create the cluster: once, when the nodes of all hosts run
+    /// Create the cluster: once, when the nodes of all hosts run. Waits some seconds for a node of
+    /// this machine
     Init(NodeChoice),
     /// Show hosts, roles, leases, positions, lags, free memory and alarms of the whole cluster
     Status {
@@ -68,20 +81,39 @@ pub(crate) enum ClusterCommand {
     },
     /// Show the last events of a node
     Events(NodeChoice),
-    /// Let a host of the cluster file vote
+    /// Let a host of the cluster file vote, whose node runs. It votes when the command ends. With
+    /// --partition: add it to the group of a partition. It joins, and counts when its copy is
+    /// complete
     Add {
         #[command(flatten)]
         node: NodeChoice,
         /// The host
         name: String,
+        /// Wait until the node of the host answers, at most so long: 30s, 5min
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        wait: Option<Duration>,
+        /// The partition of which it is to have a copy
+        #[arg(long, value_name = "NAME")]
+        partition: Option<String>,
     },
-    /// Take the vote from a host
+    /// Take the vote from a host. Refused if fewer than three hosts would vote then, which could
+    /// lose none, or if no majority of them answers. With --partition: remove it from the
+    /// group of a partition, as soon as the other copies suffice
     Remove {
         #[command(flatten)]
         node: NodeChoice,
         /// The host
         name: String,
+        /// Although the hosts that vote then could lose none of them
+        #[arg(long, conflicts_with = "partition")]
+        weaken_majority: bool,
+        /// The partition of which it is to have no copy any more
+        #[arg(long, value_name = "NAME")]
+        partition: Option<String>,
     },
+    /// Raise the cluster to the level that all hosts of its file can do, after all nodes were
+    /// replaced. No earlier version can take part any more
+    Finalize(NodeChoice),
     /// Let another member own the partitions that the host owns
     Drain(NodeChoice),
     /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
@@ -127,26 +159,35 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             print(&check::show(&file, &rows, json), out)?;
             return check::refuse_failed(&rows);
         }
-        ClusterCommand::Init(node) => {
-            ask(&node, &AdminRequest::Init)?;
-            "the cluster is created\n".to_owned()
-        }
+        ClusterCommand::Init(node) => created(&create(&node)?),
+        ClusterCommand::Finalize(node) => finalized(&ask(&node, &AdminRequest::Finalize)?),
         ClusterCommand::Status { node, json } => status(&node, json)?,
         ClusterCommand::Alarms { node, json } => {
             let statuses = statuses(&node)?;
             if json {
                 format!("{}\n", show::alarms_json(&statuses))
             } else {
-                show::alarms(&statuses)
+                show::alarms(&statuses, now_ms_coarse())
             }
         }
         ClusterCommand::Events(node) => {
             let events = ask(&node, &AdminRequest::Events)?;
             let lines = events.as_array().into_iter().flatten().filter_map(Value::as_str);
-            lines.flat_map(|line| [line, "\n"]).collect()
+            lines.flat_map(|line| [show::event(line), "\n".to_owned()]).collect()
         }
-        ClusterCommand::Add { node, name } => vote(&node, &name, true)?,
-        ClusterCommand::Remove { node, name } => vote(&node, &name, false)?,
+        ClusterCommand::Add { node, name, wait, partition } => {
+            if let Some(max) = wait {
+                wait_for(&node, &name, max)?;
+            }
+            match partition {
+                Some(partition) => change_group(&node, &partition, (&name, true))?,
+                None => vote(&node, &name, (true, false))?,
+            }
+        }
+        ClusterCommand::Remove { node, name, weaken_majority, partition } => match partition {
+            Some(partition) => change_group(&node, &partition, (&name, false))?,
+            None => vote(&node, &name, (false, weaken_majority))?,
+        },
         ClusterCommand::Drain(node) => drain(&node)?,
         ClusterCommand::AcceptLoss { node, partition, to, discard_longer_copies } => {
             let file = ClusterFile::read(&node.cluster)?;
@@ -213,6 +254,19 @@ fn ask(node: &NodeChoice, request: &AdminRequest) -> Result<Value> {
     Err(last.unwrap_or_else(|| Error::BadArgument { detail: "the file has no host".to_owned() }))
 }
 
+/// Creates the cluster. A node that was started just now is waited for.
+fn create(node: &NodeChoice) -> Result<Value> {
+    let begin = Instant::now();
+    loop {
+        match ask(node, &AdminRequest::Init) {
+            Err(Error::System { .. }) if begin.elapsed() < START_MAX => {
+                std::thread::sleep(WAIT_STEP);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// What the host that is named knows; without a name, what all hosts know.
 fn statuses(node: &NodeChoice) -> Result<Vec<Value>> {
     if node.host.is_some() {
@@ -229,19 +283,81 @@ fn statuses(node: &NodeChoice) -> Result<Vec<Value>> {
 /// The status of the whole cluster, or of one host, as JSON or as a table.
 pub(crate) fn status(node: &NodeChoice, is_json: bool) -> Result<String> {
     let statuses = statuses(node)?;
-    Ok(if is_json { format!("{}\n", Value::Array(statuses)) } else { show::table(&statuses) })
+    if is_json {
+        return Ok(format!("{}\n", Value::Array(statuses)));
+    }
+    Ok(show::table(&statuses, now_ms_coarse()))
 }
 
-fn vote(node: &NodeChoice, name: &str, votes: bool) -> Result<String> {
+/// Waits until the node of a host answers.
+fn wait_for(node: &NodeChoice, name: &str, max: Duration) -> Result<()> {
+    ClusterFile::read(&node.cluster)?.host(name)?;
+    let begin = Instant::now();
+    loop {
+        let statuses = ask(node, &AdminRequest::ClusterStatus)?;
+        let status = statuses.as_array().into_iter().flatten().find(|one| one["host"] == name);
+        let reason = status.and_then(|status| status["unreachable"].as_str());
+        match reason {
+            None => return Ok(()),
+            Some(reason) if begin.elapsed() >= max => {
+                let detail = format!("{name} has not answered within {max:?}: {reason}");
+                return Err(Error::Backend { detail });
+            }
+            Some(_) => std::thread::sleep(WAIT_STEP),
+        }
+    }
+}
+
+fn created(done: &Value) -> String {
+    let level = &done["level"];
+    match done["reason"].as_str() {
+        None => format!("the cluster is created, with level {level}\n"),
+        Some(reason) => format!(
+            "the cluster is created, with level {level}: `nearstate cluster finalize` raises it \
+             ({reason})\n"
+        ),
+    }
+}
+
+fn finalized(done: &Value) -> String {
+    let level = &done["level"];
+    if done["raised"] == true {
+        format!("the cluster has level {level} from now on\n")
+    } else {
+        format!("the cluster has level {level}, which is the highest one of its hosts\n")
+    }
+}
+
+fn vote(node: &NodeChoice, name: &str, (votes, weakens): (bool, bool)) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let host = file.host(name)?.id.0;
-    ask(node, &AdminRequest::Vote { host, votes })?;
+    ask(node, &AdminRequest::Vote { host, votes, weakens })?;
     Ok(format!("{name} {}\n", if votes { "votes" } else { "does not vote any more" }))
+}
+
+fn change_group(
+    node: &NodeChoice,
+    partition: &str,
+    (name, is_member): (&str, bool),
+) -> Result<String> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let host = file.host(name)?.id.0;
+    let number = partition_of(&file, partition)?.id.0;
+    let done = ask(node, &AdminRequest::Member { partition: number, host, is_member })?;
+    Ok(match (is_member, done["counts"] == true) {
+        (true, true) => format!("{name} is a member of {partition}, and counts\n"),
+        (true, false) => format!(
+            "{name} is a member of {partition}: it joins, and counts when its copy is complete \
+             (`nearstate cluster status`)\n"
+        ),
+        (false, _) => format!("{name} is no member of {partition} any more\n"),
+    })
 }
 
 fn drain(node: &NodeChoice) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
+    let host = status.get("host").and_then(Value::as_str).unwrap_or("the host");
     let mut text = String::new();
     for copy in items(&status, "partitions") {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
@@ -249,8 +365,12 @@ fn drain(node: &NodeChoice) -> Result<String> {
             let partition = partition_of(&file, name)?.id.0;
             let done = ask(node, &AdminRequest::Drain { partition })?;
             let owner = done.get("owner").and_then(Value::as_str).unwrap_or("another member");
-            text.extend([owner, " owns ", name, "\n"]);
+            text.extend([host, " is drained: ", owner, " owns ", name, "\n"]);
         }
     }
-    Ok(if text.is_empty() { "the host owns no partition\n".to_owned() } else { text })
+    Ok(if text.is_empty() {
+        format!("{host} owns no partition: nothing to drain. `cluster status` shows the owners\n")
+    } else {
+        text
+    })
 }

@@ -324,7 +324,8 @@ fn print(out: &mut dyn Write, text: &str) -> Result<()> {
     })
 }
 
-/// Parses a size: a number with KiB, MiB, GiB or TiB. K, M, G and T mean the same.
+/// Parses a size: a number with KiB, MiB, GiB or TiB. K, M, G and T mean the same. GB is refused:
+/// it is 7 % less than GiB, and programs differ about which of the two it means.
 ///
 /// # Errors
 /// What is expected instead.
@@ -333,12 +334,16 @@ pub(crate) fn parse_bytes(text: &str) -> std::result::Result<u64, String> {
     let number: u64 =
         digits.parse().map_err(|_| format!("{text:?} is not a size: expected 512MiB or 4GiB"))?;
     let unit = text.get(digits.len()..).unwrap_or_default().to_ascii_lowercase();
-    let shift = match unit.trim_end_matches("ib").trim_end_matches('b') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
+    let shift = match unit.as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        "kb" | "mb" | "gb" | "tb" => {
+            let clear = format!("{digits}{}iB", unit.get(..1).unwrap_or_default().to_uppercase());
+            return Err(format!("{text:?} is ambiguous: write {clear}, which counts in 1024"));
+        }
         _ => return Err(format!("unknown unit {unit:?}: expected KiB, MiB, GiB or TiB")),
     };
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} exceeds the address space"))

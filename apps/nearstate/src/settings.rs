@@ -18,7 +18,7 @@ pub(crate) use print::print;
 pub(crate) use table::{SETTINGS, Settings};
 pub(crate) use values::{
     LogFormat, LogLevel, MemoryMax, NamespaceLimitLines, PlaceSetting, RegionPath, UnixPaths,
-    parse_time,
+    parse_address, parse_time,
 };
 
 use std::collections::BTreeMap;

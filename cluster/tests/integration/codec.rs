@@ -2,7 +2,8 @@
 
 use crate::fixture::{PARTITION, held, report, suspect, whole};
 use nearstate_cluster::{
-    ClusterState, Command, CommandError, HostId, MemberRecord, Monotonic, Revision, ViewNumber,
+    ClusterLevel, ClusterState, Command, CommandError, HostId, MemberRecord, Monotonic, Revision,
+    ViewNumber,
 };
 use proptest::prelude::*;
 
@@ -25,6 +26,7 @@ fn commands() -> Vec<Command> {
         Command::ForceNew { partition, view, host },
         Command::Degrade { partition, revision, host },
         Command::Renew { partition, revision, host, stamp: Monotonic(u64::MAX) },
+        Command::Finalize { level: ClusterLevel(u16::MAX) },
     ]
 }
 
@@ -51,10 +53,18 @@ fn a_damaged_command_is_refused() {
     };
     assert_eq!(with(0, 2), Err(CommandError::Format(2)));
     assert_eq!(with(1, 0), Err(CommandError::Kind(0)));
-    assert_eq!(with(1, 15), Err(CommandError::Kind(15)));
+    assert_eq!(with(1, 16), Err(CommandError::Kind(16)));
+    assert_eq!(with(1, 15), Err(CommandError::Partition(1)));
     assert_eq!(with(14, 0), Err(CommandError::Host(0)));
     assert_eq!(with(1, 3), Err(CommandError::Host(2)));
     assert_eq!(with(1, 4), Err(CommandError::Size(16)));
+    let finalize = |at: usize, value: u8| {
+        let mut bytes = Command::Finalize { level: ClusterLevel(2) }.encode();
+        bytes[at] = value;
+        Command::decode(&bytes)
+    };
+    assert_eq!(finalize(8, 1), Err(CommandError::UnknownLevel(2 + (1 << 16))));
+    assert_eq!(finalize(14, 3), Err(CommandError::Host(3)));
 }
 
 #[test]
@@ -79,6 +89,8 @@ fn a_state_survives_its_snapshot_in_every_phase() {
             host: HostId(1),
             stamp: Monotonic(77),
         },
+        Command::Finalize { level: ClusterLevel(2) },
+        Command::Exclude { partition: PARTITION, view: ViewNumber(4) },
     ];
     for command in script {
         let before = state.clone();

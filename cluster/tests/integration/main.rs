@@ -7,6 +7,8 @@ mod codec;
 mod config;
 mod fixture;
 mod group;
+mod group_changes;
+mod levels;
 mod older_region;
 mod operator;
 mod promoting;

@@ -11,7 +11,7 @@ const LEASE_MS: u64 = 300;
 
 /// A host, and the commands that it has proposed.
 pub(crate) struct Proposer {
-    host: Host,
+    pub(crate) host: Host,
     pub(crate) proposed: Vec<Command>,
 }
 

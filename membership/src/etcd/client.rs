@@ -223,7 +223,7 @@ impl EtcdClient {
             if index != next {
                 return Err(lost(&format!("command {next} is missing")));
             }
-            self.state.apply(index, &command);
+            self.state.apply(index, &command).map_err(io::Error::other)?;
             self.last = Some((index, command));
             next += 1;
         }

@@ -113,8 +113,9 @@ impl RaftStateMachine<TypeConfig> for RaftMachine {
             match entry.payload {
                 EntryPayload::Blank => {}
                 EntryPayload::Normal(command) => {
-                    self.machine().apply(id.index, &command.0);
-                    self.node.apply(id.index, &command.0);
+                    let own = self.machine().apply(id.index, &command.0);
+                    let both = own.and_then(|()| self.node.apply(id.index, &command.0));
+                    both.map_err(|error| StorageIOError::apply(id, AnyError::error(error)))?;
                 }
                 EntryPayload::Membership(voters) => {
                     self.membership = StoredMembership::new(Some(id), voters);

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use nearstate_model::Error;
 use openraft::error::RaftError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -138,6 +139,8 @@ async fn answer(
         (MemberRequest::ChangeVote { host, votes }, Some(raft)) => {
             match change_vote_here(config, raft, (host, votes)).await {
                 Ok(()) => MemberReply::VoteChanged,
+                // The host that asked says which kind of error it is.
+                Err(Error::Backend { detail }) => MemberReply::Refused(detail),
                 Err(error) => MemberReply::Refused(error.to_string()),
             }
         }

@@ -12,7 +12,9 @@ use nearstate_membership::{EtcdEndpoint, EtcdSettings};
 use nearstate_node::{ClientTls, EngineEvent};
 
 use crate::failures::certificates;
-use crate::fixture::{Cluster, Host, LONG, free_address, settings, until};
+use crate::fixture::{
+    Cluster, Host, LONG, check_stops_at_later_command, earlier, free_address, settings, until,
+};
 
 /// Members of etcd.
 struct Etcd {
@@ -409,4 +411,14 @@ fn a_host_refuses_a_cluster_that_was_created_anew() {
         cluster.hosts[&1].engine.propose_and_wait(b"x".to_vec(), Duration::from_secs(1)).is_err()
     );
     assert_eq!(etcd.count("nearstate/east/log/"), 1, "nothing is written there");
+}
+
+#[test]
+fn a_host_stops_at_a_command_of_etcd_that_its_program_cannot_apply() {
+    let etcd = Etcd::start(1);
+    let mut cluster = hosts(&etcd);
+    drop(cluster.hosts.remove(&3));
+    let host = Host::start_etcd(earlier(cluster.config(3)), etcd.settings()).unwrap();
+    cluster.hosts.insert(3, host);
+    check_stops_at_later_command(&cluster, 3);
 }

@@ -10,7 +10,7 @@ use nearstate_membership::MemberTls;
 use nearstate_node::{ClientTls, EngineEvent, Tls};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use crate::fixture::{Cluster, Host, LONG, free_address};
+use crate::fixture::{Cluster, Host, LONG, check_stops_at_later_command, earlier, free_address};
 
 /// A file system of 256 KiB, which is removed with the test.
 struct SmallDisk<'d>(&'d Path);
@@ -70,6 +70,17 @@ fn a_host_with_a_full_disk_says_so_stops_voting_and_recovers() {
     assert_eq!(text.matches("first\n").count(), 1, "no command is told twice");
     assert_eq!(cluster.hosts[&2].engine.status().failure, None);
     cluster.hosts.clear();
+}
+
+#[test]
+fn a_host_stops_at_a_command_that_its_program_cannot_apply() {
+    let mut cluster = Cluster::new(3);
+    cluster.run(1);
+    cluster.run(2);
+    let host = Host::start(earlier(cluster.config(3))).unwrap();
+    cluster.hosts.insert(3, host);
+    cluster.hosts[&1].engine.initialize(&[1, 2, 3].into()).unwrap();
+    check_stops_at_later_command(&cluster, 3);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nearstate_membership::{
     EtcdEngine, EtcdSettings, MembershipConfig, MembershipHost, RaftEngine,
 };
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use nearstate_node::{ConsensusEngine, EngineEvent, EventWaker, SharedSettings, StateMachine};
 
 /// No step of a test takes longer, unless it fails.
@@ -46,11 +46,12 @@ pub(crate) struct Lines {
 }
 
 impl StateMachine for Lines {
-    fn apply(&mut self, _: u64, command: &[u8]) {
+    fn apply(&mut self, _: u64, command: &[u8]) -> Result<()> {
         if self.applied.insert(command.to_vec()) {
             self.text.push_str(std::str::from_utf8(command).unwrap());
             self.text.push('\n');
         }
+        Ok(())
     }
     fn snapshot(&self) -> Vec<u8> {
         self.text.clone().into_bytes()
@@ -58,10 +59,57 @@ impl StateMachine for Lines {
     fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
         *self = Self::default();
         for command in snapshot.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            self.apply(0, command);
+            self.apply(0, command)?;
         }
         Ok(())
     }
+}
+
+/// The command that [`EarlierLines`] cannot apply.
+pub(crate) const LATER_COMMAND: &str = "of a later version";
+
+/// The same, of an earlier program.
+#[derive(Default)]
+struct EarlierLines(Lines);
+
+impl StateMachine for EarlierLines {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<()> {
+        if command == LATER_COMMAND.as_bytes() {
+            return Err(Error::BadArgument { detail: "an earlier program".to_owned() });
+        }
+        self.0.apply(index, command)
+    }
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.snapshot()
+    }
+    fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
+        self.0.restore(snapshot)
+    }
+}
+
+/// The configuration of a host with an earlier program.
+pub(crate) fn earlier(config: MembershipConfig) -> MembershipConfig {
+    MembershipConfig { machine: Arc::new(|| Box::<EarlierLines>::default()), ..config }
+}
+
+/// A host with an earlier program stops at what it cannot apply, and says so. The others go on.
+pub(crate) fn check_stops_at_later_command(cluster: &Cluster, is_earlier: u64) {
+    let host = &cluster.hosts[&is_earlier];
+    cluster.propose(1, "known");
+    host.until_line("known");
+    cluster.propose(1, LATER_COMMAND);
+    cluster.propose(1, "behind it");
+    host.until(|_, others| {
+        let failed = |event: &EngineEvent| {
+            matches!(event, EngineEvent::Failed { reason } if
+            reason.contains("an earlier program"))
+        };
+        others.iter().any(failed)
+    });
+    cluster.hosts[&2].until_line("behind it");
+    let text = host.told().0;
+    assert!(!text.contains(LATER_COMMAND) && !text.contains("behind"), "{text}");
+    assert!(host.engine.status().failure.is_some());
 }
 
 /// Wakes the threads that wait for events.
@@ -106,7 +154,9 @@ impl Host {
         self.engine.take_events(&mut events);
         for event in events {
             match event {
-                EngineEvent::Applied { index, command } => told.0.apply(index, &command),
+                EngineEvent::Applied { index, command } => {
+                    told.0.apply(index, &command).unwrap();
+                }
                 EngineEvent::Restored { snapshot, .. } => told.0.restore(&snapshot).unwrap(),
                 other @ (EngineEvent::Failed { .. } | EngineEvent::Recovered) => {
                     told.1.push(other);

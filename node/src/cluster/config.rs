@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use nearstate_cluster::{ClusterConfig, HostId, PartitionId};
+use nearstate_cluster::{ClusterConfig, ClusterLevel, HostId, PartitionId};
 use nearstate_store::{NamespaceRules, Region};
 use nearstate_wire::SharedSettings;
 
@@ -49,6 +49,8 @@ pub struct DriverConfig {
     pub copies: Vec<CopyConfig>,
     /// TLS of connections to owners.
     pub tls: Option<ClientTls>,
+    /// The highest level that this program can do.
+    pub highest: ClusterLevel,
     /// Which namespaces are replicated, and how.
     pub namespaces: NamespaceRules,
     /// A process that is stopped while it holds a lock for which a change of the role waits may be

@@ -1,18 +1,21 @@
 //! The driver: the thread that keeps the leases.
 
+mod effects;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, Effects, FollowStart, FollowerAcknowledgement,
-    GroupState, Host, HostEffect, HostId, HostInput, LogEnds, MemberRecord, MemberRole, Monotonic,
-    OwnerMessage, PartitionId, ViewNumber,
+    ClusterConfig, ClusterLevel, ClusterState, Command, Effects, FollowerAcknowledgement,
+    GroupState, Host, HostId, HostInput, MemberRole, Monotonic, OwnerMessage, PartitionId,
+    ViewNumber,
 };
-use nearstate_model::{Error, Result, invariant};
+use nearstate_model::{Error, Result};
 use nearstate_store::{ReplicationPolicy, lease_clock};
 
 use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
@@ -20,7 +23,7 @@ use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
 use super::config::{CopyConfig, DriverConfig};
-use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, FollowTask, now};
+use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::machine::{ClusterMachine, invalid, restored};
@@ -35,26 +38,34 @@ const THREAD: &str = "ns-cluster";
 const TICKS_PER_LEASE: u32 = 16;
 
 /// Drives the copies of this host until it is dropped.
-#[derive(Debug)]
 pub struct ClusterDriver {
     inbox: Arc<DriverInbox>,
     is_over: Arc<AtomicBool>,
     pub(super) host: HostId,
-    pub(super) copies: BTreeMap<PartitionId, Arc<CopyShared>>,
+    copies: Mutex<BTreeMap<PartitionId, Arc<CopyShared>>>,
+    config: Arc<DriverConfig>,
+    shared: Arc<SharedDriver<Driver>>,
     published: Arc<Mutex<Published>>,
     thread: Option<JoinHandle<()>>,
 }
 
+impl fmt::Debug for ClusterDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterDriver").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
 impl ClusterDriver {
-    /// Makes the state machines of the engine.
+    /// Makes the state machines of the engine, of a program that can do levels up to `highest`.
     ///
     /// # Errors
     /// `BadArgument`: the configuration is not valid.
     pub fn machines(
         config: &ClusterConfig,
+        highest: ClusterLevel,
     ) -> Result<Arc<dyn Fn() -> Box<dyn StateMachine> + Send + Sync>> {
         let new = ClusterState::new(config).map_err(invalid)?;
-        Ok(Arc::new(move || Box::new(ClusterMachine::new(new.clone()))))
+        Ok(Arc::new(move || Box::new(ClusterMachine::new(new.clone(), highest))))
     }
 
     /// Opens the copies and starts. `engine` gets the function that wakes the driver.
@@ -67,6 +78,7 @@ impl ClusterDriver {
         listener: &PeerListener,
         engine: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Result<Arc<dyn ConsensusEngine>>,
     ) -> Result<Self> {
+        let config = Arc::new(config);
         let state = ClusterState::new(&config.cluster).map_err(invalid)?;
         let shared_driver = Arc::new(SharedDriver::<Driver>::default());
         let inbox = Arc::clone(&shared_driver.inbox);
@@ -88,7 +100,7 @@ impl ClusterDriver {
         let host = config.host;
         let driver = Driver {
             host: new_host(&config),
-            config,
+            config: Arc::clone(&config),
             engine,
             state,
             copies,
@@ -96,34 +108,66 @@ impl ClusterDriver {
             inputs: Vec::new(),
             effects: Effects::new(),
             members: BTreeMap::new(),
+            heard_at: BTreeMap::new(),
             tails: BTreeMap::new(),
             is_initialized: false,
             is_removed: false,
+            is_outdated: false,
+            wanted: BTreeSet::new(),
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
         let told = PanicNotice { thread: THREAD, notices: Arc::clone(&driver.config.on_notice) };
         shared_driver.begin(driver);
+        let driven = Arc::clone(&shared_driver);
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
             .name(THREAD.to_owned())
-            .spawn(move || run((&shared_driver, &told), &ending, tick))
+            .spawn(move || run((&driven, &told), &ending, tick))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
             })?;
-        Ok(Self { inbox, is_over, host, copies: opened, published, thread: Some(thread) })
+        let (copies, thread) = (Mutex::new(opened), Some(thread));
+        Ok(Self { inbox, is_over, host, copies, config, shared: shared_driver, published, thread })
+    }
+
+    /// Opens a copy of a partition to whose group this host was added.
+    ///
+    /// # Errors
+    /// Those of the region and of [`Partition::open`].
+    pub fn open_copy(&self, config: &CopyConfig, listener: &PeerListener) -> Result<()> {
+        let (partition, port) = (config.partition, config.port);
+        let mut copies = self.lock_copies();
+        if copies.contains_key(&partition) {
+            return Ok(());
+        }
+        let thread = open(&self.config, config, &self.shared)?;
+        thread.shared.copy.listen_with(listener)?;
+        copies.insert(partition, Arc::clone(&thread.shared));
+        drop(copies);
+        self.shared.step(|driver| drop(driver.copies.insert(partition, (thread, port))));
+        self.inbox.wake();
+        Ok(())
+    }
+
+    fn lock_copies(&self) -> MutexGuard<'_, BTreeMap<PartitionId, Arc<CopyShared>>> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn copy(&self, partition: PartitionId) -> Option<Arc<CopyShared>> {
+        self.lock_copies().get(&partition).cloned()
     }
 
     /// The members that are connected to this host, the owner of the partition.
     pub fn members(&self, partition: PartitionId) -> Vec<FollowerStats> {
-        let copy = self.copies.get(&partition);
+        let copy = self.copy(partition);
         copy.map_or_else(Vec::new, |copy| copy.copy.members())
     }
 
     /// The position up to which the log of an owned partition is replicated; 0 if it is not known.
     pub fn replicated(&self, partition: PartitionId) -> u64 {
-        let state = self.copies.get(&partition).map(|copy| copy.copy.state());
+        let state = self.copy(partition).map(|copy| copy.copy.state());
         state.and_then(Result::ok).map_or(0, |state| state.replicated)
     }
 
@@ -145,7 +189,13 @@ impl ClusterDriver {
         let is_it = |group: &&GroupState| group.partition() == partition;
         let group = published.groups.iter().find(is_it)?.clone();
         let is_owner_heard = published.heard.contains(&partition);
-        self.copies.contains_key(&partition).then_some((group, is_owner_heard))
+        self.copy(partition).map(|_| (group, is_owner_heard))
+    }
+
+    /// The state of a partition, as far as this host knows it.
+    pub fn group(&self, partition: PartitionId) -> Option<GroupState> {
+        let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.groups.iter().find(|group| group.partition() == partition).cloned()
     }
 
     /// What this host knows at present.
@@ -153,10 +203,12 @@ impl ClusterDriver {
         // The driver never waits for a region, so the lock is not held while one is read.
         let published = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let copies = published.groups.iter().filter_map(|group| {
-            let copy = self.copies.get(&group.partition())?;
-            published.copy_status((self.host, copy), group)
+            let copy = self.copy(group.partition())?;
+            published.copy_status((self.host, &copy), group)
         });
-        ClusterStatus { engine: published.engine.clone(), copies: copies.collect() }
+        let (engine, level) = (published.engine.clone(), published.level);
+        let silent_ms = published.silent_ms(now());
+        ClusterStatus { engine, level, copies: copies.collect(), silent_ms }
     }
 }
 
@@ -236,7 +288,7 @@ fn run(
 /// What decides and carries out.
 struct Driver {
     host: Host,
-    config: DriverConfig,
+    config: Arc<DriverConfig>,
     engine: Arc<dyn ConsensusEngine>,
     state: ClusterState,
     copies: BTreeMap<PartitionId, (CopyThread, u16)>,
@@ -246,11 +298,17 @@ struct Driver {
     effects: Effects,
     /// The last acknowledgement of each member, for the status.
     members: MemberPositions,
+    /// When each host has last sent a message about replication, for the status.
+    heard_at: BTreeMap<HostId, Monotonic>,
     /// The ends of the owned logs, for the lag as a time.
     tails: BTreeMap<PartitionId, TailNotes>,
     is_initialized: bool,
     /// The membership has removed this host: it acts for no partition.
     is_removed: bool,
+    /// The decided level is above those that this program can do: it acts for no partition.
+    is_outdated: bool,
+    /// The copies that the program was asked to open.
+    wanted: BTreeSet<PartitionId>,
     published: Arc<Mutex<Published>>,
 }
 
@@ -289,12 +347,14 @@ impl Driver {
         let misses = |of: &&PartitionId| self.host.misses_degraded_owner(**of, now);
         let published = Published {
             engine,
+            level: self.state.level(),
             groups: self.state.groups().cloned().collect(),
             roles: roles.collect(),
             members: self.members.clone(),
             lags_ms: self.lags_ms(),
             heard: self.copies.keys().filter(hears).copied().collect(),
             missed: self.copies.keys().filter(misses).copied().collect(),
+            heard_at: self.heard_at.clone(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
     }
@@ -306,17 +366,34 @@ impl Driver {
         if engine.voters.is_empty() || is_removed == self.is_removed {
             return;
         }
-        (self.is_removed, self.host) = (is_removed, new_host(&self.config));
+        self.is_removed = is_removed;
+        self.stop_acting(is_removed);
+        self.notice(&ClusterNotice::Removed { is_removed });
+        self.step_state();
+    }
+
+    /// Acts for no partition, until it begins as after a start.
+    fn stop_acting(&mut self, gives_up_receipts: bool) {
+        self.host = new_host(&self.config);
         self.members.clear();
         let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
         for (copy, _) in self.copies.values() {
             copy.shared.copy.watch_log(None);
-            for task in stops.iter().chain(is_removed.then_some(&CopyTask::GiveUpReceipts)) {
+            for task in stops.iter().chain(gives_up_receipts.then_some(&CopyTask::GiveUpReceipts)) {
                 copy.add(task.clone());
             }
         }
-        self.notice(&ClusterNotice::Removed { is_removed });
-        self.step_state();
+    }
+
+    /// A program that cannot do the decided level does not know all commands that follow. What it
+    /// was told of partitions is not what the others have, so it acts for none of them.
+    fn note_level(&mut self) {
+        let (decided, highest) = (self.state.level(), self.config.highest);
+        if decided > highest && !self.is_outdated {
+            self.is_outdated = true;
+            self.stop_acting(false);
+            self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
+        }
     }
 
     /// Notes the ends of the owned logs.
@@ -368,15 +445,28 @@ impl Driver {
     }
 
     fn step_state(&mut self) {
-        if self.is_removed {
+        self.note_level();
+        if self.is_removed || self.is_outdated {
             return;
         }
+        self.ask_for_copies();
         self.host.step(now(), HostInput::State(&self.state), &mut self.effects);
         self.carry_out();
     }
 
+    /// The program opens the copies of partitions to whose groups this host was added.
+    fn ask_for_copies(&mut self) {
+        let me = self.config.host;
+        let groups = self.state.groups().filter(|group| group.group().contains(&me));
+        for partition in groups.map(GroupState::partition) {
+            if !self.copies.contains_key(&partition) && self.wanted.insert(partition) {
+                (self.config.on_notice)(&ClusterNotice::CopyWanted { partition });
+            }
+        }
+    }
+
     fn step(&mut self, input: HostInput<'_>) {
-        if self.is_removed {
+        if self.is_removed || self.is_outdated {
             return;
         }
         self.host.step(now(), input, &mut self.effects);
@@ -423,6 +513,7 @@ impl Driver {
             PartitionInput::MemberAcknowledged { host, view, connection, position, stamp } => {
                 let Some(host) = self.host_of(host) else { return };
                 self.members.insert((partition, host), (*position, now()));
+                self.heard_at.insert(host, now());
                 let acknowledgement = FollowerAcknowledgement {
                     host,
                     view: ViewNumber(*view),
@@ -443,6 +534,11 @@ impl Driver {
                     answered: Monotonic(*answered),
                     is_leased: *is_leased,
                 };
+                let group = self.state.group(partition);
+                let owner = group.filter(|group| group.view() == message.view);
+                if let Some(owner) = owner.and_then(GroupState::owner) {
+                    self.heard_at.insert(owner, now());
+                }
                 self.step(HostInput::PositionReceived { partition, message });
             }
             PartitionInput::OwnerPromotes { view, steps } => {
@@ -460,117 +556,5 @@ impl Driver {
             | PartitionInput::OwnerLost { .. }
             | PartitionInput::HigherView { .. } => {}
         }
-    }
-
-    fn carry_out(&mut self) {
-        let effects: Vec<HostEffect> = self.effects.drain().collect();
-        let mut failed = BTreeSet::new();
-        for effect in effects {
-            if failed.contains(&effect.partition()) {
-                continue;
-            }
-            // What follows rests on it, above all a proposal: it is stored before.
-            if let HostEffect::Store { partition, record } = effect {
-                if let Err(error) = self.store(partition, record) {
-                    let reason = error.to_string();
-                    self.notice(&ClusterNotice::Failed { partition, reason });
-                    failed.insert(partition);
-                }
-            } else {
-                self.carry_out_one(effect);
-            }
-        }
-    }
-
-    fn store(&self, partition: PartitionId, record: MemberRecord) -> Result<()> {
-        let Some((copy, _)) = self.copies.get(&partition) else { return Ok(()) };
-        let evicting = record.evicting.map_or(0, |host| host.0);
-        let acted = Some((record.revision.0, evicting));
-        copy.shared.copy.store_record(record.view.0, acted)
-    }
-
-    fn carry_out_one(&mut self, effect: HostEffect) {
-        match effect {
-            HostEffect::Store { .. } => invariant!("a record is stored before what follows"),
-            HostEffect::Propose(command) => {
-                let life = Duration::from_nanos(self.state.lease().proposal_ns());
-                self.engine.propose(command.encode(), life);
-            }
-            HostEffect::Event(event) => self.notice(&ClusterNotice::Event(event)),
-            HostEffect::SetReplicated { partition, position } => {
-                self.at_once(partition, |copy| copy.set_replicated(position));
-            }
-            HostEffect::SetLease { partition, until } => {
-                let until = Duration::from_nanos(until.0);
-                self.at_once(partition, |copy| copy.set_lease(until));
-            }
-            HostEffect::GiveUpRegion { partition } => {
-                self.at_once(partition, Partition::give_up_region);
-            }
-            HostEffect::SetFloor { partition, position } => {
-                self.at_once(partition, |copy| {
-                    copy.raise_floor(position);
-                    Ok(())
-                });
-            }
-            HostEffect::Answer { partition, view, stamp } => {
-                self.at_once(partition, |copy| {
-                    copy.answer(view.0, stamp.0);
-                    Ok(())
-                });
-            }
-            HostEffect::WatchLog { partition, view } => {
-                self.at_once(partition, |copy| {
-                    copy.watch_log(view.map(|view| view.0));
-                    Ok(())
-                });
-            }
-            HostEffect::Fence { partition } => self.add(partition, CopyTask::Fence(true)),
-            HostEffect::Unfence { partition } => self.add(partition, CopyTask::Fence(false)),
-            HostEffect::Serve { partition, view } => self.add(partition, CopyTask::Serve(view)),
-            HostEffect::StopServing { partition } => self.add(partition, CopyTask::StopServing),
-            HostEffect::Freeze { partition, view } => self.add(partition, CopyTask::Freeze(view)),
-            HostEffect::Promote { partition, origin, seal, .. } => {
-                self.add(partition, CopyTask::Promote { origin, seal });
-            }
-            HostEffect::Demote { partition, view, seal } => {
-                self.add(partition, CopyTask::Demote { view, seal });
-            }
-            HostEffect::StopFollowing { partition } => {
-                self.add(partition, CopyTask::StopFollowing);
-            }
-            HostEffect::Follow { partition, owner, view, start } => {
-                self.follow(partition, owner, view, start);
-            }
-        }
-    }
-
-    fn add(&self, partition: PartitionId, task: CopyTask) {
-        if let Some((copy, _)) = self.copies.get(&partition) {
-            copy.add(task);
-        }
-    }
-
-    /// What takes no time: a word of the region.
-    fn at_once(&self, partition: PartitionId, work: impl FnOnce(&Partition) -> Result<()>) {
-        let Some((copy, _)) = self.copies.get(&partition) else { return };
-        if let Err(error) = work(&copy.shared.copy) {
-            self.notice(&ClusterNotice::Failed { partition, reason: error.to_string() });
-        }
-    }
-
-    fn follow(&self, partition: PartitionId, owner: HostId, view: ViewNumber, start: FollowStart) {
-        let Some(address) = self.config.hosts.get(&owner) else { return };
-        let Some((copy, port)) = self.copies.get(&partition) else { return };
-        let group = self.state.group(partition);
-        let seal = group.and_then(GroupState::seal);
-        copy.add(CopyTask::Follow(FollowTask {
-            view,
-            name: address.name.clone(),
-            address: address.peer.clone(),
-            clients: format!("{}:{port}", address.clients),
-            discards: start == FollowStart::Discard,
-            ends: LogEnds { seal, loss: group.and_then(GroupState::loss) },
-        }));
     }
 }

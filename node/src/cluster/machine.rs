@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nearstate_cluster::{ClusterState, Command};
+use nearstate_cluster::{ClusterLevel, ClusterState, Command, SnapshotError};
 use nearstate_model::{Error, Result};
 
 use crate::consensus::StateMachine;
@@ -13,27 +13,45 @@ pub(super) fn invalid(error: impl fmt::Display) -> Error {
 
 /// The replicated state.
 #[derive(Debug)]
-pub(super) struct ClusterMachine(ClusterState);
+pub(super) struct ClusterMachine {
+    state: ClusterState,
+    /// The highest level that this program can do.
+    highest: ClusterLevel,
+}
 
 impl ClusterMachine {
-    pub(super) fn new(state: ClusterState) -> Self {
-        Self(state)
+    pub(super) fn new(state: ClusterState, highest: ClusterLevel) -> Self {
+        Self { state, highest }
     }
 }
 
+/// What an operator reads when a program cannot do what was decided.
+pub(super) fn level_too_high(decided: ClusterLevel, highest: ClusterLevel) -> String {
+    format!(
+        "the cluster has level {decided}, and this program can do levels up to {highest}: start \
+         the version of the other hosts"
+    )
+}
+
 impl StateMachine for ClusterMachine {
-    fn apply(&mut self, _: u64, command: &[u8]) {
-        if let Ok(command) = Command::decode(command) {
-            self.0.apply(&command);
+    /// The command that raises the level is applied by all programs, so that the driver learns of
+    /// it. What follows may be unknown to this program.
+    fn apply(&mut self, _: u64, command: &[u8]) -> Result<()> {
+        if self.state.level() > self.highest {
+            return Err(invalid(level_too_high(self.state.level(), self.highest)));
         }
+        if let Ok(command) = Command::decode(command) {
+            self.state.apply(&command);
+        }
+        Ok(())
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        self.0.encode()
+        self.state.encode()
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<()> {
-        self.0 = restored(&self.0, snapshot)?;
+        self.state = restored(&self.state, snapshot)?;
         Ok(())
     }
 }
@@ -41,8 +59,9 @@ impl StateMachine for ClusterMachine {
 /// The state of a snapshot. What was decided with other groups is not that of this cluster; the
 /// lease is that of the file.
 pub(super) fn restored(configured: &ClusterState, snapshot: &[u8]) -> Result<ClusterState> {
-    let state = ClusterState::decode(snapshot).map_err(|error| Error::Damaged {
-        detail: format!("the snapshot of the membership: {error:?}"),
+    let state = ClusterState::decode(snapshot).map_err(|error| match error {
+        SnapshotError::Format(_) => invalid(error),
+        SnapshotError::Damaged { .. } => Error::Damaged { detail: error.to_string() },
     })?;
     match configured.decided_otherwise(&state) {
         Some(what) => Err(invalid(format!("the membership and the cluster file differ: {what}"))),
@@ -55,6 +74,7 @@ mod tests {
     use super::*;
     use nearstate_cluster::{
         ClusterConfig, CopyMissingPolicy, HostConfig, HostId, PartitionConfig, PartitionId,
+        ViewNumber,
     };
 
     fn state(group: &[u16], acknowledgements: u8, lease_ms: u32) -> ClusterState {
@@ -87,5 +107,22 @@ mod tests {
             let error = restored(&configured, &decided.encode()).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn a_program_applies_nothing_behind_a_level_that_it_cannot_do() {
+        let mut machine = ClusterMachine::new(state(&[1, 2, 3], 2, 300), ClusterLevel(2));
+        let command = Command::Exclude { partition: PartitionId(1), view: ViewNumber::FIRST };
+        machine.apply(1, &Command::Finalize { level: ClusterLevel(2) }.encode()).unwrap();
+        machine.apply(2, &[0xff]).unwrap();
+        machine.apply(3, &Command::Finalize { level: ClusterLevel(3) }.encode()).unwrap();
+        let before = machine.snapshot();
+        let error = machine.apply(4, &command.encode()).unwrap_err().to_string();
+        assert!(error.contains("has level 3") && error.contains("up to 2"), "{error}");
+        assert_eq!(machine.snapshot(), before);
+        // A snapshot of that level is taken, and nothing behind it.
+        let mut other = ClusterMachine::new(state(&[1, 2, 3], 2, 300), ClusterLevel(2));
+        other.restore(&before).unwrap();
+        other.apply(4, &command.encode()).unwrap_err();
     }
 }

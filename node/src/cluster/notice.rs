@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nearstate_cluster::{ClusterEvent, PartitionId};
+use nearstate_cluster::{ClusterEvent, ClusterLevel, PartitionId};
 
 use crate::partition::StoppedHolder;
 
@@ -46,6 +46,20 @@ pub enum ClusterNotice {
     Panicked {
         /// The name of the thread.
         thread: &'static str,
+    },
+    /// The members have decided a level that this program cannot do: it acts for no partition any
+    /// more. The process is to end.
+    LevelTooHigh {
+        /// The decided level.
+        decided: ClusterLevel,
+        /// The highest one that this program can do.
+        highest: ClusterLevel,
+    },
+    /// This host was added to the group of a partition of which it has no copy open
+    /// ([`ClusterDriver::open_copy`](crate::ClusterDriver::open_copy)).
+    CopyWanted {
+        /// Of which partition.
+        partition: PartitionId,
     },
     /// The host acts for no partition any more, because the membership has removed it; or it does
     /// again.

@@ -1,5 +1,6 @@
 //! Tasks of operators: the steps of [`OperatorTask`], proposed by this host.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -64,8 +65,9 @@ impl ClusterDriver {
         goal: (OperatorGoal, bool),
         lease: Lease,
     ) -> Result<OperatorOutcome> {
-        let copy = self.copies.get(&partition).filter(|_| goal.0 == OperatorGoal::Drain);
-        let _claim = copy.map(|copy| DrainClaim::take(&copy.is_draining)).transpose()?;
+        let copy = self.copy(partition).filter(|_| goal.0 == OperatorGoal::Drain);
+        let draining = copy.as_ref().map(|copy| &copy.is_draining);
+        let _claim = draining.map(DrainClaim::take).transpose()?;
         let mut held = None;
         let outcome = self.carry_out_steps((engine, &mut held), partition, goal, lease);
         if let Some(HeldWriters { copy, view }) = held {
@@ -78,9 +80,9 @@ impl ClusterDriver {
         outcome
     }
 
-    fn carry_out_steps<'d>(
-        &'d self,
-        (engine, held): (&dyn ConsensusEngine, &mut Option<HeldWriters<'d>>),
+    fn carry_out_steps(
+        &self,
+        (engine, held): (&dyn ConsensusEngine, &mut Option<HeldWriters>),
         partition: PartitionId,
         (goal, discards_longer): (OperatorGoal, bool),
         lease: Lease,
@@ -124,8 +126,8 @@ impl ClusterDriver {
     }
 
     /// What is held if this host owns the partition.
-    fn holding(&self, group: &GroupState) -> Result<HeldWriters<'_>> {
-        match self.copies.get(&group.partition()) {
+    fn holding(&self, group: &GroupState) -> Result<HeldWriters> {
+        match self.copy(group.partition()) {
             Some(copy) if group.owner() == Some(self.host) => {
                 Ok(HeldWriters { copy, view: group.view() })
             }
@@ -138,8 +140,8 @@ impl ClusterDriver {
 }
 
 /// The writers of an owner that is drained are refused.
-struct HeldWriters<'d> {
-    copy: &'d CopyShared,
+struct HeldWriters {
+    copy: Arc<CopyShared>,
     /// The view in which it owns the partition.
     view: ViewNumber,
 }

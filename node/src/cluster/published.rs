@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearstate_cluster::{
-    CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic, PartitionId,
-    ViewNumber,
+    ClusterLevel, CopyState, GroupPhase, GroupState, HostId, LogPosition, MemberRole, Monotonic,
+    PartitionId, ViewNumber,
 };
 use nearstate_store::lease_clock;
 
@@ -17,6 +17,7 @@ use super::status::{CopyStatus, MemberStatus};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) engine: EngineStatus,
+    pub(super) level: ClusterLevel,
     pub(super) groups: Vec<GroupState>,
     pub(super) roles: BTreeMap<PartitionId, MemberRole>,
     pub(super) members: MemberPositions,
@@ -25,6 +26,8 @@ pub(super) struct Published {
     pub(super) heard: BTreeSet<PartitionId>,
     /// Those whose owner shows no life, although its copy alone suffices.
     pub(super) missed: BTreeSet<PartitionId>,
+    /// When each host has last sent a message about replication.
+    pub(super) heard_at: BTreeMap<HostId, Monotonic>,
 }
 
 /// The owner of a partition, as a host knows it.
@@ -66,6 +69,12 @@ impl Published {
             Some(KnownOwner { partition, view: group.view(), host, is_confirmed })
         });
         owners.collect()
+    }
+
+    /// Milliseconds since each host was heard.
+    pub(super) fn silent_ms(&self, now: Monotonic) -> BTreeMap<HostId, u64> {
+        let silent = |at: &Monotonic| now.0.saturating_sub(at.0) / 1_000_000;
+        self.heard_at.iter().map(|(host, at)| (*host, silent(at))).collect()
     }
 
     /// What this host knows of a copy and its group.

@@ -1,8 +1,8 @@
 //! What a host knows about its partitions, for operators.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use nearstate_cluster::HostId;
+use nearstate_cluster::{ClusterLevel, HostId};
 
 use crate::consensus::EngineStatus;
 
@@ -75,6 +75,11 @@ pub struct CopyStatus {
 pub struct ClusterStatus {
     /// How the membership is.
     pub engine: EngineStatus,
+    /// The decided level.
+    pub level: ClusterLevel,
     /// The partitions, in the order of their numbers.
     pub copies: Vec<CopyStatus>,
+    /// Milliseconds since the last message about replication of each host that this process has
+    /// heard.
+    pub silent_ms: BTreeMap<HostId, u64>,
 }

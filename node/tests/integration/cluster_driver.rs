@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearstate_cluster::{
-    ClusterConfig, Command, CopyMissingPolicy, HostConfig, HostId, OperatorGoal, PartitionConfig,
-    PartitionId, ViewNumber,
+    ClusterConfig, ClusterLevel, Command, CopyMissingPolicy, HostConfig, HostId, OperatorGoal,
+    PartitionConfig, PartitionId, ViewNumber,
 };
 use nearstate_model::{Error, Result};
 use nearstate_node::{
@@ -56,6 +56,8 @@ pub(crate) struct CommandLog {
     panicked: Mutex<Vec<&'static str>>,
     /// Hosts whose region was in a copy of its file.
     pub(crate) copied: Mutex<Vec<HostId>>,
+    /// Hosts that cannot do the level of the cluster.
+    outdated: Mutex<Vec<HostId>>,
     /// Regions that could not be used, and why.
     pub(crate) failures: Mutex<Vec<(HostId, String)>>,
 }
@@ -76,7 +78,8 @@ impl CommandLog {
         commands.push(command.to_vec());
         let index = commands.len() as u64;
         for state in locked(&self.states).iter() {
-            state.apply(index, command);
+            // Behind a level that it cannot do, a host learns nothing.
+            let _ = state.apply(index, command);
         }
         index
     }
@@ -119,7 +122,8 @@ impl TestEngine {
             | Command::AcceptLoss { .. }
             | Command::ForceNew { .. }
             | Command::AddMember { .. }
-            | Command::RemoveMember { .. } => true,
+            | Command::RemoveMember { .. }
+            | Command::Finalize { .. } => true,
         };
         if !is_stored {
             return Err(format!("{command:?} with view {seen} and {evicting:?} in the region"));
@@ -269,6 +273,7 @@ impl DrivenCluster {
             hosts: self.addresses.clone(),
             copies: vec![CopyConfig { partition: PARTITION, region: region.clone(), port: 6379 }],
             kills_stopped: self.kills_stopped,
+            highest: ClusterLevel::HIGHEST,
             tls: None,
             namespaces: NamespaceRules::new([(ReplicationPolicy::Async, "*".to_owned())]).unwrap(),
             on_peer_event,
@@ -279,6 +284,9 @@ impl DrivenCluster {
                 if let ClusterNotice::CopiedFile { .. } = notice {
                     locked(&failing.copied).push(HostId(id));
                 }
+                if let ClusterNotice::LevelTooHigh { .. } = notice {
+                    locked(&failing.outdated).push(HostId(id));
+                }
                 if let ClusterNotice::Panicked { thread } = notice {
                     locked(&failing.panicked).push(thread);
                 }
@@ -288,13 +296,13 @@ impl DrivenCluster {
             }),
         };
         let (of, log) = (region.clone(), Arc::clone(&self.log));
-        let machines = ClusterDriver::machines(&config.cluster).unwrap();
+        let machines = ClusterDriver::machines(&config.cluster, config.highest).unwrap();
         let engine = |waker: EventWaker| {
             let machine: Box<dyn StateMachine> = machines();
             let state = Arc::new(EngineState::new(machine, waker));
             let commands = locked(&log.commands);
             for (index, command) in (1..).zip(commands.iter()) {
-                state.apply(index, command);
+                state.apply(index, command).unwrap();
             }
             locked(&log.states).push(Arc::clone(&state));
             let engine: Arc<dyn ConsensusEngine> =
@@ -439,6 +447,18 @@ fn a_copy_that_has_no_room_for_its_own_log_does_not_count() {
         session.delete(mine, &number.to_le_bytes()).unwrap();
     }
     cluster.owner_with(&[1, 2, 3]);
+}
+
+#[test]
+fn no_driver_acts_at_a_level_that_its_program_cannot_do() {
+    let cluster = DrivenCluster::start();
+    let owner = cluster.owner_with(&[1, 2, 3]);
+    let session = cluster.host(owner).region.session().unwrap();
+    until("the owner admits writers", || !session.is_fenced().unwrap());
+    let level = ClusterLevel(ClusterLevel::HIGHEST.0 + 1);
+    cluster.log.append(&Command::Finalize { level }.encode());
+    until("all hosts say so", || locked(&cluster.log.outdated).len() == 3);
+    until("writers are refused", || session.is_fenced().unwrap());
 }
 
 #[test]

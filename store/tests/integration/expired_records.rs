@@ -226,9 +226,7 @@ fn put_expiring(session: &Session, ns: Namespace, numbers: std::ops::Range<u32>,
     let base = now_ms_coarse() + HOUR_MS as u64;
     for number in numbers {
         let metadata = Metadata { expires_ms: base + u64::from(number), ..Metadata::default() };
-        let put = |txn: &Txn<'_>| {
-            txn.put_with_metadata(ns, &key(number), &vec![1; len], metadata.clone())
-        };
+        let put = |txn: &Txn<'_>| txn.put_with_metadata(ns, &key(number), &vec![1; len], metadata);
         session.transact(put).unwrap();
     }
 }

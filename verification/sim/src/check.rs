@@ -71,6 +71,8 @@ impl World {
             | Applied::Evicted(_)
             | Applied::Renewed(_)
             | Applied::MemberAdded(_)
+            | Applied::Finalized(_)
+            | Applied::MemberLeaving(_)
             | Applied::MemberRemoved(_)
             | Applied::Refused(_) => {}
         }

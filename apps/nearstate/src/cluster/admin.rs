@@ -29,8 +29,17 @@ pub(crate) enum AdminRequest {
     ClusterStatus,
     /// The last events of the host.
     Events,
-    /// A host votes from now on, or does not.
-    Vote { host: u16, votes: bool },
+    /// A host votes from now on, or does not. With `weakens`, also if the others could lose none.
+    Vote {
+        host: u16,
+        votes: bool,
+        #[serde(default)]
+        weakens: bool,
+    },
+    /// The cluster is raised to the level that all hosts can do.
+    Finalize,
+    /// A host belongs to the group of a partition from now on, or does not.
+    Member { partition: u32, host: u16, is_member: bool },
     /// Another member takes over from the owner.
     Drain { partition: u32 },
     /// This host owns the partition, whatever those held that do not answer. With
@@ -51,6 +60,11 @@ pub(crate) enum AdminRequest {
 pub(crate) enum AdminReply {
     Done(Value),
     Failed(String),
+}
+
+/// The text of an error, for one that quotes it: without the prefix of its kind.
+pub(crate) fn reason(error: &Error) -> String {
+    if let Error::Backend { detail } = error { detail.clone() } else { error.to_string() }
 }
 
 /// The path of a node's socket.
@@ -81,7 +95,7 @@ pub(crate) fn answer(stream: &UnixStream, carry_out: impl Fn(AdminRequest) -> Re
     let reply = match receive::<AdminRequest>(stream) {
         Ok(request) => match carry_out(request) {
             Ok(value) => AdminReply::Done(value),
-            Err(error) => AdminReply::Failed(error.to_string()),
+            Err(error) => AdminReply::Failed(reason(&error)),
         },
         Err(error) => AdminReply::Failed(error.to_string()),
     };
@@ -92,7 +106,7 @@ pub(crate) fn answer(stream: &UnixStream, carry_out: impl Fn(AdminRequest) -> Re
 /// Sends a request and returns what the node answers.
 ///
 /// # Errors
-/// `System`: no node is there; `Backend`: what the node says.
+/// `System`: no node is there; `BadArgument`: what the node says.
 pub(crate) fn request(path: &Path, request: &AdminRequest) -> Result<Value> {
     let stream = UnixStream::connect(path).map_err(|error| {
         let detail = format!(
@@ -107,7 +121,7 @@ pub(crate) fn request(path: &Path, request: &AdminRequest) -> Result<Value> {
     };
     match exchange().map_err(|error| failed(path, "talk to", &error))? {
         AdminReply::Done(value) => Ok(value),
-        AdminReply::Failed(detail) => Err(Error::Backend { detail }),
+        AdminReply::Failed(detail) => Err(Error::BadArgument { detail }),
     }
 }
 
@@ -123,4 +137,23 @@ fn receive<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> std::io::Result
     let mut line = String::new();
     BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_says_has_no_prefix_of_its_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = socket_path(folder.path());
+        let listener = listen(&path).unwrap();
+        let node = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            answer(&stream, |_| Err(Error::Backend { detail: "no majority in time".to_owned() }));
+        });
+        let error = request(&path, &AdminRequest::Status).unwrap_err();
+        node.join().unwrap();
+        assert_eq!(error.to_string(), "no majority in time");
+    }
 }

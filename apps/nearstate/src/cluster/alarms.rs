@@ -328,7 +328,7 @@ mod tests {
         };
         let engine =
             EngineStatus { leader: Some(1), voters: [1, 2, 3].into(), ..EngineStatus::default() };
-        ClusterStatus { engine, copies: vec![copy] }
+        ClusterStatus { engine, copies: vec![copy], ..ClusterStatus::default() }
     }
 
     fn ids(change: impl Fn(&mut ClusterStatus)) -> Vec<&'static str> {

@@ -20,7 +20,7 @@ use nearstate_store::{NamespaceRules, ReplicationPolicy};
 use serde::Deserialize;
 
 use self::etcd::{EtcdFile, RawEtcd};
-use crate::settings::parse_time;
+use crate::settings::{parse_address, parse_time};
 
 /// The bytes of the largest file: 64 hosts and 256 partitions have some ten kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -86,9 +86,9 @@ struct RawTls {
 struct RawHost {
     id: u16,
     name: String,
-    peer: SocketAddr,
-    membership: SocketAddr,
-    clients: Option<std::net::IpAddr>,
+    peer: String,
+    membership: String,
+    clients: Option<String>,
     #[serde(default = "default_votes")]
     votes: bool,
     #[serde(default)]
@@ -244,7 +244,9 @@ impl ClusterFile {
             });
             format!("line {line}: {}", error.message())
         })?;
-        let hosts: Vec<FileHost> = raw.hosts.into_iter().map(FileHost::of).collect();
+        let hosts: std::result::Result<Vec<FileHost>, String> =
+            raw.hosts.into_iter().map(FileHost::of).collect();
+        let hosts = hosts?;
         let partitions = partitions(raw.partitions, &hosts)?;
         let cluster = raw.cluster;
         let etcd = EtcdFile::of(&cluster.engine, raw.etcd)?;
@@ -512,11 +514,20 @@ fn partitions(
 }
 
 impl FileHost {
-    fn of(raw: RawHost) -> Self {
-        let clients = raw.clients.unwrap_or(raw.peer.ip());
+    fn of(raw: RawHost) -> std::result::Result<Self, String> {
         let (id, votes, witness) = (HostId(raw.id), raw.votes, raw.witness);
-        let RawHost { name, peer, membership, .. } = raw;
-        Self { id, name, peer, membership, clients, votes, witness }
+        let RawHost { name, peer, membership, clients, .. } = raw;
+        let at = |key: &str, what: String| format!("host {name:?}, {key}: {what}");
+        let peer = parse_address(&peer).map_err(|what| at("peer", what))?;
+        let membership = parse_address(&membership).map_err(|what| at("membership", what))?;
+        let clients = match clients {
+            None => peer.ip(),
+            Some(text) => text.parse().map_err(|_| {
+                let what = "is not an address: expected an IP without a port, such as 10.0.0.1";
+                at("clients", format!("{text:?} {what}"))
+            })?,
+        };
+        Ok(Self { id, name, peer, membership, clients, votes, witness })
     }
 
     fn config(&self) -> HostConfig {

@@ -6,7 +6,7 @@ use nearstate_node::{ClusterStatus, CopyStatus};
 use serde_json::{Value, json};
 
 use super::file::{ClusterFile, FileHost};
-use super::row;
+use super::{level, moment, row};
 
 /// The status of a host as JSON, with its alarms.
 pub(crate) fn to_json(
@@ -22,6 +22,8 @@ pub(crate) fn to_json(
     json!({
         "cluster": file.name,
         "host": host.name,
+        "level": status.level.0,
+        "level_highest": level::highest().0,
         "membership": {
             "engine": file.engine_name(),
             "leader": engine.leader.map(name),
@@ -30,6 +32,9 @@ pub(crate) fn to_json(
             "term": engine.term,
             "failure": engine.failure,
         },
+        "heard": status.silent_ms.iter().map(|(host, silent_ms)| {
+            json!({ "host": file.host_name(*host), "silent_ms": silent_ms })
+        }).collect::<Vec<_>>(),
         "partitions": status.copies.iter().map(|copy| copy_json(file, copy)).collect::<Vec<_>>(),
         "alarms": alarms,
     })
@@ -118,12 +123,55 @@ fn member_of<'s>(statuses: &'s [Value], partition: &str, host: &str) -> Option<&
     owned.find_map(|copy| items(copy, "members").find(|member| field(member, "host") == host))
 }
 
+/// The partitions of which a host that does not answer has a copy, as the others know.
+fn partitions_of(statuses: &[Value], host: &str) -> Vec<String> {
+    let copies = statuses.iter().flat_map(|status| items(status, "partitions"));
+    let is_member = |copy: &&Value| items(copy, "group").any(|name| name == host);
+    let mut found: Vec<String> = Vec::new();
+    for partition in copies.filter(is_member).map(|copy| field(copy, "partition")) {
+        if !found.contains(&partition) {
+            found.push(partition);
+        }
+    }
+    found
+}
+
+/// The row of a copy whose host does not answer.
+fn silent_row(statuses: &[Value], partition: String, host: &str) -> Vec<String> {
+    let member = member_of(statuses, &partition, host).unwrap_or(&Value::Null);
+    let (lag, lag_ms) = (field(member, "lag"), field(member, "lag_ms"));
+    let position = field(member, "position");
+    let mut row = vec![partition, host.to_owned(), "no-answer".to_owned()];
+    row.extend(["-"; 4].map(str::to_owned));
+    row.extend([position, "-".to_owned(), lag, lag_ms, "-".to_owned()]);
+    row
+}
+
+/// When the hosts that answer last heard one that does not.
+fn last_heard(statuses: &[Value], host: &str, now_ms: u64) -> String {
+    let heard = statuses.iter().flat_map(|status| {
+        let of_host = items(status, "heard").filter(|one| field(one, "host") == host);
+        of_host.filter_map(|one| Some((one["silent_ms"].as_u64()?, field(status, "host"))))
+    });
+    match heard.min() {
+        Some((silent_ms, by)) => {
+            let at = moment::with_age(now_ms.saturating_sub(silent_ms), now_ms);
+            format!("last heard by {by} at {at}")
+        }
+        None => "not heard by a node that answers since that one was started".to_owned(),
+    }
+}
+
 /// The statuses of some hosts as a table of their copies, with the alarms behind it. A host that
-/// did not report has a line of its own.
-pub(crate) fn table(statuses: &[Value]) -> String {
+/// did not report has rows and a line of its own, with what the others know of it.
+pub(crate) fn table(statuses: &[Value], now_ms: u64) -> String {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
     for status in statuses {
         let host = field(status, "host");
+        if status.get("unreachable").is_some() {
+            let silent = partitions_of(statuses, &host).into_iter();
+            rows.extend(silent.map(|partition| silent_row(statuses, partition, &host)));
+        }
         for copy in items(status, "partitions") {
             let partition = field(copy, "partition");
             let member = member_of(statuses, &partition, &host).unwrap_or(&Value::Null);
@@ -146,25 +194,28 @@ pub(crate) fn table(statuses: &[Value]) -> String {
     }
     let mut out = row::table(&rows);
     for status in statuses {
-        let _ = write!(out, "{}: ", field(status, "host"));
+        let host = field(status, "host");
+        let _ = write!(out, "{host}: ");
         if let Some(reason) = status.get("unreachable").and_then(Value::as_str) {
-            let _ = writeln!(out, "UNREACHABLE, {reason}");
+            let heard = last_heard(statuses, &host, now_ms);
+            let _ = writeln!(out, "UNREACHABLE, {reason}; {heard}");
             continue;
         }
         let membership = status.get("membership").unwrap_or(&Value::Null);
         let _ = writeln!(
             out,
-            "the membership is led by {}, voters {}, applied {}{}",
+            "the membership is led by {}, voters {}, applied {}, level {}{}",
             field(membership, "leader"),
             field(membership, "voters"),
             field(membership, "applied"),
+            field(status, "level"),
             membership
                 .get("failure")
                 .and_then(Value::as_str)
                 .map_or_else(String::new, |failure| format!(", FAILED: {failure}"))
         );
     }
-    let raised = alarm_rows(statuses, false);
+    let raised = alarm_rows((statuses, now_ms), false);
     if raised.len() > 1 {
         out.push_str(&row::table(&raised));
     }
@@ -172,8 +223,12 @@ pub(crate) fn table(statuses: &[Value]) -> String {
 }
 
 /// The alarms of all hosts as rows below their head: those that are raised, or all.
-fn alarm_rows(statuses: &[Value], with_cleared: bool) -> Vec<Vec<String>> {
-    let head = ["ALARM", "SEVERITY", "STATE", "HOST", "SUBJECT", "RAISED ms", "CLEARED ms", "NAME"];
+fn alarm_rows((statuses, now_ms): (&[Value], u64), with_cleared: bool) -> Vec<Vec<String>> {
+    let head = ["ALARM", "SEVERITY", "STATE", "HOST", "SUBJECT", "RAISED", "CLEARED", "NAME"];
+    let moment = |alarm: &Value, name: &str| {
+        let ms = alarm.get(name).and_then(Value::as_u64);
+        ms.map_or_else(|| "-".to_owned(), |ms| moment::with_age(ms, now_ms))
+    };
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for status in statuses {
         for alarm in items(status, "alarms") {
@@ -188,8 +243,8 @@ fn alarm_rows(statuses: &[Value], with_cleared: bool) -> Vec<Vec<String>> {
                 state,
                 field(status, "host"),
                 field(alarm, "subject"),
-                field(alarm, "raised_ms"),
-                field(alarm, "cleared_ms"),
+                moment(alarm, "raised_ms"),
+                moment(alarm, "cleared_ms"),
                 name,
             ]);
         }
@@ -198,9 +253,15 @@ fn alarm_rows(statuses: &[Value], with_cleared: bool) -> Vec<Vec<String>> {
 }
 
 /// The alarms of all hosts, cleared ones included.
-pub(crate) fn alarms(statuses: &[Value]) -> String {
-    let rows = alarm_rows(statuses, true);
+pub(crate) fn alarms(statuses: &[Value], now_ms: u64) -> String {
+    let rows = alarm_rows((statuses, now_ms), true);
     if rows.len() == 1 { "no alarm was raised\n".to_owned() } else { row::table(&rows) }
+}
+
+/// An event of a node, which begins with its time in milliseconds since 1970, for people.
+pub(crate) fn event(line: &str) -> String {
+    let parts = line.split_once(' ').and_then(|(ms, rest)| Some((ms.parse().ok()?, rest)));
+    parts.map_or_else(|| line.to_owned(), |(ms, rest)| format!("{} {rest}", moment::rfc3339(ms)))
 }
 
 /// The alarms of all hosts as JSON, each with its host.
@@ -223,6 +284,24 @@ pub(crate) fn alarms_json(statuses: &[Value]) -> Value {
 mod tests {
     use super::*;
 
+    /// 2026-11-29T08:24:23Z.
+    const NOW_MS: u64 = 1_795_940_663_000;
+
+    #[test]
+    fn events_have_a_date() {
+        let line = "1795940411000 NS-1016 cluster-lease-granted partition=amf view=1";
+        let shown = "2026-11-29T08:20:11Z NS-1016 cluster-lease-granted partition=amf view=1";
+        assert_eq!(event(line), shown);
+        assert_eq!(event("NS-3012 no disk"), "NS-3012 no disk");
+    }
+
+    #[test]
+    fn a_host_that_no_other_has_heard_is_shown_without_a_time() {
+        let lost = json!({ "host": "c", "unreachable": "no reply in time" });
+        let shown = table(&[lost], NOW_MS);
+        assert!(shown.contains("not heard by a node that answers since"), "{shown}");
+    }
+
     #[test]
     fn a_row_of_a_member_has_the_lag_that_its_owner_knows() {
         let owner = json!({
@@ -230,17 +309,22 @@ mod tests {
             "partitions": [{
                 "partition": "amf", "role": "owner", "owner": "a", "full": ["a", "b"],
                 "position": 90, "bytes_free": 3 << 20,
-                "members": [{ "host": "b", "lag": 7, "lag_ms": 250 }],
+                "group": ["a", "b", "c"],
+                "members": [{ "host": "b", "lag": 7, "lag_ms": 250 },
+                            { "host": "c", "position": 40, "lag": 50, "lag_ms": 9000 }],
             }],
-            "alarms": [{ "id": "NS-5005", "state": "raised", "name": "member-lags" },
+            "heard": [{ "host": "b", "silent_ms": 2 }],
+            "alarms": [{ "id": "NS-5005", "state": "raised", "name": "member-lags",
+                         "raised_ms": NOW_MS - 61_000 },
                        { "id": "NS-5001", "state": "cleared", "name": "x" }],
         });
         let member = json!({
             "host": "b",
+            "heard": [{ "host": "c", "silent_ms": 252_000 }, { "host": "a", "silent_ms": 3 }],
             "partitions": [{ "partition": "amf", "role": "member", "position": 83, "members": [] }],
         });
         let lost = json!({ "host": "c", "unreachable": "no reply in time" });
-        let shown = table(&[owner.clone(), member, lost]);
+        let shown = table(&[owner.clone(), member, lost], NOW_MS);
         let line = |start: &str| {
             let line = shown.lines().find(|line| line.starts_with(start)).unwrap();
             line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -249,9 +333,16 @@ mod tests {
         assert_eq!(&of_b[of_b.len() - 3..], ["7", "250", "-"], "{shown}");
         let of_a = line("amf        a");
         assert_eq!(&of_a[of_a.len() - 3..], ["-", "-", "3"], "{shown}");
-        assert_eq!(line("c:")[1], "UNREACHABLE,");
+        // A host that does not answer has a row, with what its owner knows.
+        let of_c = line("amf        c");
+        let wanted = ["no-answer", "-", "-", "-", "-", "40", "-", "50", "9000", "-"];
+        assert_eq!(&of_c[2..], wanted, "{shown}");
+        let heard = "c: UNREACHABLE, no reply in time; last heard by b at 2026-11-29T08:20:11Z \
+                     (4 min 12 s ago)\n";
+        assert!(shown.contains(heard), "{shown}");
+        assert!(shown.contains("2026-11-29T08:23:22Z (1 min 1 s ago)"), "{shown}");
         assert!(shown.contains("NS-5005") && !shown.contains("NS-5001"), "{shown}");
-        assert!(alarms(std::slice::from_ref(&owner)).contains("NS-5001"));
+        assert!(alarms(std::slice::from_ref(&owner), NOW_MS).contains("NS-5001"));
         assert_eq!(alarms_json(&[owner])[0]["host"], "a");
     }
 }

@@ -194,4 +194,7 @@ events! {
         "It was restored or moved to another file system, so it may be older than what this host \
          had. It counts as lost, and joins anew from the other hosts. If no other copy is left: \
          `nearstate cluster force-new`.";
+    LEVEL_TOO_HIGH = "NS-3026" Error "this program cannot do the level of the cluster",
+        "The process ends with status 1, and acts for no partition. `decided` is the level of the \
+         cluster, `highest` what this program can do. Start the version of the other hosts.";
 }

@@ -2,8 +2,11 @@
 //! partition of whose group it is, and serves the clients of the partitions that it owns.
 
 mod page;
+mod levels;
+mod members;
 mod operator;
 mod copies;
+mod votes;
 mod stopping;
 mod facts;
 mod clients;
@@ -33,6 +36,7 @@ use signal_hook::iterator::Signals;
 use crate::cluster::admin;
 use crate::cluster::check;
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
+use crate::cluster::level;
 use crate::cluster::machine::KernelFiles;
 use crate::cluster::row::RowOutcome;
 use crate::log;
@@ -99,6 +103,16 @@ struct OpenCopy {
     _lock: region_lock::RegionLock,
 }
 
+impl OpenCopy {
+    fn config(&self) -> CopyConfig {
+        CopyConfig {
+            partition: self.partition.id,
+            region: self.region.clone(),
+            port: self.partition.port,
+        }
+    }
+}
+
 /// The node of an owned partition, and what ends with it.
 struct PartitionService {
     node: Node,
@@ -124,7 +138,7 @@ struct RunningHost {
     /// For the other hosts.
     member_tls: Option<MemberTls>,
     copies: Vec<OpenCopy>,
-    _listener: PeerListener,
+    listener: PeerListener,
 }
 
 impl ClusterHost<'_> {
@@ -146,7 +160,7 @@ impl ClusterHost<'_> {
             errno: error.raw_os_error().unwrap_or_default(),
         })?;
         let (messages, received) = sync_channel(MESSAGES_MAX);
-        let running = start((file, host), (copies, tls), &messages)?;
+        let mut running = start((file, host), (copies, tls), &messages)?;
         let (report, driver) = (Arc::clone(&running.report), Arc::clone(&running.driver));
         let pages = self.start_pages(&running)?;
         let directory = report.file.directory(&report.host);
@@ -158,7 +172,7 @@ impl ClusterHost<'_> {
         forward_signals(signals, messages);
         let ms = begin.elapsed().as_millis();
         log::emit(log::CLUSTER_HOST_READY, &[("host", &report.host.name), ("ms", &ms)]);
-        self.serve_partitions(&running, &received, stopping);
+        self.serve_partitions(&mut running, &received, stopping);
         if let Some(node) = pages {
             stop(node);
         }
@@ -184,7 +198,8 @@ impl ClusterHost<'_> {
     /// Checks all settings, before anything is created. Returns the certificates for clients.
     fn check_settings(&self, file: &ClusterFile, host: &FileHost) -> Result<Option<ServerTls>> {
         let (mut all, mut is_owner) = (self.page_settings(), false);
-        for partition in file.partitions.iter().filter(|of| of.group.contains(&host.id)) {
+        // A host that is no witness may be added to each group.
+        for partition in file.partitions.iter().filter(|_| !host.witness) {
             is_owner = true;
             let settings = self.partition_settings((file, host), partition);
             let users = access_control::users(&settings, self.layers)?;
@@ -204,39 +219,68 @@ impl ClusterHost<'_> {
 
     /// Opens or creates the regions.
     fn open(&self, file: &ClusterFile, host: &FileHost) -> Result<Vec<OpenCopy>> {
-        let mut copies = Vec::new();
-        for partition in file.partitions.iter().filter(|of| of.group.contains(&host.id)) {
-            let path = file.region_file(host, partition);
-            let options = CreateOptions {
-                bytes_max: partition.region_bytes_max,
-                mode: self.settings.region_mode.0,
-                any_owner: self.settings.is_any_owner,
-                numa: self.place.numa_policy(),
-                ..CreateOptions::default()
-            };
-            let region = Region::attach_or_create(&path, &options)?;
-            let lock = region_lock::acquire(&path, false)?;
-            if !self.settings.nudsf_storages.0.is_empty() {
-                // From the first commit of an owner on, before its notifier runs.
-                region.hold_log(Some(0));
-            }
-            let memory = self.place.memory_of(&region);
-            let shown = path.display();
-            let mut fields: Vec<(&str, &dyn std::fmt::Display)> =
-                vec![("path", &shown), ("partition", &partition.name)];
-            if let Some(memory) = &memory {
-                fields.push(("memory", memory));
-            }
-            log::emit(log::REGION_ATTACHED, &fields);
-            copies.push(OpenCopy { partition: partition.clone(), region, _lock: lock });
+        let own = file.partitions.iter().filter(|of| of.group.contains(&host.id));
+        own.map(|partition| self.open_one((file, host), partition)).collect()
+    }
+
+    fn open_one(
+        &self,
+        (file, host): (&ClusterFile, &FileHost),
+        partition: &FilePartition,
+    ) -> Result<OpenCopy> {
+        let path = file.region_file(host, partition);
+        let options = CreateOptions {
+            bytes_max: partition.region_bytes_max,
+            mode: self.settings.region_mode.0,
+            any_owner: self.settings.is_any_owner,
+            numa: self.place.numa_policy(),
+            ..CreateOptions::default()
+        };
+        let region = Region::attach_or_create(&path, &options)?;
+        let lock = region_lock::acquire(&path, false)?;
+        if !self.settings.nudsf_storages.0.is_empty() {
+            // From the first commit of an owner on, before its notifier runs.
+            region.hold_log(Some(0));
         }
-        Ok(copies)
+        let memory = self.place.memory_of(&region);
+        let shown = path.display();
+        let mut fields: Vec<(&str, &dyn std::fmt::Display)> =
+            vec![("path", &shown), ("partition", &partition.name)];
+        if let Some(memory) = &memory {
+            fields.push(("memory", memory));
+        }
+        log::emit(log::REGION_ATTACHED, &fields);
+        Ok(OpenCopy { partition: partition.clone(), region, _lock: lock })
+    }
+
+    /// Opens the copy of a partition to whose group this host was added. True if it is open.
+    fn try_open(&self, running: &mut RunningHost, partition: PartitionId) -> bool {
+        let report = Arc::clone(&running.report);
+        let (file, host) = (&report.file, &report.host);
+        let Some(known) = file.partitions.iter().find(|of| of.id == partition) else { return true };
+        if running.copies.iter().any(|copy| copy.partition.id == partition) {
+            return true;
+        }
+        let opened = self.open_one((file, host), known).and_then(|copy| {
+            running.driver.open_copy(&copy.config(), &running.listener)?;
+            Ok(copy)
+        });
+        match opened {
+            Ok(copy) => running.copies.push(copy),
+            Err(reason) => {
+                let fields: &log::LogFields<'_> =
+                    &[("partition", &known.name), ("reason", &reason)];
+                log::emit(log::CLUSTER_COPY_FAILED, fields);
+                return false;
+            }
+        }
+        true
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
     fn serve_partitions(
         &self,
-        running: &RunningHost,
+        running: &mut RunningHost,
         received: &Receiver<MainThreadMessage>,
         mut stopping: StoppingNodes,
     ) {
@@ -244,11 +288,14 @@ impl ClusterHost<'_> {
         // Those whose node could not start: an address was in use, or descriptors were, or its last
         // node is not stopped yet.
         let mut unserved: BTreeSet<PartitionId> = BTreeSet::new();
+        // Those whose copy could not be opened.
+        let mut unopened: BTreeSet<PartitionId> = BTreeSet::new();
         loop {
             let message = match received.recv_timeout(RETRY_AFTER) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => {
                     stopping.remove_stopped();
+                    unopened.retain(|partition| !self.try_open(running, *partition));
                     for partition in std::mem::take(&mut unserved) {
                         match self.try_service(running, partition, &stopping) {
                             Some(service) => drop(services.insert(partition, service)),
@@ -272,6 +319,11 @@ impl ClusterHost<'_> {
                     }
                 }
                 MainThreadMessage::Owned(_) => {}
+                MainThreadMessage::CopyWanted(partition) => {
+                    if !self.try_open(running, partition) {
+                        unopened.insert(partition);
+                    }
+                }
                 MainThreadMessage::Released(partition) => {
                     unserved.remove(&partition);
                     running.report.facts.set_unserved(partition, None);
@@ -498,16 +550,11 @@ fn start(
         settings: file.shared_settings(),
         decided: file.decided_settings(),
         tls: tls.clone(),
-        machine: ClusterDriver::machines(&file.config)?,
+        machine: ClusterDriver::machines(&file.config, level::highest())?,
         report: Arc::new(move || reporting.status().to_string()),
         on_refused: |address, reason| {
             log::emit(log::MEMBER_REFUSED, &[("address", &address), ("reason", &reason)]);
         },
-    };
-    let copy = |copy: &OpenCopy| CopyConfig {
-        partition: copy.partition.id,
-        region: copy.region.clone(),
-        port: copy.partition.port,
     };
     let config = DriverConfig {
         host: host.id,
@@ -515,9 +562,10 @@ fn start(
         settings: file.shared_settings(),
         cluster_id: file.cluster_id(),
         hosts: file.addresses(),
-        copies: copies.iter().map(copy).collect(),
+        copies: copies.iter().map(OpenCopy::config).collect(),
         tls: tls.clone().map(|tls| tls.client),
         kills_stopped: file.kills_stopped,
+        highest: level::highest(),
         namespaces: file.namespaces.clone(),
         on_peer_event: peers::on_event,
         on_notice: facts::notices(file, messages.clone(), facts),
@@ -538,13 +586,5 @@ fn start(
     let Some(engine) = engine else {
         return Err(Error::BadArgument { detail: "the driver has no engine".to_owned() });
     };
-    Ok(RunningHost {
-        report,
-        driver,
-        engine,
-        tls: client_tls,
-        member_tls: tls,
-        copies,
-        _listener: listener,
-    })
+    Ok(RunningHost { report, driver, engine, tls: client_tls, member_tls: tls, copies, listener })
 }

@@ -360,3 +360,15 @@ fn limits_of_namespaces_are_lines() {
     }
     assert!(parse(&["a hard=1MiB", "a soft=1MiB"]).unwrap_err().contains("two lines"));
 }
+
+#[test]
+fn a_size_in_units_of_1024_is_read_and_an_ambiguous_one_is_refused() {
+    for (text, bytes) in [("4096", 4096), ("1k", 1 << 10), ("2MiB", 2 << 20), ("3G", 3 << 30)] {
+        assert_eq!(crate::region::parse_bytes(text), Ok(bytes), "{text}");
+    }
+    for (text, clear) in [("4GB", "4GiB"), ("512mb", "512MiB"), ("1TB", "1TiB"), ("9kb", "9KiB")] {
+        let said = crate::region::parse_bytes(text).unwrap_err();
+        assert!(said.contains("ambiguous") && said.contains(clear), "{said}");
+    }
+    assert!(crate::region::parse_bytes("1GiBb").is_err());
+}

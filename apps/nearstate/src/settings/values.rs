@@ -229,7 +229,11 @@ impl SettingValue for UnixPaths {
     }
 }
 
-fn address(item: &str) -> Result<SocketAddr, String> {
+/// Parses an address with a port.
+///
+/// # Errors
+/// What is expected instead.
+pub(crate) fn parse_address(item: &str) -> Result<SocketAddr, String> {
     item.parse().map_err(|_| {
         format!(
             "{item:?} is not an address: expected IP:PORT, such as 127.0.0.1:6379 or [::1]:6379"
@@ -241,7 +245,7 @@ impl SettingValue for Vec<SocketAddr> {
     const SEPARATOR: ItemSeparator = ItemSeparator::Comma;
     const WANTS: &'static str = "ADDRESS:PORT,..";
     fn parse(items: &[String]) -> Result<Self, String> {
-        items.iter().map(|item| address(item)).collect()
+        items.iter().map(|item| parse_address(item)).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,16 @@ impl Hosts {
     /// lines belong to the partition, or first to the cluster and then to it if they have the
     /// headings of both.
     pub(crate) fn start_with(folder: Folder, lease: &str, lines: &str, flags: &[String]) -> Self {
+        let mut hosts = Self::new(folder, lease, lines, flags);
+        for number in 0..NAMES.len() {
+            hosts.run(number);
+        }
+        hosts.init();
+        hosts
+    }
+
+    /// The same, of which no host runs.
+    pub(crate) fn new(folder: Folder, lease: &str, lines: &str, flags: &[String]) -> Self {
         let ips = own_ips();
         // Free at the others as well, which only this test has.
         let ports = free_ports(ips[0], 11);
@@ -99,16 +109,17 @@ impl Hosts {
         std::fs::write(&file, text).unwrap();
         let running = NAMES.map(|_| None).into_iter().collect();
         let (port, flags) = (ports[6], flags.to_vec());
-        let mut hosts = Self { folder, file, ips, port, others, flags, running };
-        for number in 0..NAMES.len() {
-            hosts.run(number);
-        }
+        Self { folder, file, ips, port, others, flags, running }
+    }
+
+    /// Creates the cluster, and waits until every copy counts. Returns what the command says.
+    pub(crate) fn init(&self) -> String {
         until("the nodes answer operators", || {
-            NAMES.iter().all(|name| hosts.cluster(&["status", "--host", name]).is_some())
+            NAMES.iter().all(|name| self.cluster(&["status", "--host", name]).is_some())
         });
-        assert!(hosts.cluster(&["init", "--host", "a"]).is_some());
-        hosts.until_all_count();
-        hosts
+        let text = self.cluster(&["init", "--host", "a"]).unwrap();
+        self.until_all_count();
+        text
     }
 
     pub(crate) fn run(&mut self, number: usize) {
@@ -117,7 +128,7 @@ impl Hosts {
 
     /// The same, with environment variables. Returns when the node listens or has ended. The port
     /// of a host that was killed can be in use for a moment: then it is started again.
-    fn run_with(&mut self, number: usize, variables: &[(&str, &str)]) {
+    pub(crate) fn run_with(&mut self, number: usize, variables: &[(&str, &str)]) {
         until("a node listens or ends", || {
             let before = self.spawn(number, variables);
             let (mut has_ended, mut text) = (false, String::new());
@@ -163,10 +174,32 @@ impl Hosts {
 
     /// What `nearstate cluster` prints. `None`: it fails.
     pub(crate) fn cluster(&self, words: &[&str]) -> Option<String> {
-        let mut command = Command::new(NEARSTATE);
-        let output = command.arg("cluster").args(words).arg("--cluster").arg(&self.file).output();
-        let output = output.unwrap();
+        let output = self.output(words);
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// The same, with what it says when it fails.
+    pub(crate) fn output(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(NEARSTATE);
+        command.arg("cluster").args(words).arg("--cluster").arg(&self.file).output().unwrap()
+    }
+
+    /// What a `nearstate cluster` that fails says.
+    pub(crate) fn refusal(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Waits until the process of a host has ended, and returns its exit status.
+    pub(crate) fn ended(&mut self, number: usize) -> Option<i32> {
+        let mut node = self.running[number].take().unwrap();
+        let mut status = None;
+        until("the node ends", || {
+            status = node.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
     }
 
     /// The status of the partition on a host, as JSON in one line.

@@ -1,8 +1,8 @@
 //! A group of three hosts, for the model.
 
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, Command, CopyMissingPolicy, HostConfig, HostId, LogPosition,
-    PartitionConfig, PartitionId, ViewNumber,
+    ClusterConfig, ClusterState, Command, CopyMissingPolicy, GroupState, HostConfig, HostId,
+    LogPosition, PartitionConfig, PartitionId, ViewNumber,
 };
 
 pub(crate) const PARTITION: PartitionId = PartitionId(1);
@@ -46,4 +46,17 @@ fn whole_of(copies: u8) -> ClusterState {
         state.apply(&Command::Full { partition: PARTITION, revision, host });
     }
     state
+}
+
+/// What operators can ask for.
+pub(crate) fn group_changes(group: &GroupState) -> impl Iterator<Item = Command> {
+    let (partition, revision) = (PARTITION, group.revision());
+    let others = (1..=3).map(HostId).filter(|host| group.owner() != Some(*host));
+    others.map(move |host| {
+        if group.group().contains(&host) {
+            Command::RemoveMember { partition, revision, host }
+        } else {
+            Command::AddMember { partition, revision, host }
+        }
+    })
 }

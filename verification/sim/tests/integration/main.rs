@@ -8,6 +8,7 @@
 )]
 
 mod fixture;
+mod group_model;
 mod model;
 mod two_hosts;
 

@@ -2,9 +2,10 @@
 //! abstract: a lease and a promise end at any time, but a lease ends while n - 1 of the promises
 //! on which it rests still hold. What hosts do is written anew here, in the terms of decision 026.
 
-use crate::fixture::{PARTITION, log_position, whole};
+use crate::fixture::{PARTITION, group_changes, log_position, whole};
 use nearstate_cluster::{
-    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, LogPosition, Switch, ViewNumber,
+    Applied, ClusterLevel, ClusterState, Command, GroupPhase, GroupState, HostId, LogPosition,
+    Switch, ViewNumber,
 };
 use stateright::{Checker, Model, Property};
 use std::collections::BTreeSet;
@@ -44,7 +45,7 @@ struct ModelHost {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct ModelState {
+pub(crate) struct ModelState {
     states: Vec<ClusterState>,
     nodes: [ModelHost; HOSTS],
     /// Proposals that may be ordered at any time, and again.
@@ -56,7 +57,7 @@ struct ModelState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum ModelAction {
+pub(crate) enum ModelAction {
     Apply(usize),
     Write(usize),
     Ship(usize, usize),
@@ -70,17 +71,20 @@ enum ModelAction {
     Order(Vec<u8>),
     Restart(usize),
     Lose(usize),
+    ChangeGroup(Command),
 }
 
 #[derive(Debug, Clone)]
-struct ModelGroup {
-    off: Vec<Switch>,
-    writes: u64,
-    views: u64,
-    losses: u8,
-    restarts: u8,
+pub(crate) struct ModelGroup {
+    pub(crate) off: Vec<Switch>,
+    pub(crate) writes: u64,
+    pub(crate) views: u64,
+    pub(crate) losses: u8,
+    pub(crate) restarts: u8,
     /// How many changes of the membership.
-    changes: u64,
+    pub(crate) changes: u64,
+    /// Operators add and remove hosts.
+    pub(crate) changes_group: bool,
 }
 
 fn host(node: usize) -> HostId {
@@ -421,6 +425,9 @@ impl Model for ModelGroup {
     fn init_states(&self) -> Vec<ModelState> {
         let mut state = whole();
         state.switch_off(&self.off);
+        if self.changes_group {
+            state.apply(&Command::Finalize { level: ClusterLevel::GROUP_CHANGES });
+        }
         let node = |node: usize| ModelHost {
             copy: if node == 0 { ModelCopy::Owner } else { ModelCopy::Follower },
             origin: 1,
@@ -455,6 +462,10 @@ impl Model for ModelGroup {
         }
         if world.latest().owner().is_some() && world.latest().view().0 < self.views {
             actions.push(ModelAction::Exclude);
+        }
+        if self.changes_group && world.latest().revision().0 < 4 + self.changes {
+            let changes = group_changes(world.latest()).map(ModelAction::ChangeGroup);
+            actions.extend(changes);
         }
         actions.extend(world.pending.iter().cloned().map(ModelAction::Order));
     }
@@ -500,6 +511,7 @@ impl Model for ModelGroup {
                 self.follow_state(&mut world, node);
             }
             ModelAction::Lose(node) => lose(&mut world, node),
+            ModelAction::ChangeGroup(command) => _ = order(&mut world, &command),
         }
         (world != *before).then_some(world)
     }
@@ -524,7 +536,7 @@ impl Model for ModelGroup {
 }
 
 /// Explores everything up to this depth. Returns how many states there are.
-fn explore(group: ModelGroup, depth: usize) -> usize {
+pub(crate) fn explore(group: ModelGroup, depth: usize) -> usize {
     let checker = group.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
     checker.assert_no_discovery("Rules");
     checker.assert_no_discovery("Durable");
@@ -532,7 +544,7 @@ fn explore(group: ModelGroup, depth: usize) -> usize {
 }
 
 /// Without the rule a violation is found within this depth.
-fn fails(switch: Switch, mut group: ModelGroup, depth: usize) {
+pub(crate) fn fails(switch: Switch, mut group: ModelGroup, depth: usize) {
     group.off.push(switch);
     let checker = group.checker().threads(2).target_max_depth(depth).spawn_bfs().join();
     let found = checker.discoveries();
@@ -541,8 +553,16 @@ fn fails(switch: Switch, mut group: ModelGroup, depth: usize) {
     assert!(!failed.is_empty(), "{switch:?} is not needed within these bounds");
 }
 
-fn small() -> ModelGroup {
-    ModelGroup { off: Vec::new(), writes: 1, views: 2, losses: 0, restarts: 0, changes: 0 }
+pub(crate) fn small() -> ModelGroup {
+    ModelGroup {
+        off: Vec::new(),
+        writes: 1,
+        views: 2,
+        losses: 0,
+        restarts: 0,
+        changes: 0,
+        changes_group: false,
+    }
 }
 
 #[test]

@@ -146,3 +146,27 @@ fn each_mistake_of_a_site_has_its_own_error() {
     let refused = ClusterFile::parse(&etcd).unwrap_err();
     assert!(refused.contains("and etcd orders the decisions"), "{refused}");
 }
+
+#[test]
+fn an_address_that_is_not_valid_is_named_with_its_host_and_key() {
+    for (from, to, wanted) in [
+        (
+            "peer = \"127.0.0.1:7002\"",
+            "peer = \"amf:7002\"",
+            "host \"b\", peer: \"amf:7002\" is not",
+        ),
+        (
+            "membership = \"127.0.0.1:7103\"",
+            "membership = \"::1\"",
+            "host \"c\", membership: \"::1\"",
+        ),
+        (
+            "clients = \"127.0.0.2\"",
+            "clients = \"x\"",
+            "host \"b\", clients: \"x\" is not an address",
+        ),
+    ] {
+        let said = ClusterFile::parse(&GOOD.replace(from, to)).unwrap_err();
+        assert!(said.starts_with(wanted), "{said}");
+    }
+}

@@ -1,7 +1,7 @@
 //! How much of a partition the copies of the hosts that answer hold, before an operator gives some
 //! of them up.
 
-use nearstate_cluster::PartitionId;
+use nearstate_cluster::{HostId, PartitionId};
 use serde_json::Value;
 
 use crate::cluster::file::ClusterFile;
@@ -25,12 +25,15 @@ pub(super) fn longer_copy(host: &str, position: u64) -> String {
 }
 
 impl CopiesOfHosts {
-    /// From the statuses of all hosts.
-    pub(super) fn of(file: &ClusterFile, statuses: &Value, partition: PartitionId) -> Self {
+    /// Of the hosts of a group, from the statuses of all hosts.
+    pub(super) fn of(
+        (file, group): (&ClusterFile, &[HostId]),
+        statuses: &Value,
+        partition: PartitionId,
+    ) -> Self {
         let mut copies = Self::default();
-        let known = file.partitions.iter().find(|one| one.id == partition);
         let name = file.partition_name(partition);
-        for host in known.into_iter().flat_map(|one| &one.group) {
+        for host in group {
             let host = file.host_name(*host);
             let is_it = |status: &&Value| status["host"] == host.as_str();
             let status = statuses.as_array().into_iter().flatten().find(is_it);
@@ -80,7 +83,8 @@ mod tests {
 
     fn copies(statuses: &[Value]) -> CopiesOfHosts {
         let file = ClusterFile::parse(GOOD).unwrap();
-        CopiesOfHosts::of(&file, &json!(statuses), PartitionId(1))
+        let group = [1, 2, 3].map(HostId);
+        CopiesOfHosts::of((&file, &group), &json!(statuses), PartitionId(1))
     }
 
     #[test]

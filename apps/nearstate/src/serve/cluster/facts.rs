@@ -24,6 +24,8 @@ pub(super) enum MainThreadMessage {
     Owned(PartitionId),
     /// The host owns the partition no longer.
     Released(PartitionId),
+    /// The host was added to the group of the partition.
+    CopyWanted(PartitionId),
     /// The last node of the partition is stopped.
     Stopped(PartitionId),
 }
@@ -171,13 +173,23 @@ pub(super) fn notices(
         }
         ClusterNotice::EngineFailed { reason } => {
             log::emit(log::MEMBERSHIP_FAILED, &[("reason", reason)]);
-            facts.push(format!("{} {reason}", log::MEMBERSHIP_FAILED.id));
+            let ms = nearstate_store::now_ms_coarse();
+            facts.push(format!("{ms} {} {reason}", log::MEMBERSHIP_FAILED.id));
         }
         ClusterNotice::Panicked { thread } => {
             log::emit(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);
             log::flush();
             // No thread is waited for: one that waits for the broken one never ends. Exiting is
             // safe at any moment: a region survives SIGKILL.
+            std::process::exit(1);
+        }
+        ClusterNotice::CopyWanted { partition } => {
+            drop(messages.try_send(MainThreadMessage::CopyWanted(*partition)));
+        }
+        ClusterNotice::LevelTooHigh { decided, highest } => {
+            log::emit(log::LEVEL_TOO_HIGH, &[("decided", decided), ("highest", highest)]);
+            log::flush();
+            // As above: an earlier program leaves everything to its supervisor and to the others.
             std::process::exit(1);
         }
         ClusterNotice::Removed { is_removed } => {

@@ -16,15 +16,19 @@ use crate::cluster::show;
 
 use super::copies::{CopiesOfHosts, longer_copy};
 use super::facts::HostFacts;
+use super::votes;
 
 /// The longest wait for the membership in a request of an operator.
-const DECISION_MAX: Duration = Duration::from_secs(5);
+pub(super) const DECISION_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait for the report of another host. All are asked at the same time.
 const REPORT_MAX: Duration = Duration::from_secs(1);
 
 /// The requests that are answered at the same time. Further ones wait.
 const REQUESTS_MAX: usize = 16;
+
+/// The engine in which hosts of the file vote.
+const RAFT: &str = "raft";
 
 /// How often alarms are looked for.
 const ALARM_INTERVAL: Duration = Duration::from_millis(500);
@@ -95,13 +99,14 @@ impl OperatorContext {
             AdminRequest::Status => Ok(self.report.status()),
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
             AdminRequest::Events => Ok(json!(self.report.facts.events())),
-            AdminRequest::Init => {
-                self.engine.initialize(&self.report.file.voters())?;
+            AdminRequest::Init => self.initialize(),
+            AdminRequest::Finalize => self.finalize(),
+            AdminRequest::Vote { host, votes, weakens } => {
+                self.change_vote(HostId(host), votes, weakens)?;
                 Ok(Value::Null)
             }
-            AdminRequest::Vote { host, votes } => {
-                self.change_vote(HostId(host), votes)?;
-                Ok(Value::Null)
+            AdminRequest::Member { partition, host, is_member } => {
+                self.change_group(PartitionId(partition), (HostId(host), is_member))
             }
             AdminRequest::Drain { partition } => self.task(partition, OperatorGoal::Drain, false),
             AdminRequest::AcceptLoss { partition, host, discards_longer } => {
@@ -115,13 +120,27 @@ impl OperatorContext {
     }
 
     /// Lets a host vote, or takes its vote: at the leader, whichever host that is.
-    fn change_vote(&self, host: HostId, votes: bool) -> Result<()> {
-        let name = self.report.file.host_name(host);
-        if !votes && let Some(partition) = leased(&self.cluster_status(), &name) {
-            let detail = format!(
+    fn change_vote(&self, host: HostId, votes: bool, weakens: bool) -> Result<()> {
+        let (file, statuses) = (&self.report.file, self.cluster_status());
+        let name = file.host_name(host);
+        if !votes && let Some(partition) = leased(&statuses, &name) {
+            return Err(invalid(format!(
                 "{name} owns {partition}: drain it first. A host that does not vote owns nothing"
-            );
-            return Err(Error::BadArgument { detail });
+            )));
+        }
+        // With etcd its members vote, and the engine says which command changes them.
+        if file.engine_name() == RAFT {
+            let voters = self.engine.status().voters;
+            let named = file.hosts.iter().filter(|one| voters.contains(&one.id.0.into()));
+            let voters: Vec<String> = named.map(|one| one.name.clone()).collect();
+            let refusal = match votes {
+                true => votes::cannot_join(&statuses, &name),
+                false if weakens => None,
+                false => votes::weakens(&voters, &statuses, &name),
+            };
+            if let Some(reason) = refusal {
+                return Err(invalid(reason));
+            }
         }
         self.engine.change_vote(host.0.into(), votes, DECISION_MAX)
     }
@@ -135,7 +154,9 @@ impl OperatorContext {
         if let Some(reason) = better_copy(file, &statuses, (partition, goal)) {
             return Err(invalid(reason));
         }
-        let compared = CopiesOfHosts::of(file, &statuses, partition);
+        let group =
+            self.driver.group(partition).map_or_else(Vec::new, |group| group.group().to_vec());
+        let compared = CopiesOfHosts::of((file, &group), &statuses, partition);
         if let OperatorGoal::AcceptLoss(to) = goal
             && !discards_longer
             && let Some(reason) = compared.more_than(&file.host_name(to))
@@ -157,6 +178,11 @@ impl OperatorContext {
     /// The status of all hosts, in the order of the file. They are asked at the same time, so this
     /// takes [`REPORT_MAX`] if one of them is lost.
     fn cluster_status(&self) -> Value {
+        self.statuses().into()
+    }
+
+    /// The same, as a list.
+    pub(super) fn statuses(&self) -> Vec<Value> {
         let hosts = &self.report.file.hosts;
         std::thread::scope(|scope| {
             let asked: Vec<_> =
@@ -165,7 +191,7 @@ impl OperatorContext {
         })
     }
 
-    fn status_of(&self, host: &FileHost) -> Value {
+    pub(super) fn status_of(&self, host: &FileHost) -> Value {
         if host.id == self.report.host.id {
             return self.report.status();
         }
@@ -175,12 +201,13 @@ impl OperatorContext {
                 detail: format!("the report of {} is not valid: {error}", host.name),
             })
         });
-        parsed
-            .unwrap_or_else(|error| json!({ "host": host.name, "unreachable": error.to_string() }))
+        parsed.unwrap_or_else(
+            |error| json!({ "host": host.name, "unreachable": admin::reason(&error) }),
+        )
     }
 }
 
-fn invalid(detail: impl std::fmt::Display) -> Error {
+pub(super) fn invalid(detail: impl std::fmt::Display) -> Error {
     Error::BadArgument { detail: detail.to_string() }
 }
 

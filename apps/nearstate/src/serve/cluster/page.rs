@@ -105,6 +105,7 @@ impl ClusterPage {
         let engine = &status.engine;
         let help = "Index of the last command that this host has applied.";
         gauge(to, "membership_applied", help, engine.applied)?;
+        gauge(to, "level", "The decided level of the cluster.", u64::from(status.level.0))?;
         let help = "1 if this host knows a leader of the membership.";
         gauge(to, "membership_led", help, u64::from(engine.leader.is_some()))?;
         let help = "1 if the membership has stopped on this host.";

@@ -1,0 +1,87 @@
+//! Levels: what the program of each host can do, and what all of them can.
+
+use nearstate_cluster::ClusterLevel;
+use serde_json::Value;
+
+/// The level of a program that reports none.
+const UNREPORTED: u64 = 1;
+
+/// The highest level that this program can do. A test makes it an earlier one.
+pub(crate) fn highest() -> ClusterLevel {
+    let is_earlier = nearstate_store::crash::is_planted("first-level");
+    if is_earlier { ClusterLevel::FIRST } else { ClusterLevel::HIGHEST }
+}
+
+/// The level to which the cluster can be raised, by the statuses of all hosts of its file. `None`:
+/// it has the highest level of all of them.
+///
+/// # Errors
+/// The hosts that do not answer; or those that cannot do more than the cluster has, while another
+/// one can.
+pub(crate) fn next(statuses: &[Value]) -> Result<Option<ClusterLevel>, String> {
+    let name = |status: &Value| status["host"].as_str().unwrap_or("?").to_owned();
+    let silent = |status: &&Value| !status["unreachable"].is_null();
+    let silent: Vec<String> = statuses.iter().filter(silent).map(name).collect();
+    if !silent.is_empty() {
+        return Err(format!(
+            "{} did not answer: start the nodes of all hosts of the cluster file",
+            silent.join(", ")
+        ));
+    }
+    let number = |status: &Value, key: &str| status[key].as_u64().unwrap_or(UNREPORTED);
+    let decided = statuses.iter().map(|status| number(status, "level")).max().unwrap_or(UNREPORTED);
+    let highest = |status: &Value| number(status, "level_highest");
+    let of_all = statuses.iter().map(highest).min().unwrap_or(UNREPORTED);
+    if of_all > decided {
+        let level = u16::try_from(of_all).map_err(|_| format!("there is no level {of_all}"))?;
+        return Ok(Some(ClusterLevel(level)));
+    }
+    let behind = |status: &&Value| highest(status) <= decided;
+    if statuses.iter().all(|status| behind(&status)) {
+        return Ok(None);
+    }
+    let behind = statuses.iter().filter(behind);
+    let behind: Vec<_> =
+        behind.map(|status| format!("{} (level {})", name(status), highest(status))).collect();
+    Err(format!(
+        "{} cannot do more than the level {decided} that the cluster has: start the version of the \
+         other hosts there",
+        behind.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn hosts(hosts: &[(&str, u64, u64)]) -> Vec<Value> {
+        let status = |(host, level, highest): &(&str, u64, u64)| {
+            let mut status = json!({ "host": host, "level": level });
+            status["level_highest"] = json!(highest);
+            status
+        };
+        hosts.iter().map(status).collect()
+    }
+
+    #[test]
+    fn the_level_rises_to_what_all_hosts_can() {
+        let next = |all: &[_]| next(&hosts(all));
+        assert_eq!(next(&[("a", 1, 3), ("b", 1, 2), ("c", 1, 3)]), Ok(Some(ClusterLevel(2))));
+        assert_eq!(next(&[("a", 2, 2), ("b", 2, 2)]), Ok(None));
+        // One host has not applied the last decision yet.
+        assert_eq!(next(&[("a", 1, 2), ("b", 2, 2)]), Ok(None));
+    }
+
+    #[test]
+    fn hosts_that_cannot_or_do_not_answer_are_named() {
+        let refused = next(&hosts(&[("a", 2, 3), ("b", 2, 2), ("c", 2, 2)])).unwrap_err();
+        assert!(refused.starts_with("b (level 2), c (level 2) cannot"), "{refused}");
+        let lost = json!({ "host": "c", "unreachable": "no route" });
+        let all = [hosts(&[("a", 1, 2), ("b", 1, 2)]), vec![lost]].concat();
+        assert!(next(&all).unwrap_err().starts_with("c did not answer"));
+        // A program that knows no levels can do the first one.
+        let old = [hosts(&[("a", 1, 2)]), vec![json!({ "host": "b" })]].concat();
+        assert!(next(&old).unwrap_err().starts_with("b (level 1) cannot"));
+    }
+}

@@ -1,0 +1,55 @@
+//! `nearstate cluster finalize`: the cluster is raised to the level that all hosts can do.
+
+use std::time::Instant;
+
+use nearstate_cluster::Command;
+use nearstate_model::{Error, Result};
+use serde_json::{Value, json};
+
+use crate::cluster::level;
+
+use super::operator::{DECISION_MAX, OperatorContext, invalid};
+
+/// How often the applied state is looked at.
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+
+impl OperatorContext {
+    /// Creates the cluster, with the level of its hosts if all of them answer.
+    pub(super) fn initialize(&self) -> Result<Value> {
+        self.engine.initialize(&self.report.file.voters())?;
+        Ok(self.raise_level().unwrap_or_else(|error| {
+            let level = self.driver.status().level.0;
+            json!({ "level": level, "reason": error.to_string() })
+        }))
+    }
+
+    /// Raises the level of a cluster that exists.
+    pub(super) fn finalize(&self) -> Result<Value> {
+        if self.engine.status().voters.is_empty() {
+            let detail = "this host knows no cluster: `nearstate cluster init` creates it";
+            return Err(invalid(detail));
+        }
+        self.raise_level()
+    }
+
+    fn raise_level(&self) -> Result<Value> {
+        let statuses = self.statuses();
+        let Some(level) = level::next(&statuses).map_err(invalid)? else {
+            let decided = self.driver.status().level.0;
+            return Ok(json!({ "level": decided, "raised": false }));
+        };
+        self.engine.propose_and_wait(Command::Finalize { level }.encode(), DECISION_MAX)?;
+        let end = Instant::now() + DECISION_MAX;
+        loop {
+            let decided = self.driver.status().level;
+            if decided >= level {
+                return Ok(json!({ "level": decided.0, "raised": true }));
+            }
+            if Instant::now() >= end {
+                let detail = format!("level {level} is decided, and not applied on this host yet");
+                return Err(Error::Backend { detail });
+            }
+            std::thread::park_timeout(LOOK_INTERVAL);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The decided level: it only rises, commands that need a higher one have no effect, and a state
+//! above the first level is not read by programs that do not know levels.
+
+use crate::fixture::{PARTITION, whole};
+use nearstate_cluster::{
+    Applied, ClusterLevel, ClusterState, Command, CommandRefusal, HostId, Monotonic, SnapshotError,
+};
+
+fn finalize(state: &mut ClusterState, level: u16) -> Applied {
+    state.apply(&Command::Finalize { level: ClusterLevel(level) })
+}
+
+#[test]
+fn a_level_rises_and_never_falls() {
+    let mut state = whole(3, 2);
+    assert_eq!(state.level(), ClusterLevel::FIRST);
+    assert_eq!(finalize(&mut state, 1), Applied::Refused(CommandRefusal::LevelReached));
+    assert_eq!(finalize(&mut state, 2), Applied::Finalized(ClusterLevel(2)));
+    for late in [0, 1, 2] {
+        let refused = Applied::Refused(CommandRefusal::LevelReached);
+        assert_eq!(finalize(&mut state, late), refused, "{late}");
+    }
+    // Whichever program applies it: hosts of all versions have the same state.
+    assert_eq!(finalize(&mut state, 900), Applied::Finalized(ClusterLevel(900)));
+    assert_eq!(state.level(), ClusterLevel(900));
+}
+
+#[test]
+fn a_command_has_no_effect_below_its_level() {
+    let mut state = whole(3, 2);
+    let revision = state.group(PARTITION).unwrap().revision();
+    let add = Command::AddMember { partition: PARTITION, revision, host: HostId(4) };
+    let before = state.clone();
+    assert_eq!(state.apply(&add), Applied::Refused(CommandRefusal::LevelTooLow));
+    assert_eq!(state, before);
+    finalize(&mut state, add.level().0);
+    assert_eq!(state.apply(&add), Applied::MemberAdded(HostId(4)));
+}
+
+#[test]
+fn a_snapshot_has_the_format_that_its_level_needs() {
+    let mut state = whole(2, 2);
+    let host = HostId(1);
+    assert_eq!(state.encode().first(), Some(&1));
+    let revision = state.group(PARTITION).unwrap().revision();
+    state.apply(&Command::Degrade { partition: PARTITION, revision, host });
+    let second = state.encode();
+    assert_eq!(second.first(), Some(&2), "a program that knows no levels reads it");
+    assert_eq!(ClusterState::decode(&second).unwrap().level(), ClusterLevel::FIRST);
+    finalize(&mut state, 2);
+    let revision = state.group(PARTITION).unwrap().revision();
+    state.apply(&Command::Renew { partition: PARTITION, revision, host, stamp: Monotonic(7) });
+    let mut bytes = state.encode();
+    assert_eq!(bytes.first(), Some(&3));
+    assert_eq!(ClusterState::decode(&bytes), Ok(state));
+    // The first level has no format 3: a state has one encoding.
+    let [_, _, _, _, _, low, ..] = bytes.as_mut_slice() else { panic!("it is longer") };
+    *low = 1;
+    assert!(matches!(ClusterState::decode(&bytes), Err(SnapshotError::Damaged { .. })));
+    let [format, ..] = bytes.as_mut_slice() else { panic!("it is longer") };
+    *format = 4;
+    let error = ClusterState::decode(&bytes).unwrap_err();
+    assert_eq!(error, SnapshotError::Format(4));
+    assert!(error.to_string().contains("start a later version"), "{error}");
+}

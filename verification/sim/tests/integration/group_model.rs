@@ -1,0 +1,18 @@
+//! The same model with operators that add hosts to the group and remove them (decision 040).
+
+use crate::model::{ModelGroup, explore, fails, small};
+use nearstate_cluster::Switch;
+
+fn changing() -> ModelGroup {
+    ModelGroup { changes: 2, changes_group: true, ..small() }
+}
+
+#[test]
+fn a_group_that_operators_change_keeps_the_rules() {
+    println!("{} states", explore(changing(), 10));
+}
+
+#[test]
+fn a_member_that_counts_must_leave_by_an_eviction() {
+    fails(Switch::LeaveByEviction, changing(), 10);
+}
