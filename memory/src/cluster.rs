@@ -334,7 +334,9 @@ impl Member {
         }
         store(map, CLUSTER_FILE, seal(map.file_identity()))?;
         store(map, CLUSTER_BOOT, seal(boot))?;
-        self.check_not_truncated()
+        self.check_not_truncated()?;
+        debug_assert!(is_bound_file(map) == Ok(true), "the file that was bound is the mapped one");
+        Ok(())
     }
 
     /// The region is no copy of its cluster any more, as one of another boot.

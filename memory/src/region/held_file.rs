@@ -5,7 +5,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::UNIX_EPOCH;
 
-use nearstate_model::Result;
+use nearstate_model::{Result, invariant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::region::liveness::file_key;
@@ -22,6 +22,7 @@ pub(crate) struct HeldFile {
 impl HeldFile {
     pub(crate) fn new(file: File) -> Result<Self> {
         let (key, identity) = (file_key(&file)?, identity_of(&file)?);
+        invariant!(identity != 0 && identity < 1 << 48, "a sealed word has no room for {identity}");
         Ok(Self { file: Some(file), key, identity })
     }
 

@@ -142,6 +142,7 @@ impl Member {
                 return Ok(CommitOutcome::Fenced(number));
             }
             units = self.held_units(plan, txn)?;
+            debug_assert!(units > 0, "the log holds the cell of a transaction that it has");
         }
         self.measure_usages(&mut plan.usages, &plan.accesses, (txn, usages))?;
         self.prepare_events(&plan.events, txn, first)?;

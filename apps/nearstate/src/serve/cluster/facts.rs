@@ -124,6 +124,15 @@ impl HostFacts {
     }
 }
 
+/// Ends the process, and leaves everything to its supervisor and to the other hosts. No thread is
+/// waited for: one that waits for a broken one never ends. Exiting is safe at any moment: a region
+/// survives SIGKILL.
+fn exit_after(event: &'static log::LogEvent, fields: &log::LogFields<'_>) -> ! {
+    log::emit(event, fields);
+    log::flush();
+    std::process::exit(1);
+}
+
 /// Logs what happens, and tells the main thread what concerns clients.
 pub(super) fn notices(
     file: Arc<ClusterFile>,
@@ -164,9 +173,9 @@ pub(super) fn notices(
             facts.lock().failed.insert(*of, (Instant::now(), reason.clone()));
         }
         ClusterNotice::CopiedFile { partition: of } => {
-            let partition = file.partition_name(*of);
+            let (partition, ms) = (file.partition_name(*of), nearstate_store::now_ms_coarse());
             log::emit(log::REGION_COPIED, &[("partition", &partition)]);
-            facts.push(format!("{} {partition}", log::REGION_COPIED.id));
+            facts.push(format!("{ms} {} {partition}", log::REGION_COPIED.id));
         }
         ClusterNotice::StoppedHolder { partition, stopped } => {
             stopped_holder(&file.partition_name(*partition), stopped, &facts);
@@ -177,20 +186,13 @@ pub(super) fn notices(
             facts.push(format!("{ms} {} {reason}", log::MEMBERSHIP_FAILED.id));
         }
         ClusterNotice::Panicked { thread } => {
-            log::emit(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);
-            log::flush();
-            // No thread is waited for: one that waits for the broken one never ends. Exiting is
-            // safe at any moment: a region survives SIGKILL.
-            std::process::exit(1);
+            exit_after(log::CLUSTER_THREAD_FAILED, &[("thread", thread)]);
         }
         ClusterNotice::CopyWanted { partition } => {
             drop(messages.try_send(MainThreadMessage::CopyWanted(*partition)));
         }
         ClusterNotice::LevelTooHigh { decided, highest } => {
-            log::emit(log::LEVEL_TOO_HIGH, &[("decided", decided), ("highest", highest)]);
-            log::flush();
-            // As above: an earlier program leaves everything to its supervisor and to the others.
-            std::process::exit(1);
+            exit_after(log::LEVEL_TOO_HIGH, &[("decided", decided), ("highest", highest)]);
         }
         ClusterNotice::Removed { is_removed } => {
             let record = if *is_removed { log::HOST_REMOVED } else { log::HOST_VOTES_AGAIN };
