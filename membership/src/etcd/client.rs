@@ -169,14 +169,13 @@ impl EtcdClient {
                 );
                 return Err(self.refuse(reason));
             }
-            Some(_) => {}
             None if stored.created.is_some() => {
                 let (cluster_id, creation) = (cluster_id.to_owned(), stored.creation);
                 self.followed = Some(FollowedEtcd { cluster_id, creation, endpoint });
             }
             // Another endpoint may know the cluster, if this one is wrong.
             None if self.gateway.has_others() => self.gateway.close(),
-            None => {}
+            Some(_) | None => {}
         }
         Ok(())
     }
