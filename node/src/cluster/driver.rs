@@ -176,10 +176,10 @@ impl ClusterDriver {
         // The driver never waits for a region, so the lock is not held while one is read.
         let published = self.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let is_leased = |partition: &PartitionId| {
-            let state = self.copies.get(partition).map(|copy| copy.copy.state());
+            let state = self.copy(*partition).map(|copy| copy.copy.state());
             state.and_then(Result::ok).is_some_and(|state| state.lease_until > lease_clock())
         };
-        let has_copy = |partition: &PartitionId| self.copies.contains_key(partition);
+        let has_copy = |partition: &PartitionId| self.copy(*partition).is_some();
         published.owners(self.host, &has_copy, &is_leased)
     }
 
