@@ -49,6 +49,10 @@ impl GroupState {
         if self.leaving.contains(&host) {
             return Err(No::AlreadyLeaving);
         }
+        // Until n hosts are full, the copy of another one may be the last that an operator can use.
+        if self.full.len() < self.acknowledgements() {
+            return Err(No::TooFewFull);
+        }
         let stay = |hosts: usize| hosts - self.leaving.len() > self.acknowledgements();
         if !stay(self.group.len()) {
             return Err(No::TooFewFull);
@@ -68,12 +72,18 @@ impl GroupState {
         Ok(Applied::MemberLeaving(host))
     }
 
-    /// Removes the hosts that were to leave and do not count any more. An owner stays.
+    /// Removes the hosts that were to leave and do not count any more. An owner stays, and so do all
+    /// if fewer than n hosts are full: their copies may be needed.
     pub(super) fn drop_left(&mut self) {
         self.leaving.remove(&self.owner);
+        let is_enough = self.full.len() >= self.acknowledgements();
         let left: Vec<HostId> = self.leaving.difference(&self.full).copied().collect();
         for host in left {
-            self.drop_member(host);
+            if is_enough {
+                self.drop_member(host);
+            } else {
+                self.leaving.remove(&host);
+            }
         }
     }
 

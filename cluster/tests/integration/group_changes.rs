@@ -128,6 +128,23 @@ fn a_seal_counts_a_host_that_leaves_and_drops_it_if_it_is_shorter_and_not_if_it_
     }
 }
 
+/// The copy of a host that does not count may be the last one that an operator can use.
+#[test]
+fn no_host_is_removed_while_fewer_copies_are_complete_than_must_acknowledge() {
+    let mut state = changeable(3);
+    add(&mut state, 4);
+    full(&mut state, 4);
+    state.apply(&Command::Exclude { partition: PARTITION, view: ViewNumber(1) });
+    for (host, position) in (2..).zip([8, 9, 8]) {
+        state.apply(&report(2, host, held(1, position)));
+    }
+    assert_eq!(shown(&state), "group [1, 2, 3, 4] full [3] leaving [] ");
+    assert_eq!(remove(&mut state, 1), Applied::Refused(CommandRefusal::TooFewFull));
+    assert_eq!(full(&mut state, 2), Applied::Full(HostId(2)));
+    assert_eq!(remove(&mut state, 1), Applied::MemberRemoved(HostId(1)));
+    assert_eq!(shown(&state), "group [2, 3, 4] full [2, 3] leaving [] ");
+}
+
 /// Host 1 owns the partition, and the others have acknowledged these positions.
 fn owner(state: &ClusterState, positions: &[(u16, u64)]) -> Proposer {
     let mut owner = Proposer::start(1, 0, CopyState::Owner { origin: ViewNumber(1) });

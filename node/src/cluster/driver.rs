@@ -84,7 +84,8 @@ impl ClusterDriver {
         let inbox = Arc::clone(&shared_driver.inbox);
         let mut copies = BTreeMap::new();
         for copy in &config.copies {
-            let thread = open(&config, copy, &shared_driver)?;
+            let opened = open(&config, copy, &shared_driver)?;
+            let thread = start_copy(&config, (copy, opened), &inbox)?;
             thread.shared.copy.listen_with(listener)?;
             copies.insert(copy.partition, (thread, copy.port));
         }
@@ -142,13 +143,20 @@ impl ClusterDriver {
         if copies.contains_key(&partition) {
             return Ok(());
         }
-        let thread = open(&self.config, config, &self.shared)?;
-        thread.shared.copy.listen_with(listener)?;
-        copies.insert(partition, Arc::clone(&thread.shared));
+        let opened = open(&self.config, config, &self.shared)?;
+        opened.listen_with(listener)?;
+        // The driver has the copy before its thread tells anything: what the rules answer would be
+        // lost.
+        let mut started = Ok(());
+        self.shared.step(|driver| {
+            started = start_copy(&self.config, (config, opened), &self.inbox).map(|thread| {
+                copies.insert(partition, Arc::clone(&thread.shared));
+                driver.copies.insert(partition, (thread, port));
+            });
+        });
         drop(copies);
-        self.shared.step(|driver| drop(driver.copies.insert(partition, (thread, port))));
         self.inbox.wake();
-        Ok(())
+        started
     }
 
     fn lock_copies(&self) -> MutexGuard<'_, BTreeMap<PartitionId, Arc<CopyShared>>> {
@@ -183,11 +191,15 @@ impl ClusterDriver {
         published.owners(self.host, &has_copy, &is_leased)
     }
 
-    /// The state of a partition of which this host has a copy, and whether it hears the owner.
+    /// The state of a partition to whose group this host belongs, and whether it hears the owner.
     pub(super) fn known(&self, partition: PartitionId) -> Option<(GroupState, bool)> {
         let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |group: &&GroupState| group.partition() == partition;
         let group = published.groups.iter().find(is_it)?.clone();
+        if !group.group().contains(&self.host) {
+            // A host that was removed keeps its copy, and hears no owner.
+            return None;
+        }
         let is_owner_heard = published.heard.contains(&partition);
         self.copy(partition).map(|_| (group, is_owner_heard))
     }
@@ -226,7 +238,7 @@ fn open(
     config: &DriverConfig,
     copy: &CopyConfig,
     driver: &Arc<SharedDriver<Driver>>,
-) -> Result<CopyThread> {
+) -> Result<Partition> {
     let partition = copy.partition;
     let own = config.hosts.get(&config.host).map(|host| host.name.clone()).unwrap_or_default();
     let inputs = Arc::clone(driver);
@@ -245,10 +257,16 @@ fn open(
             inputs.connection(partition, input, Driver::take_inputs);
         }),
     };
-    let opened = Partition::open(opened, &copy.region)?;
-    let notices = Arc::clone(&config.on_notice);
-    let inbox = Arc::clone(&driver.inbox);
-    CopyThread::start((partition, opened), copy.region.clone(), inbox, notices)
+    Partition::open(opened, &copy.region)
+}
+
+fn start_copy(
+    config: &DriverConfig,
+    (copy, opened): (&CopyConfig, Partition),
+    inbox: &Arc<DriverInbox>,
+) -> Result<CopyThread> {
+    let (notices, inbox) = (Arc::clone(&config.on_notice), Arc::clone(inbox));
+    CopyThread::start((copy.partition, opened), copy.region.clone(), inbox, notices)
 }
 
 /// A host that knows nothing yet, as at the start of a process.

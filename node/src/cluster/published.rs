@@ -61,7 +61,7 @@ impl Published {
             let (partition, host) = (group.partition(), group.owner()?);
             let is_confirmed = if host == me {
                 is_leased(&partition)
-            } else if has_copy(&partition) {
+            } else if has_copy(&partition) && group.group().contains(&me) {
                 self.heard.contains(&partition)
             } else {
                 is_led

@@ -2,12 +2,14 @@
 //! (`docs/decisions/029-policies.md`). The connection handles no further request meanwhile; its
 //! core serves others.
 
+use std::collections::BTreeMap;
 use std::future::Future as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nearstate_model::Error;
+use nearstate_model::invariant::guaranteed;
+use nearstate_model::{Error, Result};
 use nearstate_node::executor::{Sleep, sleep};
 use nearstate_node::{NextAction, OUTPUT_HIGH_WATER_BYTES};
 use nearstate_store::{Receipt, ReceiptState, ReceiptWait, Session};
@@ -33,6 +35,9 @@ pub(super) struct HeldReplies {
     /// What the node does afterwards.
     next: NextAction,
 }
+
+/// What has become of commits at one moment.
+type CommitStates = BTreeMap<Receipt, Result<ReceiptState>>;
 
 /// A reply that tells of a commit.
 #[derive(Clone, Copy, Debug)]
@@ -71,12 +76,22 @@ impl HeldReplies {
         self.bytes.len() + self.messages.iter().map(of).sum::<usize>()
     }
 
+    /// What has become of the commits. It is read once: a message is sent if the reply that tells of
+    /// its commit is.
+    fn states(&self, session: &Session) -> CommitStates {
+        let owed = self.owed.iter().map(|one| one.receipt);
+        let all = owed.chain(self.messages.iter().map(|message| message.receipt));
+        let mut states = CommitStates::from([(Receipt::NONE, Ok(ReceiptState::Replicated))]);
+        for receipt in all {
+            states.entry(receipt).or_insert_with(|| session.receipt_state(receipt));
+        }
+        states
+    }
+
     /// Sends the messages, except those whose commits are not replicated. Each is sent once.
-    pub(super) fn publish(&mut self, session: &Session, server: &RespServer) {
+    fn publish(&mut self, states: &CommitStates, server: &RespServer) {
         for WaitingMessage { channel, payload, receipt } in self.messages.drain(..) {
-            let is_free = receipt == Receipt::NONE
-                || session.receipt_state(receipt) == Ok(ReceiptState::Replicated);
-            if is_free {
+            if states.get(&receipt) == Some(&Ok(ReceiptState::Replicated)) {
                 server.publish(&channel, &payload);
             }
         }
@@ -93,23 +108,24 @@ impl HeldReplies {
     }
 
     /// Appends the replies; an error in place of each one whose commit is not replicated.
-    pub(super) fn release(
+    fn release(
         self,
-        session: &Session,
+        states: &CommitStates,
         protocol: RespVersion,
         output: &mut Vec<u8>,
     ) -> NextAction {
         let mut sent = 0;
         for OwedReply { from, to, receipt, is_begun } in self.owed {
-            let state = session.receipt_state(receipt);
-            if state == Ok(ReceiptState::Replicated) {
+            let state = guaranteed(states.get(&receipt), "the state of each commit was read");
+            if *state == Ok(ReceiptState::Replicated) {
                 continue;
             }
             if is_begun {
                 // The client waits for the rest, and would take an error for a part of it.
                 return NextAction::Close;
             }
-            let error = state.and_then(|state| state.require(receipt, self.limit)).err();
+            let required = state.clone().and_then(|state| state.require(receipt, self.limit));
+            let error = required.err();
             output.extend_from_slice(self.bytes.get(sent..from).unwrap_or_default());
             sent = to;
             // A reply that the client does not want is empty.
@@ -181,8 +197,9 @@ impl RespConnection {
             return Some(Poll::Pending);
         }
         let mut held = self.held.take()?;
-        held.publish(self.core.core.session(), &self.core.server);
-        let next = held.release(self.core.core.session(), self.connection.protocol, output);
+        let states = held.states(self.core.core.session());
+        held.publish(&states, &self.core.server);
+        let next = held.release(&states, self.connection.protocol, output);
         Some(Poll::Ready(next))
     }
 }

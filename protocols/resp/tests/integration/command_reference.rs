@@ -52,7 +52,7 @@ the error and by what is done. All other errors of changes mean that nothing was
 
 A message of a request that waits until its commit is replicated (namespaces with the policy
 `replicated`) is sent when the reply is, and so are the messages of the requests behind it in the
-same pipeline. If the commit is lost, or not replicated in time, or the client ends before, it is
+same pipeline. If the commit is lost, or not replicated in time, or the node ends before, it is
 not sent. In a namespace with another policy a message is sent at once.
 
 Hashes and sets of at most 128 elements return fields in the order in which they were first set, and
