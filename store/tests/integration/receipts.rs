@@ -54,6 +54,7 @@ fn a_wait_is_announced_before_a_thread_sleeps_for_it_until_the_next_acknowledgem
     let host = Host::new();
     let session = host.region.session().unwrap();
     let ns = ue(&session);
+    session.stream(ns, WhenFull::Refuse).unwrap();
     let receipt = put(&session, ns, 1);
     assert!(!session.is_replication_awaited().unwrap(), "the commit alone is no wait");
     // No thread runs the waits.
