@@ -344,7 +344,8 @@ fn change_group(
     let host = file.host(name)?.id.0;
     let number = partition_of(&file, partition)?.id.0;
     let done = ask(node, &AdminRequest::Member { partition: number, host, is_member })?;
-    Ok(match (is_member, done["counts"] == true) {
+    let counts = done.get("counts").and_then(Value::as_bool) == Some(true);
+    Ok(match (is_member, counts) {
         (true, true) => format!("{name} is a member of {partition}, and counts\n"),
         (true, false) => format!(
             "{name} is a member of {partition}: it joins, and counts when its copy is complete \

@@ -384,9 +384,9 @@ fn a_host_refuses_a_wrong_endpoint_and_returns_to_its_etcd() {
     let host = Host::start_etcd(cluster.config(3), mixed([&wrong, &right])).unwrap();
     host.until(|text, _| text == "first\n");
     right.kill(0);
-    let refusal = |event: &EngineEvent| match event {
-        EngineEvent::Failed { reason } if reason.contains("cluster ID") => Some(reason.clone()),
-        _ => None,
+    let refusal = |event: &EngineEvent| {
+        let EngineEvent::Failed { reason } = event else { return None };
+        reason.contains("cluster ID").then(|| reason.clone())
     };
     host.until(|_, events| events.iter().any(|event| refusal(event).is_some()));
     let reason = host.told().1.iter().find_map(refusal).unwrap();

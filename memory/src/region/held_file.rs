@@ -69,6 +69,7 @@ fn identity_of(file: &File) -> Result<u64> {
     Ok((xxh3_64(&bytes) >> 16) | 1)
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -94,10 +94,10 @@ impl ClusterDriver {
         let engine = engine(Box::new(move || waking.wake()))?;
         let is_over = Arc::new(AtomicBool::new(false));
         let published = Arc::new(Mutex::new(Published::default()));
-        let shared = |(of, (thread, _)): (&PartitionId, &(CopyThread, u16))| {
+        let shared_copy = |(of, (thread, _)): (&PartitionId, &(CopyThread, u16))| {
             (*of, Arc::clone(&thread.shared))
         };
-        let opened = copies.iter().map(shared).collect();
+        let opened = copies.iter().map(shared_copy).collect();
         let host = config.host;
         let driver = Driver {
             host: new_host(&config),
@@ -120,11 +120,11 @@ impl ClusterDriver {
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
         let told = PanicNotice { thread: THREAD, notices: Arc::clone(&driver.config.on_notice) };
         shared_driver.begin(driver);
-        let driven = Arc::clone(&shared_driver);
+        let shared = Arc::clone(&shared_driver);
         let ending = Arc::clone(&is_over);
         let thread = std::thread::Builder::new()
             .name(THREAD.to_owned())
-            .spawn(move || run((&driven, &told), &ending, tick))
+            .spawn(move || run((&shared, &told), &ending, tick))
             .map_err(|error| {
                 let detail = format!("cannot start a thread: {error}");
                 Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }

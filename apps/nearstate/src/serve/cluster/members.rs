@@ -129,7 +129,7 @@ impl OperatorContext {
                  {name}` first"
             )));
         }
-        match self.status_of(known)["unreachable"].as_str() {
+        match self.status_of(known).get("unreachable").and_then(Value::as_str) {
             Some(reason) => {
                 Err(invalid(format!("{name} does not answer: start its node first ({reason})")))
             }

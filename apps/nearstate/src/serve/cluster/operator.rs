@@ -130,13 +130,13 @@ impl OperatorContext {
         }
         // With etcd its members vote, and the engine says which command changes them.
         if file.engine_name() == RAFT {
-            let voters = self.engine.status().voters;
-            let named = file.hosts.iter().filter(|one| voters.contains(&one.id.0.into()));
-            let voters: Vec<String> = named.map(|one| one.name.clone()).collect();
+            let of_engine = self.engine.status().voters;
+            let present = file.hosts.iter().filter(|one| of_engine.contains(&one.id.0.into()));
+            let present: Vec<String> = present.map(|one| one.name.clone()).collect();
             let refusal = match votes {
                 true => votes::cannot_join(&statuses, &name),
                 false if weakens => None,
-                false => votes::weakens(&voters, &statuses, &name),
+                false => votes::weakens(&present, &statuses, &name),
             };
             if let Some(reason) = refusal {
                 return Err(invalid(reason));

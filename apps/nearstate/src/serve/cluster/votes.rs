@@ -44,9 +44,9 @@ pub(super) fn weakens(voters: &[String], statuses: &Value, host: &str) -> Option
     }
     (left.len() < VOTERS_MIN).then(|| {
         let loss = if left.len() == 1 { "its loss stops" } else { "the loss of either one stops" };
-        let votes = if left.len() == 1 { "votes" } else { "vote" };
+        let verb = if left.len() == 1 { "votes" } else { "vote" };
         format!(
-            "without {host}, {} {votes}: {loss} the membership, and with it each fail-over. Let \
+            "without {host}, {} {verb}: {loss} the membership, and with it each fail-over. Let \
              another host vote first (nearstate cluster add NAME). All the same, for example to \
              give {host} an empty directory and to add it again at once: {otherwise}",
             listed(&left)
