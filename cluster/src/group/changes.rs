@@ -72,8 +72,8 @@ impl GroupState {
         Ok(Applied::MemberLeaving(host))
     }
 
-    /// Removes the hosts that were to leave and do not count any more. An owner stays, and so do all
-    /// if fewer than n hosts are full: their copies may be needed.
+    /// Removes the hosts that were to leave and do not count any more. An owner stays, and so do
+    /// all if fewer than n hosts are full: their copies may be needed.
     pub(super) fn drop_left(&mut self) {
         self.leaving.remove(&self.owner);
         let is_enough = self.full.len() >= self.acknowledgements();

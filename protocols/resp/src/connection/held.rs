@@ -76,8 +76,8 @@ impl HeldReplies {
         self.bytes.len() + self.messages.iter().map(of).sum::<usize>()
     }
 
-    /// What has become of the commits. It is read once: a message is sent if the reply that tells of
-    /// its commit is.
+    /// What has become of the commits. It is read once: a message is sent if the reply that tells
+    /// of its commit is.
     fn states(&self, session: &Session) -> CommitStates {
         let owed = self.owed.iter().map(|one| one.receipt);
         let all = owed.chain(self.messages.iter().map(|message| message.receipt));
