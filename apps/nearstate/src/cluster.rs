@@ -113,7 +113,14 @@ pub(crate) enum ClusterCommand {
     },
     /// Raise the cluster to the level that all hosts of its file can do, after all nodes were
     /// replaced. No earlier version can take part any more
-    Finalize(NodeChoice),
+    Finalize {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// A host that is lost: it is not waited for. If it returns with an earlier version, its
+        /// node ends. Can be given several times
+        #[arg(long, value_name = "NAME")]
+        without: Vec<String>,
+    },
     /// Let another member own the partitions that the host owns
     Drain(NodeChoice),
     /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
@@ -160,7 +167,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             return check::refuse_failed(&rows);
         }
         ClusterCommand::Init(node) => created(&create(&node)?),
-        ClusterCommand::Finalize(node) => finalized(&ask(&node, &AdminRequest::Finalize)?),
+        ClusterCommand::Finalize { node, without } => finalize(&node, &without)?,
         ClusterCommand::Status { node, json } => status(&node, json)?,
         ClusterCommand::Alarms { node, json } => {
             let statuses = statuses(&node)?;
@@ -319,13 +326,16 @@ fn created(done: &Value) -> String {
     }
 }
 
-fn finalized(done: &Value) -> String {
-    let level = &done["level"];
-    if done["raised"] == true {
+fn finalize(node: &NodeChoice, without: &[String]) -> Result<String> {
+    let file = ClusterFile::read(&node.cluster)?;
+    let hosts = without.iter().map(|name| Ok(file.host(name)?.id.0)).collect::<Result<_>>()?;
+    let done = ask(node, &AdminRequest::Finalize { without: hosts })?;
+    let level = done.get("level").unwrap_or(&Value::Null);
+    Ok(if done.get("raised").and_then(Value::as_bool) == Some(true) {
         format!("the cluster has level {level} from now on\n")
     } else {
         format!("the cluster has level {level}, which is the highest one of its hosts\n")
-    }
+    })
 }
 
 fn vote(node: &NodeChoice, name: &str, (votes, weakens): (bool, bool)) -> Result<String> {

@@ -59,7 +59,8 @@ fn other_etcd((endpoint, id): (&str, &str), (known, known_id): (&str, &str)) -> 
         |id: &str| id.parse().map_or(id.to_owned(), |number: u64| format!("{number:x}"));
     format!(
         "etcd.endpoints: {endpoint} belongs to the etcd with cluster ID {}, and {known} to that \
-         with {}: list the members of one etcd only (etcdctl endpoint status shows the IDs)",
+         with {}: list the members of one etcd only (etcdctl endpoint status shows the IDs). \
+         If etcd was restored from a snapshot, it has a new ID: restart the node",
         hexadecimal(id),
         hexadecimal(known_id)
     )

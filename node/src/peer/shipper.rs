@@ -82,6 +82,11 @@ impl Shipment<'_> {
             if self.gathers(session, &pace)? && self.gather(session, &pace)? {
                 // More was committed. It leaves with what is gathered.
             } else if self.exchange(&mut pace)? {
+                // The acknowledgement ends the wait for it, and with it the mark of others that
+                // wait for what was committed meanwhile.
+                if session.is_replication_awaited()? {
+                    pace.awaited = session.log_tail_position()?;
+                }
                 self.take_acknowledgements(session, feed, &mut pace)?;
                 // Behind the call that wakes what waits for the acknowledgement.
                 pace.active = Stopwatch::start();
@@ -224,11 +229,10 @@ impl Shipment<'_> {
         pace.sent > self.served.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// True while entries that were written may be joined by more before they are sent, and no
-    /// process waits for an acknowledgement. While entries are in flight, others gather anyway.
+    /// True while entries that were written may be joined by more before they are sent.
     fn gathers(&self, session: &Session, pace: &Pace) -> Result<bool> {
-        let (in_flight, unsent) = (self.is_in_flight(pace), self.link.stream.unsent());
-        Ok(!in_flight && pace.gathers(unsent) && !session.is_replication_awaited()?)
+        let unsent = self.link.stream.unsent();
+        Ok(pace.gathers(unsent, self.is_in_flight(pace), session.is_replication_awaited()?))
     }
 
     /// Waits while entries gather. True if more was committed; false if they are to be sent, or
@@ -348,6 +352,8 @@ struct Pace {
     written: u64,
     /// The log was read up to this position.
     read: u64,
+    /// Processes may wait for entries up to this position, although none is marked as waiting.
+    awaited: u64,
     /// When the first entry was written that was not sent yet.
     gathering: Option<Stopwatch>,
     /// [`GATHER_MAX`].
@@ -372,13 +378,15 @@ impl Pace {
     fn new(interval: Option<Duration>) -> Self {
         let now = Stopwatch::start();
         let interval = interval.map_or(BEAT_INTERVAL, |most| most.min(BEAT_INTERVAL));
-        let (told, sent, written, read, stamp, floor, answered) = (None, 0, 0, 0, 0, 0, 0);
+        let (told, sent, written, read, awaited) = (None, 0, 0, 0, 0);
+        let (stamp, floor, answered) = (0, 0, 0);
         Self {
             looked: None,
             active: now,
             sent,
             written,
             read,
+            awaited,
             gathering: None,
             gather_max: GATHER_MAX,
             beat: now,
@@ -391,10 +399,13 @@ impl Pace {
         }
     }
 
-    /// True if the first entry that was not sent was written less than [`GATHER_MAX`] ago.
-    fn gathers(&self, unsent: usize) -> bool {
+    /// True if the first of the entries that were not sent, of so many bytes, was written less than
+    /// [`GATHER_MAX`] ago, and no process waits for one of them. While others are in flight they
+    /// need not wait: what is committed until the acknowledgement leaves together anyway.
+    fn gathers(&self, unsent: usize, is_in_flight: bool, is_awaited: bool) -> bool {
         let is_early = |since: Stopwatch| since.elapsed() < self.gather_max;
-        unsent < GATHER_BYTES_MAX && self.gathering.is_some_and(is_early)
+        let is_free = !is_in_flight && !is_awaited && self.awaited <= self.sent;
+        is_free && unsent < GATHER_BYTES_MAX && self.gathering.is_some_and(is_early)
     }
 
     /// Something was written to be sent. The last entry is the one at `last`.
@@ -433,14 +444,21 @@ mod tests {
         let mut pace = Pace::new(None);
         pace.gather_max = Duration::from_hours(1);
         pace.note_written(0);
-        assert!(!pace.gathers(81), "a position message");
+        assert!(!pace.gathers(81, false, false), "a position message");
         pace.note_written(7);
-        assert!(pace.gathers(1) && !pace.gathers(GATHER_BYTES_MAX));
+        assert!(pace.gathers(1, false, false) && !pace.gathers(GATHER_BYTES_MAX, false, false));
+        assert!(!pace.gathers(1, true, false), "entries are in flight");
+        assert!(!pace.gathers(1, false, true), "a process waits");
+        // One waited for entry 7 when entry 6 was acknowledged, and is marked again only later.
+        (pace.sent, pace.awaited) = (6, 7);
+        assert!(!pace.gathers(1, false, false));
+        (pace.sent, pace.awaited) = (6, 6);
+        assert!(pace.gathers(1, false, false));
         let first = pace.gathering;
         pace.note_written(8);
         assert_eq!(format!("{:?}", pace.gathering), format!("{first:?}"), "the first one counts");
         pace.gather_max = Duration::ZERO;
-        assert!(!pace.gathers(1));
+        assert!(!pace.gathers(1, false, false));
     }
 
     #[test]

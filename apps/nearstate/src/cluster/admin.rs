@@ -36,8 +36,9 @@ pub(crate) enum AdminRequest {
         #[serde(default)]
         weakens: bool,
     },
-    /// The cluster is raised to the level that all hosts can do.
-    Finalize,
+    /// The cluster is raised to the level that all hosts can do, whatever those can that are named
+    /// and do not answer.
+    Finalize { without: Vec<u16> },
     /// A host belongs to the group of a partition from now on, or does not.
     Member { partition: u32, host: u16, is_member: bool },
     /// Another member takes over from the owner.

@@ -12,35 +12,39 @@ pub(crate) fn highest() -> ClusterLevel {
     if is_earlier { ClusterLevel::FIRST } else { ClusterLevel::HIGHEST }
 }
 
-/// The level to which the cluster can be raised, by the statuses of all hosts of its file. `None`:
-/// it has the highest level of all of them.
+/// The level to which the cluster can be raised, by the statuses of all hosts of its file. Those of
+/// `without` that do not answer are left out. `None`: it has the highest level of all others.
 ///
 /// # Errors
-/// The hosts that do not answer; or those that cannot do more than the cluster has, while another
-/// one can.
-pub(crate) fn next(statuses: &[Value]) -> Result<Option<ClusterLevel>, String> {
+/// The other hosts that do not answer; or those that cannot do more than the cluster has, while
+/// another one can.
+pub(crate) fn next(statuses: &[Value], without: &[String]) -> Result<Option<ClusterLevel>, String> {
     let name = |status: &Value| status["host"].as_str().unwrap_or("?").to_owned();
-    let silent = |status: &&Value| !status["unreachable"].is_null();
-    let silent: Vec<String> = statuses.iter().filter(silent).map(name).collect();
-    if !silent.is_empty() {
+    let is_silent = |status: &&Value| !status["unreachable"].is_null();
+    let (silent, statuses): (Vec<&Value>, Vec<&Value>) = statuses.iter().partition(is_silent);
+    let missed: Vec<String> =
+        silent.into_iter().map(name).filter(|name| !without.contains(name)).collect();
+    if !missed.is_empty() {
         return Err(format!(
-            "{} did not answer: start the nodes of all hosts of the cluster file",
-            silent.join(", ")
+            "{} did not answer: start the nodes of all hosts of the cluster file. One that is lost \
+             for good is left out with --without NAME",
+            missed.join(", ")
         ));
     }
     let number = |status: &Value, key: &str| status[key].as_u64().unwrap_or(UNREPORTED);
-    let decided = statuses.iter().map(|status| number(status, "level")).max().unwrap_or(UNREPORTED);
+    let decided =
+        statuses.iter().map(|&status| number(status, "level")).max().unwrap_or(UNREPORTED);
     let highest = |status: &Value| number(status, "level_highest");
-    let of_all = statuses.iter().map(highest).min().unwrap_or(UNREPORTED);
+    let of_all = statuses.iter().copied().map(highest).min().unwrap_or(UNREPORTED);
     if of_all > decided {
         let level = u16::try_from(of_all).map_err(|_| format!("there is no level {of_all}"))?;
         return Ok(Some(ClusterLevel(level)));
     }
     let behind = |status: &&Value| highest(status) <= decided;
-    if statuses.iter().all(|status| behind(&status)) {
+    if statuses.iter().all(behind) {
         return Ok(None);
     }
-    let behind = statuses.iter().filter(behind);
+    let behind = statuses.iter().copied().filter(behind);
     let behind: Vec<_> =
         behind.map(|status| format!("{} (level {})", name(status), highest(status))).collect();
     Err(format!(
@@ -66,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_level_rises_to_what_all_hosts_can() {
-        let next = |all: &[_]| next(&hosts(all));
+        let next = |all: &[_]| next(&hosts(all), &[]);
         assert_eq!(next(&[("a", 1, 3), ("b", 1, 2), ("c", 1, 3)]), Ok(Some(ClusterLevel(2))));
         assert_eq!(next(&[("a", 2, 2), ("b", 2, 2)]), Ok(None));
         // One host has not applied the last decision yet.
@@ -75,13 +79,19 @@ mod tests {
 
     #[test]
     fn hosts_that_cannot_or_do_not_answer_are_named() {
-        let refused = next(&hosts(&[("a", 2, 3), ("b", 2, 2), ("c", 2, 2)])).unwrap_err();
+        let refused = next(&hosts(&[("a", 2, 3), ("b", 2, 2), ("c", 2, 2)]), &[]).unwrap_err();
         assert!(refused.starts_with("b (level 2), c (level 2) cannot"), "{refused}");
         let lost = json!({ "host": "c", "unreachable": "no route" });
         let all = [hosts(&[("a", 1, 2), ("b", 1, 2)]), vec![lost]].concat();
-        assert!(next(&all).unwrap_err().starts_with("c did not answer"));
+        assert!(next(&all, &[]).unwrap_err().starts_with("c did not answer"));
+        let other = ["a".to_owned()];
+        assert!(next(&all, &other).unwrap_err().starts_with("c did not answer"));
+        assert_eq!(next(&all, &["c".to_owned()]), Ok(Some(ClusterLevel(2))));
+        // One that answers counts, whatever is given.
+        let behind = hosts(&[("a", 1, 2), ("b", 1, 1)]);
+        assert!(next(&behind, &["b".to_owned()]).unwrap_err().starts_with("b (level 1) cannot"));
         // A program that knows no levels can do the first one.
         let old = [hosts(&[("a", 1, 2)]), vec![json!({ "host": "b" })]].concat();
-        assert!(next(&old).unwrap_err().starts_with("b (level 1) cannot"));
+        assert!(next(&old, &[]).unwrap_err().starts_with("b (level 1) cannot"));
     }
 }

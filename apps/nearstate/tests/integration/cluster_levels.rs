@@ -28,10 +28,12 @@ fn a_level_rises_when_all_hosts_can_and_an_earlier_program_then_refuses_to_serve
     hosts.kill(2);
     let refused = hosts.refusal(&["finalize", "--host", "b"]);
     assert!(refused.contains("c did not answer"), "{refused}");
+    let refused = hosts.refusal(&["finalize", "--host", "b", "--without", "x"]);
+    assert!(refused.contains("\"x\"") || refused.contains(" x"), "{refused}");
+    let raised = hosts.cluster(&["finalize", "--host", "b", "--without", "c"]).unwrap();
+    assert!(raised.contains("has level 2 from now on"), "{raised}");
     hosts.run(2);
     hosts.until_all_count();
-    let raised = hosts.cluster(&["finalize", "--host", "b"]).unwrap();
-    assert!(raised.contains("has level 2 from now on"), "{raised}");
     (0..3).for_each(|number| hosts.until_level(number, 2));
     let table = hosts.cluster(&["status"]).unwrap();
     assert_eq!(table.matches(", level 2\n").count(), 3, "{table}");

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nearstate_cluster::Command;
+use nearstate_cluster::{Command, HostId};
 use nearstate_model::{Error, Result};
 use serde_json::{Value, json};
 
@@ -17,24 +17,26 @@ impl OperatorContext {
     /// Creates the cluster, with the level of its hosts if all of them answer.
     pub(super) fn initialize(&self) -> Result<Value> {
         self.engine.initialize(&self.report.file.voters())?;
-        Ok(self.raise_level().unwrap_or_else(|error| {
+        Ok(self.raise_level(&[]).unwrap_or_else(|error| {
             let level = self.driver.status().level.0;
             json!({ "level": level, "reason": error.to_string() })
         }))
     }
 
-    /// Raises the level of a cluster that exists.
-    pub(super) fn finalize(&self) -> Result<Value> {
+    /// Raises the level of a cluster that exists, although hosts in `without` do not answer.
+    pub(super) fn finalize(&self, without: &[u16]) -> Result<Value> {
         if self.engine.status().voters.is_empty() {
             let detail = "this host knows no cluster: `nearstate cluster init` creates it";
             return Err(invalid(detail));
         }
-        self.raise_level()
+        self.raise_level(without)
     }
 
-    fn raise_level(&self) -> Result<Value> {
+    fn raise_level(&self, without: &[u16]) -> Result<Value> {
         let statuses = self.statuses();
-        let Some(level) = level::next(&statuses).map_err(invalid)? else {
+        let name = |host: &u16| self.report.file.host_name(HostId(*host));
+        let without: Vec<String> = without.iter().map(name).collect();
+        let Some(level) = level::next(&statuses, &without).map_err(invalid)? else {
             let decided = self.driver.status().level.0;
             return Ok(json!({ "level": decided, "raised": false }));
         };

@@ -100,7 +100,7 @@ impl OperatorContext {
             AdminRequest::ClusterStatus => Ok(self.cluster_status()),
             AdminRequest::Events => Ok(json!(self.report.facts.events())),
             AdminRequest::Init => self.initialize(),
-            AdminRequest::Finalize => self.finalize(),
+            AdminRequest::Finalize { ref without } => self.finalize(without),
             AdminRequest::Vote { host, votes, weakens } => {
                 self.change_vote(HostId(host), votes, weakens)?;
                 Ok(Value::Null)
