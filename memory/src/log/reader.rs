@@ -418,25 +418,24 @@ fn state_among_gaps(
     loop {
         let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
         let mut oldest = u64::MAX;
-        let (mut is_lost, mut is_unknown) = (false, false);
-        for gap in 0..count.min(LOG_GAPS_MAX) {
-            let [first, last] = map.words(LOG_GAPS + 16 * gap)?;
+        let mut found = None;
+        // In their order: what a receipt has answered once, it answers for ever.
+        for gap in count.saturating_sub(LOG_GAPS_MAX)..count {
+            let [first, last] = map.words(LOG_GAPS + 16 * (gap % LOG_GAPS_MAX))?;
             let (word, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
             let first = word & !LOG_GAP_UNKNOWN;
-            if (first..=last).contains(&position) {
-                is_lost |= first == word;
-                is_unknown |= first != word;
+            if found.is_none() && (first..=last).contains(&position) {
+                let is_lost = first == word;
+                found = Some(if is_lost { PositionState::Lost } else { PositionState::Unknown });
             }
             oldest = oldest.min(first);
         }
         // Of older gaps nothing is known.
-        is_unknown |= count > LOG_GAPS_MAX && position < oldest;
+        if count > LOG_GAPS_MAX && position < oldest {
+            found = Some(PositionState::Unknown);
+        }
         if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {
-            return Ok(match (is_lost, is_unknown) {
-                (true, _) => PositionState::Lost,
-                (false, true) => PositionState::Unknown,
-                (false, false) => otherwise,
-            });
+            return Ok(found.unwrap_or(otherwise));
         }
     }
 }

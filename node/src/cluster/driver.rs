@@ -1,6 +1,7 @@
 //! The driver: the thread that keeps the leases.
 
 mod effects;
+mod inactive;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,12 +19,12 @@ use nearstate_cluster::{
 use nearstate_model::{Error, Result};
 use nearstate_store::{ReplicationPolicy, lease_clock};
 
-use crate::consensus::{ConsensusEngine, EngineEvent, EngineStatus, StateMachine};
+use crate::consensus::{ConsensusEngine, EngineEvent, StateMachine};
 use crate::partition::{Partition, PartitionOptions};
 use crate::peer::{FollowerStats, PartitionInput, PeerListener};
 
 use super::config::{CopyConfig, DriverConfig};
-use super::copy_thread::{CopyShared, CopyTask, CopyThread, FIRST_NAMESPACE, now};
+use super::copy_thread::{CopyShared, CopyThread, FIRST_NAMESPACE, now};
 use super::inbox::{CopyInput, DriverInbox, DriverInput, SharedDriver};
 use super::lag::TailNotes;
 use super::machine::{ClusterMachine, invalid, restored};
@@ -104,6 +105,7 @@ impl ClusterDriver {
             config: Arc::clone(&config),
             engine,
             state,
+            applied: 0,
             copies,
             inbox: Arc::clone(&inbox),
             inputs: Vec::new(),
@@ -115,6 +117,7 @@ impl ClusterDriver {
             is_removed: false,
             is_outdated: false,
             wanted: BTreeSet::new(),
+            left: BTreeSet::new(),
             published: Arc::clone(&published),
         };
         let tick = Duration::from_millis(driver.config.cluster.lease_ms.into()) / TICKS_PER_LEASE;
@@ -208,6 +211,11 @@ impl ClusterDriver {
     pub fn group(&self, partition: PartitionId) -> Option<GroupState> {
         let published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         published.groups.iter().find(|group| group.partition() == partition).cloned()
+    }
+
+    /// The index of the last decision in [`group`](Self::group) and [`status`](Self::status).
+    pub fn applied(&self) -> u64 {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).applied
     }
 
     /// What this host knows at present.
@@ -309,6 +317,8 @@ struct Driver {
     config: Arc<DriverConfig>,
     engine: Arc<dyn ConsensusEngine>,
     state: ClusterState,
+    /// The index of the last command in `state`.
+    applied: u64,
     copies: BTreeMap<PartitionId, (CopyThread, u16)>,
     inbox: Arc<DriverInbox>,
     /// Memory for the inputs of one turn.
@@ -327,6 +337,8 @@ struct Driver {
     is_outdated: bool,
     /// The copies that the program was asked to open.
     wanted: BTreeSet<PartitionId>,
+    /// Copies of partitions whose groups this host has left: their receipts were given up.
+    left: BTreeSet<PartitionId>,
     published: Arc<Mutex<Published>>,
 }
 
@@ -351,6 +363,7 @@ impl Driver {
     fn tick(&mut self) {
         let engine = self.engine.status();
         self.note_removal(&engine);
+        self.give_up_left(&engine);
         if !self.is_initialized && !engine.voters.is_empty() {
             self.is_initialized = true;
             self.step_state();
@@ -365,6 +378,7 @@ impl Driver {
         let misses = |of: &&PartitionId| self.host.misses_degraded_owner(**of, now);
         let published = Published {
             engine,
+            applied: self.applied,
             level: self.state.level(),
             groups: self.state.groups().cloned().collect(),
             roles: roles.collect(),
@@ -375,43 +389,6 @@ impl Driver {
             heard_at: self.heard_at.clone(),
         };
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = published;
-    }
-
-    /// A host that was removed learns no further decision. So it acts for no partition, until it
-    /// votes again: then it begins as after a start. An engine that has failed knows no voters.
-    fn note_removal(&mut self, engine: &EngineStatus) {
-        let is_removed = engine.is_removed;
-        if engine.voters.is_empty() || is_removed == self.is_removed {
-            return;
-        }
-        self.is_removed = is_removed;
-        self.stop_acting(is_removed);
-        self.notice(&ClusterNotice::Removed { is_removed });
-        self.step_state();
-    }
-
-    /// Acts for no partition, until it begins as after a start.
-    fn stop_acting(&mut self, gives_up_receipts: bool) {
-        self.host = new_host(&self.config);
-        self.members.clear();
-        let stops = [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing];
-        for (copy, _) in self.copies.values() {
-            copy.shared.copy.watch_log(None);
-            for task in stops.iter().chain(gives_up_receipts.then_some(&CopyTask::GiveUpReceipts)) {
-                copy.add(task.clone());
-            }
-        }
-    }
-
-    /// A program that cannot do the decided level does not know all commands that follow. What it
-    /// was told of partitions is not what the others have, so it acts for none of them.
-    fn note_level(&mut self) {
-        let (decided, highest) = (self.state.level(), self.config.highest);
-        if decided > highest && !self.is_outdated {
-            self.is_outdated = true;
-            self.stop_acting(false);
-            self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
-        }
     }
 
     /// Notes the ends of the owned logs.
@@ -436,15 +413,17 @@ impl Driver {
 
     fn engine_event(&mut self, event: EngineEvent) {
         match event {
-            EngineEvent::Applied { command, .. } => {
+            EngineEvent::Applied { index, command } => {
+                self.applied = index;
                 if let Ok(command) = Command::decode(&command) {
                     self.state.apply(&command);
                 }
                 self.is_initialized = true;
                 self.step_state();
             }
-            EngineEvent::Restored { snapshot, .. } => match restored(&self.state, &snapshot) {
+            EngineEvent::Restored { index, snapshot } => match restored(&self.state, &snapshot) {
                 Ok(state) => {
+                    self.applied = index;
                     self.state = state;
                     self.is_initialized = true;
                     self.step_state();

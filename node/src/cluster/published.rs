@@ -17,6 +17,8 @@ use super::status::{CopyStatus, MemberStatus};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) engine: EngineStatus,
+    /// The index of the last decision in what follows.
+    pub(super) applied: u64,
     pub(super) level: ClusterLevel,
     pub(super) groups: Vec<GroupState>,
     pub(super) roles: BTreeMap<PartitionId, MemberRole>,

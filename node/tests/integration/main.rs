@@ -16,6 +16,7 @@ mod hostile_driver;
 mod hostile_peers;
 mod joining;
 mod late_welcome;
+mod left_group;
 mod log_watch;
 mod older_owner;
 mod owner_heard;

@@ -1,0 +1,73 @@
+//! When this host acts for no partition, or for one of them no longer.
+
+use crate::consensus::EngineStatus;
+
+use super::super::copy_thread::{CopyTask, CopyThread};
+use super::super::notice::ClusterNotice;
+use super::{Driver, new_host};
+
+impl Driver {
+    /// A host that was removed learns no further decision. So it acts for no partition, until it
+    /// votes again: then it begins as after a start. An engine that has failed knows no voters.
+    pub(super) fn note_removal(&mut self, engine: &EngineStatus) {
+        let is_removed = engine.is_removed;
+        if engine.voters.is_empty() || is_removed == self.is_removed {
+            return;
+        }
+        self.is_removed = is_removed;
+        self.stop_acting(is_removed);
+        self.notice(&ClusterNotice::Removed { is_removed });
+        self.step_state();
+    }
+
+    /// Acts for no partition, until it begins as after a start.
+    fn stop_acting(&mut self, gives_up_receipts: bool) {
+        self.host = new_host(&self.config);
+        self.members.clear();
+        for (copy, _) in self.copies.values() {
+            stop_copy(copy, gives_up_receipts);
+        }
+    }
+
+    /// The group of a partition goes on without this host: nothing will decide what of the copy's
+    /// own log is not replicated. A state that is being read again after a start may be one of
+    /// before, so it is believed when a host leads.
+    pub(super) fn give_up_left(&mut self, engine: &EngineStatus) {
+        if engine.leader.is_none() || self.is_removed || self.is_outdated {
+            return;
+        }
+        let me = self.config.host;
+        for group in self.state.groups() {
+            let partition = group.partition();
+            if group.group().contains(&me) {
+                self.left.remove(&partition);
+            } else if let Some((copy, _)) = self.copies.get(&partition)
+                && self.left.insert(partition)
+            {
+                stop_copy(copy, true);
+            }
+        }
+    }
+
+    /// A program that cannot do the decided level does not know all commands that follow. What it
+    /// was told of partitions is not what the others have, so it acts for none of them.
+    pub(super) fn note_level(&mut self) {
+        let (decided, highest) = (self.state.level(), self.config.highest);
+        if decided > highest && !self.is_outdated {
+            self.is_outdated = true;
+            self.stop_acting(false);
+            self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
+        }
+    }
+}
+
+/// The copy serves, follows and admits no writers.
+fn stop_copy(copy: &CopyThread, gives_up_receipts: bool) {
+    copy.shared.copy.watch_log(None);
+    for task in [CopyTask::Fence(true), CopyTask::StopServing, CopyTask::StopFollowing] {
+        copy.add(task);
+    }
+    if gives_up_receipts {
+        copy.add(CopyTask::GiveUpReceipts);
+    }
+}

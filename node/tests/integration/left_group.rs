@@ -1,0 +1,57 @@
+//! A host that was removed from a group while its node was down.
+
+use std::time::Duration;
+
+use nearstate_cluster::{ClusterLevel, Command, HostId};
+use nearstate_store::{ReceiptState, Region, Schema, lease_clock};
+
+use crate::cluster_driver::{DrivenCluster, PARTITION, until};
+
+/// Proposes a change of the group until its state shows that it is made.
+fn change(cluster: &DrivenCluster, at: u16, host: u16, is_member: bool) {
+    let (partition, host) = (PARTITION, HostId(host));
+    until("the group is changed", || {
+        let Some(group) = cluster.host(at).driver.group(PARTITION) else { return false };
+        let revision = group.revision();
+        let is_done = group.group().contains(&host) == is_member;
+        if !is_done {
+            let command = match is_member {
+                true => Command::AddMember { partition, revision, host },
+                false => Command::RemoveMember { partition, revision, host },
+            };
+            cluster.log.append(&command.encode());
+        }
+        is_done
+    });
+}
+
+/// Nothing will decide what it had committed and not replicated, so a process that waits for that
+/// must learn it.
+#[test]
+fn a_host_that_was_removed_from_a_group_gives_up_its_receipts() {
+    let mut cluster = DrivenCluster::start();
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    cluster.write(1, 0..50, 100);
+    cluster.assert_equal(50);
+    cluster.stop(1);
+    let region = Region::attach(&cluster.region(1)).unwrap();
+    let session = region.session().unwrap();
+    // Its lease lasts as long as the test needs: no member has the commit.
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    let ue = session.namespace("ue", &Schema::default()).unwrap();
+    session.put(ue, b"on one host", b"v").unwrap();
+    let receipt = session.receipt_of_all().unwrap();
+    let owner = cluster.owner_with(&[2, 3]);
+    change(&cluster, owner, 1, false);
+    assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+    cluster.run(1);
+    until("the receipt is decided", || {
+        session.receipt_state(receipt).unwrap() == ReceiptState::Unknown
+    });
+    assert!(session.is_fenced().unwrap());
+    // As a member it gets what the group has, and its answer stays.
+    change(&cluster, owner, 1, true);
+    cluster.write(owner, 50..60, 100);
+    cluster.assert_equal(60);
+    assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Unknown);
+}
