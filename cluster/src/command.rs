@@ -145,7 +145,8 @@ pub enum Command {
         /// The host.
         host: HostId,
     },
-    /// An operator removes a host that is neither the owner nor full from the group.
+    /// An operator removes a host from the group. It is not the owner. One that is full leaves: its
+    /// owner evicts it when the others suffice.
     RemoveMember {
         /// Of which partition.
         partition: PartitionId,

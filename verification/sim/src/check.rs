@@ -61,6 +61,8 @@ impl World {
                 self.ledger.losses = 0;
             }
             Applied::Degraded(_) => self.ledger.degraded += 1,
+            Applied::MemberAdded(_) => self.ledger.changes.0 += 1,
+            Applied::MemberRemoved(_) | Applied::MemberLeaving(_) => self.ledger.changes.1 += 1,
             Applied::Registered(_)
             | Applied::Suspected(_)
             | Applied::Trusted(_)
@@ -70,10 +72,7 @@ impl World {
             | Applied::Full(_)
             | Applied::Evicted(_)
             | Applied::Renewed(_)
-            | Applied::MemberAdded(_)
             | Applied::Finalized(_)
-            | Applied::MemberLeaving(_)
-            | Applied::MemberRemoved(_)
             | Applied::Refused(_) => {}
         }
     }

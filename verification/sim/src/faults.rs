@@ -25,6 +25,9 @@ impl World {
             | Faults::OlderMembers => {
                 self.random_fault();
                 self.replace_file();
+                if self.options.changes_group {
+                    self.change_group();
+                }
                 let next = self.now + self.random.u64(30 * MS..700 * MS);
                 self.queue.add(next, SimulatedEvent::Fault);
             }

@@ -19,6 +19,8 @@ pub(crate) struct Ledger {
     pub(crate) accepted: u32,
     /// How often a process started with an older copy of its region.
     pub(crate) restored: u32,
+    /// How often a host was added to the group, and how often one was removed.
+    pub(crate) changes: (u32, u32),
     /// How often one copy began to suffice.
     pub(crate) degraded: u32,
     pub(crate) violation: Option<String>,

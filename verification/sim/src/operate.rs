@@ -2,7 +2,7 @@
 
 use crate::event::SimulatedEvent;
 use crate::world::{MS, PARTITION, World};
-use nearstate_cluster::{Command, GroupPhase, OperatorStep, OperatorTask};
+use nearstate_cluster::{Command, GroupPhase, HostId, OperatorStep, OperatorTask};
 
 impl World {
     /// The task makes a step with what its host knows, until it is done. One that is refused is
@@ -32,6 +32,24 @@ impl World {
             OperatorStep::Done { .. } => return,
         }
         self.operator = Some(operator);
+    }
+
+    /// An operator asks any host to add a host to the group or to remove one. The host may know an
+    /// older state, and the command may be ordered later, or twice.
+    pub(crate) fn change_group(&mut self) {
+        let hosts: Vec<HostId> = self.nodes.keys().copied().collect();
+        let [asked, host] = [0; 2].map(|_| hosts[self.random.usize(0..hosts.len())]);
+        let Some(process) = &self.node(asked).process else { return };
+        let state = &self.states[process.applied];
+        let Some(group) = state.group(PARTITION) else { return };
+        let (partition, revision) = (PARTITION, group.revision());
+        let command = if group.group().contains(&host) {
+            Command::RemoveMember { partition, revision, host }
+        } else {
+            Command::AddMember { partition, revision, host }
+        };
+        self.record(&("change", asked, command));
+        self.propose(asked, command);
     }
 
     /// The operator acts when nothing is released for a long time: excludes a silent owner, and

@@ -42,6 +42,8 @@ pub struct SimulationOptions {
     pub degrade_after_ms: Option<u32>,
     /// Which faults.
     pub faults: Faults,
+    /// Operators add hosts to the group and remove them, during the faults.
+    pub changes_group: bool,
     /// Milliseconds with faults.
     pub fault_ms: u64,
     /// Rules that do not hold.
@@ -58,6 +60,7 @@ impl SimulationOptions {
             acknowledgements: None,
             degrade_after_ms: None,
             faults: Faults::All,
+            changes_group: false,
             fault_ms: 12_000,
             off: Vec::new(),
             keeps_log: false,
@@ -83,6 +86,13 @@ impl SimulationOptions {
     pub fn with_group(mut self, copies: u8, acknowledgements: u8) -> Self {
         self.copies = Some(copies);
         self.acknowledgements = Some(acknowledgements);
+        self
+    }
+
+    /// The same with two more hosts, and operators that change the group.
+    #[must_use]
+    pub fn with_group_changes(mut self) -> Self {
+        self.changes_group = true;
         self
     }
 

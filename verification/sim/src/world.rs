@@ -7,8 +7,8 @@ use crate::options::{Faults, SimulationOptions};
 use crate::region::{Copy, Region, mix};
 use fastrand::Rng;
 use nearstate_cluster::{
-    ClusterConfig, ClusterState, GroupState, HostConfig, HostId, Monotonic, PartitionConfig,
-    PartitionId, Switch,
+    ClusterConfig, ClusterLevel, ClusterState, Command, GroupState, HostConfig, HostId, Monotonic,
+    PartitionConfig, PartitionId, Switch,
 };
 use std::collections::BTreeMap;
 
@@ -23,6 +23,9 @@ const LEASE_MS: u32 = 300;
 /// Without faults, before and after them: to join, and to become whole again.
 const QUIET_MS: u64 = 2_000;
 const HEAL_MS: u64 = 120_000;
+
+/// Hosts outside the first group, if operators change it.
+const SPARE_HOSTS: u16 = 2;
 
 /// What a run was like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct RunReport {
     pub restored: u32,
     /// How often one copy began to suffice.
     pub degraded: u32,
+    /// How often a host was added to the group, and how often one was removed.
+    pub changes: (u32, u32),
     /// What happened, if it was asked for: one line for each command and effect.
     pub log: Vec<String>,
 }
@@ -84,6 +89,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         accepted: world.ledger.accepted,
         restored: world.ledger.restored,
         degraded: world.ledger.degraded,
+        changes: world.ledger.changes,
         violation: world.ledger.violation,
         log: world.log,
     }
@@ -94,20 +100,21 @@ impl World {
         let mut random = Rng::with_seed(seed);
         let copies = options.copies.unwrap_or_else(|| random.u8(2..=5));
         let acknowledgements = options.acknowledgements.unwrap_or_else(|| random.u8(2..=copies));
-        let hosts: Vec<HostId> = (1..=u16::from(copies)).map(HostId).collect();
+        let group: Vec<HostId> = (1..=u16::from(copies)).map(HostId).collect();
+        let spare = if options.changes_group { SPARE_HOSTS } else { 0 };
+        let hosts: Vec<HostId> = (1..=u16::from(copies) + spare).map(HostId).collect();
         let config = ClusterConfig {
             hosts: hosts.iter().map(|id| HostConfig { id: *id, name: id.to_string() }).collect(),
-            partitions: vec![PartitionConfig {
-                id: PARTITION,
-                name: "p".to_owned(),
-                group: hosts.clone(),
-            }],
+            partitions: vec![PartitionConfig { id: PARTITION, name: "p".to_owned(), group }],
             copies,
             acknowledgements,
             lease_ms: LEASE_MS,
             copy_missing: options.policy(),
         };
         let mut state = ClusterState::new(&config).expect("the configuration is valid");
+        if options.changes_group {
+            state.apply(&Command::Finalize { level: ClusterLevel::GROUP_CHANGES });
+        }
         state.switch_off(&options.off);
         let nodes = hosts.iter().map(|id| (*id, new_node(&mut random))).collect();
         let mut world = Self {
@@ -157,8 +164,8 @@ impl World {
 
     /// After the last fault: does every host that is left hold a full copy, and is output released?
     fn is_whole(&self) -> bool {
-        let left = self.nodes.values().filter(|node| !node.is_gone).count();
         let group = self.latest();
+        let left = group.group().iter().filter(|host| !self.node(**host).is_gone).count();
         let is_full = group.owner().is_some() && group.full().len() == left;
         let needed = left >= group.acknowledgements() || self.options.degrade_after_ms.is_some();
         self.now > self.heal_at() + 3_000 * MS && is_full && self.progress_at + 500 * MS > self.now

@@ -142,6 +142,27 @@ fn an_older_copy_of_a_region_loses_nothing_replicated() {
     }
 }
 
+#[test]
+fn a_group_that_operators_change_loses_nothing_replicated() {
+    for faults in [Faults::NoLoss, Faults::All] {
+        let options = SimulationOptions::all().with_faults(faults).with_group_changes();
+        let reports = expect_none(&options, 120);
+        let (added, removed) = reports
+            .iter()
+            .map(|report| report.changes)
+            .fold((0, 0), |sum, (added, removed)| (sum.0 + added, sum.1 + removed));
+        assert!(added > 200 && removed > 200, "{added} were added, {removed} removed");
+    }
+}
+
+#[test]
+fn a_member_that_counts_must_leave_by_an_eviction() {
+    let options = SimulationOptions::all().with_faults(Faults::NoLoss).with_group_changes();
+    let (seed, violation) =
+        find(&options.without(Switch::LeaveByEviction), 0).expect("it is needed");
+    println!("seed {seed}: {violation}");
+}
+
 /// Each rule, and a seed near which its absence shows. The search goes on behind it, so another
 /// order of random choices makes the test slower, not weaker.
 const NEEDED: &[(Switch, u64)] = &[
@@ -185,23 +206,28 @@ fn an_owner_that_does_not_hear_must_be_suspected() {
     assert!(violation.starts_with("NoStuck"), "{violation}");
 }
 
-/// What happened with one seed, with all faults or, after `FAULTS=owners` or `members`, with older
-/// copies of regions, or, after `lost`, `cut` or `lives`, with a degraded owner that fails:
+/// What happened with one seed, with all faults or, after `FAULTS=groups` or `groups-kept`, with
+/// changes of the group, with lost regions or without, after `FAULTS=owners` or `members`, with
+/// older copies of regions, or, after `lost`, `cut` or `lives`, with a degraded owner that fails:
 /// `SEED=7 cargo test -p nearstate-sim look -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints the log of one seed, to look for a cause"]
 fn look() {
     let seed = std::env::var("SEED").unwrap().parse().unwrap();
-    let faults = match std::env::var("FAULTS").as_deref() {
-        Ok("lost") => Faults::DegradedOwnerLost,
-        Ok("cut") => Faults::DegradedOwnerCut,
-        Ok("lives") => Faults::DegradedOwnerLives,
-        Ok("owners") => Faults::OlderOwners,
-        Ok("members") => Faults::OlderMembers,
-        Ok(_) | Err(_) => Faults::All,
+    let wanted = std::env::var("FAULTS").unwrap_or_default();
+    let faults = match wanted.as_str() {
+        "lost" => Faults::DegradedOwnerLost,
+        "cut" => Faults::DegradedOwnerCut,
+        "lives" => Faults::DegradedOwnerLives,
+        "owners" => Faults::OlderOwners,
+        "members" => Faults::OlderMembers,
+        "groups-kept" => Faults::NoLoss,
+        _ => Faults::All,
     };
     let options = SimulationOptions::all().with_faults(faults).with_log();
-    let is_degraded = !matches!(faults, Faults::All | Faults::OlderOwners | Faults::OlderMembers);
+    let changes_group = wanted.starts_with("groups");
+    let options = if changes_group { options.with_group_changes() } else { options };
+    let is_degraded = ["lost", "cut", "lives"].contains(&wanted.as_str());
     let options = if is_degraded { options.with_degradation(700) } else { options };
     let report = run(seed, &options);
     for line in &report.log {

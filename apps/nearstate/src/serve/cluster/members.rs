@@ -50,6 +50,11 @@ fn next_step(group: &GroupState, host: HostId, is_member: bool) -> GroupStep {
         GroupStep::Refused("it owns the partition: drain it first")
     } else if is_leaving {
         GroupStep::Wait("the other copies do not hold everything yet")
+    } else if group.full().len() < group.acknowledgements() {
+        GroupStep::Refused(
+            "fewer copies than acknowledgements are complete, so each copy may be needed: wait \
+             until more of them count",
+        )
     } else if !stay(group.group().len()) {
         GroupStep::Refused("fewer hosts than acknowledgements would remain: add another one first")
     } else if group.full().contains(&host) && !stay(group.full().len()) {
@@ -60,6 +65,16 @@ fn next_step(group: &GroupState, host: HostId, is_member: bool) -> GroupStep {
     } else {
         GroupStep::Propose(Command::RemoveMember { partition, revision, host })
     }
+}
+
+/// Waits for the next look at the applied state, unless the time is over.
+fn look_again(end: Instant, waits_for: &str) -> Result<()> {
+    if Instant::now() >= end {
+        let detail = format!("not in time: {waits_for}. It may still happen: see the status");
+        return Err(Error::Backend { detail });
+    }
+    std::thread::park_timeout(LOOK_INTERVAL);
+    Ok(())
 }
 
 impl OperatorContext {
@@ -83,6 +98,9 @@ impl OperatorContext {
         }
         let lease = Duration::from_millis(file.config.lease_ms.into());
         let end = Instant::now() + DECISION_MAX + lease * CHANGE_LEASES;
+        // The present level changes nothing. When this host has applied it, it has applied whatever
+        // was decided before: an older state could say that nothing is to be done.
+        self.decide(&Command::Finalize { level }, end)?;
         loop {
             let Some(group) = self.driver.group(partition) else {
                 return Err(invalid("this host knows no such partition yet: try again"));
@@ -94,22 +112,21 @@ impl OperatorContext {
                 }
                 GroupStep::Wait(what) => what,
                 GroupStep::Propose(command) => {
-                    self.engine.propose_and_wait(command.encode(), DECISION_MAX)?;
-                    // Not again before this host has applied it.
-                    let is_same = || self.driver.group(partition).is_some_and(|now| now == group);
-                    while is_same() && Instant::now() < end {
-                        std::thread::park_timeout(LOOK_INTERVAL);
-                    }
-                    "the decision is not applied on this host"
+                    self.decide(&command, end)?;
+                    "other changes of the group came first"
                 }
             };
-            if Instant::now() >= end {
-                let detail =
-                    format!("not in time: {waits_for}. It may still happen: see the status");
-                return Err(Error::Backend { detail });
-            }
-            std::thread::park_timeout(LOOK_INTERVAL);
+            look_again(end, waits_for)?;
         }
+    }
+
+    /// Orders a command, and waits until this host has applied it.
+    fn decide(&self, command: &Command, end: Instant) -> Result<()> {
+        let index = self.engine.propose_and_wait(command.encode(), DECISION_MAX)?;
+        while self.driver.applied() < index {
+            look_again(end, "the decision is not applied on this host")?;
+        }
+        Ok(())
     }
 
     /// A member must learn decisions and have a copy, and its node must run.
@@ -149,6 +166,13 @@ mod tests {
 
     /// Three hosts of four, of which the first two count.
     fn state() -> ClusterState {
+        let mut state = new_state();
+        full(&mut state, 2);
+        state
+    }
+
+    /// Three hosts of four, of which the owner alone counts.
+    fn new_state() -> ClusterState {
         let host = |id| HostConfig { id: HostId(id), name: id.to_string() };
         let partition = PartitionConfig {
             id: PARTITION,
@@ -165,7 +189,6 @@ mod tests {
         })
         .unwrap();
         state.apply(&Command::Finalize { level: ClusterLevel::GROUP_CHANGES });
-        full(&mut state, 2);
         state
     }
 
@@ -214,6 +237,7 @@ mod tests {
     #[test]
     fn a_change_that_would_leave_too_few_copies_is_refused_with_advice() {
         let mut state = state();
+        assert!(refusal(next(&new_state(), 3, false)).contains("until more of them count"));
         assert!(refusal(next(&state, 1, false)).contains("drain it first"));
         assert!(refusal(next(&state, 2, false)).contains("wait until another one counts"));
         // One that does not count may go.
