@@ -11,4 +11,5 @@ mod limits;
 pub use etcd::{EtcdEndpoint, EtcdEngine, EtcdSettings};
 pub use raft::{
     MachineFactory, MemberTls, MembershipConfig, MembershipHost, RaftEngine, ReportSource,
+    ask_for_report,
 };

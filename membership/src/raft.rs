@@ -15,7 +15,7 @@ mod disk;
 
 pub use config::{MachineFactory, MembershipConfig, MembershipHost, ReportSource};
 pub use connection::MemberTls;
-pub use engine::RaftEngine;
+pub use engine::{RaftEngine, ask_for_report};
 
 // For the engine of etcd, whose hosts ask each other for reports.
 pub(crate) use connection::MemberStream;

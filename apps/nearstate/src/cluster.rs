@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod alarms;
 pub(crate) mod show;
 pub(crate) mod admin;
+pub(crate) mod member;
 pub(crate) mod file;
 pub(crate) mod machine;
 mod moment;

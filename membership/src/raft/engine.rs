@@ -236,6 +236,16 @@ async fn propose_until(
     done.map_err(|_| last)
 }
 
+/// Asks another host for its report, without an engine: for a check of what a host would meet.
+///
+/// # Errors
+/// `Backend`: why it does not report; `System`: no runtime.
+pub fn ask_for_report(config: MembershipConfig, host: u64, max: Duration) -> Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| system("cannot start a runtime", &error))?;
+    runtime.block_on(report_of(&Arc::new(config), host, max))
+}
+
 /// Asks another host for its report, on a connection of its own, so that requests of the engine do
 /// not wait for it.
 pub(crate) async fn report_of(

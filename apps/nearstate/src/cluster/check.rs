@@ -8,18 +8,24 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nearstate_membership::ask_for_report;
 use nearstate_model::{Error, Result};
 use nearstate_node::check_certificate;
 use nearstate_store::Region;
 use rustix::fs::{Access, OFlags, access};
 use serde_json::json;
 
+use super::admin::reason;
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
+use super::member::membership_config;
 use super::row::{CheckRow, RowOutcome, table};
 
 /// The longest wait for another host.
 const CONNECT_MAX: Duration = Duration::from_millis(500);
+
+/// The longest wait for the report of one that answers.
+const REPORT_MAX: Duration = Duration::from_secs(2);
 
 /// A certificate that ends earlier gives a warning.
 const VALID_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -62,9 +68,28 @@ pub(crate) fn all(file: &ClusterFile, host: Option<&FileHost>) -> Vec<CheckRow> 
     rows.extend(host.and_then(|host| disk(file, host)));
     for other in file.hosts.iter().filter(|other| host.is_none_or(|host| other.id != host.id)) {
         rows.push(reachable("peer address", other, other.peer));
-        rows.push(reachable("membership address", other, other.membership));
+        let membership = reachable("membership address", other, other.membership);
+        let is_passed = membership.outcome == RowOutcome::Passed;
+        rows.push(membership);
+        rows.extend(host.filter(|_| is_passed).map(|host| accepts(file, host, other)));
     }
     rows
+}
+
+/// Whether another host takes this one for a member: by its certificate, its file and its settings.
+fn accepts(file: &ClusterFile, host: &FileHost, other: &FileHost) -> CheckRow {
+    let ask = || {
+        let config = membership_config(file, host, file.tls(host)?)?;
+        ask_for_report(config, other.id.0.into(), REPORT_MAX)
+    };
+    let row = |outcome, detail| CheckRow::new("membership", &other.name, outcome, detail);
+    match ask() {
+        Ok(_) => row(RowOutcome::Passed, format!("it takes {} for a member", host.name)),
+        Err(error) => {
+            let reason = reason(&error);
+            row(RowOutcome::Warning, format!("{reason}: do both have the same cluster file?"))
+        }
+    }
 }
 
 /// The rows for people, or as JSON.
