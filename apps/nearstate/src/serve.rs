@@ -5,6 +5,7 @@ mod metrics;
 mod nudsf;
 mod access_control;
 mod region_lock;
+mod region_file;
 mod memory_budget;
 mod memory_limit;
 mod peers;
@@ -35,6 +36,7 @@ use memory_limit::MemoryLimit;
 use metrics::ServerMetrics;
 use nudsf::{NudsfParts, ServerTls};
 use place::NodePlace;
+use region_file::ServedFile;
 
 /// The options of `nearstate serve`.
 #[derive(Debug, Args)]
@@ -104,6 +106,11 @@ fn serve_until_signal(
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
+    let path = settings.region.path.clone();
+    metrics.set_file(ServedFile::watch(&path.clone(), move |is_present| {
+        let record = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
+        log::emit(record, &[("path", &path.display())]);
+    })?);
     let NudsfParts { protocols: nudsf, keys: _token_keys } =
         nudsf::parts(settings, metrics.nudsf())?;
     let protocols = protocols(&server, &metrics, nudsf);

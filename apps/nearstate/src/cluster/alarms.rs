@@ -108,6 +108,9 @@ alarms! {
         "The host whose copy alone suffices shows no life, and no host takes over by itself. Start \
          its node. If it is lost, `nearstate cluster accept-loss` gives the partition to this \
          host: what was committed while one copy sufficed is lost.";
+    FILE_GONE = "NS-5014" "region-file-removed" Major
+        "The file of the copy was removed or replaced. It is lost when the node ends. Drain this \
+         host, and restart its node: it joins again. Find what has removed the file (`NS-3027`).";
 }
 
 /// A condition that holds.
@@ -126,6 +129,8 @@ pub(crate) struct Failures {
     pub(crate) copies: BTreeMap<PartitionId, String>,
     /// Owned partitions whose clients are not served.
     pub(crate) clients: BTreeMap<PartitionId, String>,
+    /// The files of copies that were removed or replaced.
+    pub(crate) files: BTreeMap<PartitionId, String>,
 }
 
 /// The conditions that hold.
@@ -162,6 +167,9 @@ pub(crate) fn raised(
     }
     for (partition, reason) in &failures.clients {
         raise(NOT_SERVED, file.partition_name(*partition), reason.clone());
+    }
+    for (partition, path) in &failures.files {
+        raise(FILE_GONE, file.partition_name(*partition), path.clone());
     }
     all
 }

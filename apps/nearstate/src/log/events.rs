@@ -87,6 +87,8 @@ events! {
         "One copy sufficed. When `NS-5012` is cleared, two are needed again.";
     HOST_VOTES_AGAIN = "NS-1027" Info "this host votes again",
         "It acts for its partitions, as after a start. Clears `NS-3024`.";
+    REGION_FILE_BACK = "NS-1028" Info "the region's file has its name again",
+        "Clears `NS-3027`.";
 
     UNAUTHENTICATED = "NS-2001" Warn "clients at this address are not authenticated",
         "`insecure` is set. Declare users, or restrict access to the address by other means.";
@@ -197,4 +199,10 @@ events! {
     LEVEL_TOO_HIGH = "NS-3026" Error "this program cannot do the level of the cluster",
         "The process ends with status 1, and acts for no partition. `decided` is the level of the \
          cluster, `highest` what this program can do. Start the version of the other hosts.";
+    REGION_FILE_GONE = "NS-3027" Error "the region's file was removed or replaced",
+        "The node and attached processes go on, but a process that attaches now does not find the \
+         region, and its records are gone when the last process ends. In a cluster, drain the \
+         host and restart its node: it joins again. Else copy the region before, with `nearstate \
+         region follow` from `peer.listen`. Keep cleaners away: a system user, or `RemoveIPC=no` \
+         in `logind.conf`.";
 }

@@ -5,6 +5,7 @@ mod page;
 mod levels;
 mod members;
 mod operator;
+mod regions;
 mod copies;
 mod votes;
 mod stopping;
@@ -13,7 +14,7 @@ mod clients;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -22,8 +23,7 @@ use nearstate_cluster::PartitionId;
 use nearstate_membership::{EtcdEngine, MemberTls, MembershipConfig, RaftEngine};
 use nearstate_model::{Error, Result};
 use nearstate_node::{
-    ClusterDriver, ConsensusEngine, CopyConfig, DriverConfig, Node, NodeConfig, PeerListener,
-    Protocol,
+    ClusterDriver, ConsensusEngine, DriverConfig, Node, NodeConfig, PeerListener, Protocol,
 };
 use nearstate_nudsf::{KeySource, NrfClient};
 use nearstate_observe::ObserveProtocol;
@@ -38,17 +38,20 @@ use crate::cluster::check;
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
 use crate::cluster::level;
 use crate::cluster::machine::KernelFiles;
+use crate::cluster::member::membership_config;
 use crate::cluster::row::RowOutcome;
 use crate::log;
 use crate::settings::{RegionPath, SettingLayers, SettingOrigin, Settings, UnixPaths};
 
 use super::metrics::ServerMetrics;
 use super::place::NodePlace;
-use super::{access_control, memory_budget, nudsf, nudsf::ServerTls, peers, region_lock};
+use super::region_file::ServedFile;
+use super::{access_control, memory_budget, nudsf, nudsf::ServerTls, peers};
 use clients::{ListedMembers, PartitionOwners};
 use facts::{HostFacts, MainThreadMessage};
 use operator::{HostReport, OperatorContext};
 use page::ClusterPage;
+use regions::OpenCopy;
 use stopping::StoppingNodes;
 
 /// Messages to the main thread that wait. It takes them at once, but while it starts a node.
@@ -96,23 +99,6 @@ impl ClusterArgs {
     }
 }
 
-/// A region of this host.
-struct OpenCopy {
-    partition: FilePartition,
-    region: Region,
-    _lock: region_lock::RegionLock,
-}
-
-impl OpenCopy {
-    fn config(&self) -> CopyConfig {
-        CopyConfig {
-            partition: self.partition.id,
-            region: self.region.clone(),
-            port: self.partition.port,
-        }
-    }
-}
-
 /// The node of an owned partition, and what ends with it.
 struct PartitionService {
     node: Node,
@@ -138,12 +124,13 @@ struct RunningHost {
     /// For the other hosts.
     member_tls: Option<MemberTls>,
     copies: Vec<OpenCopy>,
+    files: BTreeMap<PartitionId, Arc<ServedFile>>,
     listener: PeerListener,
 }
 
 impl ClusterHost<'_> {
     /// Serves until SIGTERM or SIGINT.
-    pub(super) fn serve(&self, path: &std::path::Path, name: &str, begin: Instant) -> Result<()> {
+    pub(super) fn serve(&self, path: &Path, name: &str, begin: Instant) -> Result<()> {
         let file = Arc::new(ClusterFile::read(path)?);
         let host = file.host(name)?.clone();
         let rows = check::of_start(&file, &host, &KernelFiles::default());
@@ -162,6 +149,7 @@ impl ClusterHost<'_> {
         let (messages, received) = sync_channel(MESSAGES_MAX);
         let mut running = start((file, host), (copies, tls), &messages)?;
         let (report, driver) = (Arc::clone(&running.report), Arc::clone(&running.driver));
+        running.watch_files()?;
         let pages = self.start_pages(&running)?;
         let directory = report.file.directory(&report.host);
         let admin = admin::listen(&admin::socket_path(&directory))?;
@@ -215,66 +203,6 @@ impl ClusterHost<'_> {
             access_control::addresses(&pages, &access_control::users(&pages, self.layers)?)?;
         }
         if is_owner { Ok(access_control::tls(&all)?.map(ServerTls::new)) } else { Ok(None) }
-    }
-
-    /// Opens or creates the regions.
-    fn open(&self, file: &ClusterFile, host: &FileHost) -> Result<Vec<OpenCopy>> {
-        let own = file.partitions.iter().filter(|of| of.group.contains(&host.id));
-        own.map(|partition| self.open_one((file, host), partition)).collect()
-    }
-
-    fn open_one(
-        &self,
-        (file, host): (&ClusterFile, &FileHost),
-        partition: &FilePartition,
-    ) -> Result<OpenCopy> {
-        let path = file.region_file(host, partition);
-        let options = CreateOptions {
-            bytes_max: partition.region_bytes_max,
-            mode: self.settings.region_mode.0,
-            any_owner: self.settings.is_any_owner,
-            numa: self.place.numa_policy(),
-            ..CreateOptions::default()
-        };
-        let region = Region::attach_or_create(&path, &options)?;
-        let lock = region_lock::acquire(&path, false)?;
-        if !self.settings.nudsf_storages.0.is_empty() {
-            // From the first commit of an owner on, before its notifier runs.
-            region.hold_log(Some(0));
-        }
-        let memory = self.place.memory_of(&region);
-        let shown = path.display();
-        let mut fields: Vec<(&str, &dyn std::fmt::Display)> =
-            vec![("path", &shown), ("partition", &partition.name)];
-        if let Some(memory) = &memory {
-            fields.push(("memory", memory));
-        }
-        log::emit(log::REGION_ATTACHED, &fields);
-        Ok(OpenCopy { partition: partition.clone(), region, _lock: lock })
-    }
-
-    /// Opens the copy of a partition to whose group this host was added. True if it is open.
-    fn try_open(&self, running: &mut RunningHost, partition: PartitionId) -> bool {
-        let report = Arc::clone(&running.report);
-        let (file, host) = (&report.file, &report.host);
-        let Some(known) = file.partitions.iter().find(|of| of.id == partition) else { return true };
-        if running.copies.iter().any(|copy| copy.partition.id == partition) {
-            return true;
-        }
-        let opened = self.open_one((file, host), known).and_then(|copy| {
-            running.driver.open_copy(&copy.config(), &running.listener)?;
-            Ok(copy)
-        });
-        match opened {
-            Ok(copy) => running.copies.push(copy),
-            Err(reason) => {
-                let fields: &log::LogFields<'_> =
-                    &[("partition", &known.name), ("reason", &reason)];
-                log::emit(log::CLUSTER_COPY_FAILED, fields);
-                return false;
-            }
-        }
-        true
     }
 
     /// Starts and stops the nodes of partitions until a signal. SIGHUP reloads certificates.
@@ -434,6 +362,9 @@ impl ClusterHost<'_> {
         let resp = super::resp_settings(&settings, users, budget);
         let server = Arc::new(RespServer::new(resp));
         let metrics = ServerMetrics::new(copy.region.clone(), Arc::clone(&server));
+        if let Some(file) = running.files.get(&copy.partition.id) {
+            metrics.set_file(Arc::clone(file));
+        }
         let parts = nudsf::parts(&settings, metrics.nudsf())?;
         let protocols = super::protocols(&server, &metrics, parts.protocols);
         let config = super::config(&settings, &self.place, tls.as_ref(), budget.core_bytes_max);
@@ -542,19 +473,11 @@ fn start(
     });
     let reporting = Arc::clone(&report);
     let raft = MembershipConfig {
-        cluster: file.name.clone(),
-        host: host.id.0.into(),
-        members: file.members(),
-        directory: file.directory(&host),
-        election: file.election,
-        settings: file.shared_settings(),
-        decided: file.decided_settings(),
-        tls: tls.clone(),
-        machine: ClusterDriver::machines(&file.config, level::highest())?,
         report: Arc::new(move || reporting.status().to_string()),
         on_refused: |address, reason| {
             log::emit(log::MEMBER_REFUSED, &[("address", &address), ("reason", &reason)]);
         },
+        ..membership_config(&file, &host, tls.clone())?
     };
     let config = DriverConfig {
         host: host.id,
@@ -586,5 +509,6 @@ fn start(
     let Some(engine) = engine else {
         return Err(Error::BadArgument { detail: "the driver has no engine".to_owned() });
     };
-    Ok(RunningHost { report, driver, engine, tls: client_tls, member_tls: tls, copies, listener })
+    let (member_tls, files) = (tls, BTreeMap::new());
+    Ok(RunningHost { report, driver, engine, tls: client_tls, member_tls, copies, files, listener })
 }

@@ -21,6 +21,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
+use super::region_file::ServedFile;
 use crate::record_counts::RecordCounter;
 use encode::{counter, counters, gauge, gauges, histograms, seconds};
 
@@ -33,6 +34,8 @@ struct MetricSources {
     region: Region,
     server: Arc<RespServer>,
     nudsf: Arc<NudsfMetrics>,
+    /// Set before the node is started.
+    file: OnceLock<Arc<ServedFile>>,
     /// Set when the node has started.
     node: OnceLock<NodeMetrics>,
     is_ending: AtomicBool,
@@ -43,8 +46,13 @@ struct MetricSources {
 impl ServerMetrics {
     pub(crate) fn new(region: Region, server: Arc<RespServer>) -> Self {
         let (node, is_ending) = (OnceLock::new(), AtomicBool::new(false));
-        let (nudsf, records) = (Arc::default(), Mutex::default());
-        Self(Arc::new(MetricSources { region, server, nudsf, node, is_ending, records }))
+        let (nudsf, records, file) = (Arc::default(), Mutex::default(), OnceLock::new());
+        Self(Arc::new(MetricSources { region, server, nudsf, file, node, is_ending, records }))
+    }
+
+    /// Tells whether the region's file has its name.
+    pub(crate) fn set_file(&self, file: Arc<ServedFile>) {
+        let _ = self.0.file.set(file);
     }
 
     /// The counters of the data repository.

@@ -250,3 +250,46 @@ fn an_owner_that_only_the_membership_reaches_is_not_given_away() {
     assert!(hosts.status(0).contains("\"view\":1}"), "{}", hosts.status(0));
     assert_eq!(client.ask(&["SET", "key", "2"]), "+OK");
 }
+
+/// The rows of `cluster check` about whether other hosts take host a for a member.
+fn accepted(hosts: &Hosts, file: &std::path::Path) -> Vec<[String; 3]> {
+    let mut command = Command::new(NEARSTATE);
+    command.args(["cluster", "check", "--json", "--host", "a", "--cluster"]).arg(file);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}, {}", hosts.log(1));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = all["checks"].as_array().unwrap().iter();
+    let row = |row: &Value| {
+        ["subject", "outcome", "detail"].map(|name| row[name].as_str().unwrap().to_owned())
+    };
+    rows.filter(|row| row["check"] == "membership").map(row).collect()
+}
+
+#[test]
+fn a_check_asks_the_other_hosts_whether_they_take_this_one_for_a_member() {
+    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
+    let rows = accepted(&hosts, &hosts.file);
+    let passed: Vec<_> = rows.iter().map(|[host, outcome, _]| (&**host, &**outcome)).collect();
+    assert_eq!(passed, [("b", "passed"), ("c", "passed")], "{rows:?}");
+    let other = hosts.folder.path("other.toml");
+    let text = std::fs::read_to_string(&hosts.file).unwrap();
+    let changed = text.replace(LONG_LEASE, "9s");
+    assert_ne!(changed, text);
+    std::fs::write(&other, changed).unwrap();
+    for [host, outcome, detail] in accepted(&hosts, &other) {
+        assert_eq!(outcome, "warning", "{host}: {detail}");
+        assert!(detail.contains("other settings: cluster.lease"), "{host}: {detail}");
+    }
+    // One that does not answer at all has its own row.
+    hosts.kill(2);
+    let rows = accepted(&hosts, &hosts.file);
+    assert_eq!(rows.iter().map(|[host, ..]| &**host).collect::<Vec<_>>(), ["b"]);
+}
+
+#[test]
+fn an_alarm_tells_that_the_file_of_a_copy_was_removed() {
+    let hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
+    std::fs::remove_file(hosts.folder.path("b-amf")).unwrap();
+    until("the alarm is raised", || hosts.has_alarm("NS-5014", "raised"));
+    assert!(hosts.log(1).contains("NS-3027"), "{}", hosts.log(1));
+}

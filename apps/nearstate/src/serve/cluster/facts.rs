@@ -41,6 +41,7 @@ struct FactLists {
     takeovers: BTreeMap<PartitionId, u64>,
     failed: BTreeMap<PartitionId, (Instant, String)>,
     unserved: BTreeMap<PartitionId, String>,
+    files_gone: BTreeMap<PartitionId, String>,
     alarms: AlarmList,
 }
 
@@ -89,6 +90,19 @@ impl HostFacts {
         }
     }
 
+    /// Whether the path of a copy names its file.
+    pub(super) fn set_file(&self, partition: PartitionId, path: &str, is_present: bool) {
+        let record = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
+        log::emit(record, &[("path", &path)]);
+        self.push(format!("{} {} {path}", nearstate_store::now_ms_coarse(), record.id));
+        let gone = &mut self.lock().files_gone;
+        _ = if is_present {
+            gone.remove(&partition)
+        } else {
+            gone.insert(partition, path.to_owned())
+        };
+    }
+
     /// The alarms at present.
     pub(super) fn alarms(&self) -> AlarmList {
         self.lock().alarms.clone()
@@ -104,7 +118,8 @@ impl HostFacts {
             let mut inner = self.lock();
             inner.failed.retain(|_, (at, _)| at.elapsed() < FAILURE_KEPT);
             let copies = inner.failed.iter().map(|(of, (_, reason))| (*of, reason.clone()));
-            Failures { copies: copies.collect(), clients: inner.unserved.clone() }
+            let (clients, files) = (inner.unserved.clone(), inner.files_gone.clone());
+            Failures { copies: copies.collect(), clients, files }
         };
         let holding = alarms::raised((file, host.id), now, &failures);
         let changes = self.lock().alarms.update(nearstate_store::now_ms_coarse(), holding);

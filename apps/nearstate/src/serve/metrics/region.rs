@@ -24,6 +24,9 @@ fn behind(seen: &Inspection, pins: impl Iterator<Item = u64>) -> u64 {
 }
 
 pub(super) fn region(metrics: &ServerMetrics, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let is_present = metrics.0.file.get().is_none_or(|file| file.is_present());
+    let help = "1 if the path names the region's file, 0 if that was removed or replaced.";
+    gauge(to, "region_file_present", help, u64::from(is_present))?;
     let Ok(seen) = metrics.0.region.inspect() else {
         // The region cannot be read. The other parts of the page are still useful.
         return gauge(

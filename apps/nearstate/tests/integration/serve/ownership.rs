@@ -1,5 +1,5 @@
 //! Files of another user: `nearstate serve` refuses them with the owner's name, and uses them if a
-//! setting allows it.
+//! setting allows it. And files that others remove.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, lchown, symlink};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixture::{Folder, NEARSTATE, rejected, serve, start};
+use crate::fixture::{Folder, NEARSTATE, free_ports, http, own_ip, rejected, serve, start, until};
 
 /// A user that is neither root nor the one that runs the tests.
 const OTHER: u32 = 54_321;
@@ -110,4 +110,30 @@ fn a_socket_of_another_user_is_refused() {
         fs::metadata(folder.path("r")).unwrap().uid(),
         fs::metadata("/proc/self").unwrap().uid()
     );
+}
+
+#[test]
+fn the_removal_of_a_regions_file_is_noticed() {
+    let folder = Folder::new();
+    let (region, other) = (folder.path("region"), folder.path("other"));
+    let ip = own_ip();
+    let metrics = format!("{ip}:{}", free_ports(ip, 1)[0]);
+    let mut command = serve(&region);
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
+    let node = start(command.args(["--metrics-listen", &metrics]));
+    let is_present = || {
+        let page = http(&metrics, "/metrics").1;
+        page.contains("nearstate_region_file_present 1\n")
+    };
+    assert!(is_present());
+    fs::rename(&region, &other).unwrap();
+    until("the node says so", || node.log().contains("NS-3027"));
+    assert!(!is_present());
+    // It goes on with what it has mapped.
+    assert_eq!(node.tcp().ask(&["SET", "key", "1"]), "+OK");
+    fs::rename(&other, &region).unwrap();
+    until("it is back", || node.log().contains("NS-1028"));
+    fs::remove_file(&region).unwrap();
+    until("it is removed", || node.log().matches("NS-3027").count() == 2);
+    assert_eq!(node.tcp().ask(&["GET", "key"]), "1");
 }
