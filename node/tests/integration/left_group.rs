@@ -15,9 +15,10 @@ fn change(cluster: &DrivenCluster, at: u16, host: u16, is_member: bool) {
         let revision = group.revision();
         let is_done = group.group().contains(&host) == is_member;
         if !is_done {
-            let command = match is_member {
-                true => Command::AddMember { partition, revision, host },
-                false => Command::RemoveMember { partition, revision, host },
+            let command = if is_member {
+                Command::AddMember { partition, revision, host }
+            } else {
+                Command::RemoveMember { partition, revision, host }
             };
             cluster.log.append(&command.encode());
         }

@@ -118,8 +118,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn watched(path: &Path) -> (Arc<ServedFile>, Receiver<bool>) {
-        let (changed, changes) = channel();
-        let file = ServedFile::watch(path, move |is_present| changed.send(is_present).unwrap());
+        let (sender, changes) = channel();
+        let file = ServedFile::watch(path, move |is_present| sender.send(is_present).unwrap());
         (file.unwrap(), changes)
     }
 
