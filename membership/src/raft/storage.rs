@@ -1,7 +1,7 @@
 //! The log of openraft: entries in memory, and a file with what was done to them.
 //!
-//! The files are written on the runtime's one blocking thread, so a slow disk delays no heartbeat
-//! of a connection.
+//! The files are written on the runtime's one blocking thread, and entries are read without the
+//! lock that it holds meanwhile: a slow disk delays no heartbeat and no entry of another member.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -32,22 +32,29 @@ pub(crate) enum LogRecord {
     Purged(LogId),
 }
 
-/// The entries of a member and its files. Clones share them.
+/// The entries of a member and its files. Clones share them. The files are locked first.
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
-    log: Arc<Mutex<MemberLog>>,
+    files: Arc<Mutex<StoredFiles>>,
+    entries: Arc<Mutex<LogEntries>>,
 }
 
+/// Locked while the disk works.
 #[derive(Debug)]
-struct MemberLog {
+struct StoredFiles {
     files: MemberFiles,
-    entries: BTreeMap<u64, RaftEntry>,
-    purged: Option<LogId>,
     /// The index of the last snapshot that this process has written.
     snapshot: u64,
 }
 
-impl MemberLog {
+/// What the log file says. Locked for moments.
+#[derive(Debug, Default)]
+struct LogEntries {
+    entries: BTreeMap<u64, RaftEntry>,
+    purged: Option<LogId>,
+}
+
+impl LogEntries {
     fn replay(&mut self, record: LogRecord) {
         match record {
             LogRecord::Entry(entry) => {
@@ -61,48 +68,70 @@ impl MemberLog {
         }
     }
 
-    /// Writes the records, then changes the entries.
-    fn write(&mut self, records: Vec<LogRecord>) -> Result<()> {
-        self.files.append(&records)?;
-        for record in records {
-            self.replay(record);
-        }
-        Ok(())
-    }
-
-    fn purge(&mut self, upto: LogId) -> Result<()> {
-        self.write(vec![LogRecord::Purged(upto)])?;
-        if !self.files.is_log_large() {
-            return Ok(());
-        }
+    /// The shortest file that says the same.
+    fn records(&self) -> Vec<LogRecord> {
         let purged = self.purged.iter().map(|upto| LogRecord::Purged(*upto));
-        let entries = self.entries.values().cloned().map(LogRecord::Entry);
-        let records: Vec<_> = purged.chain(entries).collect();
-        self.files.replace_log(&records)
+        purged.chain(self.entries.values().cloned().map(LogRecord::Entry)).collect()
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LogStore {
     /// The store with what was read.
     pub(crate) fn new(files: MemberFiles, records: Vec<LogRecord>) -> Self {
-        let mut log = MemberLog { files, entries: BTreeMap::new(), purged: None, snapshot: 0 };
+        let mut entries = LogEntries::default();
         for record in records {
-            log.replay(record);
+            entries.replay(record);
         }
-        Self { log: Arc::new(Mutex::new(log)) }
+        let files = StoredFiles { files, snapshot: 0 };
+        Self { files: Arc::new(Mutex::new(files)), entries: Arc::new(Mutex::new(entries)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, MemberLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files(&self) -> MutexGuard<'_, StoredFiles> {
+        locked(&self.files)
     }
 
-    /// Changes the log or its files on the blocking thread.
+    fn entries(&self) -> MutexGuard<'_, LogEntries> {
+        locked(&self.entries)
+    }
+
+    /// Writes the records, then changes the entries.
+    async fn write(&self, records: Vec<LogRecord>) -> std::result::Result<(), AnyError> {
+        let store = self.clone();
+        self.blocking(move |stored| {
+            stored.files.append(&records)?;
+            let mut entries = store.entries();
+            for record in records {
+                entries.replay(record);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Replaces the file of the log if it is large.
+    async fn shorten(&self) -> std::result::Result<(), AnyError> {
+        let store = self.clone();
+        self.blocking(move |stored| {
+            if !stored.files.is_log_large() {
+                return Ok(());
+            }
+            let records = store.entries().records();
+            stored.files.replace_log(&records)
+        })
+        .await
+    }
+
+    /// Changes the files on the blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut MemberLog) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut StoredFiles) -> Result<T> + Send + 'static,
     ) -> std::result::Result<T, AnyError> {
         let store = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&mut store.lock())).await;
+        let done = tokio::task::spawn_blocking(move || work(&mut store.files())).await;
         done.map_err(AnyError::error)?.map_err(AnyError::error)
     }
 
@@ -112,19 +141,19 @@ impl LogStore {
         index: u64,
         value: T,
     ) -> std::result::Result<(), AnyError> {
-        self.blocking(move |log| {
-            if index < log.snapshot {
+        self.blocking(move |stored| {
+            if index < stored.snapshot {
                 return Ok(());
             }
-            log.snapshot = index;
-            log.files.replace(SNAPSHOT_FILE, &value)
+            stored.snapshot = index;
+            stored.files.replace(SNAPSHOT_FILE, &value)
         })
         .await
     }
 
     /// Stores the settings in an identity that has none.
     pub(crate) fn complete_identity(&self, identity: &DirectoryIdentity) -> Result<()> {
-        self.lock().files.complete_identity(identity)
+        self.files().files.complete_identity(identity)
     }
 
     /// Reads a file of one record.
@@ -132,7 +161,7 @@ impl LogStore {
         &self,
         name: &str,
     ) -> Result<Option<T>> {
-        self.lock().files.read(name)
+        self.files().files.read(name)
     }
 }
 
@@ -141,7 +170,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         &mut self,
         range: RB,
     ) -> std::result::Result<Vec<RaftEntry>, StorageError> {
-        Ok(self.lock().entries.range(range).map(|(_, entry)| entry.clone()).collect())
+        Ok(self.entries().entries.range(range).map(|(_, entry)| entry.clone()).collect())
     }
 }
 
@@ -149,7 +178,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> std::result::Result<LogState<TypeConfig>, StorageError> {
-        let log = self.lock();
+        let log = self.entries();
         let last = log.entries.values().next_back().map(|entry| *entry.get_log_id());
         Ok(LogState { last_purged_log_id: log.purged, last_log_id: last.or(log.purged) })
     }
@@ -160,7 +189,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> std::result::Result<(), StorageError> {
         let vote = *vote;
-        let written = self.blocking(move |log| log.files.replace(VOTE_FILE, &vote)).await;
+        let written = self.blocking(move |stored| stored.files.replace(VOTE_FILE, &vote)).await;
         Ok(written.map_err(StorageIOError::write_vote)?)
     }
 
@@ -179,7 +208,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let records: Vec<_> = entries.into_iter().map(LogRecord::Entry).collect();
-        let written = self.blocking(move |log| log.write(records)).await;
+        let written = self.write(records).await;
         written.map_err(StorageIOError::write_logs)?;
         callback.log_io_completed(Ok(()));
         Ok(())
@@ -187,12 +216,39 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn truncate(&mut self, log_id: LogId) -> std::result::Result<(), StorageError> {
         let records = vec![LogRecord::Truncated(log_id.index)];
-        let written = self.blocking(move |log| log.write(records)).await;
+        let written = self.write(records).await;
         Ok(written.map_err(StorageIOError::write_logs)?)
     }
 
     async fn purge(&mut self, log_id: LogId) -> std::result::Result<(), StorageError> {
-        let written = self.blocking(move |log| log.purge(log_id)).await;
-        Ok(written.map_err(StorageIOError::write_logs)?)
+        let written = self.write(vec![LogRecord::Purged(log_id)]).await;
+        written.map_err(StorageIOError::write_logs)?;
+        Ok(self.shorten().await.map_err(StorageIOError::write_logs)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openraft::{CommittedLeaderId, EntryPayload};
+
+    /// A disk that takes its time must not keep a leader from sending what it has.
+    #[test]
+    fn entries_are_read_while_the_disk_works() {
+        let place = tempfile::tempdir().unwrap();
+        let identity =
+            DirectoryIdentity { cluster: "east".to_owned(), host: 1, settings: Vec::new() };
+        let (files, records) = MemberFiles::open(place.path(), &identity).unwrap();
+        let mut store = LogStore::new(files, records);
+        let log_id = LogId::new(CommittedLeaderId::new(1, 1), 7);
+        let entry = RaftEntry { log_id, payload: EntryPayload::Blank };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(store.write(vec![LogRecord::Entry(entry)])).unwrap();
+        let working = store.clone();
+        let _disk = working.files();
+        let read = runtime.block_on(store.try_get_log_entries(0..100)).unwrap();
+        assert_eq!(read.len(), 1);
+        let state = runtime.block_on(store.get_log_state()).unwrap();
+        assert_eq!(state.last_log_id, Some(log_id));
     }
 }
