@@ -176,8 +176,16 @@ fn etcd_orders_the_decisions_of_a_fail_over() {
     assert_eq!(hosts.all()[1]["membership"]["engine"], "etcd");
     hosts.kill(0);
     until("another host owns the partition", || hosts.owner().is_some());
-    assert_eq!(hosts.clients(hosts.owner().unwrap()).ask(&["GET", "key"]), "2");
+    let owner = hosts.owner().unwrap();
+    assert_eq!(hosts.clients(owner).ask(&["GET", "key"]), "2");
     hosts.run(0);
+    hosts.until_all_count();
+    // It also orders the changes of groups, and the level that they need.
+    let change = |word| [word, "a", "--partition", "amf", "--host", NAMES[owner]];
+    until("it is removed", || hosts.cluster(&change("remove")).is_some());
+    let group = |hosts: &Hosts| hosts.all()[owner]["partitions"][0]["group"].clone();
+    assert_eq!(group(&hosts).as_array().unwrap().len(), 2, "{}", group(&hosts));
+    until("it is added", || hosts.cluster(&change("add")).is_some());
     hosts.until_all_count();
 }
 
