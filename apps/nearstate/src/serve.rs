@@ -100,14 +100,14 @@ fn serve_until_signal(
         memory_budget(settings, &place, settings.region_max.0)?;
     }
     let region = attach(settings, &place)?;
-    let _lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
+    let lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
     set_limits(&region, &settings.namespace_limits)?;
     let budget = memory_budget(settings, &place, region.inspect()?.bytes_max)?;
     report_memory(settings, budget);
     let server = Arc::new(RespServer::new(resp_settings(settings, users, budget)));
     let metrics = ServerMetrics::new(region.clone(), Arc::clone(&server));
     let path = settings.region.path.clone();
-    metrics.set_file(ServedFile::watch(&path.clone(), move |is_present| {
+    metrics.set_file(ServedFile::watch(&path.clone(), lock.identity()?, move |is_present| {
         let record = if is_present { log::REGION_FILE_BACK } else { log::REGION_FILE_GONE };
         log::emit(record, &[("path", &path.display())]);
     })?);

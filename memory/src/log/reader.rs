@@ -419,8 +419,9 @@ fn state_among_gaps(
         let count = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire);
         let mut oldest = u64::MAX;
         let mut found = None;
-        // In their order: what a receipt has answered once, it answers for ever.
-        for gap in count.saturating_sub(LOG_GAPS_MAX)..count {
+        // In their order, so that the first answer of a receipt stays. The place of the next gap
+        // may be half written.
+        for gap in count.saturating_sub(LOG_GAPS_MAX - 1)..count {
             let [first, last] = map.words(LOG_GAPS + 16 * (gap % LOG_GAPS_MAX))?;
             let (word, last) = (first.load(Ordering::Acquire), last.load(Ordering::Acquire));
             let first = word & !LOG_GAP_UNKNOWN;
@@ -431,7 +432,7 @@ fn state_among_gaps(
             oldest = oldest.min(first);
         }
         // Of older gaps nothing is known.
-        if count > LOG_GAPS_MAX && position < oldest {
+        if count >= LOG_GAPS_MAX && position < oldest {
             found = Some(PositionState::Unknown);
         }
         if map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire) == count {

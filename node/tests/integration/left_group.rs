@@ -7,6 +7,9 @@ use nearstate_store::{ReceiptState, Region, Schema, lease_clock};
 
 use crate::cluster_driver::{DrivenCluster, PARTITION, until};
 
+/// Looks for something that must not happen.
+const LOOKS: u32 = 200;
+
 /// Proposes a change of the group until its state shows that it is made.
 fn change(cluster: &DrivenCluster, at: u16, host: u16, is_member: bool) {
     let (partition, host) = (PARTITION, HostId(host));
@@ -55,4 +58,32 @@ fn a_host_that_was_removed_from_a_group_gives_up_its_receipts() {
     cluster.write(owner, 50..60, 100);
     cluster.assert_equal(60);
     assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Unknown);
+}
+
+/// After a start the state may be older than what the process before has acted in, which may have
+/// been a member again: the record in the region shows it.
+#[test]
+fn a_removal_of_an_older_state_gives_up_nothing() {
+    let mut cluster = DrivenCluster::start();
+    cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
+    cluster.stop(1);
+    let region = Region::attach(&cluster.region(1)).unwrap();
+    let session = region.session().unwrap();
+    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
+    let ue = session.namespace("ue", &Schema::default()).unwrap();
+    session.put(ue, b"on one host", b"v").unwrap();
+    let receipt = session.receipt_of_all().unwrap();
+    let owner = cluster.owner_with(&[2, 3]);
+    change(&cluster, owner, 1, false);
+    let view = cluster.host(owner).driver.group(PARTITION).unwrap().view().0;
+    session.see_view(view + 1).unwrap();
+    cluster.run(1);
+    until("it knows the state", || {
+        let group = cluster.host(1).driver.group(PARTITION);
+        group.is_some_and(|group| !group.group().contains(&HostId(1)))
+    });
+    for _ in 0..LOOKS {
+        assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
 }

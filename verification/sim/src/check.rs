@@ -62,7 +62,8 @@ impl World {
             }
             Applied::Degraded(_) => self.ledger.degraded += 1,
             Applied::MemberAdded(_) => self.ledger.changes.0 += 1,
-            Applied::MemberRemoved(_) | Applied::MemberLeaving(_) => self.ledger.changes.1 += 1,
+            Applied::MemberRemoved(_) => self.ledger.changes.1 += 1,
+            Applied::MemberLeaving(_) => self.ledger.leaving += 1,
             Applied::Registered(_)
             | Applied::Suspected(_)
             | Applied::Trusted(_)
@@ -111,8 +112,11 @@ impl World {
         }
     }
 
+    /// The hosts of the group that hold everything that was released. The copy of a host that has
+    /// left is of no use to the group.
     fn holders(&self) -> usize {
-        self.nodes.values().filter(|node| self.holds_released(&node.region)).count()
+        let group = self.latest().group().iter();
+        group.filter(|host| self.holds_released(&self.node(**host).region)).count()
     }
 
     /// A copy is about to be lost, or discarded.
@@ -123,7 +127,11 @@ impl World {
         if holders >= needed {
             self.ledger.losses = 0;
         }
-        if self.ledger.released.0 == 0 || !self.holds_released(&self.node(host).region) {
+        let is_member = self.latest().group().contains(&host);
+        if self.ledger.released.0 == 0
+            || !is_member
+            || !self.holds_released(&self.node(host).region)
+        {
             return;
         }
         if is_loss || holders <= needed {

@@ -21,6 +21,8 @@ pub(crate) struct Ledger {
     pub(crate) restored: u32,
     /// How often a host was added to the group, and how often one was removed.
     pub(crate) changes: (u32, u32),
+    /// How often a host began to leave the group.
+    pub(crate) leaving: u32,
     /// How often one copy began to suffice.
     pub(crate) degraded: u32,
     pub(crate) violation: Option<String>,

@@ -48,6 +48,8 @@ pub struct RunReport {
     pub degraded: u32,
     /// How often a host was added to the group, and how often one was removed.
     pub changes: (u32, u32),
+    /// How often a host that counted began to leave it.
+    pub leaving: u32,
     /// What happened, if it was asked for: one line for each command and effect.
     pub log: Vec<String>,
 }
@@ -90,6 +92,7 @@ pub fn run(seed: u64, options: &SimulationOptions) -> RunReport {
         restored: world.ledger.restored,
         degraded: world.ledger.degraded,
         changes: world.ledger.changes,
+        leaving: world.ledger.leaving,
         violation: world.ledger.violation,
         log: world.log,
     }

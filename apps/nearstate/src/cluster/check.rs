@@ -15,7 +15,6 @@ use nearstate_store::Region;
 use rustix::fs::{Access, OFlags, access};
 use serde_json::json;
 
-use super::admin::reason;
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
 use super::member::membership_config;
@@ -85,10 +84,11 @@ fn accepts(file: &ClusterFile, host: &FileHost, other: &FileHost) -> CheckRow {
     let row = |outcome, detail| CheckRow::new("membership", &other.name, outcome, detail);
     match ask() {
         Ok(_) => row(RowOutcome::Passed, format!("it takes {} for a member", host.name)),
-        Err(error) => {
-            let reason = reason(&error);
-            row(RowOutcome::Warning, format!("{reason}: do both have the same cluster file?"))
+        Err(Error::Backend { detail }) => {
+            row(RowOutcome::Warning, format!("{detail}. Do both have the same cluster file?"))
         }
+        // The row of the certificate says more.
+        Err(error) => row(RowOutcome::Warning, error.to_string()),
     }
 }
 

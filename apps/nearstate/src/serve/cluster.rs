@@ -333,7 +333,7 @@ impl ClusterHost<'_> {
     }
 
     /// The settings of the node of a partition.
-    fn partition_settings(
+    pub(super) fn partition_settings(
         &self,
         (file, host): (&ClusterFile, &FileHost),
         partition: &FilePartition,

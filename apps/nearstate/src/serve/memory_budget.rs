@@ -116,9 +116,9 @@ impl MemoryDemand {
             detail: format!(
                 "the memory limit of {} ({}) is less than the {} that this node may use: region \
                  {}, {cores} cores with {} each, messages {}, {connections_max} connections {}, \
-                 {rings_max} rings {}, process {}; raise the memory limit, or lower region.max, \
-                 cores, limits.core_bytes_max, resp.pubsub_bytes_max or limits.connections_max, or \
-                 set limits.memory_max",
+                 {rings_max} rings {}, process {}; raise the memory limit, or lower region.max \
+                 (in a cluster partition.region_max), cores, limits.core_bytes_max, \
+                 resp.pubsub_bytes_max or limits.connections_max, or set limits.memory_max",
                 mib(limit.bytes),
                 limit.origin,
                 mib(needed),

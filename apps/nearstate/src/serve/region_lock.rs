@@ -11,10 +11,25 @@ use std::path::Path;
 
 use nearstate_model::{Error, Result};
 
+use super::region_file::FileIdentity;
+
 /// Held while a node serves a region.
 #[derive(Debug)]
 pub(crate) struct RegionLock {
-    _file: File,
+    file: File,
+}
+
+impl RegionLock {
+    /// The file that is locked.
+    ///
+    /// # Errors
+    /// `System`.
+    pub(crate) fn identity(&self) -> Result<FileIdentity> {
+        self.file.metadata().map(|file| FileIdentity::of(&file)).map_err(|error| Error::System {
+            detail: "cannot read the file of the region".to_owned(),
+            errno: error.raw_os_error().unwrap_or_default(),
+        })
+    }
 }
 
 /// Takes the lock: alone, or together with other nodes that share the region.
@@ -29,7 +44,7 @@ pub(crate) fn acquire(path: &Path, is_shared: bool) -> Result<RegionLock> {
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed(&e))?;
     let locked = if is_shared { file.try_lock_shared() } else { file.try_lock() };
     match locked {
-        Ok(()) => Ok(RegionLock { _file: file }),
+        Ok(()) => Ok(RegionLock { file }),
         Err(TryLockError::Error(error)) => Err(failed(&error)),
         Err(TryLockError::WouldBlock) => {
             let holder = fs::read_to_string("/proc/locks").ok();

@@ -110,6 +110,16 @@ fn each_mistake_of_a_host_has_its_own_error_before_anything_is_created() {
 }
 
 #[test]
+fn regions_that_do_not_fit_into_the_memory_are_refused_before_they_are_created() {
+    let place = Place::new();
+    let mut command = place.command(&["serve", "--cores", "1"]);
+    let refused = rejected(command.args(["--limits-memory-max", "200MiB"]));
+    assert!(refused.contains("the memory limit of 200 MiB (limits.memory_max)"), "{refused}");
+    assert!(refused.contains("region 64 MiB"), "{refused}");
+    assert!(!place.folder.path("a-amf").exists());
+}
+
+#[test]
 fn hosts_that_do_not_answer_are_a_warning() {
     let place = Place::new();
     let output = place.command(&["cluster", "check"]).output().unwrap();

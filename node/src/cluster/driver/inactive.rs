@@ -1,5 +1,7 @@
 //! When this host acts for no partition, or for one of them no longer.
 
+use nearstate_cluster::{GroupState, MemberRecord};
+
 use crate::consensus::EngineStatus;
 
 use super::super::copy_thread::{CopyTask, CopyThread};
@@ -30,10 +32,10 @@ impl Driver {
     }
 
     /// The group of a partition goes on without this host: nothing will decide what of the copy's
-    /// own log is not replicated. A state that is being read again after a start may be one of
-    /// before, so it is believed when a host leads.
+    /// own log is not replicated. After a start the state may be an older one than that of the
+    /// process before, which the record in the region shows.
     pub(super) fn give_up_left(&mut self, engine: &EngineStatus) {
-        if engine.leader.is_none() || self.is_removed || self.is_outdated {
+        if engine.voters.is_empty() || self.is_removed || self.is_outdated {
             return;
         }
         let me = self.config.host;
@@ -42,8 +44,10 @@ impl Driver {
             if group.group().contains(&me) {
                 self.left.remove(&partition);
             } else if let Some((copy, _)) = self.copies.get(&partition)
-                && self.left.insert(partition)
+                && !self.left.contains(&partition)
+                && copy.shared.facts().is_ok_and(|facts| !is_older(group, &facts.record))
             {
+                self.left.insert(partition);
                 stop_copy(copy, true);
             }
         }
@@ -59,6 +63,11 @@ impl Driver {
             self.notice(&ClusterNotice::LevelTooHigh { decided, highest });
         }
     }
+}
+
+/// Has this host acted in a later state than this one?
+fn is_older(group: &GroupState, record: &MemberRecord) -> bool {
+    group.view() < record.view || group.revision() < record.revision
 }
 
 /// The copy serves, follows and admits no writers.

@@ -151,7 +151,11 @@ fn a_group_that_operators_change_loses_nothing_replicated() {
             .iter()
             .map(|report| report.changes)
             .fold((0, 0), |sum, (added, removed)| (sum.0 + added, sum.1 + removed));
-        assert!(added > 200 && removed > 200, "{added} were added, {removed} removed");
+        let leaving: u32 = reports.iter().map(|report| report.leaving).sum();
+        assert!(
+            added > 200 && removed > 200 && leaving > 100,
+            "{added} were added, {removed} removed, {leaving} began to leave"
+        );
     }
 }
 

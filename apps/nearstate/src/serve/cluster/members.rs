@@ -70,8 +70,7 @@ fn next_step(group: &GroupState, host: HostId, is_member: bool) -> GroupStep {
 /// Waits for the next look at the applied state, unless the time is over.
 fn look_again(end: Instant, waits_for: &str) -> Result<()> {
     if Instant::now() >= end {
-        let detail = format!("not in time: {waits_for}. It may still happen: see the status");
-        return Err(Error::Backend { detail });
+        return Err(Error::Backend { detail: format!("not in time: {waits_for}") });
     }
     std::thread::park_timeout(LOOK_INTERVAL);
     Ok(())
@@ -100,31 +99,38 @@ impl OperatorContext {
         let end = Instant::now() + DECISION_MAX + lease * CHANGE_LEASES;
         // The present level changes nothing. When this host has applied it, it has applied whatever
         // was decided before: an older state could say that nothing is to be done.
-        self.decide(&Command::Finalize { level }, end)?;
+        let what = "this host has not applied what was decided before. Nothing is changed";
+        self.decide(&Command::Finalize { level }, end, what)?;
         loop {
             let Some(group) = self.driver.group(partition) else {
                 return Err(invalid("this host knows no such partition yet: try again"));
             };
-            let waits_for = match next_step(&group, host, is_member) {
+            match next_step(&group, host, is_member) {
                 GroupStep::Done => return Ok(json!({ "counts": group.full().contains(&host) })),
                 GroupStep::Refused(reason) => {
                     return Err(invalid(format!("{}: {reason}", file.host_name(host))));
                 }
-                GroupStep::Wait(what) => what,
-                GroupStep::Propose(command) => {
-                    self.decide(&command, end)?;
-                    "other changes of the group came first"
+                GroupStep::Wait(what) => {
+                    look_again(end, &format!("{what}. It may still happen: see the status"))?;
                 }
-            };
-            look_again(end, waits_for)?;
+                GroupStep::Propose(_) if Instant::now() >= end => {
+                    let detail = "not in time: other changes of the group came first".to_owned();
+                    return Err(Error::Backend { detail });
+                }
+                GroupStep::Propose(command) => {
+                    let what = "the decision is not applied on this host. It may still happen: \
+                                see the status";
+                    self.decide(&command, end, what)?;
+                }
+            }
         }
     }
 
     /// Orders a command, and waits until this host has applied it.
-    fn decide(&self, command: &Command, end: Instant) -> Result<()> {
+    fn decide(&self, command: &Command, end: Instant, waits_for: &str) -> Result<()> {
         let index = self.engine.propose_and_wait(command.encode(), DECISION_MAX)?;
         while self.driver.applied() < index {
-            look_again(end, "the decision is not applied on this host")?;
+            look_again(end, waits_for)?;
         }
         Ok(())
     }

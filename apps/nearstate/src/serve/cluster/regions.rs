@@ -1,16 +1,16 @@
 //! The regions of a host of a cluster: one for each partition of whose group it is.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use nearstate_cluster::PartitionId;
-use nearstate_model::Result;
+use nearstate_model::{Error, Result};
 use nearstate_node::CopyConfig;
 use nearstate_store::{CreateOptions, Region};
 
 use crate::cluster::file::{ClusterFile, FileHost, FilePartition};
 use crate::log;
 
+use super::super::memory_budget;
 use super::super::region_file::ServedFile;
 use super::super::region_lock;
 use super::{ClusterHost, RunningHost};
@@ -19,7 +19,7 @@ use super::{ClusterHost, RunningHost};
 pub(super) struct OpenCopy {
     pub(super) partition: FilePartition,
     pub(super) region: Region,
-    _lock: region_lock::RegionLock,
+    lock: region_lock::RegionLock,
 }
 
 impl OpenCopy {
@@ -34,10 +34,12 @@ impl OpenCopy {
 
 impl RunningHost {
     /// Watches the file of a copy from now on.
-    fn watch_file(&mut self, partition: PartitionId, path: &Path) -> Result<()> {
-        let (facts, shown) = (Arc::clone(&self.report.facts), path.display().to_string());
-        let file = ServedFile::watch(path, move |is_present| {
-            facts.set_file(partition, &shown, is_present);
+    fn watch_file(&mut self, copy: &OpenCopy) -> Result<()> {
+        let (report, partition) = (Arc::clone(&self.report), copy.partition.id);
+        let path = report.file.region_file(&report.host, &copy.partition);
+        let shown = path.display().to_string();
+        let file = ServedFile::watch(&path, copy.lock.identity()?, move |is_present| {
+            report.facts.set_file(partition, &shown, is_present);
         })?;
         self.files.insert(partition, file);
         Ok(())
@@ -48,20 +50,32 @@ impl RunningHost {
     /// # Errors
     /// Those of [`ServedFile::watch`].
     pub(super) fn watch_files(&mut self) -> Result<()> {
-        let report = Arc::clone(&self.report);
-        let of_copy = |copy: &OpenCopy| {
-            (copy.partition.id, report.file.region_file(&report.host, &copy.partition))
-        };
-        let paths: Vec<_> = self.copies.iter().map(of_copy).collect();
-        paths.into_iter().try_for_each(|(partition, path)| self.watch_file(partition, &path))
+        let copies = std::mem::take(&mut self.copies);
+        let watched = copies.iter().try_for_each(|copy| self.watch_file(copy));
+        self.copies = copies;
+        watched
     }
 }
 
 impl ClusterHost<'_> {
     /// Opens or creates the regions.
     pub(super) fn open(&self, file: &ClusterFile, host: &FileHost) -> Result<Vec<OpenCopy>> {
-        let own = file.partitions.iter().filter(|of| of.group.contains(&host.id));
-        own.map(|partition| self.open_one((file, host), partition)).collect()
+        let own: Vec<_> = file.partitions.iter().filter(|of| of.group.contains(&host.id)).collect();
+        self.check_memory((file, host), &own)?;
+        own.into_iter().map(|partition| self.open_one((file, host), partition)).collect()
+    }
+
+    /// Checks that the regions of all these partitions fit into the memory limit together, with
+    /// what a node needs: else the host would fail when it owns them.
+    fn check_memory(
+        &self,
+        (file, host): (&ClusterFile, &FileHost),
+        partitions: &[&FilePartition],
+    ) -> Result<()> {
+        let Some(first) = partitions.first() else { return Ok(()) };
+        let settings = self.partition_settings((file, host), first);
+        let sizes = partitions.iter().map(|partition| partition.region_bytes_max);
+        memory_budget(&settings, &self.place, sizes.fold(0, u64::saturating_add)).map(drop)
     }
 
     fn open_one(
@@ -91,7 +105,7 @@ impl ClusterHost<'_> {
             fields.push(("memory", memory));
         }
         log::emit(log::REGION_ATTACHED, &fields);
-        Ok(OpenCopy { partition: partition.clone(), region, _lock: lock })
+        Ok(OpenCopy { partition: partition.clone(), region, lock })
     }
 
     /// Opens the copy of a partition to whose group this host was added. True if it is open.
@@ -102,20 +116,30 @@ impl ClusterHost<'_> {
         if running.copies.iter().any(|copy| copy.partition.id == partition) {
             return true;
         }
-        let opened = self.open_one((file, host), known).and_then(|copy| {
+        let all: Vec<_> =
+            running.copies.iter().map(|copy| &copy.partition).chain([known]).collect();
+        let checked = self.check_memory((file, host), &all);
+        let opened = checked.and_then(|()| self.open_one((file, host), known)).and_then(|copy| {
             running.driver.open_copy(&copy.config(), &running.listener)?;
-            running.watch_file(partition, &file.region_file(host, known))?;
             Ok(copy)
         });
+        let log_failure = |reason: &Error| {
+            let fields: &log::LogFields<'_> = &[("partition", &known.name), ("reason", reason)];
+            log::emit(log::CLUSTER_COPY_FAILED, fields);
+        };
         match opened {
-            Ok(copy) => running.copies.push(copy),
+            Ok(copy) => {
+                // The driver has it, so it stays open.
+                if let Err(reason) = running.watch_file(&copy) {
+                    log_failure(&reason);
+                }
+                running.copies.push(copy);
+                true
+            }
             Err(reason) => {
-                let fields: &log::LogFields<'_> =
-                    &[("partition", &known.name), ("reason", &reason)];
-                log::emit(log::CLUSTER_COPY_FAILED, fields);
-                return false;
+                log_failure(&reason);
+                false
             }
         }
-        true
     }
 }
