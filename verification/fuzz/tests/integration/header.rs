@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::fixture::{config, folder};
+
 const PAGE: usize = 4096;
 /// The bytes that the checksum covers, and its offset.
 const SUMMED: usize = 120;
@@ -18,12 +20,6 @@ const SUMMED: usize = 120;
 /// Cases of tests without and with a file.
 const CASES: u32 = 20_000;
 const CASES_WITH_A_FILE: u32 = 1500;
-
-fn config(cases: u32) -> ProptestConfig {
-    // PROPTEST_CASES may ask for more.
-    let cases = ProptestConfig::default().cases.max(cases);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
 
 struct Made {
     _dir: tempfile::TempDir,
@@ -34,8 +30,7 @@ struct Made {
 
 /// A region with one record, not attached by any process.
 fn made(pin: PinMode) -> Made {
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let dir = tempfile::tempdir_in(base).expect("a folder");
+    let dir = folder();
     let path = dir.path().join("region");
     let options = CreateOptions { bytes_max: 64 << 20, pin, ..CreateOptions::default() };
     let region = Region::create(&path, &options).expect("a region");
