@@ -1,13 +1,13 @@
 //! Redis with one or two replicas, without persistence. A write that is waited for is `SET` and
 //! `WAIT 1` in one message.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nearstate_local_cluster::{HostProcess, wait_until};
 use nearstate_model::Result;
-use nearstate_resp_client::{RespClient, RespReply, encode_request};
+use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket, encode_request};
 
 use super::{OUTSTANDING, ReplicatedCase, ReplicatedTarget, TargetFolder, failed, key, value};
 use crate::peers::installed;
@@ -19,17 +19,15 @@ const REPLY_MAX: Duration = Duration::from_secs(10);
 
 /// A primary and its replicas.
 pub(super) struct RedisWait {
-    client: RespClient<TcpStream>,
+    client: RespClient<TimeoutSocket>,
     /// The primary first.
     servers: Vec<HostProcess>,
     _folder: TargetFolder,
 }
 
-fn connect(port: u16) -> Option<RespClient<TcpStream>> {
-    let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
-    stream.set_nodelay(true).ok()?;
-    stream.set_read_timeout(Some(REPLY_MAX)).ok()?;
-    Some(RespClient::new(stream))
+fn connect(port: u16) -> Option<RespClient<TimeoutSocket>> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TimeoutSocket::tcp(address, REPLY_MAX).ok().map(RespClient::new)
 }
 
 impl RedisWait {
