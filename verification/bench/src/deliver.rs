@@ -7,7 +7,7 @@ use crate::protocol::error_text;
 use crate::random::whole;
 use crate::result::Run;
 use crate::stat::as_f64;
-use crate::table::{ReportTable, wrapped};
+use crate::table::{ReportTable, list_text, wrapped};
 use crate::targets::{self, Support};
 use crate::{nudsf, numap, outputs, replication, report, run, saved, workloads};
 use clap::Parser as _;
@@ -132,17 +132,14 @@ fn preset_text(measured: &[Measured], is_json: bool) -> Result<String> {
         text.push_str("\nGoals\n\n");
         text.push_str(&goals.text());
     }
-    let mut caveats: Vec<&str> = Vec::new();
+    let mut caveats: Vec<String> = Vec::new();
     for caveat in measured.iter().flat_map(|one| &one.run.caveats) {
-        if !caveats.contains(&caveat.as_str()) {
-            caveats.push(caveat);
+        if !caveats.contains(caveat) {
+            caveats.push(caveat.clone());
         }
     }
     if !caveats.is_empty() {
-        text.push_str("\nKeep in mind\n");
-        for caveat in &caveats {
-            text.push_str(&wrapped(caveat, "  - ", "    "));
-        }
+        text.extend(["\nKeep in mind\n", &list_text(&caveats)]);
     }
     Ok(text)
 }
