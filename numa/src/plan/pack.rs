@@ -7,7 +7,7 @@ use nearstate_model::{Error, Result, invariant};
 
 use super::machine::MachineState;
 use super::place::{Demand, Score, assignment, place, release, score};
-use super::replan::{Kept, Remains, keep, levels};
+use super::replan::{PlacedSlice, Remains, keep, levels};
 use super::request::{PlanOptions, SlicePin, SliceRequest, TrafficLevel, check_name};
 use super::{Assignment, Move, RefusedSlice, SlicePlan, SliceUnit};
 use crate::topology::Topology;
@@ -142,7 +142,7 @@ impl Packer<'_> {
                 reason: "pinned by the caller".to_owned(),
             };
             let units = cpus.chunks(2).map(unit).collect();
-            let kept = Kept {
+            let kept = PlacedSlice {
                 machine: pin.machine,
                 units,
                 reason: Some("pinned by the caller".to_owned()),
@@ -171,7 +171,7 @@ impl Packer<'_> {
                     if self.options.is_explained {
                         self.why_machine.entry(index).or_insert_with(why);
                     }
-                    self.remains.kept.insert(index, Kept { machine, units, reason });
+                    self.remains.kept.insert(index, PlacedSlice { machine, units, reason });
                 }
                 None => {
                     self.refused.insert(index, self.why_refused(index));
@@ -295,7 +295,7 @@ impl Packer<'_> {
                 if let Some(new) = place(machine, &moved) {
                     let name = self.requests.get(index).map_or("", |request| &request.name);
                     let reason = Some(format!("it makes room for slice {name}"));
-                    let kept = Kept { machine: number, units: new, reason };
+                    let kept = PlacedSlice { machine: number, units: new, reason };
                     self.remains.kept.insert(other, kept);
                     self.why_machine.insert(other, format!("machine {number}: it has room"));
                     return Some((home, placed));

@@ -12,7 +12,7 @@ use super::{Assignment, SliceUnit};
 
 /// A slice that has processors.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct PlacedSlice {
     pub(super) machine: usize,
     pub(super) units: Vec<SliceUnit>,
     /// Why its processors changed, if they did.
@@ -23,7 +23,7 @@ pub(super) struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct Remains {
     /// Placed slices by the index of their request.
-    pub(super) kept: BTreeMap<usize, Kept>,
+    pub(super) kept: BTreeMap<usize, PlacedSlice>,
     /// Slices that need a new place, with the reason, by the index of their request.
     pub(super) homeless: BTreeMap<usize, String>,
 }
@@ -73,7 +73,7 @@ pub(super) fn keep(
             }
         });
         if is_taken {
-            let kept = Kept { machine: old.machine, units, reason: None };
+            let kept = PlacedSlice { machine: old.machine, units, reason: None };
             remains.kept.insert(*index, kept);
         } else {
             let reason = "a processor of it is no longer usable, or its machine is gone";
@@ -113,7 +113,7 @@ fn refresh(machine: &MachineState, unit: &mut SliceUnit) -> bool {
 }
 
 /// Returns processors from the end: the pin first.
-fn shrink(machine: &mut MachineState, cores: usize, kept: &mut Kept) {
+fn shrink(machine: &mut MachineState, cores: usize, kept: &mut PlacedSlice) {
     let count = |units: &[SliceUnit]| units.iter().map(|unit| unit.cpus.len()).sum::<usize>();
     while count(&kept.units) > cores {
         kept.reason = Some("it needs fewer processors".to_owned());
@@ -129,7 +129,7 @@ fn shrink(machine: &mut MachineState, cores: usize, kept: &mut Kept) {
 }
 
 /// Adds processors near the slice. False, and nothing is added, if its machine is full.
-fn grow(machine: &mut MachineState, demand: &Demand<'_>, kept: &mut Kept) -> bool {
+fn grow(machine: &mut MachineState, demand: &Demand<'_>, kept: &mut PlacedSlice) -> bool {
     let count: usize = kept.units.iter().map(|unit| unit.cpus.len()).sum();
     if count >= demand.cores {
         return true;
@@ -144,7 +144,12 @@ fn grow(machine: &mut MachineState, demand: &Demand<'_>, kept: &mut Kept) -> boo
 }
 
 /// Moves a slice whose level has changed, if its pairs become better for the new level.
-fn adapt(machine: &mut MachineState, demand: &Demand<'_>, kept: &mut Kept, before: TrafficLevel) {
+fn adapt(
+    machine: &mut MachineState,
+    demand: &Demand<'_>,
+    kept: &mut PlacedSlice,
+    before: TrafficLevel,
+) {
     let old = score(machine, &kept.units, demand);
     release(machine, &kept.units);
     let Some(units) = place(machine, demand) else {

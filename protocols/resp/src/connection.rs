@@ -1,7 +1,7 @@
 //! One client connection: parses requests, executes them, and writes replies and messages.
 
 mod task;
-mod held;
+mod delayed_replies;
 mod owed;
 mod postponed;
 mod prefetch;
@@ -9,7 +9,7 @@ mod prefetch;
 use crate::command::{ArgPositions, CommandFlags};
 use crate::command_context::{CommandContext, RespCommand};
 use crate::commands::{local, pubsub, sentinel};
-use crate::connection::held::{HeldReplies, OwedReply};
+use crate::connection::delayed_replies::{DelayedReplies, OwedReply};
 use crate::connection::owed::owe;
 use crate::connection_state::{
     CachingMode, CommandQueue, ConnectionState, PostponeCause, PostponedRequest, ReplyMode,
@@ -58,7 +58,7 @@ pub(crate) struct RespConnection {
     /// The last commit of the current task that waits until it is replicated.
     task_receipt: Receipt,
     /// Replies whose commits are not replicated yet. Boxed: an idle connection has none.
-    held: Option<Box<HeldReplies>>,
+    delayed: Option<Box<DelayedReplies>>,
     /// The node ends.
     is_draining: bool,
 }
@@ -76,7 +76,7 @@ impl RespConnection {
             requests: 0,
             is_reply_begun: false,
             task_receipt: Receipt::NONE,
-            held: None,
+            delayed: None,
             is_draining: false,
         }
     }
@@ -225,8 +225,8 @@ impl ConnectionHandler for RespConnection {
     }
 
     fn buffered_bytes(&self) -> usize {
-        let held = self.held.as_ref().map_or(0, |held| held.bytes());
-        self.parser.memory_bytes() + self.connection.memory_bytes() + held
+        let delayed = self.delayed.as_ref().map_or(0, |delayed| delayed.bytes());
+        self.parser.memory_bytes() + self.connection.memory_bytes() + delayed
     }
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {

@@ -7,7 +7,7 @@
 //! is published when its change is replicated. Ten times a second the task looks for namespaces
 //! that other processes created (the region sends no wake-up for them) and for expired records.
 
-use crate::held_events::{EventRelease, HeldEvent, HeldEvents};
+use crate::delayed_events::{DelayedEvent, DelayedEvents, EventRelease};
 use crate::keyspace_events::watches::WatchedNamespace;
 use crate::keyspace_events::{EventClass, KeyspaceEvents, names_of};
 use crate::server::RespServer;
@@ -78,7 +78,7 @@ struct KeyspaceNotifier<'s> {
     generation: u64,
     channel: Vec<u8>,
     /// Events whose changes are not replicated.
-    held: HeldEvents,
+    delayed: DelayedEvents,
     /// The next look at those.
     release: Option<Sleep>,
 }
@@ -97,7 +97,7 @@ impl<'s> KeyspaceNotifier<'s> {
             tick: sleep(POLL_INTERVAL),
             generation,
             channel: Vec::new(),
-            held: HeldEvents::default(),
+            delayed: DelayedEvents::default(),
             release: None,
         })
     }
@@ -201,15 +201,15 @@ impl<'s> KeyspaceNotifier<'s> {
         self.failed.retain(|number| live.contains(number));
     }
 
-    /// Publishes the held events whose changes are replicated by now.
+    /// Publishes the delayed events whose changes are replicated by now.
     fn release(&mut self) -> Result<()> {
         let (server, events) = (self.server, self.server.keyspace.events());
         let channel = &mut self.channel;
-        let lost = self.held.release(self.session, |event| {
+        let lost = self.delayed.release(self.session, |event| {
             publish_event(server, events, event, channel);
         })?;
         server.keyspace.counts.lost.fetch_add(lost, Ordering::Relaxed);
-        self.release = (!self.held.is_empty()).then(|| sleep(RELEASE_INTERVAL));
+        self.release = (!self.delayed.is_empty()).then(|| sleep(RELEASE_INTERVAL));
         Ok(())
     }
 
@@ -229,10 +229,10 @@ impl<'s> KeyspaceNotifier<'s> {
                         let key = [prefix, event.key].concat();
                         // What clients have cached is old from the commit on.
                         invalidate(server, (*number, &key), &event);
-                        let event = HeldEvent { key, kind: event.kind, form: event.form };
+                        let event = DelayedEvent { key, kind: event.kind, form: event.form };
                         let is_named = has_subscribers && is_enabled(events, &event);
-                        match is_named.then(|| self.held.hold(self.session, *namespace, event)) {
-                            None | Some(Ok(EventRelease::Held)) => {}
+                        match is_named.then(|| self.delayed.hold(self.session, *namespace, event)) {
+                            None | Some(Ok(EventRelease::Delayed)) => {}
                             Some(Ok(EventRelease::Now(event))) => {
                                 publish_event(server, events, &event, &mut self.channel);
                             }
@@ -307,7 +307,7 @@ fn invalidate(server: &RespServer, (namespace, key): (u32, &[u8]), event: &Event
 }
 
 /// True if one of the names under which an event is published is enabled.
-fn is_enabled(events: KeyspaceEvents, event: &HeldEvent) -> bool {
+fn is_enabled(events: KeyspaceEvents, event: &DelayedEvent) -> bool {
     names_of(event.kind, event.form).any(|(class, _)| events.has(class))
 }
 
@@ -315,7 +315,7 @@ fn is_enabled(events: KeyspaceEvents, event: &HeldEvent) -> bool {
 fn publish_event(
     server: &RespServer,
     events: KeyspaceEvents,
-    event: &HeldEvent,
+    event: &DelayedEvent,
     channel: &mut Vec<u8>,
 ) {
     let key = event.key.as_slice();

@@ -10,7 +10,7 @@
 
 mod protocol;
 mod keyspace_notifier;
-mod held_events;
+mod delayed_events;
 mod memory_upkeep;
 mod allocator_upkeep;
 mod connection;

@@ -418,7 +418,7 @@ impl RecordRef<'_> {
         &self,
         txn: &Txn<'_>,
         target: ResolvedKey<'_>,
-        kept: &KeptMetadata,
+        kept: &RetainedMetadata,
     ) -> Result<()> {
         match self.record_type() {
             Form::Value => put_string(txn, target, self.0.bytes(), kept),
@@ -471,7 +471,7 @@ pub fn put_string(
     txn: &Txn<'_>,
     ResolvedKey { namespace, key }: ResolvedKey<'_>,
     value: &[u8],
-    kept: &KeptMetadata,
+    kept: &RetainedMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
     txn.put_with_metadata(namespace, key, value, kept.metadata(&tags))
@@ -485,7 +485,7 @@ pub fn put_set(
     txn: &Txn<'_>,
     ResolvedKey { namespace, key }: ResolvedKey<'_>,
     members: &[&[u8]],
-    kept: &KeptMetadata,
+    kept: &RetainedMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
     txn.put_members(namespace, key, members, kept.metadata(&tags))
@@ -499,7 +499,7 @@ pub fn put_hash(
     txn: &Txn<'_>,
     ResolvedKey { namespace, key }: ResolvedKey<'_>,
     fields: &[(&[u8], &[u8])],
-    kept: &KeptMetadata,
+    kept: &RetainedMetadata,
 ) -> Result<()> {
     let tags = kept.tags();
     txn.put_fields(namespace, key, fields, kept.metadata(&tags))
@@ -507,14 +507,14 @@ pub fn put_hash(
 
 /// Metadata that a record keeps when its value changes.
 #[derive(Clone, Debug, Default)]
-pub struct KeptMetadata {
+pub struct RetainedMetadata {
     /// Expiration time in Unix milliseconds, 0 for none.
     pub expires_ms: u64,
     /// Tags.
     pub(crate) tags: Vec<(String, Vec<u8>)>,
 }
 
-impl KeptMetadata {
+impl RetainedMetadata {
     /// The metadata of a record.
     pub fn of(record: &RecordRef<'_>) -> Self {
         Self { expires_ms: record.expires_ms(), tags: record.tags() }
@@ -530,7 +530,7 @@ impl KeptMetadata {
         self.tags.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }
 
-    /// Metadata with the tags of [`KeptMetadata::tags`].
+    /// Metadata with the tags of [`RetainedMetadata::tags`].
     pub const fn metadata<'a>(&self, tags: &'a [(&'a str, &'a [u8])]) -> Metadata<'a> {
         Metadata { tags, expires_ms: self.expires_ms }
     }

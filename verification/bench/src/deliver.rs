@@ -1,19 +1,18 @@
 //! `nearstate bench run`: executes a run, saves it and prints its report.
 
-use crate::nudsf::result::NudsfRun;
-use crate::numap::result::NumapRun;
-use crate::options::{Options, RunCommand};
+use crate::options::{Options, RunCommand, check_known};
 use crate::outputs::{print, write_page};
 use crate::presets::{self, Case, Measured, Preset};
 use crate::protocol::error_text;
 use crate::random::whole;
 use crate::result::Run;
 use crate::stat::as_f64;
-use crate::table::{ReportTable, wrapped};
+use crate::table::{ReportTable, list_text, wrapped};
 use crate::targets::{self, Support};
 use crate::{nudsf, numap, outputs, replication, report, run, saved, workloads};
 use clap::Parser as _;
 use nearstate_model::{Error, Result};
+use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,14 +32,17 @@ pub fn run(
     }
     outputs::check(&files(options), &[])?;
     if options.workload.as_deref() == Some(numap::NAME) {
-        numap::check_options(words)?;
+        check_known(numap::NAME, &numap::OPTIONS, words)?;
         let run = numap::measure(options, &command(words), stop)?;
-        return deliver_numap(&run, options, out);
+        let page = write_page(options.report.as_deref(), || numap::page(&run).html());
+        let counts = judged(run.is_partial, &run.invalid);
+        return deliver_own(&run, numap::text(&run), [page, counts], options, out);
     }
     if options.workload.as_deref() == Some(nudsf::NAME) {
-        nudsf::check_options(words)?;
+        check_known(nudsf::NAME, &nudsf::OPTIONS, words)?;
         let run = nudsf::measure(options, &command(words), stop)?;
-        return deliver_nudsf(&run, options, out);
+        let counts = judged(run.is_partial, &[]);
+        return deliver_own(&run, nudsf::text(&run), [Ok(()), counts], options, out);
     }
     let run = run::run(options, &command(words), stop)?;
     let mut failures = deliver(&run, options, out);
@@ -130,22 +132,19 @@ fn preset_text(measured: &[Measured], is_json: bool) -> Result<String> {
         text.push_str("\nGoals\n\n");
         text.push_str(&goals.text());
     }
-    let mut caveats: Vec<&str> = Vec::new();
+    let mut caveats: Vec<String> = Vec::new();
     for caveat in measured.iter().flat_map(|one| &one.run.caveats) {
-        if !caveats.contains(&caveat.as_str()) {
-            caveats.push(caveat);
+        if !caveats.contains(caveat) {
+            caveats.push(caveat.clone());
         }
     }
     if !caveats.is_empty() {
-        text.push_str("\nKeep in mind\n");
-        for caveat in &caveats {
-            text.push_str(&wrapped(caveat, "  - ", "    "));
-        }
+        text.extend(["\nKeep in mind\n", &list_text(&caveats)]);
     }
     Ok(text)
 }
 
-fn json(results: &impl serde::Serialize) -> Result<String> {
+fn json(results: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string(results)
         .map_err(|e| Error::Backend { detail: format!("encoding the results: {e}") })?;
     Ok(text + "\n")
@@ -186,36 +185,33 @@ fn write_files(run: &Run, options: &Options) -> Vec<Error> {
     [is_saved, is_reported].into_iter().filter_map(Result::err).collect()
 }
 
-/// The same for a run of `numap`.
-fn deliver_numap(run: &NumapRun, options: &Options, out: &mut impl Write) -> Result<()> {
+/// Delivers a run with a form of its own: saves it, and prints `text` or JSON. Returns the failures
+/// together with those of `others`.
+fn deliver_own(
+    run: &impl Serialize,
+    text: String,
+    others: [Result<()>; 2],
+    options: &Options,
+    out: &mut impl Write,
+) -> Result<()> {
     let path = options.save.as_deref();
     let is_saved = path.map_or(Ok(()), |path| saved::write_file(path, json(run)?.as_bytes()));
-    let is_reported = write_page(options.report.as_deref(), || numap::page(run).html());
-    let text = if options.json { json(run) } else { Ok(numap::text(run)) };
+    let text = if options.json { json(run) } else { Ok(text) };
     let is_printed = text.and_then(|text| print(out, &text));
-    let is_whole = if run.is_partial { Err(stopped()) } else { Ok(()) };
-    let counts = if run.invalid.is_empty() { Ok(()) } else { Err(invalid(&run.invalid)) };
-    let all = [is_saved, is_reported, is_printed, is_whole, counts];
-    outputs::together(all.into_iter().filter_map(Result::err).collect())
+    let all = [is_saved, is_printed].into_iter().chain(others);
+    outputs::together(all.filter_map(Result::err).collect())
 }
 
-/// The same for a run of `nudsf`, which has no page.
-fn deliver_nudsf(run: &NudsfRun, options: &Options, out: &mut impl Write) -> Result<()> {
-    let path = options.save.as_deref();
-    let is_saved = path.map_or(Ok(()), |path| saved::write_file(path, json(run)?.as_bytes()));
-    let text = if options.json { json(run) } else { Ok(nudsf::text(run)) };
-    let is_printed = text.and_then(|text| print(out, &text));
-    let is_whole = if run.is_partial { Err(stopped()) } else { Ok(()) };
-    let all = [is_saved, is_printed, is_whole];
-    outputs::together(all.into_iter().filter_map(Result::err).collect())
-}
-
-fn stopped() -> Error {
-    Error::Backend { detail: "the run was stopped before its end".to_owned() }
-}
-
-fn invalid(reasons: &[String]) -> Error {
-    Error::Backend { detail: format!("the run does not count: {}", reasons.join("; ")) }
+/// The error of a run that was stopped, or does not count for these reasons.
+fn judged(is_partial: bool, invalid: &[String]) -> Result<()> {
+    if is_partial {
+        let detail = "the run was stopped before its end".to_owned();
+        return Err(Error::Backend { detail });
+    }
+    if invalid.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Backend { detail: format!("the run does not count: {}", invalid.join("; ")) })
 }
 
 fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<String> {
@@ -232,21 +228,17 @@ fn report_text(run: &Run, options: &Options, page: Option<&Path>) -> Result<Stri
 
 /// The error with which a run that does not count ends the program, after its report was printed.
 fn judge(run: &Run) -> Result<()> {
-    if run.is_partial {
-        return Err(stopped());
-    }
     let whys = run.targets.iter().map(|target| {
         let why = target.declined.as_ref()?;
         Some(format!("{}: {why}", target.name))
     });
-    if let Some(whys) = whys.collect::<Option<Vec<_>>>() {
-        let whys = whys.join("; ");
-        return Err(Error::Backend { detail: format!("no target took part: {whys}") });
+    match whys.collect::<Option<Vec<_>>>() {
+        Some(whys) if !run.is_partial => {
+            let whys = whys.join("; ");
+            Err(Error::Backend { detail: format!("no target took part: {whys}") })
+        }
+        Some(_) | None => judged(run.is_partial, &run.invalid),
     }
-    if run.invalid.is_empty() {
-        return Ok(());
-    }
-    Err(invalid(&run.invalid))
 }
 
 /// Workloads, their variants and targets.
@@ -359,5 +351,18 @@ mod tests {
         let failures = deliver(&sample::run(), &options(&words), &mut Vec::new());
         let all = outputs::together(failures).unwrap_err().to_string();
         assert!(all.contains("/dev/full") && all.contains("nowhere/a.html"), "{all}");
+    }
+
+    #[test]
+    fn options_without_a_meaning_are_rejected() {
+        for (workload, known) in [(numap::NAME, numap::OPTIONS), (nudsf::NAME, nudsf::OPTIONS)] {
+            let check = |text: &str| {
+                let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+                check_known(workload, &known, &words)
+            };
+            assert_eq!(check("bench run --ops 20 --rounds=1 --json"), Ok(()));
+            let refused = check("bench run --clients 7").unwrap_err().to_string();
+            assert!(refused.contains("no --clients") && refused.contains("--targets"), "{refused}");
+        }
     }
 }

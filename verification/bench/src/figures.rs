@@ -146,18 +146,9 @@ impl<'r> Figures<'r> {
 
     /// All classes as one.
     pub fn all_classes(&self) -> LatencyClass {
-        let each = self.target.rounds.iter().filter(|r| r.ops > 0).map(|round| {
-            let latencies = round.latencies();
-            (as_f64(latencies.percentile(50.0)), as_f64(latencies.percentile(99.0)))
-        });
-        let (p50s, p99s): (Vec<f64>, Vec<f64>) = each.unzip();
-        LatencyClass {
-            name: "all".to_owned(),
-            rates: self.rates.clone(),
-            p50s: Spread::new(p50s),
-            p99s: Spread::new(p99s),
-            latencies: self.latencies.clone(),
-        }
+        let rounds = self.target.rounds.iter().filter(|round| round.ops > 0);
+        let each = rounds.map(|round| (round.rate(), round.latencies()));
+        LatencyClass::of("all", each)
     }
 
     /// Memory of one record, in bytes.
@@ -201,26 +192,27 @@ fn classes(target: &TargetResult) -> Vec<LatencyClass> {
 }
 
 fn class(target: &TargetResult, name: &str) -> LatencyClass {
-    let mut all = Latencies::new();
-    let (mut rates, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
-    for round in &target.rounds {
-        let mut of_round = Latencies::new();
-        for class in round.classes.iter().filter(|class| class.name == name) {
-            class.latencies.iter().for_each(|(ns, count)| of_round.record(*ns, *count));
+    let each = target.rounds.iter().map(|round| {
+        let own = round.classes.iter().filter(|class| class.name == name);
+        let latencies: Latencies = own.flat_map(|class| &class.latencies).collect();
+        (as_f64(latencies.count()) * 1e9 / as_f64(round.wall_ns.max(1)), latencies)
+    });
+    LatencyClass::of(name, each.filter(|(_, latencies)| latencies.count() > 0))
+}
+
+impl LatencyClass {
+    /// Of the rates and latencies of each round.
+    fn of(name: &str, rounds: impl Iterator<Item = (f64, Latencies)>) -> Self {
+        let mut all = Latencies::new();
+        let (mut rates, mut p50s, mut p99s) = (Vec::new(), Vec::new(), Vec::new());
+        for (rate, latencies) in rounds {
+            all.add(&latencies);
+            rates.push(rate);
+            p50s.push(as_f64(latencies.percentile(50.0)));
+            p99s.push(as_f64(latencies.percentile(99.0)));
         }
-        if of_round.count() > 0 {
-            all.add(&of_round);
-            rates.push(as_f64(of_round.count()) * 1e9 / as_f64(round.wall_ns.max(1)));
-            p50s.push(as_f64(of_round.percentile(50.0)));
-            p99s.push(as_f64(of_round.percentile(99.0)));
-        }
-    }
-    LatencyClass {
-        name: name.to_owned(),
-        rates: Spread::new(rates),
-        p50s: Spread::new(p50s),
-        p99s: Spread::new(p99s),
-        latencies: all,
+        let [rates, p50s, p99s] = [rates, p50s, p99s].map(Spread::new);
+        Self { name: name.to_owned(), rates, p50s, p99s, latencies: all }
     }
 }
 

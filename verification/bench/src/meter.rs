@@ -171,7 +171,6 @@ impl Slices {
         self.open_max_ns = 0;
     }
 
-    /// Merges each two: the mean of the medians, weighted by operations, and the larger others.
     fn merge(&mut self) {
         self.done = merged(&self.done);
         self.length_ns *= 2;
@@ -180,23 +179,11 @@ impl Slices {
 
 /// Merges each two slices.
 pub fn merged(slices: &[Slice]) -> Vec<Slice> {
-    slices
-        .chunks(2)
-        .filter_map(|pair| {
-            let (first, second) = (pair.first()?, pair.get(1));
-            let Some(second) = second else { return Some(*first) };
-            let ops = first.ops + second.ops;
-            let weighed = first.p50_ns * first.ops + second.p50_ns * second.ops;
-            Some(Slice {
-                at_ms: first.at_ms,
-                ms: first.ms + second.ms,
-                ops,
-                p50_ns: weighed.checked_div(ops).unwrap_or(0),
-                p99_ns: first.p99_ns.max(second.p99_ns),
-                max_ns: first.max_ns.max(second.max_ns),
-            })
-        })
-        .collect()
+    let one = |pair: &[Slice]| match pair {
+        [first, second] => Slice { ms: first.ms + second.ms, ..first.merged(*second) },
+        pair => pair.first().copied().unwrap_or_default(),
+    };
+    slices.chunks(2).map(one).collect()
 }
 
 #[cfg(test)]

@@ -60,22 +60,7 @@ const MEMORY: &str = "memory";
 const TIMERS_CASE: &str = "timers";
 
 /// The options that have a meaning here.
-const OPTIONS: [&str; 6] = ["--targets", "--ops", "--records", "--rounds", "--save", "--json"];
-
-/// Rejects options that would have no effect.
-///
-/// # Errors
-/// `BadArgument` with the option.
-pub fn check_options(words: &[String]) -> Result<()> {
-    let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
-    let options = words.iter().filter(|word| word.starts_with("--")).map(name);
-    match options.into_iter().find(|option| !OPTIONS.contains(&option.as_str())) {
-        None => Ok(()),
-        Some(option) => Err(Error::BadArgument {
-            detail: format!("{NAME} has no {option}: it has {}", OPTIONS.join(", ")),
-        }),
-    }
-}
+pub const OPTIONS: [&str; 6] = ["--targets", "--ops", "--records", "--rounds", "--save", "--json"];
 
 /// True if a case is to be run.
 fn is_chosen(options: &Options, name: &str) -> bool {
@@ -232,17 +217,4 @@ fn caveats((server, client): (usize, usize), noise: Option<String>) -> Vec<Strin
             .to_owned(),
     );
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_without_a_meaning_are_rejected() {
-        let check =
-            |text: &str| check_options(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(check("bench run nudsf --ops 20 --rounds=1 --json"), Ok(()));
-        assert!(check("bench run nudsf --clients 7").is_err());
-    }
 }

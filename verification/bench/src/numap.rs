@@ -27,7 +27,7 @@ use crate::noise;
 use crate::options::Options;
 use crate::progress::Display;
 use crate::stat::as_f64;
-use nearstate_model::{Error, Result};
+use nearstate_model::Result;
 use network::Network;
 use pairing::Pairing;
 use result::{FORMAT, NumapRun, PairingResult, Point, PointRound};
@@ -53,22 +53,7 @@ const PROBES: u64 = 1000;
 const PROBES_MAX: u64 = 100_000;
 
 /// The options that have a meaning here.
-const OPTIONS: [&str; 6] = ["--targets", "--ops", "--rounds", "--save", "--report", "--json"];
-
-/// Rejects options that would have no effect.
-///
-/// # Errors
-/// `BadArgument` with the option.
-pub fn check_options(words: &[String]) -> Result<()> {
-    let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
-    let options = words.iter().filter(|word| word.starts_with("--")).map(name);
-    match options.into_iter().find(|option| !OPTIONS.contains(&option.as_str())) {
-        None => Ok(()),
-        Some(option) => Err(Error::BadArgument {
-            detail: format!("{NAME} has no {option}: it has {}", OPTIONS.join(", ")),
-        }),
-    }
-}
+pub const OPTIONS: [&str; 6] = ["--targets", "--ops", "--rounds", "--save", "--report", "--json"];
 
 /// Measures every pairing that this machine has at every level, once in each round.
 ///
@@ -182,18 +167,4 @@ fn invalid(pairings: &[PairingResult]) -> Vec<String> {
         }
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_without_a_meaning_are_rejected() {
-        let check =
-            |text: &str| check_options(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        assert_eq!(check("bench run numap --ops 20 --rounds=1 --json"), Ok(()));
-        let refused = check("bench run numap --clients 7").unwrap_err().to_string();
-        assert!(refused.contains("no --clients") && refused.contains("--targets"), "{refused}");
-    }
 }

@@ -4,6 +4,7 @@ use crate::parameters::Arrivals;
 use crate::protocol::Fault;
 use crate::workloads::Spread;
 use clap::{ArgGroup, Args};
+use nearstate_model::Error;
 use std::path::PathBuf;
 
 /// Ten seconds: after a minute of silence a target counts as stuck.
@@ -203,6 +204,16 @@ impl Options {
 pub struct RunCommand {
     #[command(flatten)]
     pub options: Options,
+}
+
+/// Rejects options of the command line that have no effect on `workload`, which has these.
+pub fn check_known(workload: &str, known: &[&str], words: &[String]) -> Result<(), Error> {
+    let options = words.iter().filter(|word| word.starts_with("--"));
+    let mut names = options.filter_map(|word| word.split('=').next());
+    names.find(|name| !known.contains(name)).map_or(Ok(()), |name| {
+        let detail = format!("{workload} has no {name}: it has {}", known.join(", "));
+        Err(Error::BadArgument { detail })
+    })
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

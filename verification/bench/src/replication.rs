@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::io::Write;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result};
@@ -23,6 +24,8 @@ use crate::machine::Machine;
 use crate::options::Options;
 use crate::outputs::print;
 use crate::processes::cpu_ns;
+use crate::spread::Spread;
+use crate::stat::{Latencies, as_f64, median};
 use crate::table::{ReportTable, latency_text, rate_text, ratio_text};
 
 /// Bytes of a value.
@@ -74,35 +77,24 @@ impl ReplicatedCase {
     const ALL: [Self; 6] =
         [Self::Put, Self::Update, Self::PutAndWait, Self::Outstanding, Self::Insert, Self::Steady];
 
-    const fn name(self) -> &'static str {
+    /// Its name in the table, and the variant that measures it alone.
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Put => "put, not waiting",
-            Self::Update => "update of two blocks, not waiting",
-            Self::PutAndWait => "put, until a follower has it",
-            Self::Outstanding => "the same, 64 outstanding",
-            Self::Insert => "insert with three tags, not waiting",
-            Self::Steady => "lag at 100,000 puts/s",
-        }
-    }
-
-    /// The variant that measures it alone.
-    const fn variant(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Update => "update",
-            Self::PutAndWait => "wait",
-            Self::Outstanding => "outstanding",
-            Self::Insert => "insert",
-            Self::Steady => "steady",
+            Self::Put => ("put, not waiting", "put"),
+            Self::Update => ("update of two blocks, not waiting", "update"),
+            Self::PutAndWait => ("put, until a follower has it", "wait"),
+            Self::Outstanding => ("the same, 64 outstanding", "outstanding"),
+            Self::Insert => ("insert with three tags, not waiting", "insert"),
+            Self::Steady => ("lag at 100,000 puts/s", "steady"),
         }
     }
 
     /// The cases of a variant: all without one.
     fn selected(variant: Option<&str>) -> Result<Vec<Self>> {
         let Some(variant) = variant else { return Ok(Self::ALL.to_vec()) };
-        let chosen = Self::ALL.into_iter().find(|case| case.variant() == variant);
+        let chosen = Self::ALL.into_iter().find(|case| case.names().1 == variant);
         chosen.map(|case| vec![case]).ok_or_else(|| {
-            let names = Self::ALL.map(Self::variant).join(", ");
+            let names = Self::ALL.map(|case| case.names().1).join(", ");
             let detail = format!("no variant {variant:?} of this table: it has {names}");
             Error::BadArgument { detail }
         })
@@ -114,16 +106,6 @@ impl ReplicatedCase {
             Self::Put | Self::Update | Self::PutAndWait | Self::Insert => 1,
             Self::Outstanding => OUTSTANDING,
             Self::Steady => STEADY_WRITES,
-        }
-    }
-
-    /// The most writes of a round.
-    const fn writes_max(self) -> u64 {
-        match self {
-            Self::Insert => INSERTS_MAX,
-            Self::Put | Self::Update | Self::PutAndWait | Self::Outstanding | Self::Steady => {
-                1 << 32
-            }
         }
     }
 }
@@ -163,26 +145,14 @@ trait ReplicatedTarget {
 #[derive(Debug, Default)]
 struct ReplicatedResult {
     /// The median time of a step in nanoseconds, and the time that one of a hundred exceeds.
-    p50_ns: Vec<u64>,
-    p99_ns: Vec<u64>,
+    p50_ns: Vec<f64>,
+    p99_ns: Vec<f64>,
     /// Writes per second.
     rate: Vec<f64>,
     /// Processor time of all processes per write, in nanoseconds.
     cpu_ns: Vec<f64>,
     /// Processor time of a follower per write, in nanoseconds.
     follower_ns: Vec<f64>,
-}
-
-/// The value that this share of the values, in hundredths, is not above.
-fn percentile<T: Copy + PartialOrd>(values: &[T], hundredths: usize) -> Option<T> {
-    let mut sorted = values.to_vec();
-    sorted
-        .sort_unstable_by(|one, other| one.partial_cmp(other).unwrap_or(std::cmp::Ordering::Equal));
-    sorted.get(sorted.len() * hundredths / 100).copied()
-}
-
-fn median<T: Copy + PartialOrd>(values: &[T]) -> Option<T> {
-    percentile(values, 50)
 }
 
 /// True if one of the options' targets is of this table.
@@ -200,6 +170,22 @@ fn value(number: u64) -> Vec<u8> {
 
 fn failed<E: Display>(detail: E) -> Error {
     Error::Backend { detail: detail.to_string() }
+}
+
+/// The folder of a target, which is removed with it.
+struct TargetFolder(PathBuf);
+
+impl TargetFolder {
+    fn create(path: PathBuf) -> Result<Self> {
+        std::fs::create_dir_all(&path).map_err(failed)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TargetFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn start(name: &str, options: &Options) -> Result<Box<dyn ReplicatedTarget>> {
@@ -260,14 +246,16 @@ fn measure(
     let followers = target.followers();
     let (begin, cpu_before) = (Instant::now(), cpu_ns(&processes));
     let follower_before = cpu_ns(&followers);
-    let (mut times, first) = (Vec::new(), round << 32);
+    let (mut times, first) = (Latencies::new(), round << 32);
     let mut number = first;
-    while begin.elapsed() < round_time && number - first < case.writes_max() {
+    while begin.elapsed() < round_time
+        && (case != ReplicatedCase::Insert || number - first < INSERTS_MAX)
+    {
         let called = now_ns();
         if !target.step(case, number)? {
             return Ok(());
         }
-        times.push(now_ns() - called);
+        times.record(now_ns() - called, 1);
         number += case.writes();
     }
     let seconds = begin.elapsed().as_secs_f64();
@@ -277,31 +265,32 @@ fn measure(
     if case == ReplicatedCase::Insert {
         target.clear(first..number)?;
     }
-    let writes = u32::try_from(number - first).unwrap_or(u32::MAX);
-    let each = |ns: u64, count: f64| Duration::from_nanos(ns).as_secs_f64() * 1e9 / count;
-    let times = if beside.is_empty() { times } else { beside };
+    if !beside.is_empty() {
+        times.clear();
+        for ns in &beside {
+            times.record(*ns, 1);
+        }
+    }
+    let writes = as_f64(number - first);
     let result = entry.or_default();
-    result.p50_ns.extend(median(&times));
-    result.p99_ns.extend(percentile(&times, 99));
-    result.rate.push(f64::from(writes) / seconds);
-    result.cpu_ns.push(each(cpu, f64::from(writes)));
-    if let Some(count) = u32::try_from(followers.len()).ok().filter(|count| *count > 0) {
-        result.follower_ns.push(each(follower, f64::from(writes) * f64::from(count)));
+    result.p50_ns.push(as_f64(times.percentile(50.0)));
+    result.p99_ns.push(as_f64(times.percentile(99.0)));
+    result.rate.push(writes / seconds);
+    result.cpu_ns.push(as_f64(cpu) / writes);
+    if !followers.is_empty() {
+        result.follower_ns.push(as_f64(follower) / writes / as_f64(followers.len() as u64));
     }
     Ok(())
 }
 
-fn spread(values: &[f64], text: fn(f64) -> String) -> String {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    format!("{} to {}", text(least), text(most))
+fn range_text(values: &[f64], text: fn(f64) -> String) -> String {
+    let spread = Spread::new(values.iter().copied());
+    format!("{} to {}", text(spread.min()), text(spread.max()))
 }
 
 /// The median times of the rounds as multiples of those of the same rounds of another target.
 fn ratios(result: &ReplicatedResult, other: &ReplicatedResult) -> Vec<f64> {
-    let seconds = |ns: &u64| Duration::from_nanos((*ns).max(1)).as_secs_f64();
-    let pairs = result.p50_ns.iter().zip(&other.p50_ns);
-    pairs.map(|(one, other)| seconds(one) / seconds(other)).collect()
+    result.p50_ns.iter().zip(&other.p50_ns).map(|(one, other)| one / other.max(1.0)).collect()
 }
 
 fn text(
@@ -317,32 +306,26 @@ fn text(
                    |>p50 to the first cluster|rounds";
     let mut table = ReportTable::new(columns);
     let ours = targets.iter().position(|target| target.name().starts_with("cluster"));
-    let time = |ns: u64| latency_text(Duration::from_nanos(ns).as_secs_f64() * 1e9);
     for case in ReplicatedCase::ALL {
         let own = ours.and_then(|at| results.get(&(case, at)));
         for (at, target) in targets.iter().enumerate() {
             let Some(result) = results.get(&(case, at)) else { continue };
-            let (Some(p50), Some(p99), Some(rate), Some(cpu)) = (
-                median(&result.p50_ns),
-                median(&result.p99_ns),
-                median(&result.rate),
-                median(&result.cpu_ns),
-            ) else {
-                continue;
-            };
             let ratios = own.map_or_else(Vec::new, |own| ratios(result, own));
-            let ratio = median(&ratios);
+            let cell = |values: &[f64], text: &dyn Fn(&[f64]) -> String| {
+                if values.is_empty() { String::new() } else { text(values) }
+            };
+            let time = |values: &[f64]| latency_text(median(values));
             table.row(vec![
-                case.name().to_owned(),
+                case.names().0.to_owned(),
                 target.name().to_owned(),
-                time(p50),
-                time(p99),
-                rate_text(rate),
-                spread(&result.rate, rate_text),
-                latency_text(cpu),
-                median(&result.follower_ns).map_or_else(String::new, latency_text),
-                ratio.map_or_else(String::new, ratio_text),
-                ratio.map_or_else(String::new, |_| spread(&ratios, ratio_text)),
+                time(&result.p50_ns),
+                time(&result.p99_ns),
+                rate_text(median(&result.rate)),
+                range_text(&result.rate, rate_text),
+                time(&result.cpu_ns),
+                cell(&result.follower_ns, &time),
+                cell(&ratios, &|ratios| ratio_text(median(ratios))),
+                cell(&ratios, &|ratios| range_text(ratios, ratio_text)),
             ]);
         }
         table.rule();
@@ -363,23 +346,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_value() {
-        assert_eq!(median(&[3_u64, 1, 2]), Some(2));
-        assert_eq!(median::<u64>(&[]), None);
-        let hundred: Vec<u64> = (1..=100).collect();
-        assert_eq!(percentile(&hundred, 99), Some(100));
-    }
-
-    #[test]
     fn ratios_are_those_of_the_same_round() {
         let of = |p50_ns| ReplicatedResult { p50_ns, ..ReplicatedResult::default() };
-        assert_eq!(ratios(&of(vec![10, 60]), &of(vec![20, 30])), [0.5, 2.0]);
+        assert_eq!(ratios(&of(vec![10.0, 60.0]), &of(vec![20.0, 30.0])), [0.5, 2.0]);
     }
 
     #[test]
     fn a_variant_measures_one_case() {
         for case in ReplicatedCase::ALL {
-            assert_eq!(ReplicatedCase::selected(Some(case.variant())).unwrap(), [case]);
+            assert_eq!(ReplicatedCase::selected(Some(case.names().1)).unwrap(), [case]);
         }
         assert_eq!(ReplicatedCase::selected(None).unwrap(), ReplicatedCase::ALL);
         let unknown = ReplicatedCase::selected(Some("full")).unwrap_err().to_string();

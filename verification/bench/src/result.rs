@@ -194,7 +194,7 @@ pub struct ClassResult {
 }
 
 /// A short period of a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
     /// Its start, in milliseconds from the start of the trial.
     pub at_ms: u64,
@@ -208,6 +208,23 @@ pub struct Slice {
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
+}
+
+impl Slice {
+    /// Two slices as one: the sum of the operations, the mean of the medians, weighted by the
+    /// operations, and the larger of the other figures.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        let ops = self.ops + other.ops;
+        let weighted = self.p50_ns * self.ops + other.p50_ns * other.ops;
+        Self {
+            ops,
+            p50_ns: weighted.checked_div(ops).unwrap_or(0),
+            p99_ns: self.p99_ns.max(other.p99_ns),
+            max_ns: self.max_ns.max(other.max_ns),
+            ..self
+        }
+    }
 }
 
 /// A point of the curve of rate against latency.
@@ -348,12 +365,6 @@ impl Round {
 
     /// Latencies of all classes together.
     pub fn latencies(&self) -> Latencies {
-        let mut all = Latencies::new();
-        for class in &self.classes {
-            for (ns, count) in &class.latencies {
-                all.record(*ns, *count);
-            }
-        }
-        all
+        self.classes.iter().flat_map(|class| &class.latencies).collect()
     }
 }

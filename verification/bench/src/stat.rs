@@ -97,6 +97,15 @@ impl Latencies {
     }
 }
 
+impl<'p> FromIterator<&'p (u64, u64)> for Latencies {
+    /// Pairs of latency in nanoseconds and count.
+    fn from_iter<I: IntoIterator<Item = &'p (u64, u64)>>(pairs: I) -> Self {
+        let mut all = Self::new();
+        pairs.into_iter().for_each(|(ns, count)| all.record(*ns, *count));
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

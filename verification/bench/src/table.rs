@@ -134,6 +134,11 @@ pub fn wrapped(text: &str, first: &str, next: &str) -> String {
     out
 }
 
+/// The lines of a list.
+pub fn list_text(lines: &[String]) -> String {
+    lines.iter().map(|line| wrapped(line, "  - ", "    ")).collect()
+}
+
 /// A count with separators of thousands, such as `1,234,567`.
 pub fn count_text(count: u64) -> String {
     let digits = count.to_string();

@@ -16,7 +16,7 @@ pub mod whitedb;
 mod resp;
 mod joined;
 pub(crate) mod started;
-mod wire;
+pub(crate) mod wire;
 
 use crate::access::{StoreConnection, StoreSchema};
 use crate::reaper::Reaper;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// What a follower says that it has.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct FollowerPosition {
     /// The log that it follows.
     pub(crate) log: u64,
     pub(crate) length: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Held {
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
     /// A follower connects.
-    Hello { view: ViewNumber, connection: ConnectionNumber, has: Option<Held> },
+    Hello { view: ViewNumber, connection: ConnectionNumber, has: Option<FollowerPosition> },
     /// The owner accepts. If it says so, the follower has to discard what it has.
     Welcome { connection: ConnectionNumber, discard: bool, join_to: usize },
     /// Entries from this index on.

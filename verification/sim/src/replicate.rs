@@ -1,7 +1,7 @@
 //! The data path: followers connect, owners send entries and positions, followers acknowledge.
 //! Messages may be lost, repeated and reordered, so entries name their place.
 
-use crate::event::{Held, Message, SimulatedEvent};
+use crate::event::{FollowerPosition, Message, SimulatedEvent};
 use crate::options::Faults;
 use crate::region::{Copy, SimulatedEntry};
 use crate::world::{MS, PARTITION, World};
@@ -95,7 +95,7 @@ impl World {
         let discards = Self::must_discard(follow.start, node.region.copy);
         let region = &node.region;
         let (log, length, check) = (region.log, region.content.len(), region.check());
-        let has = (!discards).then_some(Held { log, length, check });
+        let has = (!discards).then_some(FollowerPosition { log, length, check });
         let (owner, view) = (follow.owner, follow.view);
         self.numbers = number;
         self.send(host, owner, &Message::Hello { view, connection: number, has });
@@ -136,7 +136,7 @@ impl World {
         &mut self,
         (from, to): (HostId, HostId),
         (view, connection): (ViewNumber, ConnectionNumber),
-        has: Option<Held>,
+        has: Option<FollowerPosition>,
     ) {
         let checks = !self.options.is_off(Switch::DiscardOutdated);
         let forgets = self.options.faults == Faults::ForgetfulLogs
@@ -155,7 +155,8 @@ impl World {
             let (partition, host) = (PARTITION, from);
             return self.step(to, HostInput::OlderRegion { partition, host, view });
         }
-        let is_prefix = |has: &Held| region.check_at(has.length) == Some(has.check) || !checks;
+        let is_prefix =
+            |has: &FollowerPosition| region.check_at(has.length) == Some(has.check) || !checks;
         let length = has.filter(|has| is_prefix(has) && !forgets).map(|has| has.length);
         let join_to = region.content.len();
         serve.followers.insert(from, (connection, length.unwrap_or(0)));

@@ -13,7 +13,6 @@ pub mod run;
 pub mod demo;
 pub mod totals;
 pub mod sentinel;
-pub mod times;
 pub mod fault;
 mod client;
 pub mod signalling;

@@ -45,3 +45,4 @@ pub mod journal;
 pub mod content;
 pub mod rng;
 pub mod clock;
+pub mod times;

@@ -88,6 +88,11 @@ fn lmdb_conforms() {
 }
 
 #[test]
+fn the_region_through_sdl_conforms() {
+    holds("sdl", None);
+}
+
+#[test]
 fn dashmap_conforms() {
     holds("dashmap", None);
 }

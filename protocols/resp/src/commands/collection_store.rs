@@ -8,7 +8,9 @@ use super::collection_read::{
 };
 use crate::command_context::{CommandContext, CommandTxn, change_alone};
 use crate::dump_payload::{DumpError, read_elements};
-use crate::records::{ChangeError, KeptMetadata, KeyedRecords, RecordRef, ResolvedKey, put_set};
+use crate::records::{
+    ChangeError, KeyedRecords, RecordRef, ResolvedKey, RetainedMetadata, put_set,
+};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::server::RespServer;
@@ -176,7 +178,7 @@ impl StoreCommand {
         let bytes = result.iter().map(|member| member.len()).max().unwrap_or_default();
         let target = change.resolved(&self.target, bytes)?;
         check_target(target, Form::Set)?;
-        let kept = KeptMetadata::default();
+        let kept = RetainedMetadata::default();
         match built {
             Some(built) => {
                 change.txn.put_built(target.namespace, target.key, built, kept.metadata(&[]))?;
@@ -200,7 +202,7 @@ impl StoreCommand {
             return Ok(0);
         }
         check_target(target, found.record_type())?;
-        let kept = KeptMetadata::of(found);
+        let kept = RetainedMetadata::of(found);
         match built {
             Some(built) => {
                 let tags = kept.tags();
@@ -346,7 +348,7 @@ pub(super) struct RestoreTask {
     /// Where the next element begins, and how many are left.
     pub(super) at: usize,
     pub(super) left: usize,
-    pub(super) kept: KeptMetadata,
+    pub(super) kept: RetainedMetadata,
     pub(super) is_replacing: bool,
     pub(super) built: CollectionBuilder,
     /// The number of elements in the payload.

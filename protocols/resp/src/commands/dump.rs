@@ -9,7 +9,7 @@ use crate::command_context::{CommandContext, CommandTxn};
 use crate::dump_payload::{BytesPair, DumpError, DumpedHead, DumpedRecord, DumpedValue};
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, put_hash, put_set, put_string};
+use crate::records::{ChangeError, RetainedMetadata, put_hash, put_set, put_string};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::{Form, now_ms};
@@ -122,7 +122,7 @@ pub(crate) fn restore(
         (ttl, true) => ttl,
         (ttl, false) => now.checked_add(ttl).ok_or_else(|| ErrorReply::expire_time("restore"))?,
     };
-    let kept = KeptMetadata { expires_ms, tags: tags_of(&head.tags)? };
+    let kept = RetainedMetadata { expires_ms, tags: tags_of(&head.tags)? };
     let is_past = expires_ms != 0 && expires_ms <= now;
     if ctx.txn.is_none() && head.elements > DIRECT_MAX && !is_past {
         let task = RestoreTask {
@@ -172,7 +172,7 @@ fn put(
     change: &CommandTxn<'_, '_>,
     key: &[u8],
     record: &DumpedRecord<'_>,
-    kept: &KeptMetadata,
+    kept: &RetainedMetadata,
 ) -> Result<(), ChangeError> {
     match &record.value {
         DumpedValue::String(bytes) => {

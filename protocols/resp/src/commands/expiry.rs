@@ -5,7 +5,7 @@ use crate::command_context::CommandContext;
 use crate::expiry_options::ExpiryUnit;
 use crate::number::integer_or_refuse;
 use crate::parse::Args;
-use crate::records::KeptMetadata;
+use crate::records::RetainedMetadata;
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::now_ms;
@@ -79,7 +79,7 @@ fn end(
         if !given.allows(found.expires_ms(), new) {
             return Ok(false);
         }
-        let mut kept = KeptMetadata::of(&found);
+        let mut kept = RetainedMetadata::of(&found);
         drop(found);
         match u64::try_from(new).ok().filter(|new| *new > now_ms()) {
             Some(new) => {
@@ -145,7 +145,7 @@ pub(crate) fn persist(
         if found.expires_ms() == 0 {
             return Ok(false);
         }
-        let mut kept = KeptMetadata::of(&found);
+        let mut kept = RetainedMetadata::of(&found);
         drop(found);
         kept.expires_ms = 0;
         let tags = kept.tags();

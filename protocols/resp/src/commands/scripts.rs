@@ -7,7 +7,7 @@ use crate::command_context::{CommandContext, CommandTxn};
 use crate::expiry_options::ExpiryUnit;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, RecordRef};
+use crate::records::{ChangeError, RecordRef, RetainedMetadata};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use crate::script::Script;
@@ -183,7 +183,7 @@ impl<'a> ScriptCall<'a> {
         if found.string()? != self.token() {
             return Ok(0);
         }
-        let (left, kept) = (left_ms(&found), KeptMetadata::of(&found));
+        let (left, kept) = (left_ms(&found), RetainedMetadata::of(&found));
         drop(found);
         let ms = || integer(arg(self.argv, 1)).ok_or(ErrorReply::NOT_INTEGER);
         match script {
@@ -213,7 +213,7 @@ fn left_ms(found: &RecordRef<'_>) -> i64 {
 fn end_in(
     change: &CommandTxn<'_, '_>,
     key: &[u8],
-    mut kept: KeptMetadata,
+    mut kept: RetainedMetadata,
     ms: Option<i64>,
 ) -> Result<(), ChangeError> {
     let unit = ExpiryUnit { is_seconds: false, is_absolute: false };

@@ -11,7 +11,7 @@ use crate::command_context::{CommandContext, CommandTxn};
 use crate::connection_state::PublishCost;
 use crate::number::integer;
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, put_string};
+use crate::records::{ChangeError, RetainedMetadata, put_string};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_store::since_boot;
@@ -336,7 +336,7 @@ fn set_if_pub(
         let is_so = when.holds(change, arg(args, 1))?;
         if is_so {
             let resolved = change.resolved(arg(args, 1), arg(args, 2).len())?;
-            put_string(change.txn, resolved, arg(args, 2), &KeptMetadata::default())?;
+            put_string(change.txn, resolved, arg(args, 2), &RetainedMetadata::default())?;
         }
         Ok(is_so)
     })?;

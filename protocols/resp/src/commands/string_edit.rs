@@ -1,7 +1,7 @@
 //! Changes of a string that keep its expiration time and its tags.
 
 use crate::command_context::CommandContext;
-use crate::records::{KeptMetadata, RecordRef, put_string};
+use crate::records::{RecordRef, RetainedMetadata, put_string};
 use crate::reply::error_reply::ErrorReply;
 use std::ops::ControlFlow;
 
@@ -10,8 +10,8 @@ pub(super) fn text<'f>(found: Option<&'f RecordRef<'_>>) -> Result<&'f [u8], Err
     found.map_or(Ok(&[]), |found| found.string())
 }
 
-fn kept_metadata(found: Option<&RecordRef<'_>>) -> KeptMetadata {
-    found.map(KeptMetadata::of).unwrap_or_default()
+fn kept_metadata(found: Option<&RecordRef<'_>>) -> RetainedMetadata {
+    found.map(RetainedMetadata::of).unwrap_or_default()
 }
 
 /// Replaces the bytes of a string, and keeps its expiration time and tags. Returns the result of

@@ -7,7 +7,7 @@ use crate::expiry_options::ExpiryUnit;
 use crate::number::long_double::LongDouble;
 use crate::number::{integer, integer_or_refuse};
 use crate::parse::Args;
-use crate::records::{ChangeError, KeptMetadata, RecordRef, ResolvedKey, put_string, validate};
+use crate::records::{ChangeError, RecordRef, ResolvedKey, RetainedMetadata, put_string, validate};
 use crate::reply::ReplyWriter;
 use crate::reply::error_reply::{CommandResult, ErrorReply};
 use nearstate_model::limits::VALUE_BYTES_MAX;
@@ -255,7 +255,7 @@ pub(crate) fn set_in(
     if has_passed(expires_ms) {
         change.txn.delete(resolved.namespace, resolved.key)?;
     } else {
-        put_string(change.txn, resolved, value, &KeptMetadata::with_expiry(expires_ms))?;
+        put_string(change.txn, resolved, value, &RetainedMetadata::with_expiry(expires_ms))?;
     }
     Ok((true, before))
 }
@@ -374,7 +374,7 @@ pub(crate) fn getex(
             // No write, which would be visible to clients that watch the key.
             return Ok(Some(value));
         }
-        let kept = KeptMetadata { expires_ms, ..KeptMetadata::of(&found) };
+        let kept = RetainedMetadata { expires_ms, ..RetainedMetadata::of(&found) };
         drop(found);
         if has_passed(expires_ms) {
             change.txn.delete(resolved.namespace, resolved.key)?;

@@ -8,7 +8,7 @@ use nearstate_store::Receipt;
 
 use super::{end_skip, too_long};
 use crate::connection::RespConnection;
-use crate::connection::held::OwedReply;
+use crate::connection::delayed_replies::OwedReply;
 use crate::connection_state::TaskReads;
 use crate::records::KeyedRecords;
 use crate::reply::ReplyWriter;

@@ -1,8 +1,9 @@
 //! The tables of `bench run nudsf`.
 
 use super::result::{CaseResult, NudsfRun, cpu_ns, rate};
-use crate::stat::{as_f64, median};
-use crate::table::{ReportTable, count_text, latency_text, rate_text, ratio_text, wrapped};
+use crate::spread::Spread;
+use crate::stat::as_f64;
+use crate::table::{ReportTable, count_text, latency_text, list_text, rate_text, ratio_text};
 use std::fmt::Write as _;
 
 const TITLE: &str = "nudsf: the data repository over HTTP/2 on one processor";
@@ -47,10 +48,7 @@ pub fn text(run: &NudsfRun) -> String {
             latency_text(as_f64(timers.create_and_fire_cpu_ns)),
         );
     }
-    out.push_str("\nKeep in mind\n");
-    for caveat in &run.caveats {
-        out.push_str(&wrapped(caveat, "  - ", "    "));
-    }
+    out.extend(["\nKeep in mind\n", &list_text(&run.caveats)]);
     out
 }
 
@@ -71,10 +69,8 @@ fn cases(run: &NudsfRun) -> ReportTable {
 }
 
 /// The median of ratios, with the least and the greatest.
-fn range(ratios: &[f64]) -> String {
-    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let greatest = ratios.iter().copied().fold(0.0, f64::max);
-    format!("{:.2} ({least:.2}-{greatest:.2})", median(ratios))
+fn range(ratios: &Spread) -> String {
+    format!("{:.2} ({:.2}-{:.2})", ratios.median(), ratios.min(), ratios.max())
 }
 
 fn goals(run: &NudsfRun) -> ReportTable {
@@ -85,7 +81,7 @@ fn goals(run: &NudsfRun) -> ReportTable {
     };
     for case in run.cases.iter().filter(|case| !case.node.is_empty()) {
         if let Some(goal) = case.goal_of_bare {
-            let ratio = median(&case.ratios().0);
+            let ratio = case.ratios().0.median();
             row(case, format!(">= {goal} of bare"), ratio_text(ratio), ratio >= goal);
         }
         if let Some(goal) = case.goal_cpu_ns {

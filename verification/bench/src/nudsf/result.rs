@@ -1,7 +1,8 @@
 //! What a run of `bench run nudsf` has measured.
 
 use crate::result::Noise;
-use crate::stat::median;
+use crate::spread::Spread;
+use crate::stat::as_f64;
 use serde::{Deserialize, Serialize};
 
 /// The format of a saved run.
@@ -106,24 +107,22 @@ impl CaseResult {
 
     /// Ratios of the node to the bare service, round by round: rates, and processor time the other
     /// way round.
-    pub fn ratios(&self) -> (Vec<f64>, Vec<f64>) {
+    pub fn ratios(&self) -> (Spread, Spread) {
         let both = || self.node.iter().zip(&self.bare);
         let rates = both().map(|(node, bare)| node.rate / bare.rate);
         let cpu = both().map(|(node, bare)| {
-            crate::stat::as_f64(bare.cpu_ns_per_request)
-                / crate::stat::as_f64(node.cpu_ns_per_request.max(1))
+            as_f64(bare.cpu_ns_per_request) / as_f64(node.cpu_ns_per_request.max(1))
         });
-        (rates.collect(), cpu.collect())
+        (Spread::new(rates), Spread::new(cpu))
     }
 }
 
 /// The median rate of some rounds.
 pub fn rate(rounds: &[LoadRound]) -> f64 {
-    median(&rounds.iter().map(|round| round.rate).collect::<Vec<_>>())
+    Spread::new(rounds.iter().map(|round| round.rate)).median()
 }
 
 /// The median processor time of some rounds, in nanoseconds for a request.
 pub fn cpu_ns(rounds: &[LoadRound]) -> f64 {
-    let all = rounds.iter().map(|round| crate::stat::as_f64(round.cpu_ns_per_request));
-    median(&all.collect::<Vec<_>>())
+    Spread::new(rounds.iter().map(|round| as_f64(round.cpu_ns_per_request))).median()
 }

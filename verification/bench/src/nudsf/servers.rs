@@ -9,6 +9,7 @@ use crate::reaper::{own_program, system};
 use crate::targets::Need;
 use crate::targets::started::{ServerProcess, free_port};
 use nearstate_model::{Error, Result};
+use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -158,12 +159,8 @@ impl Servers {
 
     /// Bytes of the region that records and indexes use.
     pub(super) fn region_bytes(&self) -> Result<u64> {
-        let failed = |e: redis::RedisError| Error::Backend { detail: format!("the node: {e}") };
-        let address = format!("unix://{}", self.folder().join("socket").display());
-        let client = redis::Client::open(address).map_err(failed)?;
-        let mut connection = client.get_connection().map_err(failed)?;
-        let info: String =
-            redis::cmd("INFO").arg("memory").query(&mut connection).map_err(failed)?;
+        let mut node = connect(&format!("unix:{}", self.folder().join("socket").display()))?;
+        let info = text_of(ask(&mut node, &["INFO", "memory"])?)?;
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
         let used = used.and_then(|used| used.trim().parse().ok());
         used.ok_or_else(|| Error::Backend { detail: format!("INFO memory: {info}") })
@@ -188,21 +185,38 @@ fn redis_fields(index: u64, bytes: usize) -> Vec<String> {
     fields
 }
 
+type RedisClient = RespClient<TimeoutSocket>;
+
+fn connect(address: &str) -> Result<RedisClient> {
+    crate::targets::wire::connect(address).map(RespClient::new)
+}
+
+/// Sends a command. An error reply is an error.
+fn ask(client: &mut RedisClient, command: &[&str]) -> Result<RespReply> {
+    let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
+    let reply = client.request(&words).map_err(|e| system("sending a command of Redis", &e))?;
+    if let RespReply::Error(text) = &reply {
+        return Err(Error::Backend { detail: String::from_utf8_lossy(text).into_owned() });
+    }
+    Ok(reply)
+}
+
+fn text_of(reply: RespReply) -> Result<String> {
+    let bytes = reply.into_bulk().map_err(|detail| Error::Backend { detail })?;
+    Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
+}
+
 /// Fills Redis. Returns the name of the script.
 fn fill_redis(port: u16) -> Result<String> {
-    let failed = |e: redis::RedisError| Error::Backend { detail: format!("redis: {e}") };
-    let client = redis::Client::open(("127.0.0.1", port)).map_err(failed)?;
-    let mut connection = client.get_connection().map_err(failed)?;
-    let script: String =
-        redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(&mut connection).map_err(failed)?;
+    let mut redis = connect(&format!("127.0.0.1:{port}"))?;
+    let script = text_of(ask(&mut redis, &["SCRIPT", "LOAD", SCRIPT])?)?;
     for index in 0..SPREAD * GROUP {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&script).arg(1).arg(format!("r{index}"));
-        command.arg(redis_fields(index, BLOCK_BYTES));
-        command.query::<u64>(&mut connection).map_err(failed)?;
+        let (key, fields) = (format!("r{index}"), redis_fields(index, BLOCK_BYTES));
+        let mut command = vec!["EVALSHA", &script, "1", &key];
+        command.extend(fields.iter().map(String::as_str));
+        ask(&mut redis, &command)?;
     }
-    let large = ["context".to_owned(), "x".repeat(LARGE_BYTES)];
-    redis::cmd("HSET").arg("large").arg(&large).query::<u64>(&mut connection).map_err(failed)?;
+    ask(&mut redis, &["HSET", "large", "context", &"x".repeat(LARGE_BYTES)])?;
     Ok(script)
 }
 

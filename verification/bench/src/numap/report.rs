@@ -6,7 +6,7 @@ use crate::html::chart::{self, Colour};
 use crate::html::{Chart, HtmlBlock, Page};
 use crate::spread::Spread;
 use crate::stat::as_f64;
-use crate::table::{ReportTable, latency_text, wrapped};
+use crate::table::{ReportTable, latency_text, list_text};
 
 const TITLE: &str = "numap: latency of a slice by the pairing of its cores";
 
@@ -18,23 +18,13 @@ const CURVES: &str = "Mean round-trip time against the cross traffic that arrive
 pub fn text(run: &NumapRun) -> String {
     let mut out = format!("{TITLE}\n{}.\n", lead(run));
     for (title, lines) in alarms(run) {
-        out.extend(["\n", &title, "\n"]);
-        list(&mut out, &lines);
+        out.extend(["\n", &title, "\n", &list_text(&lines)]);
     }
     out.extend(["\n", &run.topology, "\n", &points(run).text()]);
-    out.push_str("\nPairings\n");
-    list(&mut out, &pairings(run));
-    out.push_str("\nThe plan of `numa plan`, against what was measured\n\n");
-    out.push_str(&plan(run).text());
-    out.push_str("\nKeep in mind\n");
-    list(&mut out, &run.caveats);
+    out.extend(["\nPairings\n", &list_text(&pairings(run))]);
+    out.extend(["\nThe plan of `numa plan`, against what was measured\n\n", &plan(run).text()]);
+    out.extend(["\nKeep in mind\n", &list_text(&run.caveats)]);
     out
-}
-
-fn list(out: &mut String, lines: &[String]) {
-    for line in lines {
-        out.push_str(&wrapped(line, "  - ", "    "));
-    }
 }
 
 /// The page.

@@ -105,11 +105,7 @@ impl PointRound {
 impl Point {
     /// Round-trip times of all rounds.
     pub fn latencies(&self) -> Latencies {
-        let mut all = Latencies::new();
-        for (ns, count) in self.rounds.iter().flat_map(|round| &round.latencies) {
-            all.record(*ns, *count);
-        }
-        all
+        self.rounds.iter().flat_map(|round| &round.latencies).collect()
     }
 
     /// The mean of all round-trip times and its standard error; `None` without replies.

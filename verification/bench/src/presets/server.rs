@@ -1,6 +1,6 @@
 //! Presets of servers: the node, Redis and Valkey.
 
-use super::{Case, Goal, Preset, case};
+use super::{Goal, Preset, case};
 
 /// Options of one client process with many connections, over TCP.
 macro_rules! tcp {
@@ -86,11 +86,11 @@ pub(super) const PRESETS: [Preset; 2] = [
         name: "latency",
         workload: "kv",
         about: "round trip of a GET of 1 KB over TCP, a Unix socket and a ring, all busy-polling",
-        cases: &[Case {
-            name: "get",
-            words: "--variant get --records 1000 --ops 50000 --rounds 5 --busy-poll \
-                    --targets node,node-unix,node-ring",
-            goals: &[Goal::NsAtMost("node-ring", 1_200.0)],
-        }],
+        cases: &[case(
+            "get",
+            "--variant get --records 1000 --ops 50000 --rounds 5 --busy-poll \
+             --targets node,node-unix,node-ring",
+            &[Goal::NsAtMost("node-ring", 1_200.0)],
+        )],
     },
 ];

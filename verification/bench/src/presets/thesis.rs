@@ -8,40 +8,38 @@
 //! The presets of table 3 (section 5.2) have a target for each memory node of this machine: a
 //! region that is bound to it. Clients run on the processors of the first node.
 
-use super::{Case, Preset};
+use super::{Case, Preset, case};
 
 /// A read experiment with every way to read that the targets have.
 macro_rules! reads {
     ($name:literal, $about:literal, $words:literal) => {
-        Preset {
-            name: $name,
-            workload: "micro",
-            about: $about,
-            cases: &[
-                Case { name: "walk", words: concat!("--variant walk ", $words), goals: &[] },
-                Case { name: "view", words: concat!("--variant view ", $words), goals: &[] },
-                Case { name: "copy", words: concat!("--variant copy ", $words), goals: &[] },
-                Case { name: "batch", words: concat!("--variant batch ", $words), goals: &[] },
-                Case { name: "chain", words: concat!("--variant chain ", $words), goals: &[] },
+        experiment(
+            $name,
+            $about,
+            &[
+                case("walk", concat!("--variant walk ", $words), &[]),
+                case("view", concat!("--variant view ", $words), &[]),
+                case("copy", concat!("--variant copy ", $words), &[]),
+                case("batch", concat!("--variant batch ", $words), &[]),
+                case("chain", concat!("--variant chain ", $words), &[]),
             ],
-        }
+        )
     };
 }
 
 /// A write experiment: records are added to an empty database.
 macro_rules! writes {
     ($name:literal, $about:literal, $words:literal) => {
-        Preset {
-            name: $name,
-            workload: "micro",
-            about: $about,
-            cases: &[Case {
-                name: "insert",
-                words: concat!("--variant insert --warm-up 0 ", $words),
-                goals: &[],
-            }],
-        }
+        experiment(
+            $name,
+            $about,
+            &[case("insert", concat!("--variant insert --warm-up 0 ", $words), &[])],
+        )
     };
+}
+
+const fn experiment(name: &'static str, about: &'static str, cases: &'static [Case]) -> Preset {
+    Preset { name, workload: "micro", about, cases }
 }
 
 /// Tables 2 and 3 by row.

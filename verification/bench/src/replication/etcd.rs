@@ -15,7 +15,7 @@ use nearstate_local_cluster::{HostProcess, wait_until};
 use nearstate_model::Result;
 use tokio::runtime::Runtime;
 
-use super::{OUTSTANDING, ReplicatedCase, ReplicatedTarget, failed, key, value};
+use super::{OUTSTANDING, ReplicatedCase, ReplicatedTarget, TargetFolder, failed, key, value};
 use crate::clock::monotonic_ns as now_ns;
 use crate::peers::program;
 use crate::targets::free_port;
@@ -33,7 +33,7 @@ pub(super) struct Etcd {
     runtime: Runtime,
     client: SendRequest<Bytes>,
     members: Vec<HostProcess>,
-    folder: PathBuf,
+    _folder: TargetFolder,
 }
 
 /// A field of bytes of a message of Protocol Buffers.
@@ -96,7 +96,7 @@ impl Etcd {
     pub(super) fn start(folder: PathBuf) -> Result<Self> {
         let etcd = program("etcd")
             .ok_or_else(|| failed("etcd is not installed: apt-get install -y etcd-server"))?;
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let folder = TargetFolder::create(folder)?;
         let mut ports = Vec::new();
         for _ in 0..MEMBERS {
             ports.push((free_port()?, free_port()?));
@@ -108,13 +108,13 @@ impl Etcd {
         for (member, (client, peer)) in ports.iter().enumerate() {
             let (client, peer) =
                 (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-            let (name, dir) = (format!("m{member}"), folder.join(format!("m{member}")));
+            let (name, dir) = (format!("m{member}"), folder.0.join(format!("m{member}")));
             let (program, dir) = (etcd.to_string_lossy(), dir.to_string_lossy());
             let mut words = vec![program.as_ref(), "--name", &name, "--data-dir", &dir];
             words.extend(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
             words.extend(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
             words.extend(["--initial-cluster", &all, "--logger", "zap", "--log-level", "error"]);
-            let log = folder.join(format!("m{member}.log"));
+            let log = folder.0.join(format!("m{member}.log"));
             members.push(HostProcess::start(&[], &words, &log).map_err(failed)?);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -122,7 +122,7 @@ impl Etcd {
         let addresses: Vec<_> =
             ports.iter().map(|(client, _)| SocketAddr::from(([127, 0, 0, 1], *client))).collect();
         let client = leader(&runtime, &addresses)?;
-        Ok(Self { runtime, client, members, folder })
+        Ok(Self { runtime, client, members, _folder: folder })
     }
 }
 
@@ -152,12 +152,6 @@ fn leader(runtime: &Runtime, addresses: &[SocketAddr]) -> Result<SendRequest<Byt
     }
     let fastest = found.into_iter().min_by_key(|(ns, _)| *ns);
     fastest.map(|(_, client)| client).ok_or_else(|| failed("etcd has no members"))
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 impl ReplicatedTarget for Etcd {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use nearstate_model::Result;
 
 use super::{
-    OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, VALUE_BYTES, failed, key, value,
+    OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, TargetFolder, VALUE_BYTES, failed, key,
+    value,
 };
 use crate::access::{
     PartWrite, RecordEntry, Request, StoreConnection, StoreReply, StoreSchema, TableId, TableSchema,
@@ -25,15 +26,15 @@ const TABLE: TableId = TableId(0);
 pub(super) struct GeodeCluster {
     connection: Box<dyn StoreConnection>,
     database: Box<dyn Database>,
-    folder: PathBuf,
+    _folder: TargetFolder,
 }
 
 impl GeodeCluster {
     pub(super) fn start(folder: PathBuf) -> Result<Self> {
-        std::fs::create_dir_all(&folder).map_err(failed)?;
-        let database = GeodeTarget.start(&need(&folder))?;
+        let folder = TargetFolder::create(folder)?;
+        let database = GeodeTarget.start(&need(&folder.0))?;
         let connection = GeodeTarget.connect(&database.address(), &SCHEMA)?;
-        Ok(Self { connection, database, folder })
+        Ok(Self { connection, database, _folder: folder })
     }
 
     /// Puts records in one message, and waits for all replies.
@@ -66,12 +67,6 @@ fn need(folder: &Path) -> Need {
         folder: folder.to_owned(),
         layout: Some(LAYOUT.to_owned()),
         ..Need::default()
-    }
-}
-
-impl Drop for GeodeCluster {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

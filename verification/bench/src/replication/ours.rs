@@ -15,8 +15,8 @@ use nearstate_store::{
 };
 
 use super::{
-    OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, STEADY_STEP, STEADY_WRITES, failed,
-    key, value,
+    OUTSTANDING, RECORDS, ReplicatedCase, ReplicatedTarget, STEADY_STEP, STEADY_WRITES,
+    TargetFolder, failed, key, value,
 };
 use crate::clock::monotonic_ns as now_ns;
 use crate::reaper::own_program;
@@ -131,23 +131,17 @@ impl Tables {
 /// A region without a log.
 pub(super) struct LocalRegion {
     tables: Tables,
-    folder: PathBuf,
+    _folder: TargetFolder,
 }
 
 impl LocalRegion {
     pub(super) fn start(folder: PathBuf) -> Result<Self> {
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let folder = TargetFolder::create(folder)?;
         let options = CreateOptions { bytes_max: REGION_BYTES_MAX, ..CreateOptions::default() };
-        let region = Region::create(&folder.join("region"), &options)?;
+        let region = Region::create(&folder.0.join("region"), &options)?;
         let tables = Tables::open(&region)?;
         tables.fill()?;
-        Ok(Self { tables, folder })
-    }
-}
-
-impl Drop for LocalRegion {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        Ok(Self { tables, _folder: folder })
     }
 }
 

@@ -1,15 +1,15 @@
 //! Redis with one or two replicas, without persistence. A write that is waited for is `SET` and
 //! `WAIT 1` in one message.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nearstate_local_cluster::{HostProcess, wait_until};
 use nearstate_model::Result;
-use nearstate_resp_client::{RespClient, RespReply, encode_request};
+use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket, encode_request};
 
-use super::{OUTSTANDING, ReplicatedCase, ReplicatedTarget, failed, key, value};
+use super::{OUTSTANDING, ReplicatedCase, ReplicatedTarget, TargetFolder, failed, key, value};
 use crate::peers::installed;
 use crate::targets::free_port;
 
@@ -19,27 +19,25 @@ const REPLY_MAX: Duration = Duration::from_secs(10);
 
 /// A primary and its replicas.
 pub(super) struct RedisWait {
-    client: RespClient<TcpStream>,
+    client: RespClient<TimeoutSocket>,
     /// The primary first.
     servers: Vec<HostProcess>,
-    folder: PathBuf,
+    _folder: TargetFolder,
 }
 
-fn connect(port: u16) -> Option<RespClient<TcpStream>> {
-    let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).ok()?;
-    stream.set_nodelay(true).ok()?;
-    stream.set_read_timeout(Some(REPLY_MAX)).ok()?;
-    Some(RespClient::new(stream))
+fn connect(port: u16) -> Option<RespClient<TimeoutSocket>> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TimeoutSocket::tcp(address, REPLY_MAX).ok().map(RespClient::new)
 }
 
 impl RedisWait {
     pub(super) fn start(folder: PathBuf, replicas: usize) -> Result<Self> {
         let program = installed("redis-server", "redis")?.to_string_lossy().into_owned();
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let folder = TargetFolder::create(folder)?;
         let start = |port: u16, of: Option<u16>| {
             let [port, of] =
                 [Some(port), of].map(|port| port.map_or(String::new(), |p| p.to_string()));
-            let dir = folder.to_string_lossy();
+            let dir = folder.0.to_string_lossy();
             let mut words = vec![program.as_str(), "--bind", "127.0.0.1", "--port", &port];
             words.extend(["--save", "", "--appendonly", "no", "--dir", &dir]);
             // The replica gets the first copy over the socket, at once.
@@ -47,7 +45,7 @@ impl RedisWait {
             if !of.is_empty() {
                 words.extend(["--replicaof", "127.0.0.1", &of]);
             }
-            HostProcess::start(&[], &words, &folder.join("log")).map_err(failed)
+            HostProcess::start(&[], &words, &folder.0.join("log")).map_err(failed)
         };
         let primary = free_port()?;
         let mut servers = vec![start(primary, None)?];
@@ -66,7 +64,7 @@ impl RedisWait {
         })
         .map_err(failed)?;
         let client = client.ok_or_else(|| failed("no connection to Redis"))?;
-        Ok(Self { client, servers, folder })
+        Ok(Self { client, servers, _folder: folder })
     }
 
     fn set(&mut self, numbers: std::ops::Range<u64>, waits: bool) -> Result<()> {
@@ -102,12 +100,6 @@ impl RedisWait {
 
     fn replicas(&self) -> usize {
         self.servers.len() - 1
-    }
-}
-
-impl Drop for RedisWait {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

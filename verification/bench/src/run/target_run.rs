@@ -463,12 +463,7 @@ fn merged_slices(first: &[Slice], second: &[Slice]) -> Vec<Slice> {
     let (mut long, short) =
         if first.len() >= second.len() { (first, second) } else { (second, first) };
     for (one, other) in long.iter_mut().zip(&short) {
-        let ops = one.ops + other.ops;
-        let weighed = one.p50_ns * one.ops + other.p50_ns * other.ops;
-        one.p50_ns = weighed.checked_div(ops).unwrap_or(0);
-        one.ops = ops;
-        one.p99_ns = one.p99_ns.max(other.p99_ns);
-        one.max_ns = one.max_ns.max(other.max_ns);
+        *one = one.merged(*other);
     }
     long
 }

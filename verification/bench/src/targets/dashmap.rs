@@ -1,12 +1,9 @@
 //! `DashMap`: a hash map within one process, with a lock per shard. Each client process has its own
 //! map. It shows the cost of a map that no other process shares.
 
-use super::joined::{joined, pass_parts};
+use super::joined::{PlainStore, WholeRecords};
 use super::{Capabilities, Database, InClients, Need, Support, Target};
-use crate::access::{
-    OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
-    TableSchema, declined, parts,
-};
+use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
 use crate::operations::{self, KeyBlock, Operation, Store};
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
@@ -53,7 +50,7 @@ impl Target for DashMapTarget {
         let mut all = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || schema.tables.iter().map(|_| MapRecords::default()).collect();
         let maps = Arc::clone(all.entry(address.to_owned()).or_insert_with(new));
-        Ok(Box::new(DashMapConnection { maps, schema: *schema, scratch: Vec::new() }))
+        Ok(Box::new(WholeRecords::new(Maps(maps), schema)))
     }
 }
 
@@ -106,61 +103,55 @@ impl PartialEq for InlineKey {
 
 impl Eq for InlineKey {}
 
+/// The maps of a connection's database.
 #[derive(Debug)]
-struct DashMapConnection {
-    maps: Arc<[MapRecords]>,
-    schema: StoreSchema,
-    scratch: Vec<u8>,
-}
+struct Maps(Arc<[MapRecords]>);
 
-impl DashMapConnection {
+impl Maps {
     #[inline]
-    fn at(&self, table: TableId) -> Result<(&MapRecords, &'static TableSchema)> {
-        let records = self.maps.get(table.0).ok_or_else(|| table.unknown())?;
-        Ok((records, self.schema.table(table)?))
+    fn at(&self, table: TableId) -> Result<&MapRecords> {
+        self.0.get(table.0).ok_or_else(|| table.unknown())
     }
 }
 
-impl StoreAccess for DashMapConnection {
-    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let (records, schema) = self.at(request.table())?;
-        let exists = match request {
-            Request::Read { key, wanted, .. } => match records.get(*key) {
-                Some(value) => {
-                    pass_parts(schema, &value, *wanted, &mut parts(receive))?;
-                    true
-                }
-                None => false,
-            },
-            Request::Put { entry, .. } => {
-                joined(schema, None, entry.parts, &mut scratch)?;
-                records.insert(InlineKey::new(entry.key), scratch.as_slice().into());
-                true
-            }
-            Request::Change { change, .. } => match records.get_mut(change.key) {
-                Some(mut value) => {
-                    joined(schema, Some(&value), change.parts, &mut scratch)?;
-                    *value = scratch.as_slice().into();
-                    true
-                }
-                None => false,
-            },
-            Request::Delete { key, .. } => records.remove(*key).is_some(),
-            Request::Find { .. } => return Err(declined("dashmap: no tags")),
-        };
-        self.scratch = scratch;
-        Ok(exists)
+impl PlainStore for Maps {
+    fn view(
+        &mut self,
+        (table, key): (TableId, &[u8]),
+        mut look: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let value = self.at(table)?.get(key);
+        value.as_ref().map(|value| look(value)).transpose().map(|found| found.is_some())
+    }
+
+    fn put(&mut self, (table, key): (TableId, &[u8]), value: &[u8]) -> Result<()> {
+        self.at(table)?.insert(InlineKey::new(key), value.into());
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        (table, key): (TableId, &[u8]),
+        (mut change, value): (impl FnMut(&[u8], &mut Vec<u8>) -> Result<()>, &mut Vec<u8>),
+    ) -> Result<bool> {
+        let Some(mut record) = self.at(table)?.get_mut(key) else { return Ok(false) };
+        change(&record, value)?;
+        *record = value.as_slice().into();
+        Ok(true)
+    }
+
+    fn delete(&mut self, (table, key): (TableId, &[u8])) -> Result<bool> {
+        Ok(self.at(table)?.remove(key).is_some())
     }
 }
 
-impl StoreConnection for DashMapConnection {
+impl StoreConnection for WholeRecords<Maps> {
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
-        operations::run(&mut Loops(self.at(OPERATIONS)?.0), operation, block)
+        operations::run(&mut Loops(self.store.at(OPERATIONS)?), operation, block)
     }
 
     fn walk(&mut self, table: TableId) -> Result<u64> {
-        Loops(self.at(table)?.0).walk()
+        Loops(self.store.at(table)?).walk()
     }
 }
 

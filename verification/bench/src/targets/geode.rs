@@ -9,7 +9,7 @@
 mod cluster;
 
 use self::cluster::{Cluster, layout};
-use super::wire::{SentAhead, Socket, Wire};
+use super::wire::{SentAhead, Wire, connect};
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     BatchSink, Body, PartWrite, RecordTag, ReplySink, Request, StoreAccess, StoreConnection,
@@ -18,6 +18,7 @@ use crate::access::{
 use crate::peers::{Geode, installed};
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
+use nearstate_resp_client::TimeoutSocket;
 
 /// The largest number of requests of one message.
 const MESSAGE_REQUESTS_MAX: usize = 256;
@@ -107,7 +108,7 @@ enum Status {
 
 #[derive(Debug)]
 struct GeodeConnection {
-    wire: Wire<Socket>,
+    wire: Wire<TimeoutSocket>,
     schema: StoreSchema,
     /// Replies outstanding to requests that did not wait for them: the begin and the writes of a
     /// transaction.
@@ -117,7 +118,7 @@ struct GeodeConnection {
 
 impl GeodeConnection {
     fn new(address: &str, schema: StoreSchema) -> Result<Self> {
-        let wire = Wire::new(Socket::at(address)?);
+        let wire = Wire::new(connect(address)?);
         Ok(Self { wire, schema, owed: 0, ahead: SentAhead::default() })
     }
 

@@ -1,7 +1,10 @@
 //! A record of several parts as one value: the length of each part, then the parts. For stores
 //! without parts.
 
-use crate::access::{PartReceiver, PartSet, PartWrite, TableSchema};
+use crate::access::{
+    PartReceiver, PartSet, PartWrite, ReplySink, Request, StoreAccess, StoreSchema, TableId,
+    TableSchema, declined, first_part, parts,
+};
 use nearstate_model::{Error, Result};
 
 /// Bytes of a part's length.
@@ -68,6 +71,76 @@ pub(super) fn joined(
         out.extend_from_slice(bytes_of(part)?);
     }
     Ok(())
+}
+
+/// A store of plain values by key, one map for each table.
+pub(super) trait PlainStore {
+    /// Calls `look` with a value; false if the key does not exist.
+    fn view(&mut self, at: (TableId, &[u8]), look: impl FnMut(&[u8]) -> Result<()>)
+    -> Result<bool>;
+
+    fn put(&mut self, at: (TableId, &[u8]), value: &[u8]) -> Result<()>;
+
+    /// Replaces a value by what `change` writes; false if the key does not exist.
+    fn change(
+        &mut self,
+        at: (TableId, &[u8]),
+        (mut change, value): (impl FnMut(&[u8], &mut Vec<u8>) -> Result<()>, &mut Vec<u8>),
+    ) -> Result<bool> {
+        let exists = self.view(at, |before| change(before, value))?;
+        if exists {
+            self.put(at, value)?;
+        }
+        Ok(exists)
+    }
+
+    /// False if the key does not exist.
+    fn delete(&mut self, at: (TableId, &[u8])) -> Result<bool>;
+}
+
+/// A connection to a store of plain values. It has no tags.
+#[derive(Debug)]
+pub(super) struct WholeRecords<S> {
+    pub(super) store: S,
+    schema: StoreSchema,
+    scratch: Vec<u8>,
+}
+
+impl<S> WholeRecords<S> {
+    pub(super) const fn new(store: S, schema: &StoreSchema) -> Self {
+        Self { store, schema: *schema, scratch: Vec::new() }
+    }
+}
+
+impl<S: PlainStore> StoreAccess for WholeRecords<S> {
+    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
+        let (table, no_tags) = (request.table(), || declined("a plain value has no tags"));
+        let schema = self.schema.table(table)?;
+        let Self { store, scratch, .. } = self;
+        match request {
+            Request::Read { key, wanted, .. } => store.view((table, key), |value| {
+                pass_parts(schema, value, *wanted, &mut parts(receive))
+            }),
+            Request::Put { entry, .. } if !entry.tags.is_empty() || schema.is_scanned => {
+                Err(no_tags())
+            }
+            Request::Put { entry, .. } if schema.parts.len() == 1 && !entry.parts.is_empty() => {
+                store.put((table, entry.key), first_part(entry.parts)).map(|()| true)
+            }
+            Request::Put { entry, .. } => {
+                joined(schema, None, entry.parts, scratch)?;
+                store.put((table, entry.key), scratch).map(|()| true)
+            }
+            Request::Change { change, .. } if change.tags.is_none() => {
+                let replace = |before: &[u8], value: &mut Vec<u8>| {
+                    joined(schema, Some(before), change.parts, value)
+                };
+                store.change((table, change.key), (replace, scratch))
+            }
+            Request::Delete { key, .. } => store.delete((table, key)),
+            Request::Change { .. } | Request::Find { .. } => Err(no_tags()),
+        }
+    }
 }
 
 #[cfg(test)]

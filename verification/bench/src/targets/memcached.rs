@@ -7,7 +7,7 @@
 
 use super::joined::{joined, pass_parts};
 use super::started::{ServerProcess, first_line, free_port};
-use super::wire::{SentAhead, Socket, Wire, digits, number};
+use super::wire::{SentAhead, Wire, connect, digits, number};
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{
     BatchSink, PartsChange, ReplySink, Request, StoreAccess, StoreConnection, StoreReply,
@@ -16,6 +16,7 @@ use crate::access::{
 use crate::peers::installed;
 use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
+use nearstate_resp_client::TimeoutSocket;
 use std::ffi::OsString;
 
 /// The longest key: memcached's limit.
@@ -76,7 +77,7 @@ impl Target for MemcachedTarget {
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let mut connection = Memcached {
-            wire: Wire::new(Socket::at(address)?),
+            wire: Wire::new(connect(address)?),
             schema: *schema,
             value: Vec::new(),
             ahead: SentAhead::default(),
@@ -102,7 +103,7 @@ fn arguments(port: u16, need: &Need) -> Vec<OsString> {
 
 /// The process id of the server at an address.
 fn process_at(address: &str) -> Result<i64> {
-    let mut wire = Wire::new(Socket::at(address)?);
+    let mut wire = Wire::new(connect(address)?);
     wire.out.extend_from_slice(b"stats\r\n");
     wire.send()?;
     let mut process = 0;
@@ -144,7 +145,7 @@ impl Database for Server {
 
 #[derive(Debug)]
 struct Memcached {
-    wire: Wire<Socket>,
+    wire: Wire<TimeoutSocket>,
     schema: StoreSchema,
     /// The encoded value of the next set.
     value: Vec<u8>,

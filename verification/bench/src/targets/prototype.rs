@@ -11,12 +11,9 @@ mod bucket;
 mod hash;
 
 use self::table::PrototypeTable;
-use super::joined::{joined, pass_parts};
+use super::joined::{PlainStore, WholeRecords};
 use super::{Capabilities, Database, InClients, Need, Support, Target};
-use crate::access::{
-    OPERATIONS, ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableId,
-    TableSchema, declined, first_part, parts,
-};
+use crate::access::{OPERATIONS, StoreConnection, StoreSchema, TableId};
 use crate::operations::{self, KeyBlock, Operation, Store};
 use nearstate_model::{Error, Result};
 use std::collections::BTreeMap;
@@ -68,7 +65,7 @@ impl Target for PrototypeTarget {
             all.insert(address.to_owned(), Arc::clone(&tables));
             tables
         };
-        Ok(Box::new(PrototypeConnection { tables, schema: *schema, scratch: Vec::new() }))
+        Ok(Box::new(WholeRecords::new(SharedTables(tables), schema)))
     }
 }
 
@@ -86,16 +83,13 @@ type Tables = Mutex<Vec<PrototypeTable>>;
 /// The stores of this process, by address.
 static STORES: Mutex<BTreeMap<String, Arc<Tables>>> = Mutex::new(BTreeMap::new());
 
+/// The tables of a connection's database.
 #[derive(Debug)]
-struct PrototypeConnection {
-    tables: Arc<Tables>,
-    schema: StoreSchema,
-    scratch: Vec<u8>,
-}
+struct SharedTables(Arc<Tables>);
 
-impl PrototypeConnection {
-    fn tables(&self) -> MutexGuard<'_, Vec<PrototypeTable>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+impl SharedTables {
+    fn lock(&self) -> MutexGuard<'_, Vec<PrototypeTable>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,59 +97,32 @@ fn table_in(tables: &mut [PrototypeTable], table: TableId) -> Result<&mut Protot
     tables.get_mut(table.0).ok_or_else(|| table.unknown())
 }
 
-/// Writes a record of these parts; those that are not given are `before`'s.
-fn put_parts(
-    (table, schema): (&mut PrototypeTable, &TableSchema),
-    key: &[u8],
-    parts: &[(usize, &[u8])],
-    (before, scratch): (Option<&[u8]>, &mut Vec<u8>),
-) -> Result<()> {
-    if schema.parts.len() == 1 && !parts.is_empty() {
-        return table.put(key, first_part(parts));
+impl PlainStore for SharedTables {
+    fn view(
+        &mut self,
+        (table, key): (TableId, &[u8]),
+        look: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let found = table_in(&mut self.lock(), table)?.view(key, look)?;
+        found.transpose().map(|found| found.is_some())
     }
-    joined(schema, before, parts, scratch)?;
-    table.put(key, scratch)
-}
 
-impl StoreAccess for PrototypeConnection {
-    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        let schema = self.schema.table(request.table())?;
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let mut tables = self.tables();
-        let table = table_in(&mut tables, request.table())?;
-        let exists = match request {
-            Request::Read { key, wanted, .. } => table
-                .view(key, |value| pass_parts(schema, value, *wanted, &mut parts(receive)))?
-                .transpose()?
-                .is_some(),
-            Request::Put { entry, .. } => {
-                put_parts((table, schema), entry.key, entry.parts, (None, &mut scratch))?;
-                true
-            }
-            Request::Change { change, .. } => match table.view(change.key, <[u8]>::to_vec)? {
-                Some(before) => {
-                    let buffers = (Some(before.as_slice()), &mut scratch);
-                    put_parts((table, schema), change.key, change.parts, buffers)?;
-                    true
-                }
-                None => false,
-            },
-            Request::Delete { key, .. } => table.delete(key)?,
-            Request::Find { .. } => return Err(declined("prototype: no tags")),
-        };
-        drop(tables);
-        self.scratch = scratch;
-        Ok(exists)
+    fn put(&mut self, (table, key): (TableId, &[u8]), value: &[u8]) -> Result<()> {
+        table_in(&mut self.lock(), table)?.put(key, value)
+    }
+
+    fn delete(&mut self, (table, key): (TableId, &[u8])) -> Result<bool> {
+        table_in(&mut self.lock(), table)?.delete(key)
     }
 }
 
-impl StoreConnection for PrototypeConnection {
+impl StoreConnection for WholeRecords<SharedTables> {
     /// One lock for the block, not for the operation.
     fn run_block(&mut self, operation: Operation, block: KeyBlock<'_>) -> Result<u64> {
-        operations::run(table_in(&mut self.tables(), OPERATIONS)?, operation, block)
+        operations::run(table_in(&mut self.store.lock(), OPERATIONS)?, operation, block)
     }
 
     fn walk(&mut self, table: TableId) -> Result<u64> {
-        Store::walk(table_in(&mut self.tables(), table)?)
+        Store::walk(table_in(&mut self.store.lock(), table)?)
     }
 }

@@ -4,7 +4,7 @@
 use super::region::{back_with_large_pages, file_bytes};
 use super::resp::{Dialect, Resp};
 use super::started::{ServerProcess, first_line, free_port};
-use super::wire::Socket;
+use super::wire::connect;
 use super::{Capabilities, Database, Need, Support, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use crate::peers::installed;
@@ -119,8 +119,7 @@ impl Target for RespTarget {
     }
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
-        let socket = Socket::at(address)?;
-        Ok(Box::new(Resp::new(socket, schema, self.program.dialect())?))
+        Ok(Box::new(Resp::new(connect(address)?, schema, self.program.dialect())?))
     }
 }
 
@@ -261,7 +260,7 @@ fn socket_fits(need: &Need) -> Result<()> {
 
 fn answers(address: &str) -> Result<()> {
     let schema = StoreSchema { tables: &[] };
-    Resp::new(Socket::at(address)?, &schema, Dialect::Tags).map(drop)
+    Resp::new(connect(address)?, &schema, Dialect::Tags).map(drop)
 }
 
 /// A server, and the address by which it is reached.

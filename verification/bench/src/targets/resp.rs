@@ -9,10 +9,9 @@
 //! Our node has records with tags: `TAG SET`, `TAG HSET` and `TAG FIND` need one command each
 //! instead of the following, and tags are not keys.
 //!
-//! On other servers, a write with conditions (the tag is free, the record exists) is a script: one
-//! round trip. Without scripts it takes two: WATCH and GET, then MULTI, the writes and EXEC. A
-//! change of parts alone is a plain HSET. Its reply is the number of new fields, which is 0 if the
-//! record existed; otherwise the new fields are removed again.
+//! On other servers, a write with conditions (the tag is free, the record exists) or of several
+//! keys is a script. A change of parts alone is a plain HSET. Its reply is the number of new
+//! fields, which is 0 if the record existed; otherwise the new fields are removed again.
 
 mod pipeline;
 mod transaction;

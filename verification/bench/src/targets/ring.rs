@@ -3,12 +3,12 @@
 
 use super::redis::{Program, Running, Server, capabilities, folder_bytes, version};
 use super::resp::Resp;
-use super::wire::{REPLY_TIMEOUT, unix};
+use super::wire::{REPLY_TIMEOUT, connect};
 use super::{Capabilities, Database, Need, Target};
 use crate::access::{StoreConnection, StoreSchema};
 use nearstate_local_transport::{LocalRing, Response, request_ring};
 use nearstate_model::{Error, Result};
-use std::path::Path;
+use nearstate_resp_client::TimeoutSocket;
 use std::time::Duration;
 
 /// The prefix of an address whose client busy-polls, and the time that it polls: longer than any
@@ -63,9 +63,10 @@ impl Target for RingTarget {
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let polled = address.strip_prefix(BUSY_POLL_PREFIX);
         let address = polled.unwrap_or(address);
-        let path = address.strip_prefix("unix:").unwrap_or(address);
-        let socket = unix(Path::new(path))?;
         let refused = |text: String| Error::Backend { detail: format!("no ring: {text}") };
+        let TimeoutSocket::Unix(socket) = connect(address)? else {
+            return Err(refused(format!("{address} is not the address of a Unix socket")));
+        };
         match request_ring(&socket).map_err(|e| refused(e.to_string()))? {
             Response::Refused(text) => Err(refused(text)),
             Response::Granted(memory) => {

@@ -1,11 +1,9 @@
 //! Our region through the API of O-RAN's Shared Data Layer, in the client's process, as in an xApp.
 //! A record is a namespace, a key and one value.
 
-use super::joined::{joined, pass_parts};
+use super::joined::{PlainStore, WholeRecords};
 use super::{Capabilities, Database, Need, Support, Target, region::RegionTarget};
-use crate::access::{
-    ReplySink, Request, StoreAccess, StoreConnection, StoreSchema, TableSchema, declined, parts,
-};
+use crate::access::{StoreConnection, StoreSchema, TableId};
 use nearstate_model::{Error, Result};
 use nearstate_sdl::SyncStorage;
 
@@ -50,7 +48,7 @@ impl Target for SdlTarget {
 
     fn connect(&self, address: &str, schema: &StoreSchema) -> Result<Box<dyn StoreConnection>> {
         let storage = nearstate_sdl::open(&format!("region:{address}")).map_err(|e| backend(&e))?;
-        Ok(Box::new(SdlConnection { storage, schema: *schema, whole: Vec::new() }))
+        Ok(Box::new(WholeRecords::new(SdlNamespaces { storage, schema: *schema }, schema)))
     }
 }
 
@@ -59,68 +57,36 @@ fn backend(e: &nearstate_sdl::Error) -> Error {
 }
 
 #[derive(Debug)]
-struct SdlConnection {
+struct SdlNamespaces {
     storage: Box<dyn SyncStorage>,
     schema: StoreSchema,
-    /// All parts of the last record that was read or written.
-    whole: Vec<u8>,
 }
 
-impl SdlConnection {
-    /// Delivers a record to `receive`; true if it exists.
-    fn visit(
+impl PlainStore for SdlNamespaces {
+    fn view(
         &mut self,
-        schema: &TableSchema,
-        key: &[u8],
-        mut receive: impl FnMut(&[u8]) -> Result<()>,
+        (table, key): (TableId, &[u8]),
+        mut look: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<bool> {
-        let mut outcome = None;
+        let (name, mut outcome) = (self.schema.table(table)?.name, None);
         self.storage
-            .visit(schema.name, &[key], &mut |_, value| outcome = Some(receive(value)))
+            .visit(name, &[key], &mut |_, value| outcome = Some(look(value)))
             .map_err(|e| backend(&e))?;
         outcome.transpose().map(|found| found.is_some())
     }
 
-    fn set(&mut self, schema: &TableSchema, key: &[u8], value: &[u8]) -> Result<()> {
-        self.storage.set(schema.name, &[(key, value)]).map_err(|e| backend(&e))
+    /// SDL sets a record whether it exists or not.
+    fn put(&mut self, (table, key): (TableId, &[u8]), value: &[u8]) -> Result<()> {
+        let name = self.schema.table(table)?.name;
+        self.storage.set(name, &[(key, value)]).map_err(|e| backend(&e))
+    }
+
+    fn delete(&mut self, (table, key): (TableId, &[u8])) -> Result<bool> {
+        let exists = self.view((table, key), |_| Ok(()))?;
+        let name = self.schema.table(table)?.name;
+        self.storage.remove(name, &[key]).map_err(|e| backend(&e))?;
+        Ok(exists)
     }
 }
 
-impl StoreAccess for SdlConnection {
-    fn perform(&mut self, request: &Request<'_>, receive: &mut ReplySink<'_>) -> Result<bool> {
-        let schema = self.schema.table(request.table())?;
-        let mut whole = std::mem::take(&mut self.whole);
-        let done = match request {
-            Request::Read { key, wanted, .. } => self.visit(schema, key, |value| {
-                pass_parts(schema, value, *wanted, &mut parts(receive))
-            }),
-            Request::Put { entry, .. } if schema.tags.is_empty() && !schema.is_scanned => {
-                joined(schema, None, entry.parts, &mut whole)
-                    .and_then(|()| self.set(schema, entry.key, &whole))
-                    .map(|()| true)
-            }
-            // SDL sets a record whether it exists or not, so the record is read first.
-            Request::Change { change, .. } if change.tags.is_none() => self
-                .visit(schema, change.key, |value| {
-                    joined(schema, Some(value), change.parts, &mut whole)
-                })
-                .and_then(|exists| {
-                    if exists {
-                        self.set(schema, change.key, &whole)?;
-                    }
-                    Ok(exists)
-                }),
-            Request::Delete { key, .. } => self.visit(schema, key, |_| Ok(())).and_then(|exists| {
-                self.storage.remove(schema.name, &[key]).map_err(|e| backend(&e))?;
-                Ok(exists)
-            }),
-            Request::Put { .. } | Request::Change { .. } | Request::Find { .. } => {
-                Err(declined(NO_TAGS))
-            }
-        };
-        self.whole = whole;
-        done
-    }
-}
-
-impl StoreConnection for SdlConnection {}
+impl StoreConnection for WholeRecords<SdlNamespaces> {}

@@ -6,14 +6,12 @@
 
 use nearstate_local_transport::LocalRing;
 use nearstate_model::{Error, Result};
+use nearstate_resp_client::TimeoutSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -60,101 +58,32 @@ pub(crate) trait Stream: Read + Write {
 
 impl Stream for LocalRing {}
 
-/// A TCP or Unix socket that gives up after [`REPLY_TIMEOUT`].
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Socket {
-    pub(crate) fn tcp(address: SocketAddr) -> Result<Self> {
-        let open = || {
-            let stream = TcpStream::connect_timeout(&address, REPLY_TIMEOUT)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-            stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
-            Ok(Self::Tcp(stream))
-        };
-        open().map_err(|e| connect_error(&address.to_string(), &e))
-    }
-
-    pub(crate) fn unix(path: &Path) -> Result<Self> {
-        unix(path).map(Self::Unix)
-    }
-
-    /// Connects to the address of a target: `HOST:PORT` or `unix:PATH`.
-    pub(crate) fn at(address: &str) -> Result<Self> {
-        if let Some(path) = address.strip_prefix("unix:") {
-            return Self::unix(Path::new(path));
-        }
+/// Connects to the address of a target: `HOST:PORT` or `unix:PATH`. The socket gives up after
+/// [`REPLY_TIMEOUT`].
+pub(crate) fn connect(address: &str) -> Result<TimeoutSocket> {
+    let socket = if let Some(path) = address.strip_prefix("unix:") {
+        TimeoutSocket::unix(Path::new(path), REPLY_TIMEOUT)
+    } else {
         let parsed = address.parse().map_err(|_| Error::BadArgument {
             detail: format!("{address:?} is not an address: give HOST:PORT or unix:PATH"),
         })?;
-        Self::tcp(parsed)
-    }
-}
-
-/// A Unix socket that gives up after [`REPLY_TIMEOUT`].
-pub(crate) fn unix(path: &Path) -> Result<UnixStream> {
-    let open = || {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
-        Ok(stream)
+        TimeoutSocket::tcp(parsed, REPLY_TIMEOUT)
     };
-    open().map_err(|e| connect_error(&path.display().to_string(), &e))
+    socket.map_err(|e| Error::Backend { detail: format!("connecting to {address}: {e}") })
 }
 
-fn connect_error(address: &str, e: &std::io::Error) -> Error {
-    Error::Backend { detail: format!("connecting to {address}: {e}") }
-}
-
-impl Read for Socket {
-    #[inline]
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(into),
-            Self::Unix(stream) => stream.read(into),
-        }
-    }
-}
-
-impl Write for Socket {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Socket {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl Stream for Socket {
+impl Stream for TimeoutSocket {
     const IS_NON_BLOCKING: bool = true;
 
     #[inline]
     fn write_now(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        Ok(send(self.fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+        Ok(send(&*self, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
     fn read_soon(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let begin = Instant::now();
         loop {
-            match recv(self.fd(), &mut *into, RecvFlags::DONTWAIT) {
+            match recv(&*self, &mut *into, RecvFlags::DONTWAIT) {
                 Ok((bytes, _)) => return Ok(bytes),
                 Err(Errno::WOULDBLOCK) if begin.elapsed() < BUSY_POLL => std::thread::yield_now(),
                 Err(Errno::WOULDBLOCK) => return self.read(into),
@@ -164,7 +93,7 @@ impl Stream for Socket {
     }
 
     fn wait(&mut self) -> std::io::Result<bool> {
-        let mut sockets = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN | PollFlags::OUT)];
+        let mut sockets = [PollFd::new(self, PollFlags::IN | PollFlags::OUT)];
         let timeout = Timespec::try_from(REPLY_TIMEOUT).ok();
         match poll(&mut sockets, timeout.as_ref()) {
             Ok(0) => Err(ErrorKind::TimedOut.into()),

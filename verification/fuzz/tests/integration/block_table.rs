@@ -9,6 +9,8 @@ use nearstate_store::{BlockChange, Condition, CreateOptions, Region, Schema, che
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use crate::fixture::{config, folder};
+
 const CASES: u32 = 3000;
 const KEY: &[u8] = b"k";
 
@@ -61,13 +63,10 @@ fn body() -> impl Strategy<Value = Body> {
 
 #[test]
 fn any_block_table_is_read_patched_and_checked() {
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let dir = tempfile::tempdir_in(base).expect("a folder");
-    let cases = ProptestConfig::default().cases.max(CASES);
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let dir = folder();
     let patched = Cell::new(0_u32);
     let number = Cell::new(0_u32);
-    TestRunner::new(config)
+    TestRunner::new(config(CASES))
         .run(&body(), |body| {
             // A damaged record can damage its region: each case has a region of its own.
             number.set(number.get() + 1);

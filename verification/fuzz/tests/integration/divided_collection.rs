@@ -12,6 +12,8 @@ use nearstate_store::{
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use crate::fixture::{config, folder};
+
 const CASES: u32 = 2000;
 const KEY: &[u8] = b"k";
 
@@ -294,12 +296,9 @@ fn use_record(region: &Region, is_set: bool, is_clean: bool) -> bool {
 
 #[test]
 fn any_divided_collection_is_read_changed_and_checked() {
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let dir = tempfile::tempdir_in(base).expect("a folder");
-    let cases = ProptestConfig::default().cases.max(CASES);
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let dir = folder();
     let (changed, clean, number) = (Cell::new(0_u32), Cell::new(0_u32), Cell::new(0_u32));
-    TestRunner::new(config)
+    TestRunner::new(config(CASES))
         .run(&body(), |body| {
             // A damaged record can damage its region: each case has a region of its own.
             number.set(number.get() + 1);

@@ -1,14 +1,10 @@
 //! Glob patterns: matching always terminates and agrees with a plain recursive matcher.
 
+use crate::fixture::config;
 use nearstate_store::glob::matches;
 use proptest::prelude::*;
 
 const CASES: u32 = 50_000;
-
-fn config() -> ProptestConfig {
-    let cases = ProptestConfig::default().cases.max(CASES);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
 
 /// The same rules in the plainest form, without regard to time.
 fn matches_recursively(pattern: &[u8], text: &[u8]) -> bool {
@@ -56,7 +52,7 @@ fn special_bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(CASES))]
 
     #[test]
     fn a_glob_agrees_with_a_recursive_matcher(

@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::fixture::{config, folder};
+
 const PAGE: usize = 4096;
 /// The bytes that the checksum covers, and its offset.
 const SUMMED: usize = 120;
@@ -19,13 +21,7 @@ const SUMMED: usize = 120;
 const CASES: u32 = 20_000;
 const CASES_WITH_A_FILE: u32 = 1500;
 
-fn config(cases: u32) -> ProptestConfig {
-    // PROPTEST_CASES may ask for more.
-    let cases = ProptestConfig::default().cases.max(cases);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
-
-struct Made {
+struct RegionFile {
     _dir: tempfile::TempDir,
     path: std::path::PathBuf,
     file: File,
@@ -33,9 +29,8 @@ struct Made {
 }
 
 /// A region with one record, not attached by any process.
-fn made(pin: PinMode) -> Made {
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    let dir = tempfile::tempdir_in(base).expect("a folder");
+fn region_file(pin: PinMode) -> RegionFile {
+    let dir = folder();
     let path = dir.path().join("region");
     let options = CreateOptions { bytes_max: 64 << 20, pin, ..CreateOptions::default() };
     let region = Region::create(&path, &options).expect("a region");
@@ -46,7 +41,7 @@ fn made(pin: PinMode) -> Made {
     let file = OpenOptions::new().read(true).write(true).open(&path).expect("the file");
     let mut page = vec![0; PAGE];
     file.read_exact_at(&mut page, 0).expect("its first page");
-    Made { _dir: dir, path, file, page }
+    RegionFile { _dir: dir, path, file, page }
 }
 
 /// A change of a page: bytes at an offset.
@@ -55,9 +50,7 @@ type Change = (Index, Vec<u8>);
 fn apply(page: &mut [u8], changes: &[Change]) {
     for (at, bytes) in changes {
         let at = at.index(page.len());
-        for (to, from) in page.iter_mut().skip(at).zip(bytes) {
-            *to = *from;
-        }
+        apply_at(page, at, bytes);
     }
 }
 
@@ -136,7 +129,7 @@ proptest! {
 
 #[test]
 fn a_changed_header_is_rejected_unless_its_checksum_is_correct() {
-    let valid = made(PinMode::Auto).page;
+    let valid = region_file(PinMode::Auto).page;
     assert!(validate_superblock(&valid).is_ok());
     let mut runner = proptest::test_runner::TestRunner::new(config(CASES));
     runner
@@ -170,7 +163,7 @@ fn a_changed_header_is_rejected_unless_its_checksum_is_correct() {
 #[test]
 fn a_file_with_a_changed_header_never_ends_a_process() {
     for pin in [PinMode::Auto, PinMode::Fenced] {
-        let made = made(pin);
+        let region = region_file(pin);
         let strategy = (
             changes(),
             prop::collection::vec((any::<Index>(), prop::collection::vec(any::<u8>(), 1..9)), 0..3),
@@ -179,7 +172,7 @@ fn a_file_with_a_changed_header_never_ends_a_process() {
         let mut runner = proptest::test_runner::TestRunner::new(config(CASES_WITH_A_FILE));
         runner
             .run(&strategy, |(static_part, anywhere, is_corrected)| {
-                let mut page = made.page.clone();
+                let mut page = region.page.clone();
                 apply(&mut page, &anywhere);
                 for (at, bytes) in &static_part {
                     apply_at(&mut page, *at, bytes);
@@ -188,9 +181,9 @@ fn a_file_with_a_changed_header_never_ends_a_process() {
                     apply_at(&mut page, 0, b"NEARSTAT");
                     correct_checksum(&mut page);
                 }
-                made.file.write_all_at(&page, 0).expect("a write");
-                use_file(&made.path)?;
-                made.file.write_all_at(&made.page, 0).expect("a write");
+                region.file.write_all_at(&page, 0).expect("a write");
+                use_file(&region.path)?;
+                region.file.write_all_at(&region.page, 0).expect("a write");
                 Ok(())
             })
             .expect("a changed header");

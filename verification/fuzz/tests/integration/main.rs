@@ -7,3 +7,4 @@ mod header;
 mod nudsf;
 mod resp;
 mod wire;
+mod fixture;

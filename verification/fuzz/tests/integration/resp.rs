@@ -3,11 +3,11 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use crate::fixture::{config, cuts, runner};
 use nearstate_resp::acl::Users;
 use nearstate_resp::parse::{INLINE_BYTES_MAX, OwnedArgs, ParseResult, RequestParser};
 use nearstate_resp::table::TABLE;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::Cell;
 
 /// Streams of one test run. They are small: an error shows within a few requests.
@@ -132,35 +132,13 @@ fn mutated(mut stream: Vec<u8>, mutations: &[StreamMutation]) -> Vec<u8> {
     stream
 }
 
-/// Where a stream is split, in ascending order.
-fn cuts(places: &[prop::sample::Index], length: usize) -> Vec<usize> {
-    let mut cuts: Vec<usize> = places.iter().map(|place| place.index(length + 1)).collect();
-    cuts.sort_unstable();
-    cuts
-}
-
-/// `PROPTEST_CASES` may ask for more streams.
-fn stream_count() -> u32 {
-    Config::default().cases.max(STREAMS)
-}
-
-/// The same streams in every run.
-fn runner() -> TestRunner {
-    let config = Config {
-        cases: Config::default().cases.max(STREAMS),
-        failure_persistence: None,
-        ..Config::default()
-    };
-    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::XorShift))
-}
-
 #[test]
 fn mutated_streams_in_pieces_are_parsed_as_in_one_piece() {
     let streams = prop::collection::vec(request(), 1..4);
     let mutations = prop::collection::vec(mutation(), 0..4);
     let places = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
     let (broken, requests) = (Cell::new(0_u32), Cell::new(0_usize));
-    let result = runner().run(&(streams, mutations, places), |case| {
+    let result = runner(STREAMS).run(&(streams, mutations, places), |case| {
         let (stream, mutations, places) = case;
         let stream = mutated(stream.concat(), &mutations);
         let pieces = read(&stream, &cuts(&places, stream.len()), REQUEST_BYTES);
@@ -172,16 +150,13 @@ fn mutated_streams_in_pieces_are_parsed_as_in_one_piece() {
     });
     assert!(result.is_ok(), "{result:?}");
     // Streams that all fail at once, or never, would prove little.
-    let (broken, requests) = (broken.get(), requests.get());
-    assert!(
-        (stream_count() / 10..stream_count() / 10 * 9).contains(&broken),
-        "{broken} streams failed"
-    );
-    assert!(requests > stream_count() as usize / 2, "{requests} requests came out");
+    let (broken, requests, cases) = (broken.get(), requests.get(), config(STREAMS).cases);
+    assert!((cases / 10..cases / 10 * 9).contains(&broken), "{broken} streams failed");
+    assert!(requests > cases as usize / 2, "{requests} requests came out");
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 50_000, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(config(50_000))]
 
     #[test]
     fn encoded_requests_are_parsed_back(

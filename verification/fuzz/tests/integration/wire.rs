@@ -3,6 +3,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+use crate::fixture::{config, cuts, runner};
 use nearstate_wire::{
     AbsentMessage, Change, EntryMessage, FrameReader, FrameWriter, Hello, Message, NamespaceKind,
     NamespaceMessage, PartitionPlace, PositionMessage, RecordChange, RecordMessage, Refusal,
@@ -10,7 +11,6 @@ use nearstate_wire::{
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::Cell;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -54,13 +54,6 @@ fn read(stream: &[u8], cuts: &[usize]) -> ReadStream {
         assert!(reader.buffered_bytes() <= end, "more is buffered than arrived");
     }
     read
-}
-
-/// Where a stream is split, in ascending order.
-fn cuts(places: &[Index], length: usize) -> Vec<usize> {
-    let mut cuts: Vec<usize> = places.iter().map(|place| place.index(length + 1)).collect();
-    cuts.sort_unstable();
-    cuts
 }
 
 /// A frame that is valid but for its payload.
@@ -244,12 +237,6 @@ fn payloads(stream: &[u8]) -> Vec<u8> {
     all
 }
 
-fn config() -> Config {
-    // PROPTEST_CASES may ask for more.
-    let cases = Config::default().cases.max(STREAMS);
-    Config { cases, failure_persistence: None, ..Config::default() }
-}
-
 #[test]
 fn mutated_messages_with_correct_check_values_are_read_or_refused() {
     let frames: Vec<RawFrame> = messages().iter().map(frame_of).collect();
@@ -257,9 +244,7 @@ fn mutated_messages_with_correct_check_values_are_read_or_refused() {
     let streams = prop::collection::vec(message, 1..4);
     let places = prop::collection::vec(any::<Index>(), 0..4);
     let (refused, accepted, changed) = (Cell::new(0_u32), Cell::new(0_usize), Cell::new(0_u32));
-    // The same streams in every run.
-    let rng = TestRng::deterministic_rng(RngAlgorithm::XorShift);
-    let result = TestRunner::new_with_rng(config(), rng).run(&(streams, places), |case| {
+    let result = runner(STREAMS).run(&(streams, places), |case| {
         let (messages, places) = case;
         let is_mutated = messages.iter().any(|(_, mutations)| !mutations.is_empty());
         let frames: Vec<RawFrame> =
@@ -278,14 +263,14 @@ fn mutated_messages_with_correct_check_values_are_read_or_refused() {
     assert!(result.is_ok(), "{result:?}");
     // Streams that all fail at once, or never, would prove little.
     let (refused, accepted, changed) = (refused.get(), accepted.get(), changed.get());
-    let cases = config().cases;
+    let cases = config(STREAMS).cases;
     assert!((cases / 5..cases / 10 * 9).contains(&refused), "{refused} streams were refused");
     assert!(accepted > cases as usize / 2, "{accepted} messages came out");
     assert!(changed > cases / 20, "{changed} mutated streams were read");
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(STREAMS))]
 
     #[test]
     fn any_bytes_are_refused_or_incomplete(

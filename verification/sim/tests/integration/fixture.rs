@@ -60,3 +60,30 @@ pub(crate) fn group_changes(group: &GroupState) -> impl Iterator<Item = Command>
         }
     })
 }
+
+pub(crate) fn host(node: usize) -> HostId {
+    HostId(u16::try_from(node).unwrap() + 1)
+}
+
+pub(crate) fn index(host: HostId) -> usize {
+    usize::from(host.0) - 1
+}
+
+/// Where the log before the one of this origin ends, by the states after each command.
+pub(crate) fn base(states: &[ClusterState], origin: u64) -> Option<LogPosition> {
+    let groups = states.iter().map(|state| state.group(PARTITION).unwrap());
+    groups.filter(|group| group.origin().0 == origin).find_map(GroupState::seal)
+}
+
+/// Whether a copy that ends here contains that position.
+pub(crate) fn contains(
+    states: &[ClusterState],
+    (mut origin, mut position): (u64, u64),
+    wanted: (u64, u64),
+) -> bool {
+    while origin > wanted.0 {
+        let Some(base) = base(states, origin) else { return false };
+        (origin, position) = (base.origin.0, base.position);
+    }
+    origin == wanted.0 && position >= wanted.1
+}

@@ -2,10 +2,9 @@
 //! abstract: a lease and a promise end at any time, but a lease ends while n - 1 of the promises
 //! on which it rests still hold. What hosts do is written anew here, in the terms of decision 026.
 
-use crate::fixture::{PARTITION, group_changes, log_position, whole};
+use crate::fixture::{PARTITION, base, contains, group_changes, host, index, log_position, whole};
 use nearstate_cluster::{
-    Applied, ClusterLevel, ClusterState, Command, GroupPhase, GroupState, HostId, LogPosition,
-    Switch, ViewNumber,
+    Applied, ClusterLevel, ClusterState, Command, GroupPhase, GroupState, Switch, ViewNumber,
 };
 use stateright::{Checker, Model, Property};
 use std::collections::BTreeSet;
@@ -87,14 +86,6 @@ pub(crate) struct ModelGroup {
     pub(crate) changes_group: bool,
 }
 
-fn host(node: usize) -> HostId {
-    HostId(u16::try_from(node).unwrap() + 1)
-}
-
-fn index(host: HostId) -> usize {
-    usize::from(host.0) - 1
-}
-
 impl ModelState {
     fn latest(&self) -> &GroupState {
         self.states.last().unwrap().group(PARTITION).unwrap()
@@ -102,21 +93,6 @@ impl ModelState {
 
     fn known(&self, node: usize) -> &GroupState {
         self.states[self.nodes[node].applied].group(PARTITION).unwrap()
-    }
-
-    /// Where the log before the one of this origin ends.
-    fn base(&self, origin: u64) -> Option<LogPosition> {
-        let groups = self.states.iter().map(|state| state.group(PARTITION).unwrap());
-        groups.filter(|group| group.origin().0 == origin).find_map(GroupState::seal)
-    }
-
-    /// Does a copy that ends here contain that position?
-    fn contains(&self, (mut origin, mut position): (u64, u64), wanted: (u64, u64)) -> bool {
-        while origin > wanted.0 {
-            let Some(base) = self.base(origin) else { return false };
-            (origin, position) = (base.origin.0, base.position);
-        }
-        (origin, position) >= wanted && origin == wanted.0
     }
 
     fn held(&self, node: usize) -> (u64, u64) {
@@ -166,7 +142,7 @@ impl ModelGroup {
             return;
         }
         let known = world.known(node).clone();
-        let base = world.base(known.origin().0);
+        let base = base(&world.states, known.origin().0);
         let this = &mut world.nodes[node];
         if this.record.0 < known.view().0 {
             this.record.0 = known.view().0;
@@ -222,9 +198,9 @@ impl ModelGroup {
         if replicated > world.nodes[owner].replicated {
             world.nodes[owner].replicated = replicated;
             let (held, new) = (world.held(owner), (world.nodes[owner].origin, replicated));
-            world.is_broken |=
-                !world.contains(held, world.released) && !world.contains(world.released, new);
-            if world.contains(new, world.released) {
+            world.is_broken |= !contains(&world.states, held, world.released)
+                && !contains(&world.states, world.released, new);
+            if contains(&world.states, new, world.released) {
                 world.released = new;
             }
         }
@@ -404,7 +380,7 @@ fn order(world: &mut ModelState, command: &Command) -> bool {
 fn ship(world: &mut ModelState, owner: usize, member: usize) {
     let source = world.nodes[owner].clone();
     let view = world.known(owner).view().0;
-    let base = world.base(source.origin).map(|seal| (seal.origin.0, seal.position));
+    let base = base(&world.states, source.origin).map(|seal| (seal.origin.0, seal.position));
     let this = &mut world.nodes[member];
     if this.copy == ModelCopy::Empty {
         (this.origin, this.position) = (source.origin, source.position);
@@ -524,7 +500,7 @@ impl Model for ModelGroup {
                 let this = &world.nodes[index(owner)];
                 this.copy != ModelCopy::Owner
                     || this.origin != world.latest().origin().0
-                    || world.contains(world.held(index(owner)), world.released)
+                    || contains(&world.states, world.held(index(owner)), world.released)
             }),
             Property::sometimes("FailOver", |_: &Self, world: &ModelState| {
                 let owner = world.latest().owner().map(index);

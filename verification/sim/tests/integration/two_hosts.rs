@@ -2,10 +2,9 @@
 //! product's state machine. The witness has no copy: it is why commands are ordered while one host
 //! is lost. Time is abstract as in `model`; a message and its answer are one step here.
 
-use crate::fixture::{PARTITION, log_position, two_hosts};
+use crate::fixture::{PARTITION, base, contains, host, index, log_position, two_hosts};
 use nearstate_cluster::{
-    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, LogPosition, Monotonic, Switch,
-    ViewNumber,
+    Applied, ClusterState, Command, GroupPhase, GroupState, HostId, Monotonic, Switch, ViewNumber,
 };
 use stateright::{Checker, Model, Property};
 
@@ -71,14 +70,6 @@ struct Pair {
     is_degraded: bool,
 }
 
-fn host(node: usize) -> HostId {
-    HostId(u16::try_from(node).unwrap() + 1)
-}
-
-fn index(host: HostId) -> usize {
-    usize::from(host.0) - 1
-}
-
 impl PairState {
     fn latest(&self) -> &GroupState {
         self.states.last().unwrap().group(PARTITION).unwrap()
@@ -86,19 +77,6 @@ impl PairState {
 
     fn known(&self, node: usize) -> &GroupState {
         self.states[self.nodes[node].applied].group(PARTITION).unwrap()
-    }
-
-    fn base(&self, origin: u64) -> Option<LogPosition> {
-        let groups = self.states.iter().map(|state| state.group(PARTITION).unwrap());
-        groups.filter(|group| group.origin().0 == origin).find_map(GroupState::seal)
-    }
-
-    fn contains(&self, (mut origin, mut position): (u64, u64), wanted: (u64, u64)) -> bool {
-        while origin > wanted.0 {
-            let Some(base) = self.base(origin) else { return false };
-            (origin, position) = (base.origin.0, base.position);
-        }
-        origin == wanted.0 && position >= wanted.1
     }
 
     fn held(&self, node: usize) -> (u64, u64) {
@@ -113,8 +91,9 @@ impl PairState {
         self.nodes[owner].replicated = position;
         let (held, new) = (self.held(owner), (self.nodes[owner].origin, position));
         self.is_broken |= self.latest().origin().0 > new.0;
-        self.is_broken |= !self.contains(held, self.released) && !self.contains(self.released, new);
-        if self.contains(new, self.released) {
+        self.is_broken |= !contains(&self.states, held, self.released)
+            && !contains(&self.states, self.released, new);
+        if contains(&self.states, new, self.released) {
             self.released = new;
         }
     }
@@ -172,7 +151,7 @@ impl Pair {
     fn exchange(world: &mut PairState, owner: usize) {
         let member = 1 - owner;
         let source = world.nodes[owner].clone();
-        let base = world.base(source.origin).map(|seal| (seal.origin.0, seal.position));
+        let base = base(&world.states, source.origin).map(|seal| (seal.origin.0, seal.position));
         let this = &mut world.nodes[member];
         if this.origin == source.origin && !this.is_owner_copy {
             this.position = (this.position + 1).min(source.position);
@@ -417,7 +396,7 @@ impl Model for Pair {
                 let this = &world.nodes[index(owner)];
                 !this.is_owner_copy
                     || this.origin != world.latest().origin().0
-                    || world.contains(world.held(index(owner)), world.released)
+                    || contains(&world.states, world.held(index(owner)), world.released)
             }),
             Property::sometimes("TwoAgain", |_: &Self, world: &PairState| {
                 let groups = world.states.iter().map(|state| state.group(PARTITION).unwrap());

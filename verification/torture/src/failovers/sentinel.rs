@@ -3,16 +3,16 @@
 //! runs from the last reply of the old primary to the first one of the new primary.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nearstate_local_cluster::{HostProcess, wait_until};
-use nearstate_resp_client::{RespClient, RespReply};
+use nearstate_resp_client::{RespClient, RespReply, TimeoutSocket};
 use serde::Serialize;
 
-use super::times::Times;
 use crate::clock::now_ns;
+use crate::times::Times;
 
 /// Redis servers, and as many Sentinels.
 const SERVERS: usize = 3;
@@ -71,14 +71,11 @@ impl SentinelTotals {
     }
 }
 
-type PrimaryClient = RespClient<TcpStream>;
+type PrimaryClient = RespClient<TimeoutSocket>;
 
 fn connect(port: u16) -> Option<PrimaryClient> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let stream = TcpStream::connect_timeout(&address, REPLY_MAX).ok()?;
-    stream.set_nodelay(true).ok()?;
-    stream.set_read_timeout(Some(REPLY_MAX)).ok()?;
-    Some(RespClient::new(stream))
+    TimeoutSocket::tcp(address, REPLY_MAX).ok().map(RespClient::new)
 }
 
 fn ask(port: u16, request: &[&[u8]]) -> Option<RespReply> {

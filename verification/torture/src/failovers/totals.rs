@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::fault::ClusterFault;
 use super::sentinel::SentinelTotals;
-use super::times::Times;
+use crate::times::Times;
 
 /// The goal for the time of a fail-over with a lease of 300 ms: 99 of 100.
 pub const FAILOVER_GOAL_MS: u64 = 500;

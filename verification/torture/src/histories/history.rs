@@ -1,26 +1,18 @@
 //! The file in which a process records its operations, line by line, and the history made of it.
 //!
-//! ```text
-//! R N                                a process begins; the line before may be cut short
-//! w OP CALL K=V .. | K:=V/P ..       is about to write this, after these reads
-//! d OP RETURN [K=V ..]               the write is done, with further reads
-//! n OP RETURN [K=V ..]               nothing was written; the reads are valid
-//! r OP CALL RETURN K=V ..            a read
-//! ```
-//!
-//! A line is one `write(2)` and ends in a dot, which a line that was cut short lacks. `w` precedes
+//! A line is JSON and one `write(2)`. A line that a kill cut short is not JSON. An intent precedes
 //! the call, so the possible writes of a killed process are known. Values: a unique number for each
-//! write, 0 for none, + for any.
+//! write, 0 for none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::model::{HistoryModel, KeySnapshot, Payload};
 
 /// What was read of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReadValue {
     /// The value with this number; 0 is none.
     Exactly(u64),
@@ -29,7 +21,7 @@ pub enum ReadValue {
 }
 
 /// A written value: its number and payload. The number 0 means a deletion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenValue {
     pub key: u32,
     /// The number of this write.
@@ -54,104 +46,43 @@ pub struct HistoryOp {
     pub writes: Vec<WrittenValue>,
 }
 
-/// The end of a complete line.
-const END: &str = " .\n";
-
 /// A line of a process's file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HistoryLine {
+    /// A process begins. The line before may be cut short.
     Round(u64),
-    Intent { op: u64, call: u64, reads: Vec<(u32, ReadValue)>, writes: Vec<WrittenValue> },
-    Done { op: u64, ret: u64, reads: Vec<(u32, ReadValue)> },
-    Nothing { op: u64, ret: u64, reads: Vec<(u32, ReadValue)> },
-    Read { op: u64, call: u64, ret: u64, reads: Vec<(u32, ReadValue)> },
+    /// It is about to write this, after these reads.
+    Intent {
+        op: u64,
+        call: u64,
+        reads: Vec<(u32, ReadValue)>,
+        writes: Vec<WrittenValue>,
+    },
+    /// The write is done, with further reads.
+    Done {
+        op: u64,
+        ret: u64,
+        reads: Vec<(u32, ReadValue)>,
+    },
+    /// Nothing was written; the reads are valid.
+    Nothing {
+        op: u64,
+        ret: u64,
+        reads: Vec<(u32, ReadValue)>,
+    },
+    Read {
+        op: u64,
+        call: u64,
+        ret: u64,
+        reads: Vec<(u32, ReadValue)>,
+    },
 }
 
 impl HistoryLine {
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        let reads = match self {
-            Self::Round(round) => {
-                // The line before may have been cut short.
-                let _ = write!(text, "\nR {round}");
-                &[][..]
-            }
-            Self::Intent { op, call, reads, .. } => {
-                let _ = write!(text, "w {op} {call}");
-                reads
-            }
-            Self::Done { op, ret, reads } => {
-                let _ = write!(text, "d {op} {ret}");
-                reads
-            }
-            Self::Nothing { op, ret, reads } => {
-                let _ = write!(text, "n {op} {ret}");
-                reads
-            }
-            Self::Read { op, call, ret, reads } => {
-                let _ = write!(text, "r {op} {call} {ret}");
-                reads
-            }
-        };
-        for (key, value) in reads {
-            let _ = match value {
-                ReadValue::Exactly(value) => write!(text, " {key}={value:x}"),
-                ReadValue::Some => write!(text, " {key}=+"),
-            };
-        }
-        if let Self::Intent { writes, .. } = self {
-            text.push_str(" |");
-            for WrittenValue { key, value, payload } in writes {
-                let _ = write!(text, " {key}:={value:x}/{payload:x}");
-            }
-        }
-        text.push_str(END);
-        text
+        let before = if matches!(self, Self::Round(_)) { "\n" } else { "" };
+        format!("{before}{}\n", json!(self))
     }
-
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (reading, writing) = text.split_once(" |").unwrap_or((text, ""));
-        let mut words = reading.split(' ');
-        let what = words.next()?;
-        let mut number = || words.next()?.parse().ok();
-        let op = number()?;
-        if what == "R" {
-            return Some(Self::Round(op));
-        }
-        let first = number()?;
-        let second = if what == "r" { number()? } else { 0 };
-        let reads = words.map(parse_read).collect::<Option<Vec<_>>>()?;
-        match what {
-            "w" if text.contains(" |") => {
-                let writes = writing.split_terminator(' ').skip(1);
-                let writes = writes.map(parse_write).collect::<Option<Vec<_>>>()?;
-                Some(Self::Intent { op, call: first, reads, writes })
-            }
-            "d" => Some(Self::Done { op, ret: first, reads }),
-            "n" => Some(Self::Nothing { op, ret: first, reads }),
-            "r" => Some(Self::Read { op, call: first, ret: second, reads }),
-            _ => None,
-        }
-    }
-}
-
-fn parse_read(word: &str) -> Option<(u32, ReadValue)> {
-    let (key, value) = word.split_once('=')?;
-    let value = match value {
-        "+" => ReadValue::Some,
-        value => ReadValue::Exactly(u64::from_str_radix(value, 16).ok()?),
-    };
-    Some((key.parse().ok()?, value))
-}
-
-fn parse_write(word: &str) -> Option<WrittenValue> {
-    let (key, rest) = word.split_once(":=")?;
-    let (value, payload) = rest.split_once('/')?;
-    Some(WrittenValue {
-        key: key.parse().ok()?,
-        value: u64::from_str_radix(value, 16).ok()?,
-        payload: u64::from_str_radix(payload, 16).ok()?,
-    })
 }
 
 /// The operations of one round.
@@ -206,8 +137,8 @@ impl History {
         };
         let mut process = 0;
         let mut is_cut = false;
-        for line in text.split_inclusive('\n').filter(|line| *line != "\n") {
-            let Some(line) = line.strip_suffix(END).and_then(HistoryLine::parse) else {
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            let Ok(line) = serde_json::from_str(line) else {
                 if is_cut {
                     return Err(format!(
                         "{}: client {client}: an invalid line {line:?}",
@@ -402,30 +333,43 @@ impl History {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_is_parsed_as_it_was_written() {
-        let reads =
-            vec![(3, ReadValue::Exactly(0xab)), (4, ReadValue::Exactly(0)), (9, ReadValue::Some)];
-        let writes = vec![WrittenValue { key: 1, value: 0xff0, payload: 7 }];
-        for line in [
-            HistoryLine::Intent { op: 1, call: 5, reads: reads.clone(), writes: writes.clone() },
-            HistoryLine::Intent { op: 1, call: 5, reads: Vec::new(), writes },
-            HistoryLine::Done { op: 1, ret: 6, reads: Vec::new() },
-            HistoryLine::Nothing { op: 2, ret: 6, reads: reads.clone() },
-            HistoryLine::Read { op: 3, call: 6, ret: 7, reads },
-        ] {
-            assert_eq!(HistoryLine::parse(line.text().strip_suffix(END).unwrap()), Some(line));
+    /// The file of a process: lines as text, or cut short.
+    fn written(lines: &[HistoryLine]) -> String {
+        lines.iter().map(HistoryLine::text).collect()
+    }
+
+    fn intent(op: u64, call: u64, reads: &[(u32, u64)], writes: &[(u32, u64)]) -> HistoryLine {
+        let write =
+            |(key, value): &(u32, u64)| WrittenValue { key: *key, value: *value, payload: 1 };
+        HistoryLine::Intent {
+            op,
+            call,
+            reads: exactly(reads),
+            writes: writes.iter().map(write).collect(),
         }
-        assert_eq!(HistoryLine::parse("w 1 5 3=ab"), None);
+    }
+
+    fn read(op: u64, call: u64, reads: &[(u32, u64)]) -> HistoryLine {
+        HistoryLine::Read { op, call, ret: call + 1, reads: exactly(reads) }
+    }
+
+    fn exactly(reads: &[(u32, u64)]) -> Vec<(u32, ReadValue)> {
+        reads.iter().map(|(key, value)| (*key, ReadValue::Exactly(*value))).collect()
     }
 
     #[test]
     fn an_operation_without_a_reply_counts_exactly_if_it_was_read() {
         let mut history = History::new("h".to_owned(), HistoryModel::Registers, &[None; 10]);
         // No process saw the value of key 2. That of key 3 was seen by the writer of key 1.
-        let text = "\nR 0 .\nw 0 10 3=a3 | 1:=a1/0 .\nw 1 20 | 2:=a2/0 .\nw 2 5 | 3:=a3/0 .\n\
-                    r 7 30 31 1=a1 .\nr 8 40 41 1=a1 .\n";
-        history.take(0, text, &[]).unwrap();
+        let text = written(&[
+            HistoryLine::Round(0),
+            intent(0, 10, &[(3, 0xa3)], &[(1, 0xa1)]),
+            intent(1, 20, &[], &[(2, 0xa2)]),
+            intent(2, 5, &[], &[(3, 0xa3)]),
+            read(7, 30, &[(1, 0xa1)]),
+            read(8, 40, &[(1, 0xa1)]),
+        ]);
+        history.take(0, &text, &[]).unwrap();
         history.resolve_unknown();
         let mut ends: Vec<(u64, bool)> =
             history.ops.iter().map(|op| (op.ret, op.is_unknown)).collect();
@@ -436,15 +380,28 @@ mod tests {
     #[test]
     fn an_operation_that_was_cut_short_ends_with_its_process_only_if_its_writes_were_read() {
         let mut history = History::new("h".to_owned(), HistoryModel::Bank, &[None; 6]);
-        let first = "\nR 0 .\nw 0 10 | 1:=a1/1 .\nd 0 12 .\nw 1 20 | 1:=a2/1 2:=a3/1 .\nr 7 8 9";
-        let text = format!("{first}\nR 1 .\nw 2 50 | 3:=a4/1 .\n");
+        let mut text = written(&[
+            HistoryLine::Round(0),
+            intent(0, 10, &[], &[(1, 0xa1)]),
+            HistoryLine::Done { op: 0, ret: 12, reads: Vec::new() },
+            intent(1, 20, &[], &[(1, 0xa2), (2, 0xa3)]),
+            read(7, 8, &[]),
+        ]);
+        text.truncate(text.len() - 2);
+        text += &written(&[HistoryLine::Round(1), intent(2, 50, &[], &[(3, 0xa4)])]);
         let counted = history.take(0, &text, &[30, 60]).unwrap();
         assert_eq!(counted, HistoryCounts { ops: 1, done: 1, refused: 0, unknown: 2 });
-        history.take(1, "\nR 1 .\nr 0 70 71 2=a3 3=0 .\n", &[]).unwrap();
+        let others = [HistoryLine::Round(1), read(0, 70, &[(2, 0xa3), (3, 0)])];
+        history.take(1, &written(&others), &[]).unwrap();
         history.bound_unknown();
         let ends: Vec<u64> = history.ops.iter().map(|op| op.ret).collect();
         assert_eq!(ends, [12, 30, 0, 71]);
-        assert!(history.take(2, "\nR 1 .\nr 0 70 71", &[]).is_ok());
-        assert!(history.take(2, "\nR 1 .\nr 0\nr 0 70 71 .\n", &[]).is_err());
+        // Every part of a line is cut short, and no line follows one.
+        let line = read(0, 70, &[(2, 0xa3)]).text();
+        for end in 0..line.len() - 1 {
+            let cut = format!("{}{}", HistoryLine::Round(1).text(), line.get(..end).unwrap());
+            assert_eq!(history.take(2, &cut, &[]).unwrap(), HistoryCounts::default(), "{cut}");
+            assert!(end == 0 || history.take(2, &format!("{cut}\n{line}"), &[]).is_err(), "{cut}");
+        }
     }
 }

@@ -95,7 +95,6 @@ pub fn run(
     let done = run.all(tick);
     run.embedded.clear();
     run.totals.seconds = begin.elapsed().as_secs_f64();
-    run.totals.starts_us.sort_unstable();
     clean_up(done, folder, |error| {
         let (kills, seed) = (run.totals.kills, options.seed);
         format!("{error}\n(after {kills} kills of seed {seed}; files: {})", folder.display())

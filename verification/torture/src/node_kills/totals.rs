@@ -4,6 +4,7 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::report_lines::table;
+use crate::times::Times;
 
 /// Counts of the requests of one client, or of all.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -42,34 +43,26 @@ pub struct NodeKillTotals {
     pub bytes_leaked: u64,
     /// Allocated bytes of the region at the last check.
     pub bytes_taken: u64,
-    /// From the start of a node to its first reply, in microseconds, ascending at the end.
+    /// From the start of a node to its first reply, in microseconds.
     #[serde(serialize_with = "start_times")]
-    pub starts_us: Vec<u64>,
+    pub starts_us: Times,
     /// Duration of the run.
     pub seconds: f64,
 }
 
-fn start_times<S: Serializer>(sorted: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+fn start_times<S: Serializer>(times: &Times, serializer: S) -> Result<S::Ok, S::Error> {
     json!({
-        "count": sorted.len(),
-        "p50": percentile(sorted, 50),
-        "p99": percentile(sorted, 99),
-        "max": percentile(sorted, 100),
+        "count": times.count(),
+        "p50": times.percentile_us(50),
+        "p99": times.percentile_us(99),
+        "max": times.percentile_us(100),
     })
     .serialize(serializer)
 }
 
-fn percentile(sorted: &[u64], percent: usize) -> u64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get(last * percent / 100).copied().unwrap_or(0)
-}
-
 impl NodeKillTotals {
     pub fn table(&self) -> String {
-        let ms = |percent| {
-            let us = percentile(&self.starts_us, percent);
-            format!("{}.{} ms", us / 1000, us % 1000 / 100)
-        };
+        let ms = |percent| format!("{:.1} ms", self.starts_us.percentile_ms(percent));
         let lines = [
             ("seed", self.seed.to_string()),
             (

@@ -10,7 +10,7 @@ const IN_PARTS: TableSchema = TableSchema { parts: &["a", "b"], ..TABLE };
 fn steps_overlap_only_if_every_change_can_be_sent_ahead() {
     for (tables, expected) in [(&[TABLE][..], true), (&[TABLE, IN_PARTS], false)] {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let wire = Wire::new(Socket::Unix(ours));
+        let wire = Wire::new(TimeoutSocket::Unix(ours));
         let (schema, value, ahead) = (StoreSchema { tables }, Vec::new(), SentAhead::default());
         let mut connection = Memcached { wire, schema, value, ahead };
         assert_eq!(connection.sends_ahead(), expected);

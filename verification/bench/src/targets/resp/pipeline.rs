@@ -1,11 +1,10 @@
 //! Several requests in one message.
 
-use super::commands::{self, RespForm};
+use super::commands;
 use super::guard::{self, WriteGuard, must_be_unique, needs_guard};
-use super::{Dialect, ExtraFields, Resp, RespTable, must_be_whole, resp_table};
+use super::{ExtraFields, Resp, RespTable, must_be_whole, resp_table};
 use crate::access::{BatchSink, Request, StoreReply};
 use crate::targets::wire::Stream;
-use nearstate_model::limits::TRANSACTION_TRIES;
 use nearstate_model::{Error, Result};
 
 /// Requests in one message: the replies must fit into the server's output buffer, because the
@@ -32,28 +31,20 @@ impl<S: Stream> Resp<S> {
         receive: &mut BatchSink<'_>,
     ) -> Result<()> {
         for (round, some) in requests.chunks(TOGETHER).enumerate() {
-            let early = self.perform_in_exec(some)?;
-            for (at, request) in some.iter().enumerate() {
-                if early.get(at).is_none_or(Option::is_none) {
-                    self.request_one(request)?;
-                }
-            }
-            if !self.wire.out.is_empty() {
-                self.send()?;
-            }
-            let refused = self.receive_all((round * TOGETHER, some), &early, receive)?;
+            self.request_all(some)?;
+            self.send()?;
+            let refused = self.receive_all((round * TOGETHER, some), receive)?;
             self.remove_extra_fields()?;
             refused.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
 
-    /// Sends requests before earlier ones were answered, if none of them needs a read first.
+    /// Sends requests before earlier ones were answered.
     pub(super) fn send_requests(&mut self, requests: &[Request<'_>]) -> Result<()> {
-        let leaves =
-            S::IS_NON_BLOCKING && self.ahead.may_send() && !self.any_needs_exec(requests)?;
+        let leaves = S::IS_NON_BLOCKING && self.ahead.may_send();
         if leaves && !requests.is_empty() {
-            requests.iter().try_for_each(|request| self.request_one(request))?;
+            self.request_all(requests)?;
             if self.ahead.is_owed() { self.wire.send_or_hold()? } else { self.send()? }
         }
         self.ahead.push(leaves);
@@ -70,7 +61,7 @@ impl<S: Stream> Resp<S> {
             return self.pipelined(requests, receive);
         }
         self.wire.set_busy_poll(self.ahead.is_owed());
-        let refused = self.receive_all((0, requests), &[], receive)?;
+        let refused = self.receive_all((0, requests), receive)?;
         self.wire.set_busy_poll(false);
         if !self.ahead.is_owed() {
             self.remove_extra_fields()?;
@@ -82,18 +73,12 @@ impl<S: Stream> Resp<S> {
     fn receive_all(
         &mut self,
         (first, some): (usize, &[Request<'_>]),
-        early: &[Option<bool>],
         receive: &mut BatchSink<'_>,
     ) -> Result<Option<Error>> {
         let (mut refused, mut key) = (None, Vec::new());
-        for (at, request) in some.iter().enumerate() {
-            let number = first + at;
+        for (number, request) in (first..).zip(some) {
             let mut part = |part, bytes: &[u8]| receive(number, StoreReply::Part(part, bytes));
-            let done = match early.get(at) {
-                Some(Some(done)) => Ok(*done),
-                Some(None) | None => self.receive_one(request, &mut key, &mut part),
-            };
-            match done {
+            match self.receive_one(request, &mut key, &mut part) {
                 Ok(done) => {
                     if done && matches!(request, Request::Find { .. }) {
                         receive(number, StoreReply::Key(&key));
@@ -115,99 +100,27 @@ impl<S: Stream> Resp<S> {
         Ok(())
     }
 
-    fn any_needs_exec(&self, requests: &[Request<'_>]) -> Result<bool> {
-        for request in requests {
-            if let Some(guard) = self.guard_for(request)?
-                && self.needs_exec(&guard)
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// True if the writes are sent between MULTI and EXEC: without scripts, or without conditions.
-    const fn needs_exec(&self, guard: &WriteGuard<'_>) -> bool {
-        self.scripts.is_none() || guard.is_unconditional()
-    }
-
-    /// The guard of a request that needs more than one command: it has conditions, or writes more
-    /// than the record.
+    /// The guard of a request that needs a script: it has conditions, or writes more than the
+    /// record. The node has commands for such requests.
     fn guard_for<'a>(&self, request: &Request<'a>) -> Result<Option<WriteGuard<'a>>> {
-        let resp_table = resp_table(&self.tables, request.table())?;
-        match request {
-            Request::Put { entry, .. } => must_be_whole(resp_table, entry.parts)?,
-            Request::Find { tag, .. } => must_be_unique(resp_table, *tag)?,
-            Request::Read { .. } | Request::Change { .. } | Request::Delete { .. } => {}
-        }
-        if self.dialect == Dialect::Tags && !resp_table.schema.tags.is_empty() {
+        if self.scripts.is_none() {
             return Ok(None);
         }
-        Ok(guard_of(resp_table, request)
-            .filter(|guard| !guard.is_unconditional() || guard.has_more))
+        let guard = guard_of(resp_table(&self.tables, request.table())?, request);
+        Ok(guard.filter(|guard| !guard.is_unconditional() || guard.has_more))
     }
 
-    /// Executes the requests that need EXEC, in one transaction before the others. True or false
-    /// for each of these requests, `None` for the others. Empty if no request needs EXEC.
-    fn perform_in_exec(&mut self, some: &[Request<'_>]) -> Result<Vec<Option<bool>>> {
-        let mut guards = Vec::new();
-        for (at, request) in some.iter().enumerate() {
-            if let Some(guard) = self.guard_for(request)?
-                && self.needs_exec(&guard)
-            {
-                guards.push((at, request, guard));
+    /// Appends requests to the output: all or none.
+    fn request_all(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        for request in requests {
+            let resp_table = resp_table(&self.tables, request.table())?;
+            match request {
+                Request::Put { entry, .. } => must_be_whole(resp_table, entry.parts)?,
+                Request::Find { tag, .. } => must_be_unique(resp_table, *tag)?,
+                Request::Read { .. } | Request::Change { .. } | Request::Delete { .. } => {}
             }
         }
-        if guards.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut done = vec![None; some.len()];
-        let mut queue = std::mem::take(&mut self.queue);
-        for _ in 0..TRANSACTION_TRIES {
-            self.check_guards(&guards, &mut done)?;
-            queue.begin(RespForm::Requests);
-            for (at, request, guard) in &guards {
-                if done.get(*at) == Some(&Some(true)) {
-                    guard::writes_of(resp_table(&self.tables, guard.table)?, request, &mut queue);
-                }
-            }
-            if self.execute(&queue)? {
-                self.queue = queue;
-                return Ok(done);
-            }
-        }
-        Err(Error::Deadline { tries: TRANSACTION_TRIES })
-    }
-
-    /// Watches and reads the keys that these guards need, in one message.
-    fn check_guards(
-        &mut self,
-        guards: &[(usize, &Request<'_>, WriteGuard<'_>)],
-        done: &mut [Option<bool>],
-    ) -> Result<()> {
-        let closed = |guard: &&(usize, &Request<'_>, WriteGuard<'_>)| !guard.2.is_unconditional();
-        for (_, _, guard) in guards.iter().filter(closed) {
-            guard.watch_request(resp_table(&self.tables, guard.table)?, &mut self.wire.out);
-        }
-        if !self.wire.out.is_empty() {
-            self.send()?;
-            self.is_watching = true;
-        }
-        let mut refused = None;
-        for (at, _, guard) in guards {
-            let is_there =
-                if guard.is_unconditional() { Ok(true) } else { self.receive_guard(guard) };
-            match is_there {
-                Ok(is_there) => {
-                    if let Some(slot) = done.get_mut(*at) {
-                        *slot = Some(is_there);
-                    }
-                }
-                Err(e @ Error::TagTaken { .. }) => refused = refused.or(Some(e)),
-                Err(e) => return Err(e),
-            }
-        }
-        refused.map_or(Ok(()), Err)
+        requests.iter().try_for_each(|request| self.request_one(request))
     }
 
     fn request_one(&mut self, request: &Request<'_>) -> Result<()> {
@@ -273,6 +186,7 @@ impl<S: Stream> Resp<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Dialect;
     use super::*;
     use crate::access::{
         PartSet, PartsChange, StoreConnection as _, StoreSchema, TableId, TableSchema, TagRule,

@@ -25,19 +25,17 @@ pub(super) enum TagCommand {
 impl TagCommand {
     /// `None` if commands of Redis suffice.
     pub(super) fn of(resp_table: &RespTable, request: &Request<'_>) -> Option<Self> {
-        if resp_table.schema.tags.is_empty() {
-            return None;
-        }
+        let has_tags = !resp_table.schema.tags.is_empty();
         match request {
             Request::Read { .. } | Request::Find { .. } => None,
-            Request::Put { .. } => Some(Self::Write { must_exist: false }),
-            Request::Delete { .. } => Some(Self::Delete),
+            Request::Put { .. } => has_tags.then_some(Self::Write { must_exist: false }),
+            Request::Delete { .. } => has_tags.then_some(Self::Delete),
             Request::Change { change: PartsChange { parts, tags, .. }, .. } => {
                 match (tags.is_some(), parts.is_empty()) {
                     (true, false) => Some(Self::Write { must_exist: true }),
                     (true, true) => Some(Self::Retag),
                     (false, true) => Some(Self::Exists),
-                    (false, false) => resp_table.is_plain().then_some(Self::Value),
+                    (false, false) => (has_tags && resp_table.is_plain()).then_some(Self::Value),
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Streams that reply in pieces, stall, break, or accept nothing until their replies are read.
 
 use super::*;
+use std::os::unix::net::UnixStream;
 
 /// Replies in pieces of `step` bytes.
 struct Fixed(Vec<u8>, usize, usize);
@@ -100,7 +101,7 @@ fn the_two_sides_of_a_socket_do_not_deadlock() {
             left -= bytes;
         }
     });
-    let mut wire = Wire::new(Socket::Unix(ours));
+    let mut wire = Wire::new(TimeoutSocket::Unix(ours));
     wire.out.resize(BYTES, 7);
     wire.send().unwrap();
     assert!(wire.take(BYTES).unwrap().iter().all(|byte| *byte == 7));
@@ -183,13 +184,13 @@ fn after_an_error_no_request_is_sent() {
 fn a_stalled_server_is_reported() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let mut wire = Wire::new(Socket::Unix(ours));
+    let mut wire = Wire::new(TimeoutSocket::Unix(ours));
     let error = wire.line().unwrap_err();
     assert!(matches!(&error, Error::Backend { detail } if detail.contains("no reply for")));
     drop(theirs);
     assert!(matches!(wire.send(), Err(Error::Backend { .. })));
     for address in ["unix:/no/such/folder/socket", "127.0.0.1:1", "not an address"] {
-        assert!(Socket::at(address).is_err(), "{address}");
+        assert!(connect(address).is_err(), "{address}");
     }
 }
 
@@ -197,7 +198,7 @@ fn a_stalled_server_is_reported() {
 fn a_socket_is_polled_before_the_client_sleeps() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let mut wire = Wire::new(Socket::Unix(ours));
+    let mut wire = Wire::new(TimeoutSocket::Unix(ours));
     wire.set_busy_poll(true);
     theirs.write_all(b"first\nincomplete").unwrap();
     assert_eq!(wire.line().unwrap(), b"first");
@@ -205,7 +206,7 @@ fn a_socket_is_polled_before_the_client_sleeps() {
     assert!(wire.line().unwrap_err().to_string().contains("no reply for"));
     assert!(!wire.is_cut());
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let mut wire = Wire::new(Socket::Unix(ours));
+    let mut wire = Wire::new(TimeoutSocket::Unix(ours));
     wire.set_busy_poll(true);
     drop(theirs);
     assert!(wire.line().unwrap_err().to_string().contains("closed the connection"));

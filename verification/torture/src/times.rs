@@ -1,7 +1,8 @@
-//! Times of fail-overs, with percentiles and a histogram.
+//! Times of fail-overs and of starts, with percentiles and a histogram.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ const BAR_LENGTH_MAX: usize = 50;
 pub struct Times(Vec<u64>);
 
 impl Times {
-    pub(super) fn push(&mut self, us: u64) {
+    pub(crate) fn push(&mut self, us: u64) {
         let at = self.0.partition_point(|one| *one <= us);
         self.0.insert(at, us);
     }
@@ -24,14 +25,18 @@ impl Times {
         self.0.len()
     }
 
-    /// The time that so many percent of all do not exceed, in milliseconds.
-    pub fn percentile_ms(&self, percent: usize) -> f64 {
+    /// The time that so many percent of all do not exceed.
+    pub(crate) fn percentile_us(&self, percent: usize) -> u64 {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
-        let us = self.0.get(rank - 1).copied().unwrap_or(0);
-        std::time::Duration::from_micros(us).as_secs_f64() * 1e3
+        self.0.get(rank - 1).copied().unwrap_or(0)
     }
 
-    pub(super) fn summary(&self) -> String {
+    /// The same in milliseconds.
+    pub fn percentile_ms(&self, percent: usize) -> f64 {
+        Duration::from_micros(self.percentile_us(percent)).as_secs_f64() * 1e3
+    }
+
+    pub(crate) fn summary(&self) -> String {
         if self.0.is_empty() {
             return "-".to_owned();
         }
@@ -39,7 +44,7 @@ impl Times {
         format!("p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms", ms(50), ms(99), ms(100))
     }
 
-    pub(super) fn bars(&self) -> String {
+    pub(crate) fn bars(&self) -> String {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
         for us in &self.0 {
             *counts.entry(us / 1000 / BAR_MS).or_default() += 1;

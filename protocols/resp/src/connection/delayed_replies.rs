@@ -23,7 +23,7 @@ use crate::server::RespServer;
 /// The replies of one read, from the first one on that waits. Those behind it wait as well, because
 /// replies are in the order of requests: a pipeline waits once.
 #[derive(Debug)]
-pub(super) struct HeldReplies {
+pub(super) struct DelayedReplies {
     bytes: Vec<u8>,
     owed: Vec<OwedReply>,
     /// What is sent to subscribers with them.
@@ -50,7 +50,7 @@ pub(super) struct OwedReply {
     pub(super) is_begun: bool,
 }
 
-impl HeldReplies {
+impl DelayedReplies {
     /// Takes the replies from the first owed one on out of the output. `owed` is not empty, in
     /// the order of the replies.
     pub(super) fn take(
@@ -68,7 +68,7 @@ impl HeldReplies {
         Self { bytes, owed, messages, wait: Some(wait), timer: None, limit, next }
     }
 
-    /// Bytes that are held.
+    /// Bytes that are delayed.
     pub(super) fn bytes(&self) -> usize {
         let of = |message: &WaitingMessage| {
             size_of::<WaitingMessage>() + message.channel.len() + message.payload.len()
@@ -168,8 +168,8 @@ impl RespConnection {
         match self.core.core.wait_replicated(last) {
             Ok(wait) => {
                 let limit = self.core.server.settings.replication_wait;
-                let held = HeldReplies::take(output, (owed, messages), (wait, limit), next);
-                self.held = Some(Box::new(held));
+                let delayed = DelayedReplies::take(output, (owed, messages), (wait, limit), next);
+                self.delayed = Some(Box::new(delayed));
                 NextAction::Work
             }
             Err(error) => {
@@ -183,23 +183,23 @@ impl RespConnection {
         }
     }
 
-    /// Sends held replies, if there are some, once their commits are replicated.
+    /// Sends delayed replies, if there are some, once their commits are replicated.
     pub(super) fn release(
         &mut self,
         cx: &mut Context<'_>,
         output: &mut Vec<u8>,
     ) -> Option<Poll<NextAction>> {
-        let held = self.held.as_mut()?;
+        let delayed = self.delayed.as_mut()?;
         if self.connection.mailbox.poll_end(cx).is_ready() {
             return Some(Poll::Ready(NextAction::Close));
         }
-        if output.len() >= OUTPUT_HIGH_WATER_BYTES || held.poll(cx).is_pending() {
+        if output.len() >= OUTPUT_HIGH_WATER_BYTES || delayed.poll(cx).is_pending() {
             return Some(Poll::Pending);
         }
-        let mut held = self.held.take()?;
-        let states = held.states(self.core.core.session());
-        held.publish(&states, &self.core.server);
-        let next = held.release(&states, self.connection.protocol, output);
+        let mut delayed = self.delayed.take()?;
+        let states = delayed.states(self.core.core.session());
+        delayed.publish(&states, &self.core.server);
+        let next = delayed.release(&states, self.connection.protocol, output);
         Some(Poll::Ready(next))
     }
 }

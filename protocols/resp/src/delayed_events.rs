@@ -8,13 +8,13 @@ use nearstate_store::{
     EventKind, Form, Namespace, OwnerLease, ReceiptState, ReplicationPolicy, Session,
 };
 
-/// The most events that are held: those of some milliseconds of writes, or some of a lease that has
-/// ended. Further ones are lost.
+/// Events that are delayed at the most: those of some milliseconds of writes, or some of a lease
+/// that has ended. Further ones are lost.
 const EVENTS_MAX: usize = 1 << 16;
 
 /// An event, as it is published.
 #[derive(Clone, Debug)]
-pub(crate) struct HeldEvent {
+pub(crate) struct DelayedEvent {
     pub(crate) key: Vec<u8>,
     pub(crate) kind: EventKind,
     pub(crate) form: Form,
@@ -24,14 +24,14 @@ pub(crate) struct HeldEvent {
 #[derive(Debug)]
 pub(crate) enum EventRelease {
     /// It is published now.
-    Now(HeldEvent),
+    Now(DelayedEvent),
     /// It is published when its change is replicated.
-    Held,
-    /// Too many are held.
+    Delayed,
+    /// Too many are delayed.
     Lost,
 }
 
-/// What may be published of held events.
+/// What may be published of delayed events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReleaseState {
     /// Those whose positions are replicated; the others wait.
@@ -46,9 +46,9 @@ enum ReleaseState {
 
 /// Held events, each with a position of the log that its change is not behind, in ascending order.
 #[derive(Debug, Default)]
-pub(crate) struct HeldEvents(VecDeque<(u64, HeldEvent)>);
+pub(crate) struct DelayedEvents(VecDeque<(u64, DelayedEvent)>);
 
-impl HeldEvents {
+impl DelayedEvents {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -61,7 +61,7 @@ impl HeldEvents {
         &mut self,
         session: &Session,
         namespace: Namespace,
-        event: HeldEvent,
+        event: DelayedEvent,
     ) -> Result<EventRelease> {
         // An event carries no position: its change is not behind the present end.
         let position = session.log_tail_position()?;
@@ -79,7 +79,7 @@ impl HeldEvents {
         let last = self.0.back().map_or(0, |(last, _)| *last);
         // A demotion does not shorten a log, and a region that is created anew ends the watch.
         self.0.push_back((position.max(last), event));
-        Ok(EventRelease::Held)
+        Ok(EventRelease::Delayed)
     }
 
     /// Gives the events whose changes may leave the host to `publish`. Returns the number of those
@@ -90,7 +90,7 @@ impl HeldEvents {
     pub(crate) fn release(
         &mut self,
         session: &Session,
-        mut publish: impl FnMut(&HeldEvent),
+        mut publish: impl FnMut(&DelayedEvent),
     ) -> Result<u64> {
         if self.0.is_empty() {
             return Ok(0);
@@ -138,9 +138,9 @@ mod tests {
 
     const HOUR: Duration = Duration::from_hours(1);
 
-    fn published(held: &mut HeldEvents, session: &Session) -> (Vec<Vec<u8>>, u64) {
+    fn published(delayed: &mut DelayedEvents, session: &Session) -> (Vec<Vec<u8>>, u64) {
         let mut keys = Vec::new();
-        let lost = held.release(session, |event| keys.push(event.key.clone())).unwrap();
+        let lost = delayed.release(session, |event| keys.push(event.key.clone())).unwrap();
         (keys, lost)
     }
 
@@ -153,29 +153,29 @@ mod tests {
         let open = |name, policy| session.namespace_with_policy(name, &Schema::default(), policy);
         let logged = open("logged", ReplicationPolicy::Async).unwrap();
         let local = open("local", ReplicationPolicy::Local).unwrap();
-        let mut held = HeldEvents::default();
+        let mut delayed = DelayedEvents::default();
         let mut change = |namespace, key: &str| {
             session.put(namespace, key.as_bytes(), b"v").unwrap();
             let (kind, form) = (EventKind::Created, Form::Value);
-            let event = HeldEvent { key: key.as_bytes().to_vec(), kind, form };
-            (held.hold(&session, namespace, event).unwrap(), held.0.len())
+            let event = DelayedEvent { key: key.as_bytes().to_vec(), kind, form };
+            (delayed.hold(&session, namespace, event).unwrap(), delayed.0.len())
         };
         assert!(matches!(change(logged, "single host"), (EventRelease::Now(_), 0)));
         session.begin_partition(1).unwrap();
         session.set_owner_lease(lease_clock() + HOUR).unwrap();
         assert!(matches!(change(local, "local"), (EventRelease::Now(_), 0)));
-        assert!(matches!(change(logged, "a"), (EventRelease::Held, 1)));
+        assert!(matches!(change(logged, "a"), (EventRelease::Delayed, 1)));
         let first = session.log_tail_position().unwrap();
-        assert!(matches!(change(logged, "b"), (EventRelease::Held, 2)));
-        assert_eq!(published(&mut held, &session), (vec![], 0));
+        assert!(matches!(change(logged, "b"), (EventRelease::Delayed, 2)));
+        assert_eq!(published(&mut delayed, &session), (vec![], 0));
         session.acknowledge_to(first).unwrap();
         session.set_owner_lease(Duration::ZERO).unwrap();
-        assert_eq!(published(&mut held, &session), (vec![], 0), "the host has no lease");
+        assert_eq!(published(&mut delayed, &session), (vec![], 0), "the host has no lease");
         session.set_owner_lease(lease_clock() + HOUR).unwrap();
-        assert_eq!(published(&mut held, &session), (vec![b"a".to_vec()], 0));
+        assert_eq!(published(&mut delayed, &session), (vec![b"a".to_vec()], 0));
         session.set_fenced(true).unwrap();
         session.demote(Some(first)).unwrap();
-        assert_eq!(published(&mut held, &session), (vec![], 1), "the group does not have it");
-        assert!(held.is_empty());
+        assert_eq!(published(&mut delayed, &session), (vec![], 1), "the group does not have it");
+        assert!(delayed.is_empty());
     }
 }
