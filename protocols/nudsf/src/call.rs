@@ -15,7 +15,7 @@ use crate::meta::parse_json;
 use crate::multipart::is_media_type;
 use crate::problem::Problem;
 use crate::reply::{Reply, check_accepted};
-use crate::reply_body::HttpConnectionState;
+use crate::reply_body::{HttpConnectionState, SearchMemory};
 use crate::repository::{CallRefusal, Repository, StorageNamespaces, precondition_failed};
 use crate::table::{NudsfOperation, Resource};
 use crate::target::{NudsfTarget, encode_segment};
@@ -105,6 +105,11 @@ impl<'r> Call<'r> {
             self.has_committed.set(true);
         }
         done
+    }
+
+    /// Counts the memory of a search of this request.
+    pub(crate) fn search_memory(&self) -> SearchMemory<'r> {
+        SearchMemory::new(self.state)
     }
 
     /// True if a transaction of the request has committed.

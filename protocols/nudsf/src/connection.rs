@@ -180,6 +180,7 @@ impl ConnectionHandler for NudsfConnection {
 
     fn poll_progress(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<NextAction> {
         self.choose();
+        self.state.keep_waker(cx.waker());
         self.reset_unsent(cx);
         let before = self.buffers.borrow().unread().len();
         std::mem::swap(&mut self.buffers.borrow_mut().output, output);

@@ -93,6 +93,11 @@ pub const RECORDS_RETURNED_MAX: usize = 10_000;
 /// are listed as references.
 pub const SEARCH_BYTES_MAX: usize = 64 << 20;
 
+/// Bytes by which a search grows before the node compares the memory of the core with
+/// `limits.core_bytes_max` again: each search in progress may exceed it by as much, and by what one
+/// slice of it finds.
+pub const SEARCH_COUNTED_BYTES: usize = 256 << 10;
+
 /// The most references that a search returns. The count is not limited by it.
 pub const REFERENCES_MAX: usize = 100_000;
 

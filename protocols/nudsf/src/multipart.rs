@@ -112,12 +112,12 @@ pub(crate) fn parse<'b>(content_type: &str, body: &'b Bytes) -> Result<Vec<BodyP
     let mut parts = Vec::with_capacity(4);
     loop {
         let rest = body.get(at..).unwrap_or_default();
-        if rest.starts_with(b"--") {
+        if after(rest, b"--").is_some() {
             return Ok(parts);
         }
         let padding = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let line = rest.get(padding..).unwrap_or_default();
-        if !line.starts_with(b"\r\n") {
+        if after(line, b"\r\n").is_none() {
             return Err(format!("the boundary before part {} has no line end", parts.len() + 1));
         }
         if parts.len() == PARTS_MAX {
@@ -132,6 +132,12 @@ pub(crate) fn parse<'b>(content_type: &str, body: &'b Bytes) -> Result<Vec<BodyP
     }
 }
 
+/// What follows these bytes. Their number is known, so that no function compares them.
+fn after<'b, const N: usize>(bytes: &'b [u8], wanted: &[u8; N]) -> Option<&'b [u8]> {
+    let (first, rest) = bytes.split_first_chunk::<N>()?;
+    (first == wanted).then_some(rest)
+}
+
 /// The headers of a part as most clients write them: these names in this form, values of visible
 /// ASCII. Returns the part without its body, and the bytes of the headers with the empty line.
 /// `None`: the general parser reads them.
@@ -140,26 +146,25 @@ fn plain_headers(whole: &[u8]) -> Option<(BodyPart<'_>, usize)> {
     let (mut values, mut count, mut at) = ([(0, 0, 0); FIELDS_MAX], 0, 0);
     loop {
         let rest = whole.get(at..)?;
-        if rest.starts_with(b"\r\n") {
+        if after(rest, b"\r\n").is_some() {
             break;
         }
-        let (field, name) = if rest.starts_with(b"Content-Type: ") {
-            (1, "Content-Type: ".len())
-        } else if rest.starts_with(b"Content-Id: ") {
-            (0, "Content-Id: ".len())
-        } else if rest.starts_with(b"Content-Transfer-Encoding: ") {
-            (2, "Content-Transfer-Encoding: ".len())
+        let name = after(rest, b"Content-")?;
+        let (field, value) = if let Some(value) = after(name, b"Type: ") {
+            (1, value)
+        } else if let Some(value) = after(name, b"Id: ") {
+            (0, value)
         } else {
-            return None;
+            (2, after(name, b"Transfer-Encoding: ")?)
         };
-        let value = rest.get(name..)?;
+        let begin = whole.len() - value.len();
         let length = value.iter().position(|byte| !(0x21..0x7f).contains(byte))?;
         let is_value = (1..=PART_HEADER_BYTES_MAX).contains(&length)
-            && value.get(length..)?.starts_with(b"\r\n");
+            && after(value.get(length..)?, b"\r\n").is_some();
         let place = values.get_mut(count).filter(|_| is_value)?;
-        *place = (field, at + name, at + name + length);
+        *place = (field, begin, begin + length);
         count += 1;
-        at += name + length + 2;
+        at = begin + length + 2;
     }
     let head = str::from_utf8(whole.get(..at)?).ok()?;
     let mut part = BodyPart::default();

@@ -4,12 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use h2::{Reason, SendStream};
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
-use crate::limits::{CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES, STREAM_BYTES};
+use crate::limits::{
+    CONNECTION_BODY_BYTES_MAX, REPLY_FRAME_BYTES, SEARCH_COUNTED_BYTES, STREAM_BYTES,
+};
 use crate::problem::Problem;
 
 /// The state that a connection shares with its requests.
@@ -23,6 +25,10 @@ pub(crate) struct HttpConnectionState {
     pub(crate) body_bytes: Cell<usize>,
     /// Bytes of responses that are not sent completely.
     pub(crate) reply_bytes: Cell<usize>,
+    /// Bytes of what searches in progress have found.
+    search_bytes: Cell<usize>,
+    /// Wakes the connection, which reports its memory to the node when it is polled.
+    waker: RefCell<Option<Waker>>,
     /// Requests in progress, and responses that are not sent completely.
     pub(crate) open: Cell<usize>,
     /// The output of the connection has no room: its client does not read the socket.
@@ -123,9 +129,18 @@ impl HttpConnectionState {
         self.unsent.borrow_mut().iter_mut().for_each(|stream| stream.since = now);
     }
 
-    /// The memory of requests and responses, with that of their streams.
+    /// The memory of requests, searches and responses, with that of their streams.
     pub(crate) fn bytes(&self) -> usize {
-        self.body_bytes.get() + self.reply_bytes.get() + self.open.get() * STREAM_BYTES
+        let bodies = self.body_bytes.get() + self.reply_bytes.get();
+        bodies + self.search_bytes.get() + self.open.get() * STREAM_BYTES
+    }
+
+    /// Keeps what wakes the connection.
+    pub(crate) fn keep_waker(&self, waker: &Waker) {
+        let mut known = self.waker.borrow_mut();
+        if known.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
     }
 
     /// Fails if the connection has too many unread responses for one of this many bytes.
@@ -139,6 +154,55 @@ impl HttpConnectionState {
             return Err(Problem::busy(detail));
         }
         Ok(())
+    }
+}
+
+/// The memory of a search in progress, which counts for its connection until this is dropped. A
+/// search is a task of its own: when it has grown, the connection is woken, so that the node
+/// compares the memory of the core with its limit.
+pub(crate) struct SearchMemory<'s> {
+    state: &'s HttpConnectionState,
+    /// Keys that are kept so that none is found twice.
+    seen: Cell<usize>,
+    /// What the request keeps of the records that were found.
+    kept: Cell<usize>,
+    /// The bytes when the connection was last woken.
+    reported: Cell<usize>,
+}
+
+impl<'s> SearchMemory<'s> {
+    pub(crate) fn new(state: &'s HttpConnectionState) -> Self {
+        let (seen, kept, reported) = Default::default();
+        Self { state, seen, kept, reported }
+    }
+
+    /// The search has so many bytes of keys.
+    pub(crate) fn set_seen(&self, bytes: usize) {
+        self.set(&self.seen, bytes);
+    }
+
+    /// The request keeps so many bytes of what was found.
+    pub(crate) fn set_kept(&self, bytes: usize) {
+        self.set(&self.kept, bytes);
+    }
+
+    fn set(&self, part: &Cell<usize>, bytes: usize) {
+        let before = part.replace(bytes);
+        self.state.search_bytes.set(self.state.search_bytes.get() - before + bytes);
+        let now = self.seen.get() + self.kept.get();
+        if now >= self.reported.get() + SEARCH_COUNTED_BYTES {
+            self.reported.set(now);
+            if let Some(waker) = &*self.state.waker.borrow() {
+                waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+impl Drop for SearchMemory<'_> {
+    fn drop(&mut self) {
+        let left = self.state.search_bytes.get() - self.seen.get() - self.kept.get();
+        self.state.search_bytes.set(left);
     }
 }
 

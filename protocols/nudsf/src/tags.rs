@@ -10,11 +10,11 @@ use crate::plain_json::PlainJson;
 
 /// The first byte of the names of tags and blocks that the protocol keeps for itself. Clients
 /// cannot use such names.
-pub(crate) const RESERVED: char = '\u{1}';
+const RESERVED: u8 = 1;
 
 /// True for a name that clients cannot use.
 pub(crate) fn is_reserved(name: &str) -> bool {
-    name.starts_with(RESERVED)
+    name.as_bytes().first() == Some(&RESERVED)
 }
 
 /// True for the name of a tag that a client writes.

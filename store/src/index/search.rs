@@ -373,6 +373,11 @@ impl<'s, K> SearchWalk<'s, K> {
         &self.key
     }
 
+    /// The memory of the keys that were marked, in bytes: at most 8 MiB and a key.
+    pub fn seen_bytes(&self) -> usize {
+        self.seen.as_ref().map_or(0, |seen| seen.bytes)
+    }
+
     /// The candidate matches: if it is returned again, it is no new one.
     pub fn mark_found(&mut self) {
         let Some(seen) = &mut self.seen else { return };

@@ -189,8 +189,10 @@ pub fn encode(expires_ms: u64, tags: &[(&str, &[u8])], out: &mut Vec<u8>) -> Res
     let bytes = measure(tags)?;
     let begin = out.len();
     out.reserve(bytes);
-    if tags.is_sorted_by(|left, right| left < right) {
-        append(tags, out);
+    if tags.is_sorted_by(is_before) {
+        for tag in tags {
+            append_tag(tag, out);
+        }
         let appended = out.len() - begin + TAIL;
         invariant!(appended == bytes, "tags of {bytes} bytes are encoded as {appended}");
     } else {
@@ -222,23 +224,31 @@ fn append_sorted(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
     append(sorted, out);
 }
 
-/// Appends tags in ascending order. Duplicates follow each other, and count once.
+/// True if a tag is before another one. The order of tuples would compare most names twice.
 #[inline]
+fn is_before(left: &(&str, &[u8]), right: &(&str, &[u8])) -> bool {
+    left.0.cmp(right.0).then_with(|| left.1.cmp(right.1)).is_lt()
+}
+
+/// Appends tags in ascending order. Duplicates follow each other, and count once.
 fn append(tags: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let mut last = None;
     for tag in tags {
-        if last == Some(tag) {
-            continue;
+        if last != Some(tag) {
+            append_tag(tag, out);
         }
         last = Some(tag);
-        let (name, value) = tag;
-        let name_bytes = guaranteed(u8::try_from(name.len()).ok(), "names count in 8 bits");
-        let value_bytes = guaranteed(u16::try_from(value.len()).ok(), "values count in 16 bits");
-        let [v0, v1] = value_bytes.to_le_bytes();
-        out.extend_from_slice(&[name_bytes, v0, v1]);
-        out.extend_from_slice(name.as_bytes());
-        out.extend_from_slice(value);
     }
+}
+
+#[inline]
+fn append_tag((name, value): &(&str, &[u8]), out: &mut Vec<u8>) {
+    let name_bytes = guaranteed(u8::try_from(name.len()).ok(), "names count in 8 bits");
+    let value_bytes = guaranteed(u16::try_from(value.len()).ok(), "values count in 16 bits");
+    let [v0, v1] = value_bytes.to_le_bytes();
+    out.extend_from_slice(&[name_bytes, v0, v1]);
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(value);
 }
 
 /// The largest size of the metadata; an error beyond the limits.

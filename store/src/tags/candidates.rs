@@ -98,6 +98,12 @@ pub struct SearchSlices<'s> {
 }
 
 impl<'s> SearchSlices<'s> {
+    /// The memory of what was found so far, in bytes: the keys, if the sources of the search may
+    /// repeat them. At most 8 MiB and a key.
+    pub fn memory_bytes(&self) -> usize {
+        self.walk.seen_bytes()
+    }
+
     /// Reads at most so many candidates, and calls `each` once with those that match and their
     /// tags in ascending order, until it returns false. Returns whether there may be more
     /// candidates and `each` has not returned false.

@@ -89,6 +89,7 @@ struct CollectionCall {
     failures: usize,
     /// The first failure.
     failed: Option<Error>,
+    cursor: Cursor,
 }
 
 impl CollectionCall {
@@ -143,8 +144,8 @@ impl Session {
     /// As [`Session::collect_expired`]. Also returns the first failure.
     fn collect_due(&self, limit: usize) -> (Collected, Option<Error>) {
         let mut pass = self.internal.expiry_pass.take();
-        let collected = Collected::default();
-        let mut call = CollectionCall { collected, left: limit, failures: 0, failed: None };
+        let (collected, cursor) = <(Collected, Cursor)>::default();
+        let mut call = CollectionCall { collected, left: limit, failures: 0, failed: None, cursor };
         let mut is_at_end = true;
         let first = u64::from(self.member.index());
         for tree in first..first + EXPIRY_TREES {
@@ -169,7 +170,8 @@ impl Session {
             if call.is_over() || skipped > SKIPPED_MAX {
                 break false;
             }
-            let due = match self.due_entries(tree, &after, BATCH.min(call.left)) {
+            let limit = BATCH.min(call.left);
+            let due = match self.due_entries((tree, &mut call.cursor), &after, limit) {
                 Ok(due) => due,
                 Err(error) => {
                     call.fail(error);
@@ -254,30 +256,22 @@ impl Session {
         }
     }
 
-    /// The first entries of a tree after `after` whose time has passed.
-    fn due_entries(&self, tree: u64, after: &[u8], limit: usize) -> Result<Vec<ExpiryEntry>> {
+    /// The first entries of a tree after `after` whose time has passed. The cursor keeps its memory
+    /// from one tree to the next.
+    fn due_entries(
+        &self,
+        (tree, cursor): (u64, &mut Cursor),
+        after: &[u8],
+        limit: usize,
+    ) -> Result<Vec<ExpiryEntry>> {
         let now = nearstate_memory::now_ms_coarse().saturating_add(1).to_be_bytes();
-        let mut set = WriteSet::new(self)?;
-        let mut cursor = Cursor::default();
         let range = (Bound::Excluded(after), Bound::Excluded(&now[..]));
         cursor.begin(expiry_root(tree), range, ReadMode::Untracked);
-        let mut due = Vec::new();
-        while due.len() < limit {
-            let entry = match cursor.next(&mut set) {
-                Ok(Some(entry)) => entry,
-                Ok(None) | Err(Error::Conflict { .. }) => break,
-                Err(error) => return Err(error),
-            };
-            let (_, rest) = entry.split_first_chunk::<8>().ok_or(CUT)?;
-            let (namespace, key) = rest.split_first_chunk::<4>().ok_or(CUT)?;
-            due.push(ExpiryEntry {
-                entry: entry.to_vec(),
-                namespace: u32::from_be_bytes(*namespace),
-                key: key.to_vec(),
-            });
-        }
-        invariant!(due.len() <= limit, "{} entries, and {limit} at most", due.len());
-        Ok(due)
+        let mut set = WriteSet::new(self)?;
+        let due = read_entries(&mut set, cursor, limit);
+        // Otherwise each tree, and the next transaction, would allocate others.
+        set.release_buffers();
+        due
     }
 
     /// Handles a due entry: deletes its record if it has expired, unless that `is_left` to another
@@ -368,6 +362,31 @@ impl Session {
         self.owed_position.set(owed);
         collected
     }
+}
+
+/// The next entries of a cursor.
+fn read_entries(
+    set: &mut WriteSet<'_>,
+    cursor: &mut Cursor,
+    limit: usize,
+) -> Result<Vec<ExpiryEntry>> {
+    let mut due = Vec::new();
+    while due.len() < limit {
+        let entry = match cursor.next(set) {
+            Ok(Some(entry)) => entry,
+            Ok(None) | Err(Error::Conflict { .. }) => break,
+            Err(error) => return Err(error),
+        };
+        let (_, rest) = entry.split_first_chunk::<8>().ok_or(CUT)?;
+        let (namespace, key) = rest.split_first_chunk::<4>().ok_or(CUT)?;
+        due.push(ExpiryEntry {
+            entry: entry.to_vec(),
+            namespace: u32::from_be_bytes(*namespace),
+            key: key.to_vec(),
+        });
+    }
+    invariant!(due.len() <= limit, "{} entries, and {limit} at most", due.len());
+    Ok(due)
 }
 
 /// True for a failure of one record, after which others may be deleted.

@@ -39,14 +39,14 @@ impl<'a> NameIndex<'a> {
 
 /// Fields as blocks; of those with one name, the last one.
 pub(super) fn last_of_each<'a>(pairs: &[(&'a [u8], &'a [u8])]) -> Result<Vec<BlockChange<'a>>> {
-    let changes: Vec<ElementChange<'a>> =
-        pairs.iter().map(|(name, value)| (*name, Some(*value))).collect();
-    blocks_of(&changes)
+    blocks_of(pairs.iter().map(|(name, value)| (*name, Some(*value))))
 }
 
 /// Changes of elements as changes of blocks; of those with one name, the last one. Removals of
 /// names that no block has are left out.
-pub(super) fn blocks_of<'a>(changes: &[ElementChange<'a>]) -> Result<Vec<BlockChange<'a>>> {
+pub(super) fn blocks_of<'a>(
+    changes: impl ExactSizeIterator<Item = ElementChange<'a>>,
+) -> Result<Vec<BlockChange<'a>>> {
     let mut last: Vec<(&[u8], Option<&[u8]>)> = Vec::with_capacity(changes.len());
     let mut known = NameIndex::of(&[], changes.len());
     for (name, bytes) in changes {
@@ -56,8 +56,8 @@ pub(super) fn blocks_of<'a>(changes: &[ElementChange<'a>]) -> Result<Vec<BlockCh
         let at = known.get_or_add(name, &last);
         invariant!(at <= last.len(), "name {at} of {}", last.len());
         match last.get_mut(at) {
-            Some(known) => known.1 = *bytes,
-            None => last.push((name, *bytes)),
+            Some(known) => known.1 = bytes,
+            None => last.push((name, bytes)),
         }
     }
     let block = |(name, bytes): (&'a [u8], Option<&'a [u8]>)| {

@@ -372,7 +372,7 @@ impl Txn<'_> {
             || found.is_some() && fields::is_flat_only(pairs.iter().copied());
         if form == Form::Blocks && is_flat {
             // A patch copies less than a rewrite.
-            let blocks = blocks_of(&effective)?;
+            let blocks = blocks_of(effective.iter().copied())?;
             self.patch(namespace, key, &blocks)?;
         } else {
             let new = NewCollection { form, pairs: &pairs, meta: &meta, changed: Some(&effective) };

@@ -1,13 +1,14 @@
 //! Real clients of Nudsf against a node: curl and h2load over HTTP/2, mutual TLS, the client of
-//! free5GC, and requests that schemathesis generates from the contract. `cargo xtask soak nudsf`
-//! starts this.
+//! free5GC, an NRF of its types, and requests that schemathesis generates from the contract.
+//! `cargo xtask soak nudsf` starts this.
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::client_programs::go;
-use crate::programs::{TestServer, build_folder, output_of, root};
+use crate::programs::{PROGRAM_VARIABLE, TestServer, build_folder, output_of, program, root};
 use crate::python;
 
 /// Requests of schemathesis for each operation and kind of test: three minutes on a busy machine.
@@ -22,6 +23,7 @@ const PARTS: &[NudsfClientRun] = &[
     ("h2load", h2load),
     ("timers", timers),
     ("free5gc", free5gc),
+    ("nrf", nrf),
     ("schemathesis", schemathesis),
 ];
 
@@ -181,19 +183,36 @@ fn timers(_: &str) -> Result<(), String> {
     crate::nudsf_timers::run(&free_address()?.to_string())
 }
 
-fn free5gc(uri: &str) -> Result<(), String> {
-    let program = build_folder()?.join("clients-go-nudsf");
+/// Builds a program of the Go module, and runs it with this variable. It reports these parts.
+fn go_program(
+    (package, name): (&str, &str),
+    (variable, value): (&str, &OsStr),
+    parts: &[&str],
+) -> Result<(), String> {
+    let program = build_folder()?.join(name);
     let sources = root().join("verification/clients/go/nudsf");
     let mut build = go();
-    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(sources);
+    build.args(["build", "-o"]).arg(&program).arg(package).current_dir(sources);
     output_of(&mut build)?;
-    let output = output_of(Command::new(program).env("NEARSTATE_NUDSF", uri))?;
-    for part in ["blocks", "meta", "schemas", "subscriptions", "records", "timers"] {
+    let output = output_of(Command::new(program).env(variable, value))?;
+    for part in parts {
         if !output.lines().any(|line| line == format!("ok {part}")) {
             return Err(format!("{part} is missing: {output}"));
         }
     }
     Ok(())
+}
+
+fn free5gc(uri: &str) -> Result<(), String> {
+    let parts = ["blocks", "meta", "schemas", "subscriptions", "records", "timers"];
+    go_program((".", "clients-go-nudsf"), ("NEARSTATE_NUDSF", uri.as_ref()), &parts)
+}
+
+/// An NRF of free5GC's types, with a node of its own.
+fn nrf(_: &str) -> Result<(), String> {
+    let node = program()?;
+    let parts = ["register", "heart-beat", "deregister"];
+    go_program(("./nrf", "clients-go-nrf"), (PROGRAM_VARIABLE, node.as_os_str()), &parts)
 }
 
 /// No 5xx, and no response that the contract does not define.

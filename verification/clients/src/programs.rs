@@ -21,7 +21,7 @@ const POLL_EVERY: Duration = Duration::from_millis(5);
 const PORTS_MAX: usize = 5;
 
 /// Names the `nearstate` to test. Without it, cargo builds one from these sources.
-const PROGRAM_VARIABLE: &str = "NEARSTATE_PROGRAM";
+pub(crate) const PROGRAM_VARIABLE: &str = "NEARSTATE_PROGRAM";
 
 /// A running server. Dropping it kills the process.
 #[derive(Debug)]
@@ -215,7 +215,7 @@ pub fn build_folder() -> Result<PathBuf, String> {
 /// The `nearstate` of these sources. Cargo passes a test only the paths of programs of its own
 /// package, so this calls cargo to build it. After `cargo test --workspace` nothing is left to
 /// build.
-fn program() -> Result<PathBuf, String> {
+pub(crate) fn program() -> Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM
         .get_or_init(|| match env::var_os(PROGRAM_VARIABLE) {

@@ -5,7 +5,7 @@
 //! transaction that writes a record. A new requirement is accepted only while no record names the
 //! schema, so that every record that names a schema satisfies it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use hyper::StatusCode;
 use nearstate_model::limits::TAG_NAME_BYTES_MAX;
 use nearstate_node::executor::{TaskClass, spawn, yield_now};
 use nearstate_store::{
-    PendingTagDeclaration, RetryPolicy, Session, TagSchema, TagState, Txn, Values,
+    PendingTagDeclaration, RetryPolicy, Session, TagSchema, TagState, Txn, Values, View,
 };
 use serde_json::{Map, Value};
 
@@ -42,6 +42,21 @@ struct SchemaTag {
     is_required: bool,
     /// The index that searches need, if the key type has one.
     index: Option<TagSchema>,
+}
+
+/// Schemas that a core keeps parsed. With more, the one that was parsed first is parsed again.
+const PARSED_MAX: usize = 16;
+
+/// The longest document of a schema that is kept: some fifty bytes for each of its tags.
+const PARSED_BYTES_MAX: usize = 8 << 10;
+
+/// The tags of a schema, and the document from which they were parsed, with its time.
+type ParsedSchema = (Vec<u8>, Rc<[SchemaTag]>);
+
+thread_local! {
+    /// Schemas by their documents: each write of a record reads its schema in its transaction, and
+    /// would parse it again.
+    static PARSED: RefCell<Vec<ParsedSchema>> = const { RefCell::new(Vec::new()) };
 }
 
 fn no_schema(id: &str) -> Problem {
@@ -94,6 +109,28 @@ fn schema_tags(value: &Value) -> Result<Vec<SchemaTag>, Problem> {
     Ok(tags)
 }
 
+/// The tags of a stored schema. Those of an equal document that was parsed before are used again.
+fn stored_tags(view: &View<'_>) -> Result<Rc<[SchemaTag]>, Problem> {
+    let bytes = view.bytes();
+    let known = PARSED.with_borrow(|all| {
+        let found = all.iter().find(|(document, _)| document == bytes);
+        found.map(|(_, tags)| Rc::clone(tags))
+    });
+    if let Some(tags) = known {
+        return Ok(tags);
+    }
+    let tags: Rc<[SchemaTag]> = schema_tags(&Document::of(view)?.value)?.into();
+    if bytes.len() <= PARSED_BYTES_MAX {
+        PARSED.with_borrow_mut(|all| {
+            if all.len() == PARSED_MAX {
+                all.remove(0);
+            }
+            all.push((bytes.to_vec(), Rc::clone(&tags)));
+        });
+    }
+    Ok(tags)
+}
+
 /// Checks the meta of a record against its schema, in the transaction that writes the record.
 ///
 /// # Errors
@@ -109,7 +146,7 @@ pub(super) fn check_schema(
         let reason = format!("the meta schema {id:?} does not exist");
         return Err(Problem::optional("/schemaId", reason).into());
     };
-    for tag in schema_tags(&Document::of(&view)?.value)? {
+    for tag in stored_tags(&view)?.iter() {
         if tag.is_required && meta.tags.values(&tag.name).next().is_none() {
             let pointer = format!("/tags/{}", escape(&tag.name));
             let reason = format!("the schema {id:?} requires this tag");

@@ -15,6 +15,7 @@ use crate::multipart::MultipartWriter;
 use crate::problem::Problem;
 use crate::record::{StoredRecord, write_block};
 use crate::reply::Reply;
+use crate::reply_body::SearchMemory;
 use crate::repository::CallRefusal;
 use crate::target::encode_segment;
 
@@ -105,11 +106,11 @@ fn is_indexed(call: &Call<'_>, namespace: Namespace, search: &Search) -> Result<
 /// Calls `visit` with each matching record until it returns false. Yields to other requests: with
 /// and without an index it reads at most [`SCAN_STEPS`] records between two checks of the time. A
 /// record that matches during the whole search is visited once; one that is changed by a request in
-/// between may be visited or not.
+/// between may be visited or not. The keys that the search keeps count as `memory`.
 pub(super) async fn for_each_match(
     call: &Call<'_>,
     namespace: Namespace,
-    filter: Option<&Search>,
+    (filter, memory): (Option<&Search>, &SearchMemory<'_>),
     mut visit: impl FnMut(&View<'_>, &[(&str, &[u8])]) -> Result<bool, Problem>,
 ) -> Result<(), Problem> {
     let session = &call.repository.session;
@@ -118,8 +119,11 @@ pub(super) async fn for_each_match(
     {
         let mut slices = session.search_slices(namespace, search)?;
         while slices.next(SCAN_STEPS, &mut visit)? {
+            memory.set_seen(slices.memory_bytes());
             yield_if_due().await;
         }
+        // The keys are no longer kept.
+        memory.set_seen(0);
         return Ok(());
     }
     let mut matching = |view: &View<'_>| -> Result<bool, Problem> {
@@ -158,22 +162,31 @@ struct Found {
     records: usize,
 }
 
+impl Found {
+    fn buffered_bytes(&self) -> usize {
+        let references = self.references.len() * size_of::<Value>() + self.reference_bytes;
+        references + self.writer.len()
+    }
+}
+
 /// `SearchRecord`.
 pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let SearchQuery { filter, limit, counts_all, retrieve, payload_max, mut counters } =
         search_query(call)?;
     let references_max = limit.unwrap_or(REFERENCES_MAX).min(REFERENCES_MAX);
     let visits_all = counts_all || !counters.is_empty() || limit.is_none();
-    let mut found = Found::default();
+    let (mut found, memory) = (Found::default(), call.search_memory());
     let records_uri = format!("{}/records/", call.uri());
-    for_each_match(call, call.storage.records, filter.as_ref(), |view, tags| {
+    for_each_match(call, call.storage.records, (filter.as_ref(), &memory), |view, tags| {
         let Some(record) = StoredRecord::of(view) else { return Ok(true) };
         let Ok(id) = str::from_utf8(view.key()) else { return Ok(true) };
         found.count += 1;
         for counter in &mut counters {
             counter.add(view.key(), tags);
         }
-        if counters.iter().map(TagCounter::buffered_bytes).sum::<usize>() > COUNTED_BYTES_MAX {
+        let counted = counters.iter().map(TagCounter::buffered_bytes).sum::<usize>();
+        memory.set_kept(found.buffered_bytes() + counted);
+        if counted > COUNTED_BYTES_MAX {
             let reason = "a tag has too many different values: filter the records";
             return Err(Problem::query("tag-count-filter", reason));
         }
@@ -275,9 +288,11 @@ pub(super) async fn delete(call: &Call<'_>) -> Result<Reply, Reply> {
         return Err(Problem::parameter(cause, "query filter", "is required").into());
     };
     let filter = parse_text(text, "filter").map_err(Problem::of_required_query)?;
-    let mut keys = Vec::new();
-    for_each_match(call, call.storage.records, Some(&filter), |view, _| {
+    let (mut keys, mut bytes, memory) = (Vec::new(), 0, call.search_memory());
+    for_each_match(call, call.storage.records, (Some(&filter), &memory), |view, _| {
         if StoredRecord::of(view).is_some() && str::from_utf8(view.key()).is_ok() {
+            bytes += view.key().len() + size_of::<Vec<u8>>();
+            memory.set_kept(bytes);
             keys.push(view.key().to_vec());
         }
         Ok(keys.len() < DELETED_MAX)

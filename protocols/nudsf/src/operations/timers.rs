@@ -16,6 +16,7 @@ use crate::meta::check_json_bytes;
 use crate::patch;
 use crate::problem::Problem;
 use crate::reply::Reply;
+use crate::reply_body::SearchMemory;
 use crate::repository::CallRefusal;
 use crate::timer::{DUE_TAG, EXPIRED, EXPIRED_TAG, Timer};
 
@@ -61,13 +62,14 @@ fn filter(call: &Call<'_>, selected: Expired) -> Result<Option<Search>, Problem>
 /// The keys of the timers that a filter selects, at most `limit` and of [`LIST_BYTES_MAX`].
 async fn matching(
     call: &Call<'_>,
-    filter: Option<&Search>,
+    (filter, memory): (Option<&Search>, &SearchMemory<'_>),
     limit: usize,
 ) -> Result<Vec<Vec<u8>>, Problem> {
     let (mut keys, mut bytes) = (Vec::new(), 0);
-    for_each_match(call, call.storage.timers, filter, |view, _| {
+    for_each_match(call, call.storage.timers, (filter, memory), |view, _| {
         if str::from_utf8(view.key()).is_ok() {
             bytes += view.key().len() + size_of::<Vec<u8>>();
+            memory.set_kept(bytes);
             keys.push(view.key().to_vec());
         }
         Ok(keys.len() < limit && bytes < LIST_BYTES_MAX)
@@ -83,7 +85,8 @@ fn id_of(key: &[u8]) -> Value {
 /// `SearchTimer`.
 pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
     let filter = filter(call, Expired::Due)?;
-    let keys = matching(call, filter.as_ref(), REFERENCES_MAX).await?;
+    let memory = call.search_memory();
+    let keys = matching(call, (filter.as_ref(), &memory), REFERENCES_MAX).await?;
     if keys.is_empty() {
         return Ok(Reply::empty(StatusCode::NO_CONTENT));
     }
@@ -97,7 +100,8 @@ pub(super) async fn search(call: &Call<'_>) -> Result<Reply, Reply> {
 /// deleted before its notification is in the outbox.
 pub(super) async fn delete_matching(call: &Call<'_>) -> Result<Reply, Reply> {
     let filter = filter(call, Expired::Notified)?;
-    let keys = matching(call, filter.as_ref(), DELETED_MAX).await?;
+    let memory = call.search_memory();
+    let keys = matching(call, (filter.as_ref(), &memory), DELETED_MAX).await?;
     check_deletion(call, &keys)?;
     let (mut deleted, mut failed, mut failure) = (Vec::new(), Vec::new(), None);
     for key in keys {

@@ -13,8 +13,9 @@ use std::process::Child;
 use std::time::Duration;
 
 use nearstate_node::ConnectionLimits;
+use nearstate_store::{Metadata, TagSchema, Txn};
 
-use crate::fixture::{STORAGE, TestClient, node_with};
+use crate::fixture::{STORAGE, TestClient, encode, node_with};
 use crate::http::frame;
 use crate::kill::start;
 
@@ -173,11 +174,15 @@ impl RawHttp2 {
     }
 }
 
-/// The head of a request as HPACK literals without indexing.
+/// The head of a request as HPACK literals without indexing, of fewer than 255 bytes each.
 pub(crate) fn head(method: &str, path: &str) -> Vec<u8> {
     let mut block = vec![0x86];
     for (name, value) in [(2_u8, method), (4, path), (1, "udsf.example")] {
-        block.extend([name, u8::try_from(value.len()).unwrap()]);
+        let length = u8::try_from(value.len()).unwrap();
+        block.push(name);
+        // Seven bits, and the rest in another byte.
+        block.push(length.min(127));
+        block.extend(length.checked_sub(127));
         block.extend(value.as_bytes());
     }
     block
@@ -301,6 +306,44 @@ fn req_hostile_streams_of_small_unread_responses_count_for_the_limit_of_the_core
     let (closed, counted) = unread_of(2 << 20);
     // Four fit.
     assert!((5..10).contains(&closed) && counted == closed as u64, "{closed} {counted}");
+}
+
+#[test]
+fn req_hostile_what_a_search_keeps_counts_for_the_limit_of_the_core() {
+    const RECORDS: usize = 20_000;
+    // A range may have a record twice: the search keeps the keys that it has found, 1.8 MB.
+    let search_of = |core_bytes_max: usize| {
+        let limits = ConnectionLimits { core_bytes_max, ..ConnectionLimits::default() };
+        let node = node_with(limits);
+        let session = node.session();
+        let ue = session.known_namespace("ue").unwrap().unwrap();
+        let tag = TagSchema { name: "n".to_owned(), is_ordered: true, ..TagSchema::default() };
+        session.add_tags(ue, &[tag]).unwrap();
+        let metadata = Metadata { tags: &[("n", b"1")], expires_ms: 0 };
+        for first in (0..RECORDS).step_by(50) {
+            let put = |txn: &Txn<'_>| {
+                (first..first + 50).try_for_each(|index| {
+                    let key = format!("record{index:06}");
+                    txn.put_with_metadata(ue, key.as_bytes(), b"", metadata)
+                })
+            };
+            session.transact(put).unwrap();
+        }
+        let filter = encode(r#"{"op":"GTE","tag":"n","value":"0"}"#);
+        let path = format!("{STORAGE}/records?limit-range=1&count-indicator=true&filter={filter}");
+        let mut client = RawHttp2::connect(node.address);
+        client.settings(65_535);
+        client.stream.write_all(&frame(1, 5, 1, &head("GET", &path))).unwrap();
+        let mut answers = Answers::default();
+        client.read_until(&mut answers, |answers| answers.headers.contains_key(&1));
+        // Others may be refused until the search has noticed the end of its connection.
+        let closed = node.closed_for_memory();
+        let is_served = (0..GETS_MAX).any(|_| node.client().get("/records/none").status != 503);
+        assert!(is_served, "no memory was released");
+        (answers.is_closed, closed)
+    };
+    assert_eq!(search_of(64 << 20), (false, 0));
+    assert_eq!(search_of(1 << 20), (true, 1));
 }
 
 /// The head of a request and the reset of its stream.

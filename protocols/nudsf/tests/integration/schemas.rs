@@ -294,3 +294,27 @@ fn dr20_delete_of_a_schema_returns_the_previous_one_on_request() {
     client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
     client.put_record("r1", &meta("1"), &[]).is(400, "OPTIONAL_IE_INCORRECT");
 }
+
+#[test]
+fn req07_a_schema_that_was_replaced_is_in_force_at_once() {
+    let node = node();
+    let mut client = node.client();
+    let of_tags = |client: &mut crate::fixture::TestClient, tags: Value| {
+        let schema = json!({"schemaId": "s", "metaTags": tags}).to_string();
+        client.send("PUT", "/meta-schemas/s", &[JSON], &schema)
+    };
+    let meta = json!({"schemaId": "s", "tags": {"a": ["1"]}}).to_string();
+    let required =
+        |name: &str| json!([{"tagName": name, "keyType": "OTHER_TAG", "presence": true}]);
+    of_tags(&mut client, required("a")).is(201, "");
+    // More schemas than a core keeps parsed, in turns.
+    for round in 0..20 {
+        client.put_record("r", &meta, &[("b", "1")]).is(201, "");
+        client.send("DELETE", "/records/r", &[], "").is(204, "");
+        of_tags(&mut client, required(&format!("tag{round}"))).is(204, "");
+        client.put_record("r", &meta, &[("b", "1")]).is(400, "MANDATORY_IE_MISSING");
+        of_tags(&mut client, required("a")).is(204, "");
+    }
+    client.send("DELETE", "/meta-schemas/s", &[], "").is(204, "");
+    client.put_record("r", &meta, &[("b", "1")]).is(400, "OPTIONAL_IE_INCORRECT");
+}

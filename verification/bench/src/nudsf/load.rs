@@ -7,12 +7,16 @@ use crate::reaper::system;
 use nearstate_model::{Error, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Connections and streams of a load: enough that the server is never idle.
 const CONNECTIONS: u64 = 10;
 const STREAMS: u64 = 10;
+
+/// Programs that send PUTs to different paths at the same time. While one of them reads responses,
+/// the server has requests of the others: with one, the two processors took turns.
+const GENERATORS: usize = 4;
 
 /// How often the memory of a server is looked at.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
@@ -79,16 +83,20 @@ impl Load {
         Ok(path)
     }
 
-    /// The file of the URIs of some paths.
-    fn uris(&self, port: u16, paths: impl Iterator<Item = String>) -> Result<PathBuf> {
+    /// The file with this number of the URIs of some paths.
+    fn uris<'p>(
+        &self,
+        (number, port): (usize, u16),
+        paths: impl Iterator<Item = &'p String>,
+    ) -> Result<PathBuf> {
         let lines: Vec<String> =
             paths.map(|path| format!("http://127.0.0.1:{port}{path}\n")).collect();
-        self.file("uris", &lines.concat())
+        self.file(&format!("uris{number}"), &lines.concat())
     }
 
     /// The rate of a case over HTTP/2.
     pub(super) fn http(&self, port: u16, case: &LoadCase, requests: u64) -> Result<f64> {
-        let uris = self.uris(port, case.paths().into_iter())?;
+        let uris = self.uris((0, port), case.paths().iter())?;
         let mut command = self.h2load((CONNECTIONS, STREAMS), requests);
         command.arg("-i").arg(uris);
         if case.kind == CaseKind::GetLarge {
@@ -103,16 +111,28 @@ impl Load {
         rate_of(&Self::output(&mut command)?, requests)
     }
 
-    /// The rate of PUTs of this JSON to these paths, each once.
-    pub(super) fn put_all(&self, port: u16, paths: Vec<String>, body: &str) -> Result<f64> {
-        let count = paths.len() as u64;
-        let uris = self.uris(port, paths.into_iter())?;
+    /// PUTs this JSON to these paths, each once.
+    pub(super) fn put_all(&self, port: u16, paths: &[String], body: &str) -> Result<()> {
         let body = self.file("body", body)?;
-        // Each connection would begin with the first path.
-        let mut command = self.h2load((1, CONNECTIONS * STREAMS), count);
-        command.args(["-H", ":method: PUT", "-H", "Content-Type: application/json"]);
-        command.arg("-i").arg(uris).arg("-d").arg(body);
-        rate_of(&Self::output(&mut command)?, count)
+        let mut commands = Vec::new();
+        for (number, part) in paths.chunks(paths.len().div_ceil(GENERATORS).max(1)).enumerate() {
+            let uris = self.uris((number, port), part.iter())?;
+            // Each connection would begin with the first path.
+            let streams = CONNECTIONS * STREAMS / GENERATORS as u64;
+            let mut command = self.h2load((1, streams), part.len() as u64);
+            command.args(["-H", ":method: PUT", "-H", "Content-Type: application/json"]);
+            command.arg("-i").arg(uris).arg("-d").arg(&body);
+            commands.push((command, part.len() as u64));
+        }
+        let begun = commands.iter_mut().map(|(command, count)| (command.spawn(), *count));
+        let begun: Vec<_> = begun.collect();
+        // All of them have ended before the first error is returned.
+        let ended = begun.into_iter().map(|(child, count)| {
+            let output = child.and_then(Child::wait_with_output);
+            let output = output.map_err(|e| system("starting a load", &e))?;
+            rate_of(&String::from_utf8_lossy(&output.stdout), count)
+        });
+        ended.collect::<Vec<_>>().into_iter().try_for_each(|rate| rate.map(drop))
     }
 
     /// Many connections with many streams of GETs of one record. Calls `sample` meanwhile.
@@ -124,7 +144,7 @@ impl Load {
         mut sample: impl FnMut(),
     ) -> Result<f64> {
         let path = format!("{STORAGE}/records/r1");
-        let uris = self.uris(port, std::iter::once(path))?;
+        let uris = self.uris((0, port), std::iter::once(&path))?;
         let output = self.file("output", "")?;
         let written = fs::File::create(&output).map_err(|e| system("writing an output", &e))?;
         let mut command = self.h2load(load, requests);

@@ -30,21 +30,21 @@ pub(super) fn run(servers: &Servers, load: &Load, count: u64) -> Result<TimersRe
     let (region, cpu, begun) = (servers.region_bytes()?, cpu_ns(&process), Instant::now());
     for first in (0..count).step_by(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {
         let all = first..(first + CHUNK).min(count);
-        let paths = all.map(|index| format!("{TIMERS}/armed{index}")).collect();
+        let paths: Vec<String> = all.map(|index| format!("{TIMERS}/armed{index}")).collect();
         let body = r#"{"expires":"2999-01-01T00:00:00Z","metaTags":{"ueId":["1"]}}"#;
-        load.put_all(port, paths, body)?;
+        load.put_all(port, &paths, body)?;
     }
     let created_s = begun.elapsed().as_secs_f64();
     let create_cpu_ns = cpu_ns(&process).saturating_sub(cpu) / count;
     let bytes_per_timer = servers.region_bytes()?.saturating_sub(region) / count;
     let fired = count.min(FIRED_MAX);
+    let paths: Vec<String> = (0..fired).map(|index| format!("{TIMERS}/due{index}")).collect();
     let (cpu, begun) = (cpu_ns(&process), Instant::now());
-    let paths = (0..fired).map(|index| format!("{TIMERS}/due{index}")).collect();
     let due = r#"{"expires":"2020-01-01T00:00:00Z","deleteAfter":0}"#;
-    load.put_all(port, paths, due)?;
+    load.put_all(port, &paths, due)?;
     // All have one time, so that they fire in the order of their keys: the greatest is the last.
-    let last = (0..fired).map(|index| format!("{TIMERS}/due{index}")).max().unwrap_or_default();
-    while client.request("GET", &last, &[], "")?.status != 404
+    let last = paths.iter().max().map(String::as_str).unwrap_or_default();
+    while client.request("GET", last, &[], "")?.status != 404
         || client.request("GET", &format!("{TIMERS}?expired-filter"), &[], "")?.status != 204
     {
         if begun.elapsed() > FIRE_MAX {
