@@ -11,6 +11,7 @@ use crate::monitors::Monitors;
 use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
+use crate::purge_request::PurgeRequest;
 use crate::replication::{Masters, Replicas};
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;

@@ -48,7 +48,8 @@ fn a_process_that_is_stopped_or_killed_in_any_operation_delays_and_damages_nothi
         let folder = folder(&format!("sweep-{}", operation.name.replace(' ', "-")));
         match sweep_one(&folder, &starter(), operation, places, &mut |_, _, _| {}) {
             Ok(row) => {
-                assert!(row.kills > 1 && row.stops > 0, "{row:?}");
+                // A place where the region is as at the one before does not count.
+                assert!(row.kills > 0 && row.stops > 0, "{row:?}");
                 println!("{}: {:?}", row.name, begun.elapsed());
                 rows.push(row);
             }
