@@ -100,9 +100,7 @@ pub fn sweep_one(
     let before = RegionCopy::of(&folder.join("region")).map_err(violation)?;
     let sweep = OperationSweep { folder, starter, operation, before };
     let row = match stride {
-        StepStride::Places { count, seed } if operation.region == SweptRegion::Damaged => {
-            sweep.at_times(count, seed)?
-        }
+        StepStride::Places { count, seed } if operation.is_long => sweep.at_times(count, seed)?,
         StepStride::Places { count, seed } => {
             let instructions = sweep.count()?;
             let places = choose(instructions, count, seed);
@@ -234,8 +232,9 @@ impl OperationSweep<'_> {
     fn at_times(&self, count: u64, seed: u64) -> Result<SweepRow, SweepError> {
         let mut row = SweepRow { name: self.operation.name, ..SweepRow::default() };
         let mut rng = seeded(&[seed]);
+        let child = self.start()?;
         let begun = Instant::now();
-        self.complete(self.start()?).map_err(SweepError::Violation)?;
+        child.finish().map_err(SweepError::Violation)?;
         let whole = begun.elapsed();
         let part_nanos = u64::try_from(whole.as_nanos()).unwrap_or(u64::MAX) / count;
         for part in 0..count {

@@ -30,6 +30,8 @@ pub struct SweptOperation {
     /// Whether the operation is done, of which all parts must agree.
     is_done: fn(&Session) -> Result<bool, String>,
     pub(crate) region: SweptRegion,
+    /// It takes more than a hundred thousand instructions: a sample stops it at random times.
+    pub(crate) is_long: bool,
 }
 
 /// What the operation finds.
@@ -51,7 +53,11 @@ const fn operation(
     play: fn(&Path, &mut dyn FnMut()) -> Result<(), String>,
     is_done: fn(&Session) -> Result<bool, String>,
 ) -> SweptOperation {
-    SweptOperation { name, prepare, play, is_done, region: SweptRegion::Usual }
+    SweptOperation { name, prepare, play, is_done, region: SweptRegion::Usual, is_long: false }
+}
+
+const fn long(operation: SweptOperation) -> SweptOperation {
+    SweptOperation { is_long: true, ..operation }
 }
 
 /// The operation in which a process was killed in a region of [`SweptRegion::Killed`].
@@ -65,8 +71,8 @@ pub const SWEPT: &[SweptOperation] = &[
     operation("close session", nothing, close, always),
     operation("create namespace", nothing, create, is_created),
     operation("remove namespace", plain_to_remove, remove, is_removed),
-    operation("remove with tags", tagged_to_remove, remove, is_removed),
-    operation("declare tags", undeclared, declare, is_declared),
+    long(operation("remove with tags", tagged_to_remove, remove, is_removed)),
+    long(operation("declare tags", undeclared, declare, is_declared)),
     operation("set limits", others, limit, is_limited),
     operation("grow index", nothing, grow, is_grown),
     operation("grow heap", nothing, enlarge, is_enlarged),
@@ -77,17 +83,20 @@ pub const SWEPT: &[SweptOperation] = &[
     operation("tagged insert", tagged, insert_tagged, is_inserted),
     operation("tagged update", tagged, update_tagged, is_updated),
     operation("tagged delete", tagged, delete_tagged, is_deleted),
-    operation("expiry", expired, collect, is_collected),
-    operation("move together", scattered, move_together, always),
+    long(operation("expiry", expired, collect, is_collected)),
+    long(operation("move together", scattered, move_together, always)),
     SweptOperation {
         region: SweptRegion::Full,
-        ..operation("join in full heap", full, join, always)
+        ..long(operation("join in full heap", full, join, always))
     },
     SweptOperation {
         region: SweptRegion::Killed,
         ..operation("recover", others, open, has_recovered)
     },
-    SweptOperation { region: SweptRegion::Damaged, ..operation("repair", nothing, repair, always) },
+    SweptOperation {
+        region: SweptRegion::Damaged,
+        ..long(operation("repair", nothing, repair, always))
+    },
 ];
 
 impl SweptOperation {
