@@ -78,7 +78,7 @@ pub const SWEPT: &[SweptOperation] = &[
     operation("grow heap", nothing, enlarge, is_enlarged),
     operation("replace", others, replace, is_replaced),
     operation("patch", blocks, patch, is_patched),
-    operation("logged put", logged, put_logged, is_logged),
+    operation("logged put", logged, replace, is_replaced),
     TRANSACTION,
     operation("tagged insert", tagged, insert_tagged, is_inserted),
     operation("tagged update", tagged, update_tagged, is_updated),
@@ -477,14 +477,6 @@ fn is_patched(session: &Session) -> Result<bool, String> {
 fn logged(session: &Session) -> Result<(), String> {
     others(session)?;
     session.stream(plain(session, OTHERS)?, WhenFull::LoseOldest).map_err(text("stream"))
-}
-
-fn put_logged(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
-    replace(folder, at_edge)
-}
-
-fn is_logged(session: &Session) -> Result<bool, String> {
-    is_replaced(session)
 }
 
 fn transact(folder: &Path, at_edge: &mut dyn FnMut()) -> Result<(), String> {
