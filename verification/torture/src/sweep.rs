@@ -132,7 +132,7 @@ fn choose(instructions: u64, count: u64, seed: u64) -> Places {
     let mut rng = seeded(&[seed]);
     let mut in_parts = |count: u64| -> BTreeSet<u64> {
         let begin = |part| instructions * part / count;
-        (0..count).map(|part| rng.u64(begin(part)..=begin(part + 1).max(1) - 1)).collect()
+        (0..count).map(|part| rng.u64(begin(part)..begin(part + 1).max(begin(part) + 1))).collect()
     };
     let places = in_parts(count);
     Places::Some(places, in_parts(count.div_ceil(2)))

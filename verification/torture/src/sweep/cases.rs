@@ -143,7 +143,7 @@ pub(crate) fn kept_key(number: u32) -> Vec<u8> {
 }
 
 fn kept_value(number: u32) -> Vec<u8> {
-    vec![number as u8; 40 * number as usize]
+    number.to_le_bytes().repeat(10 * number as usize)
 }
 
 /// Every record that no operation changes has its value.
@@ -184,12 +184,12 @@ fn between(
     done.map_err(|error| error.to_string())
 }
 
-fn nothing(_: &Session) -> Result<(), String> {
-    Ok(())
+fn nothing(session: &Session) -> Result<(), String> {
+    session.check_not_truncated().map_err(text("create"))
 }
 
-fn always(_: &Session) -> Result<bool, String> {
-    Ok(true)
+fn always(session: &Session) -> Result<bool, String> {
+    session.check_not_truncated().map(|()| true).map_err(text("use"))
 }
 
 /// True if all are, false if none is.

@@ -41,7 +41,7 @@ fn a_process_that_is_stopped_or_killed_in_any_operation_delays_and_damages_nothi
     let seed = std::env::var("NEARSTATE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or_else(nearstate_torture::clock::now_ns);
     println!("seed {seed}");
-    let (mut rows, mut violations) = (Vec::new(), String::new());
+    let (mut rows, mut violations) = (Vec::new(), Vec::new());
     for operation in SWEPT {
         let places = StepStride::Places { count: PARTS, seed: seed ^ rows.len() as u64 };
         let begun = std::time::Instant::now();
@@ -58,10 +58,10 @@ fn a_process_that_is_stopped_or_killed_in_any_operation_delays_and_damages_nothi
                 return;
             }
             Err(SweepError::Violation(error)) => {
-                violations += &format!("\n{}: {error}", operation.name);
+                violations.push(format!("{}: {error}", operation.name));
             }
         }
     }
     println!("{}", table(&rows));
-    assert!(violations.is_empty(), "seed {seed}:{violations}");
+    assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
 }
