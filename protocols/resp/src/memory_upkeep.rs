@@ -297,7 +297,7 @@ mod tests {
             request.set();
             assert!(wait_for_look(&request, hour).await, "requested before");
             let other = Arc::clone(&request);
-            let thread = std::thread::spawn(move || other.set());
+            let thread = std::thread::Builder::new().spawn(move || other.set()).unwrap();
             assert!(wait_for_look(&request, hour).await);
             thread.join().unwrap();
             assert!(!wait_for_look(&request, Duration::ZERO).await, "each request counts once");
