@@ -90,7 +90,9 @@ fn members() -> [TestFolder; 2] {
         drop(host.region);
         host.folder
     });
-    folders.iter().for_each(|folder| clean(&folder.path));
+    for folder in &folders {
+        clean(&folder.path);
+    }
     folders
 }
 
@@ -122,9 +124,9 @@ fn is_found(path: &Path, file: &Snapshot, bit: u64) -> bool {
         Err(error) => panic!("neither refused nor verified: {error}"),
     };
     if is_found {
-        file.unflip(bit)
+        file.unflip(bit);
     } else {
-        file.restore(bit)
+        file.restore(bit);
     }
     is_found
 }
