@@ -29,6 +29,7 @@ use crate::layout::{
     CATALOG_KIND, CATALOG_RING, CHUNK_UNITS, Corruption, HEAP, LINE, LOG_WORDS, MEMBER_STATE,
     SEGMENTS, SUPER_EPOCH, catalog_at, member_at, ordinary_chunks, unseal,
 };
+use crate::log::at_rest::check_entries;
 use crate::log::log_words;
 use crate::member::arena::{Arena, Bump, HELD, SET_ASIDE, undo};
 use crate::member::lock::{PAYLOAD, owner_of};
@@ -203,8 +204,10 @@ impl Checker<'_> {
             if kind != Ok(CellKind::Extent) {
                 self.report.fault("the log: its cell has another kind");
             }
-            if let Err(Corruption(what)) = log_words(self.map) {
-                self.report.fault(what);
+            match log_words(self.map).map(|_| check_entries(self.map)) {
+                Ok(Ok(())) => {}
+                Ok(Err(Corruption(what))) => self.report.fault(format!("the log: {what}")),
+                Err(Corruption(what)) => self.report.fault(what),
             }
         }
         Ok(())

@@ -37,9 +37,9 @@ use crate::clock::lease_clock;
 use crate::crash::crash_point;
 use crate::follow::{demotion_seal, origin};
 use crate::layout::{
-    CLUSTER_BOOT, CLUSTER_FILE, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING, FENCED,
-    LEASE_BOOT, LEASE_END, LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN, seal,
-    unseal,
+    CLUSTER_BOOT, CLUSTER_CHECK, CLUSTER_FILE, CLUSTER_ID, Corruption, DEMOTION_SEAL, EVICTING,
+    FENCED, LEASE_BOOT, LEASE_END, LOG_ORIGIN, OWNER_ADDRESS, OWNER_ADDRESS_BYTES_MAX, VIEW_SEEN,
+    seal, unseal,
 };
 use crate::member::Member;
 use crate::region::map::Map;
@@ -78,6 +78,47 @@ fn no_boot() -> Error {
 fn id_words(id: [u8; 16]) -> [u64; 2] {
     let both = u128::from_le_bytes(id);
     [both, both >> 64].map(|half| half as u64)
+}
+
+/// The check value of a cluster id.
+fn id_check(words: [u64; 2]) -> u64 {
+    let [one, other] = words;
+    // Not 0, which stands for none.
+    xxh3_64(&(u128::from(one) | u128::from(other) << 64).to_le_bytes()) | 1
+}
+
+/// The words of the cluster id. Without a check value they are not verified: an earlier version
+/// has stored them, or the process that stored them was killed.
+fn cluster_id(map: &Map) -> Result<[u64; 2], Corruption> {
+    let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
+    let words = [load(CLUSTER_ID)?, load(CLUSTER_ID + 8)?];
+    match load(CLUSTER_CHECK)? {
+        0 => Ok(words),
+        check if check == id_check(words) => Ok(words),
+        _ => Err(Corruption("the cluster id has a flipped bit")),
+    }
+}
+
+fn store_cluster_id(map: &Map, words: [u64; 2]) -> Result<(), Corruption> {
+    store(map, CLUSTER_CHECK, 0)?;
+    store(map, CLUSTER_ID, words[0])?;
+    store(map, CLUSTER_ID + 8, words[1])?;
+    store(map, CLUSTER_CHECK, id_check(words))?;
+    debug_assert!(cluster_id(map) == Ok(words), "the id that was stored is the one that is read");
+    Ok(())
+}
+
+/// For the repair: the single bit of the id whose flip makes the check value fit. Without one the
+/// check value itself is damaged.
+fn repair_cluster_id(map: &Map) -> Result<(), Corruption> {
+    let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
+    let (words, check) = ([load(CLUSTER_ID)?, load(CLUSTER_ID + 8)?], load(CLUSTER_CHECK)?);
+    let flipped = |bit: u32| {
+        let [one, other] = words;
+        if bit < u64::BITS { [one ^ 1 << bit, other] } else { [one, other ^ 1 << (bit % 64)] }
+    };
+    let corrected = (0..2 * u64::BITS).map(flipped).find(|words| id_check(*words) == check);
+    store_cluster_id(map, corrected.unwrap_or(words))
 }
 
 fn sealed(map: &Map, at: u64, what: &'static str) -> Result<u64, Corruption> {
@@ -127,6 +168,7 @@ fn is_bound_file(map: &Map) -> Result<bool, Corruption> {
 
 /// The sealed words of a cluster, for the check.
 pub(crate) fn check_words(map: &Map) -> Result<(), Corruption> {
+    cluster_id(map)?;
     evicting(map)?;
     bound_boot(map)?;
     bound_file(map)?;
@@ -158,6 +200,10 @@ pub(crate) fn repair_words(map: &Map) -> Result<Vec<&'static str>, Corruption> {
             store(map, at, 0)?;
         }
         damaged.push("what the region knows of its cluster: the copy joins again");
+    }
+    if cluster_id(map).is_err() {
+        repair_cluster_id(map)?;
+        damaged.push("the cluster id");
     }
     if origin(map).is_err() {
         store(map, LOG_ORIGIN, 0)?;
@@ -276,8 +322,8 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn bound_cluster(&self) -> Result<Option<[u8; 16]>> {
-        let load = |at| Ok::<_, Corruption>(self.map().word(at)?.load(Ordering::Acquire));
-        let id = u128::from(load(CLUSTER_ID)?) | u128::from(load(CLUSTER_ID + 8)?) << 64;
+        let [one, other] = cluster_id(self.map())?;
+        let id = u128::from(one) | u128::from(other) << 64;
         Ok((id != 0).then(|| id.to_le_bytes()))
     }
 
@@ -288,10 +334,9 @@ impl Member {
     /// `Damaged`.
     pub fn is_bound(&self, cluster_id: [u8; 16]) -> Result<bool> {
         let map = self.map();
-        for (at, word) in (CLUSTER_ID..).step_by(8).zip(id_words(cluster_id)) {
-            if map.word(at)?.load(Ordering::Acquire) != word {
-                return Ok(false);
-            }
+        // A damaged id is that of no cluster: the copy joins again.
+        if self::cluster_id(map) != Ok(id_words(cluster_id)) {
+            return Ok(false);
         }
         let is_of_boot = present_boot().is_some_and(|boot| bound_boot(map) == Ok(boot));
         Ok(is_of_boot && is_bound_file(map) == Ok(true))
@@ -329,9 +374,7 @@ impl Member {
             return self.check_not_truncated();
         }
         store(map, CLUSTER_BOOT, 0)?;
-        for (at, word) in (CLUSTER_ID..).step_by(8).zip(id_words(cluster_id)) {
-            store(map, at, word)?;
-        }
+        store_cluster_id(map, id_words(cluster_id))?;
         store(map, CLUSTER_FILE, seal(map.file_identity()))?;
         store(map, CLUSTER_BOOT, seal(boot))?;
         self.check_not_truncated()?;

@@ -5,9 +5,11 @@
 //! between any two stores leaves them usable: the state is stored last when a copy begins, and of
 //! the two places for the position the one with the lower position is overwritten.
 
+mod verification;
 mod switch;
 
 use nearstate_model::{Error, Result, invariant};
+pub(crate) use verification::{check_follower, repair_follower};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::atomic::Ordering;
@@ -191,6 +193,24 @@ pub(crate) fn following(map: &Map) -> Result<Option<Following>, Corruption> {
     };
     let (applied, reached) = (applied(map)?, reached(map)?);
     Ok(Some(Following { state, source, applied, reached: reached.max(applied.position) }))
+}
+
+/// A check value of words is 0 (they were given up, or their writer was killed), or theirs.
+fn check_stored(
+    map: &Map,
+    check_at: u64,
+    words: &[u64],
+    what: &'static str,
+) -> Result<(), Corruption> {
+    let stored = load(map, check_at)?;
+    if stored == 0 || stored == check_of(words) { Ok(()) } else { Err(Corruption(what)) }
+}
+
+fn stored_stamp(map: &Map) -> Result<u64, Corruption> {
+    match load(map, PROMOTION_STAMP)? {
+        0 => Ok(0),
+        word => unseal(word, "the stamp of a promotion has a flipped bit"),
+    }
 }
 
 /// The identity of the region's log.
@@ -486,10 +506,7 @@ impl Member {
     /// # Errors
     /// `Damaged`.
     pub fn promotion_stamp(&self) -> Result<Option<u64>> {
-        let chosen = match load(self.map(), PROMOTION_STAMP)? {
-            0 => 0,
-            word => unseal(word, "the stamp of a promotion has a flipped bit").unwrap_or(0),
-        };
+        let chosen = stored_stamp(self.map()).unwrap_or(0);
         Ok(Some(chosen).filter(|stamp| (1..VERSION_MAX).contains(stamp)))
     }
 

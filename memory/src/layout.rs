@@ -120,6 +120,8 @@ pub(crate) const CLUSTER_BOOT: u64 = CLUSTER_PAGE + 0x010;
 /// Which file was bound, sealed: the content of another one is a copy of an earlier moment. 0: an
 /// earlier version has bound it.
 pub(crate) const CLUSTER_FILE: u64 = CLUSTER_PAGE + 0x018;
+/// Check value of the cluster id. 0: an earlier version has stored the id.
+pub(crate) const CLUSTER_CHECK: u64 = CLUSTER_PAGE + 0x020;
 /// Of a member that its owner does not count any more: `revision:32 | host:16`, sealed. 0: none.
 pub(crate) const EVICTING: u64 = CLUSTER_PAGE + 0x308;
 /// The view in which the log became that of its partition, sealed. 0 stands for 0.
@@ -166,6 +168,7 @@ pub(crate) const fn is_cluster_word(at: u64) -> bool {
             | LOG_WAKE
             | CLUSTER_BOOT
             | CLUSTER_FILE
+            | CLUSTER_CHECK
             | EVICTING
             | LEASE_END
             | LEASE_BOOT
@@ -340,7 +343,7 @@ const _: () = assert!(
 const _: () = assert!(OWNER_ADDRESS + 16 + OWNER_ADDRESS_BYTES_MAX <= NAMESPACE_RULES[0]);
 // The words of the cluster page do not overlap, in their order.
 const _: () = assert!(CLUSTER_ID + 16 == CLUSTER_BOOT && CLUSTER_BOOT + 8 == CLUSTER_FILE);
-const _: () = assert!(CLUSTER_FILE + 8 <= LOG_TAIL);
+const _: () = assert!(CLUSTER_FILE + 8 == CLUSTER_CHECK && CLUSTER_CHECK + 8 <= LOG_TAIL);
 const _: () = assert!(LOG_TAIL.is_multiple_of(LINE) && LOG_REPLICATED.is_multiple_of(LINE));
 const _: () = assert!(LOG_REPLICATED - LOG_TAIL >= LINE && LOG_FLOOR - LOG_REPLICATED >= LINE);
 const _: () = assert!(LOG_FLOOR + 8 == LOG_FLOOR_LIMIT && LOG_FLOOR_LIMIT + 8 <= LEASE_END);

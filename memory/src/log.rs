@@ -4,6 +4,7 @@
 //! An entry is the cell of its transaction. Writers place it with all locks held, before the
 //! decision. Consumers read it where it is, under a pin.
 
+pub(crate) mod at_rest;
 mod declared;
 pub(crate) mod begins;
 pub(crate) mod reader;

@@ -38,13 +38,41 @@ fn check_of(words: &[u64; WORDS]) -> u64 {
     xxh3_64(&bytes) | 1
 }
 
-/// The record of the last takeover. The id of the own region is not part of it.
-pub(crate) fn takeover(map: &Map, own: LogIdentity) -> Result<Option<Takeover>, Corruption> {
+/// The check value, behind the words.
+const CHECK_AT: u64 = TAKEOVER + 8 * WORDS as u64;
+
+fn stored(map: &Map) -> Result<([u64; WORDS], u64), Corruption> {
     let mut words = [0; WORDS];
     for (word, at) in words.iter_mut().zip((TAKEOVER..).step_by(8)) {
         *word = map.word(at)?.load(Ordering::Acquire);
     }
-    let check = map.word(TAKEOVER + 8 * WORDS as u64)?.load(Ordering::Acquire);
+    Ok((words, map.word(CHECK_AT)?.load(Ordering::Acquire)))
+}
+
+/// For the check. A check value of 0 was left by a process that was killed, or no takeover was
+/// stored.
+pub(crate) fn check_takeover(map: &Map) -> Result<(), Corruption> {
+    let (words, check) = stored(map)?;
+    if check == 0 || check == check_of(&words) {
+        return Ok(());
+    }
+    Err(Corruption("the record of the last takeover has a flipped bit"))
+}
+
+/// For the repair: a damaged record is none, so members that follow its log join again. True if it
+/// was damaged.
+pub(crate) fn repair_takeover(map: &Map) -> Result<bool, Corruption> {
+    if check_takeover(map).is_ok() {
+        return Ok(false);
+    }
+    map.word(CHECK_AT)?.store(0, Ordering::Release);
+    debug_assert!(check_takeover(map).is_ok(), "a damaged takeover is left");
+    Ok(true)
+}
+
+/// The record of the last takeover. The id of the own region is not part of it.
+pub(crate) fn takeover(map: &Map, own: LogIdentity) -> Result<Option<Takeover>, Corruption> {
+    let (words, check) = stored(map)?;
     let [one, other, old_incarnation, old_origin, seal, seal_check, incarnation, position] = words;
     // One that was not stored completely was not relied on; one of an earlier log is not of use.
     let is_present = check == check_of(&words) && incarnation == own.incarnation;
@@ -78,13 +106,12 @@ impl Member {
         let (seal, check) = (seal.position, seal.check);
         let words =
             [one, other, old.incarnation, old.origin, seal, check, own.incarnation, position];
-        const { assert!(TAKEOVER + 8 * WORDS as u64 + 8 <= FOLLOW_SWITCH, "words overlap") };
-        let check_at = TAKEOVER + 8 * WORDS as u64;
-        map.word(check_at)?.store(0, Ordering::Release);
+        const { assert!(CHECK_AT + 8 <= FOLLOW_SWITCH, "words overlap") };
+        map.word(CHECK_AT)?.store(0, Ordering::Release);
         for (word, at) in words.iter().zip((TAKEOVER..).step_by(8)) {
             map.word(at)?.store(*word, Ordering::Release);
         }
-        map.word(check_at)?.store(check_of(&words), Ordering::Release);
+        map.word(CHECK_AT)?.store(check_of(&words), Ordering::Release);
         crash_point!("takeover.stored");
         self.check_not_truncated()
     }

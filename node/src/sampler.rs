@@ -17,9 +17,10 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 /// MiB, takes some hundred milliseconds on a slow machine and is only a long poll.
 pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
-/// After this many samples of sleeping cores the sampler sleeps, too. A core that works once a
-/// second does not pay for a wakeup of the sampler each time.
-const IDLE_SAMPLES: u32 = 40;
+/// After this many samples of sleeping cores the sampler sleeps, too: 0.2 s. A core that works more
+/// often does not wake the sampler each time. One that works once a second wakes it, for some
+/// microseconds; the samples of a second would cost ten times as much.
+const IDLE_SAMPLES: u32 = 4;
 
 /// A task that has not returned for too long, and may never return.
 #[derive(Clone, Debug, PartialEq, Eq)]

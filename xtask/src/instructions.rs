@@ -31,6 +31,9 @@ const GROWTH_MAX: f64 = 0.02;
 const FILLED: [(&str, &str); 3] =
     [("update-95", "update-50"), ("churn-95", "churn-50"), ("mixed-churn-95", "mixed-churn-50")];
 
+/// Inserts that a full heap refuses, after records were moved in vain.
+const REFUSED: [&str; 2] = ["refused", "mixed-refused"];
+
 /// How many times the instructions of the latter the former may take.
 const FILLED_TIMES_MAX: f64 = 1.3;
 
@@ -91,6 +94,9 @@ fn fill(root: &Path) -> Result<bool, String> {
         let times = more / less;
         println!("  {nearly_full:<15} {more:>9.1}  {half_full:<15} {less:>9.1}  {times:.2} times");
         is_within &= times <= FILLED_TIMES_MAX;
+    }
+    for refused in REFUSED {
+        println!("  {refused:<15} {:>9.1}", total_of(refused)?);
     }
     println!("instructions: at most {FILLED_TIMES_MAX} times is the goal");
     Ok(is_within)

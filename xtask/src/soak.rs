@@ -109,8 +109,8 @@ const PARTS: &[Part] = &[
         last: LastArg::Count(10_000),
     },
     Part {
-        what: "kills after single instructions of each kind of write",
-        minutes: 40,
+        what: "kills and stops after single instructions of each kind of operation",
+        minutes: 60,
         args: &["torture", "--step"],
         environment: &[],
         last: LastArg::Distance(20),

@@ -16,7 +16,8 @@ use nearstate_torture::report::TortureReport;
 use nearstate_torture::run::{FullRegion, TortureOptions, run as torture};
 use nearstate_torture::spawn::ChildCommand;
 use nearstate_torture::tags::stress;
-use nearstate_torture::{child, step};
+use nearstate_torture::trace::SweepError;
+use nearstate_torture::{child, step, sweep};
 use serde_json::json;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -58,7 +59,7 @@ pub(crate) struct Torture {
     /// Histories of killed processes to check for strict serializability afterwards (needs Go)
     #[arg(long, default_value_t = 2000, value_name = "N")]
     histories: u64,
-    /// Kill after single instructions instead: every N-th of each kind of write (1 = every one)
+    /// Stop and kill after single instructions instead: every N-th of each operation (1 = all)
     #[arg(long, value_name = "N")]
     step: Option<u64>,
     /// Kill a node instead, this many times, with clients at its sockets and embedded writers
@@ -397,14 +398,17 @@ fn steps(args: &Torture, stride: u64, starter: &ChildCommand) -> Result<String, 
         bar.set_position(at);
         bar.set_message(format!("instructions of {name}"));
     };
-    let done =
-        step::sweep(&folder(args), starter, step::StepStride::Every(stride.max(1)), &mut tick);
+    let stride = step::StepStride::Every(stride.max(1));
+    let done = step::sweep(&folder(args), starter, stride, &mut tick).and_then(|mut rows| {
+        rows.extend(sweep::sweep(&folder(args), starter, stride, &mut tick)?);
+        Ok(rows)
+    });
     bar.finish_and_clear();
     match done {
         Ok(rows) if args.json => Ok(step::json(&rows).to_string()),
         Ok(rows) => Ok(step::table(&rows)),
-        Err(step::SweepError::Violation(error)) => Err(error),
-        Err(step::SweepError::NotPermitted(why)) => {
+        Err(SweepError::Violation(error)) => Err(error),
+        Err(SweepError::NotPermitted(why)) => {
             Err(format!("nothing was tested: this machine does not permit ptrace ({why})"))
         }
     }

@@ -7,7 +7,7 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 use crate::atomic::Ordering;
 use crate::check::CheckReport;
 use crate::cluster::check_words;
-use crate::follow::{following, incarnation};
+use crate::follow::{check_follower, following, incarnation};
 use crate::heap::chunk::unused_table_bytes;
 use crate::layout::{
     ARENA_BYTES, ARENA_WORDS, CATALOG_BORN_LOGGED, CATALOG_BUCKETS, CATALOG_BYTES, CATALOG_CHECK,
@@ -15,11 +15,12 @@ use crate::layout::{
     CATALOG_KIND, CATALOG_LOGGED_SINCE, CATALOG_NAME, CATALOG_NAME_BYTES, CATALOG_NEXT_SOURCE,
     CATALOG_POLICY, CATALOG_RING, CATALOG_SEGMENTS, CATALOG_SOFT_LIMIT, CATALOG_SOURCE,
     CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, LINE,
-    LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAPS, LOG_GAPS_MAX, LOG_REPLICATED, LOG_TAIL,
-    LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID, MEMBER_PIN,
-    MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS,
-    SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS,
-    USAGE_STRIPES, arena_at, catalog_at, is_cluster_word, member_at, namespace_flags, unseal,
+    LOG_FLOOR, LOG_FLOOR_LIMIT, LOG_GAP_COUNT, LOG_GAP_UNKNOWN, LOG_GAPS, LOG_GAPS_MAX,
+    LOG_REPLICATED, LOG_TAIL, LOG_UNITS, MEMBER_BYTES, MEMBER_COPY, MEMBER_HELD_SINCE, MEMBER_NAME,
+    MEMBER_PID, MEMBER_PIN, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE,
+    SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_NAMESPACES_LOCK,
+    SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, is_cluster_word,
+    member_at, namespace_flags, unseal,
 };
 use crate::log::begins::check_begins;
 use crate::member::arena::{Arena, LockSlot, is_arena_word, undo};
@@ -30,6 +31,7 @@ use crate::region::catalog_use::parse_use;
 use crate::region::index_table::{NamespaceIdentity, buckets_of, first_of, number_in, segment_of};
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, names_its_process, state};
+use crate::takeover::check_takeover;
 use crate::usage;
 
 /// Bytes of a page, which the tables get at once.
@@ -75,6 +77,11 @@ pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption>
             report.fault(format!("the log: byte {} of its gaps is not zero", at - LOG_GAPS));
         }
     }
+    for gap in 0..load(map, LOG_GAP_COUNT)?.min(LOG_GAPS_MAX) {
+        if !is_gap(map, gap, tail)? {
+            report.fault(format!("the log: gap {gap} is none of its positions up to {tail}"));
+        }
+    }
     if let Err(Corruption(damage)) = incarnation(map) {
         report.fault(format!("the log: {damage}"));
     }
@@ -87,13 +94,23 @@ pub(super) fn log(map: &Map, report: &mut CheckReport) -> Result<(), Corruption>
     if let Err(Corruption(damage)) = check_rules(map) {
         report.fault(format!("the cluster: {damage}"));
     }
-    if let Err(Corruption(damage)) = following(map) {
+    if let Err(Corruption(damage)) = following(map).and_then(|_| check_follower(map)) {
         report.fault(format!("the follower: {damage}"));
+    }
+    if let Err(Corruption(damage)) = check_takeover(map) {
+        report.fault(format!("the cluster: {damage}"));
     }
     if tail == 0 && load(map, LOG_UNITS)? != 0 {
         report.fault("the log: it was never used, and has held something");
     }
     Ok(())
+}
+
+/// True if a recorded gap is one of a log with this end.
+pub(crate) fn is_gap(map: &Map, gap: u64, tail: u64) -> Result<bool, Corruption> {
+    let at = LOG_GAPS + 16 * gap;
+    let (first, last) = (load(map, at)? & !LOG_GAP_UNKNOWN, load(map, at + 8)?);
+    Ok(first != 0 && first <= last && last <= tail)
 }
 
 /// The slots that no session owns, and their undo records. Before the recovery of dead members,

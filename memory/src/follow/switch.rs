@@ -15,7 +15,8 @@
 use nearstate_model::Result;
 
 use super::{
-    FollowPosition, FollowState, LogIdentity, check_of, load, name_source, store, store_place,
+    FollowPosition, FollowState, LogIdentity, check_of, check_stored, load, name_source, store,
+    store_place,
 };
 use crate::crash::crash_point;
 use crate::layout::{
@@ -25,14 +26,29 @@ use crate::layout::{
 use crate::member::Member;
 use crate::region::map::Map;
 
-/// Where a follower that switches continues.
-pub(super) fn target(map: &Map) -> Result<(LogIdentity, FollowPosition), Corruption> {
+/// The check value of W2, behind its words.
+pub(super) const TARGET_CHECK: u64 = FOLLOW_SWITCH + 48;
+
+const DAMAGED: &str = "the log that a follower changes to has a flipped bit";
+
+fn target_words(map: &Map) -> Result<[u64; 6], Corruption> {
     let mut words = [0; 6];
     for (word, at) in words.iter_mut().zip((FOLLOW_SWITCH..).step_by(8)) {
         *word = load(map, at)?;
     }
-    if load(map, FOLLOW_SWITCH + 48)? != check_of(&words) {
-        return Err(Corruption("the log that a follower changes to has a flipped bit"));
+    Ok(words)
+}
+
+/// For the check, also when no follower switches.
+pub(super) fn check_target(map: &Map) -> Result<(), Corruption> {
+    check_stored(map, TARGET_CHECK, &target_words(map)?, DAMAGED)
+}
+
+/// Where a follower that switches continues.
+pub(super) fn target(map: &Map) -> Result<(LogIdentity, FollowPosition), Corruption> {
+    let words = target_words(map)?;
+    if load(map, TARGET_CHECK)? != check_of(&words) {
+        return Err(Corruption(DAMAGED));
     }
     let [one, other, incarnation, origin, position, check] = words;
     let source = LogIdentity { region: [one, other], incarnation, origin };
@@ -66,11 +82,11 @@ impl Member {
         let map = self.map();
         let [one, other] = to.region;
         let words = [one, other, to.incarnation, to.origin, place.position, place.check];
-        store(map, FOLLOW_SWITCH + 48, 0)?;
+        store(map, TARGET_CHECK, 0)?;
         for (word, at) in words.into_iter().zip((FOLLOW_SWITCH..).step_by(8)) {
             store(map, at, word)?;
         }
-        store(map, FOLLOW_SWITCH + 48, check_of(&words))?;
+        store(map, TARGET_CHECK, check_of(&words))?;
         crash_point!("switch.named");
         store(map, FOLLOW_STATE, seal(FollowState::SWITCHING))?;
         crash_point!("switch.begun");

@@ -7,7 +7,7 @@ use crate::layout::{Corruption, LOG_BEGINS, LOG_BEGINS_MAX, LOG_TAIL, seal, unse
 use crate::region::map::Map;
 
 /// The highest position that a sealed word has room for. A log does not reach it.
-const POSITION_MAX: u64 = (1 << 48) - 1;
+pub(crate) const POSITION_MAX: u64 = (1 << 48) - 1;
 const _: () = assert!(LOG_BEGINS_MAX > 1, "an incarnation ends where the next one begins");
 
 const fn place_of(incarnation: u64) -> u64 {

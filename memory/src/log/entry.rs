@@ -1,13 +1,14 @@
 //! An entry of the log: the cell of its transaction.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD};
+use crate::heap::cell::{self, Cell, CellKind, WORD_HEAD, WORD_RETIRED};
 use crate::index::bucket::at_of;
 use crate::index::intent::{
     JUDGED, LINE_BASE, LINE_MARK, LINE_NEW, LINE_OLD, LINE_SLOT, LINES_MAX, LOG_CHECK, LOG_HELD,
     LOG_SUM, POSITION, STATUS, TxnCell, TxnLine,
 };
 use crate::layout::{Corruption, HEAP, LINE};
+use crate::member::pin;
 use crate::region::map::Map;
 
 /// Bits of the mark of a record in a logged transaction: `1 | expiry:1 | 0:14 | number:16 |
@@ -153,6 +154,17 @@ impl<'m> LogEntry<'m> {
             old: cell_of(line.get(LINE_OLD))?,
             new: cell_of(line.get(LINE_NEW))?,
         })
+    }
+
+    /// The units that the log had ever held with this entry.
+    pub(crate) fn sum(&self) -> Result<u64, Corruption> {
+        Ok(self.txn.log_line()?.get(LOG_SUM))
+    }
+
+    /// True if the log holds its cell: until the floor has passed it.
+    pub(crate) fn is_held(&self) -> Result<bool, Corruption> {
+        let word = cell::word(self.txn.map(), self.txn.at, WORD_RETIRED)?;
+        Ok(pin::is_held(word.load(Ordering::Acquire)))
     }
 
     /// The units that the log had ever held before this entry.

@@ -177,6 +177,16 @@ impl LogWords<'_> {
         self.floor.fetch_max(to, Ordering::AcqRel);
     }
 
+    /// For the check, without writers: true if a word was stored for a position behind the tail.
+    pub(crate) fn has_later_word(&self) -> bool {
+        let (tail, words) = (self.tail.load(Ordering::Acquire), self.ring.len() as u64);
+        (0..).zip(self.ring).any(|(index, word)| {
+            // The first position behind the tail that has this word: of the next round.
+            let next = tail + words - (tail + words - index) % words;
+            !self.is_earlier(word.load(Ordering::Acquire), next)
+        })
+    }
+
     /// The word with which a new ring begins: of the round before that of the next position.
     pub(crate) fn first_word(&self) -> u64 {
         let next = self.tail.load(Ordering::Acquire) + 1;

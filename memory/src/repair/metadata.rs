@@ -6,10 +6,11 @@ use nearstate_model::limits::{MEMBERS_MAX, NAMESPACE_NAME_BYTES_MAX, NAMESPACES_
 
 use super::{RepairReport, candidates, correct, correct_sealed, correct_sealed_with, facts, set};
 use crate::atomic::Ordering;
-use crate::check::metadata::unused_entry_words;
+use crate::check::metadata::{is_gap, unused_entry_words};
 use crate::cluster::{repair_words, unbind};
 use crate::follow::{
     FollowState, Following, following, raise_incarnation, rejoin, rejoin_if_damaged,
+    repair_follower,
 };
 use crate::heap::chunk::{chunks_used, unused_table_bytes};
 use crate::layout::{
@@ -17,12 +18,13 @@ use crate::layout::{
     CATALOG_FLAGS, CATALOG_GENERATION, CATALOG_HARD_LIMIT, CATALOG_KIND, CATALOG_NAME,
     CATALOG_NAME_BYTES, CATALOG_SOFT_LIMIT, CATALOG_SPLIT, CATALOG_STATE, CATALOG_USAGE,
     CHUNK_BYTES, CLUSTER_BYTES, CLUSTER_PAGE, Corruption, HEAP, LINE, LOG_FLOOR, LOG_FLOOR_LIMIT,
-    LOG_KEEPS, LOG_REPLICATED, LOG_TAIL, LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES,
-    MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID, MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE,
-    NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS, SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH,
-    SUPER_FRONTIER, SUPER_MEMBERS, SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR,
-    SUPER_WORDS, USAGE_STRIPES, arena_at, catalog_at, entry_of, is_cluster_word, member_at,
-    namespace_flags, ordinary_chunks, seal, unseal,
+    LOG_GAP_COUNT, LOG_GAP_UNKNOWN, LOG_GAPS, LOG_GAPS_MAX, LOG_KEEPS, LOG_REPLICATED, LOG_TAIL,
+    LOG_UNITS, LOG_WAKE, LOG_WORDS, MEMBER_BYTES, MEMBER_HELD_SINCE, MEMBER_NAME, MEMBER_PID,
+    MEMBER_PROCESS_CHECK, MEMBER_SINCE, MEMBER_STATE, NAMESPACE_LIVE, SEALED_OR_ZERO, SEGMENTS,
+    SUPER_BYTES, SUPER_CATALOG_CHANGES, SUPER_EPOCH, SUPER_FRONTIER, SUPER_MEMBERS,
+    SUPER_NAMESPACES, SUPER_NAMESPACES_LOCK, SUPER_STAMP_FLOOR, SUPER_WORDS, USAGE_STRIPES,
+    arena_at, catalog_at, entry_of, is_cluster_word, member_at, namespace_flags, ordinary_chunks,
+    seal, unseal,
 };
 use crate::log::begins::repair_begins;
 use crate::member::arena::{Arena, undo};
@@ -35,6 +37,7 @@ use crate::region::index_table::{
 };
 use crate::region::map::Map;
 use crate::region::member_table::{member_slots_used, state};
+use crate::takeover::repair_takeover;
 use crate::usage::{self, ALL_COUNTED};
 
 const PAGE: u64 = 4096;
@@ -151,6 +154,12 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
     if rejoin_if_damaged(map)? {
         report.add_repaired("the follower: it joins again");
     }
+    for damaged in repair_follower(map)? {
+        report.add_repaired(damaged);
+    }
+    if repair_takeover(map)? {
+        report.add_repaired("the record of the last takeover: members may join again");
+    }
     let load = |at| Ok::<_, Corruption>(map.word(at)?.load(Ordering::Acquire));
     if set(map, LOG_WORDS, 0)? {
         // A flipped bit of a position makes it the highest one, so that none is used again.
@@ -169,6 +178,29 @@ fn cluster_page(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> 
                 report.add_repaired("the log: a word that was never used");
             }
         }
+    }
+    gaps(map, report)
+}
+
+/// A damaged gap becomes one of all positions, of which nothing is known. What lies behind the
+/// recorded ones is 0.
+fn gaps(map: &Map, report: &mut RepairReport) -> Result<(), Corruption> {
+    let tail = map.word(LOG_TAIL)?.load(Ordering::Acquire);
+    let mut is_repaired = tail == 0 && set(map, LOG_GAP_COUNT, 0)?;
+    let recorded = map.word(LOG_GAP_COUNT)?.load(Ordering::Acquire).min(LOG_GAPS_MAX);
+    for gap in 0..LOG_GAPS_MAX {
+        let words = match gap < recorded {
+            true if is_gap(map, gap, tail)? => continue,
+            true => [LOG_GAP_UNKNOWN | 1, tail],
+            false => [0; 2],
+        };
+        let at = LOG_GAPS + 16 * gap;
+        is_repaired |= set(map, at, words[0])?;
+        is_repaired |= set(map, at + 8, words[1])?;
+        debug_assert!(words == [0; 2] || is_gap(map, gap, tail)?, "gap {gap} is none");
+    }
+    if is_repaired {
+        report.add_repaired("the gaps of the log: of more positions nothing is known");
     }
     Ok(())
 }

@@ -10,8 +10,10 @@ use nearstate_store::release_allocator_memory;
 
 use crate::server::RespServer;
 
-/// How often the task looks at the buffered bytes.
+/// How often the task looks at the buffered bytes, while more than [`RELEASED_MIN`] are or were
+/// buffered, and otherwise. The peak since the last look is counted, so no burst is missed.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A smaller decrease stays with the allocator, for the next burst.
 const RELEASED_MIN: u64 = 32 << 20;
@@ -24,7 +26,7 @@ const LOOKS_BELOW: u32 = 2;
 pub(crate) async fn run(server: Arc<RespServer>) {
     let mut watch = BufferedBytes::default();
     loop {
-        sleep(POLL_INTERVAL).await;
+        sleep(watch.interval()).await;
         let (stats, budget) = (&server.stats, &server.pubsub.budget);
         let peak = stats.take_bytes_buffered_peak() + budget.take_peak() as u64;
         if watch.look(peak, stats.bytes_buffered() + budget.bytes() as u64) {
@@ -45,6 +47,11 @@ struct BufferedBytes {
 }
 
 impl BufferedBytes {
+    /// The time until the next look.
+    const fn interval(&self) -> Duration {
+        if self.peak < RELEASED_MIN { IDLE_INTERVAL } else { POLL_INTERVAL }
+    }
+
     /// Returns true if memory is to be given back: far fewer bytes are buffered than before.
     /// `peak` is the most bytes since the last look, and `bytes` the bytes now.
     fn look(&mut self, peak: u64, bytes: u64) -> bool {
@@ -73,7 +80,11 @@ mod tests {
             all.iter().map(|mib| watch.look(0, mib << 20)).collect()
         };
         assert!(!mebibytes(&[0, 10, 30, 0, 0, 0], &mut watch).contains(&true));
-        assert!(!watch.look(100 << 20, 0) && watch.look(0, 0), "a short burst between two looks");
+        assert_eq!(watch.interval(), IDLE_INTERVAL);
+        assert!(!watch.look(100 << 20, 0), "a short burst between two looks");
+        assert_eq!(watch.interval(), POLL_INTERVAL);
+        assert!(watch.look(0, 0));
+        assert_eq!(watch.interval(), IDLE_INTERVAL);
         assert!(!mebibytes(&[1000, 0, 990, 0, 980, 1000], &mut watch).contains(&true));
         assert_eq!(
             mebibytes(&[500, 500, 500, 10, 5, 0], &mut watch),

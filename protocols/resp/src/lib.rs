@@ -25,6 +25,7 @@ pub mod server;
 pub mod runtime_settings;
 pub mod auth_limit;
 pub mod client_pause;
+mod purge_request;
 pub mod replication;
 pub mod monitors;
 pub mod tracking;

@@ -6,9 +6,12 @@
 //! seconds.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use nearstate_model::Result;
@@ -16,13 +19,12 @@ use nearstate_node::clock::Clock;
 use nearstate_node::executor::{is_due, sleep, yield_now};
 use nearstate_store::{NamespaceUsage, Session};
 
+use crate::purge_request::PurgeRequest;
 use crate::server::RespServer;
 
-/// How often the task looks whether `MEMORY PURGE` was called.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Number of these after which it checks the region: every ten seconds.
-const LOOK_POLLS: u32 = 10;
+/// How often the task looks at the region. Other processes change it without telling the node, so
+/// a timer is needed. `MEMORY PURGE` wakes the task.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The percentage of free memory in partly used chunks from which records are moved. Below it a
 /// move would free less than it copies.
@@ -51,19 +53,23 @@ const CHUNKS_AT_ONCE: u64 = 16;
 pub(crate) async fn run(server: Arc<RespServer>, session: Rc<Session>, clock: Clock) {
     let mut upkeep = MemoryUpkeep::new(&session, clock, &server.upkeep_nanos);
     let mut soft_limits = SoftLimits::default();
-    let mut polls = 0;
     loop {
-        sleep(POLL_INTERVAL).await;
-        polls += 1;
-        let is_purge = server.purge_requested.swap(false, Ordering::Relaxed);
-        if is_purge || polls >= LOOK_POLLS {
-            // What fails now is tried again at the next look. A damaged region is reported by the
-            // commands of clients.
-            let _ = upkeep.look(is_purge).await;
-            let _ = soft_limits.look(&session, server.settings.on_soft_limit);
-            polls = 0;
-        }
+        let is_purge = wait_for_look(&server.purge_request, LOOK_INTERVAL).await;
+        // What fails now is tried again at the next look. A damaged region is reported by the
+        // commands of clients.
+        let _ = upkeep.look(is_purge).await;
+        let _ = soft_limits.look(&session, server.settings.on_soft_limit);
     }
+}
+
+/// Waits until a look is due. True: it is for `MEMORY PURGE`.
+async fn wait_for_look(purge_request: &PurgeRequest, interval: Duration) -> bool {
+    let mut tick = sleep(interval);
+    poll_fn(|cx| match purge_request.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => Pin::new(&mut tick).poll(cx).map(|()| false),
+    })
+    .await
 }
 
 /// The namespaces that exceed their soft limits.
@@ -279,6 +285,22 @@ mod tests {
             let before = content(&path);
             session.put(ns, b"k", b"v").unwrap();
             assert!(content(&path) != before, "a change is seen");
+        });
+    }
+
+    /// The task sleeps for an hour, and is woken by the request of another thread.
+    #[test]
+    fn a_purge_wakes_the_task_that_waits_for_its_next_look() {
+        let hour = Duration::from_secs(3600);
+        Executor::new(&ExecutorConfig::default()).unwrap().run(async move {
+            let request = Arc::new(PurgeRequest::default());
+            request.set();
+            assert!(wait_for_look(&request, hour).await, "requested before");
+            let other = Arc::clone(&request);
+            let thread = std::thread::Builder::new().spawn(move || other.set()).unwrap();
+            assert!(wait_for_look(&request, hour).await);
+            thread.join().unwrap();
+            assert!(!wait_for_look(&request, Duration::ZERO).await, "each request counts once");
         });
     }
 

@@ -11,6 +11,7 @@ use crate::monitors::Monitors;
 use crate::parse::Args;
 use crate::pubsub::PubSub;
 use crate::pubsub::mailbox::Mailbox;
+use crate::purge_request::PurgeRequest;
 use crate::replication::{Masters, Replicas};
 use crate::runtime_settings::{RuntimeSettings, ServerLogLevel};
 use crate::tracking::Tracking;
@@ -19,7 +20,7 @@ use nearstate_node::{ConnectionLimits, CoreMetrics};
 use nearstate_store::{NamespaceUsage, OwnChange, REPLICATION_WAIT_MAX};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -171,7 +172,7 @@ pub struct RespServer {
     /// `LATENCY`.
     pub latency: LatencyMonitor,
     /// `MEMORY PURGE` was called, and the memory upkeep has not looked since.
-    pub(crate) purge_requested: AtomicBool,
+    pub(crate) purge_request: PurgeRequest,
     /// Time that the memory upkeep has worked, in nanoseconds.
     pub upkeep_nanos: AtomicU64,
     port: AtomicU16,
@@ -257,7 +258,7 @@ impl RespServer {
             tracking: Tracking::default(),
             latency: LatencyMonitor::default(),
             clients: Mutex::default(),
-            purge_requested: AtomicBool::new(false),
+            purge_request: PurgeRequest::default(),
             upkeep_nanos: AtomicU64::new(0),
             slow: Mutex::default(),
         };

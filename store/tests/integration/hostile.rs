@@ -6,6 +6,7 @@ mod creation;
 mod exhaustion;
 mod flip_rates;
 mod flips;
+mod member_flips;
 mod repairs;
 mod truncated;
 mod two_corrections;

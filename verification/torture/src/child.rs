@@ -16,6 +16,7 @@ use crate::repairs;
 use crate::rng::seeded;
 use crate::scenario;
 use crate::step;
+use crate::sweep;
 #[cfg(feature = "crash-points")]
 use crate::tags::log_kills;
 use crate::tags::script_process;
@@ -57,6 +58,7 @@ fn run(words: &[String]) -> Result<(), String> {
         "scenario" => scenario::play(folder, word),
         "history" => process::run(folder, number),
         "step" => step::play(folder, word),
+        "sweep" => sweep::play(folder, word),
         "put" => scenario::put_one(folder, number),
         "tagged" => script_process::play(folder, word, usize::from(number)),
         "tagged-writer" => worker::write(folder, number, &mut rng),

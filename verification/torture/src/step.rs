@@ -1,18 +1,13 @@
 //! Single steps: a child executes one operation instruction by instruction and is killed after each
 //! of them in turn; another process verifies the region.
 //!
-//! The child requests tracing and stops itself immediately before and after the call. The
-//! instructions between are stepped with `PTRACE_SINGLESTEP`.
+//! Every kill is that of a real process, so the cost is the square of the number of instructions.
+//! [`sweep`](crate::sweep) has more operations, and stops.
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Child;
 
 use nearstate_store::Region;
-use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::content::{KeySpace, TortureKey};
@@ -20,6 +15,7 @@ use crate::journal::{self, WriteKind};
 use crate::oracle::Oracle;
 use crate::scenario::{SET_SECOND, Scenario, WRITER, WriteScript, named, prepare, verify};
 use crate::spawn::{ChildCommand, ChildRole};
+use crate::trace::{SweepError, TracedChild, allow};
 use crate::writer::{JournaledWriter, PlannedWrite};
 
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +62,17 @@ pub const OPERATIONS: &[SteppedOperation] = &[
 ];
 
 /// The result of one operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepRow {
     pub name: &'static str,
     /// Instructions of the whole call.
     pub instructions: u64,
     /// Kills, each after another number of instructions and followed by a verification.
     pub kills: u64,
+    /// Stops, each with another process that attaches, reads and writes meanwhile.
+    pub stops: u64,
+    /// Writes of that process which were refused, with the name of the stopped one.
+    pub refused: u64,
 }
 
 /// After which instructions to kill.
@@ -80,30 +80,30 @@ pub struct SweepRow {
 pub enum StepStride {
     /// After every so many instructions.
     Every(u64),
-    /// At this many instructions, evenly distributed.
-    Places(u64),
-}
-
-/// Why a sweep has no result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SweepError {
-    /// This machine does not permit a process to trace its child: nothing was tested.
-    NotPermitted(String),
-    Violation(String),
+    /// At this many instructions, in equal parts of the operation.
+    Places { count: u64, seed: u64 },
 }
 
 pub fn table(rows: &[SweepRow]) -> String {
-    let mut text = format!("{:<12} {:>14} {:>8}\n", "operation", "instructions", "kills");
+    let head = ["instructions", "kills", "stops", "refused"].map(|word| format!("{word:>13}"));
+    let mut text = format!("{:<18}{}\n", "operation", head.concat());
     for row in rows {
-        let _ = writeln!(text, "{:<12} {:>14} {:>8}", row.name, row.instructions, row.kills);
+        let numbers = [row.instructions, row.kills, row.stops, row.refused];
+        let numbers = numbers.map(|number| format!("{number:>13}")).concat();
+        let _ = writeln!(text, "{:<18}{numbers}", row.name);
     }
     text
 }
 
 pub fn json(rows: &[SweepRow]) -> Value {
     let rows = rows.iter().map(|row| {
-        let (name, instructions, kills) = (row.name, row.instructions, row.kills);
-        json!({ "operation": name, "instructions": instructions, "kills": kills })
+        json!({
+            "operation": row.name,
+            "instructions": row.instructions,
+            "kills": row.kills,
+            "stops": row.stops,
+            "refused": row.refused,
+        })
     });
     Value::Array(rows.collect())
 }
@@ -116,7 +116,7 @@ pub fn play(folder: &Path, what: &str) -> Result<(), String> {
         .iter()
         .find(|operation| operation.name == name)
         .ok_or_else(|| format!("unknown operation {name:?}"))?;
-    ptrace::traceme().map_err(|e| format!("not permitted to be traced: {e}"))?;
+    allow()?;
     let mut script = WriteScript::default();
     (operation.work)(&mut script, number);
     let last: Vec<PlannedWrite> = script.0.pop().ok_or("the operation has no writes")?;
@@ -150,9 +150,9 @@ pub fn sweep(
         let (_, whole) = one(folder, starter, operation, scenario, u64::MAX)?;
         let step = match stride {
             StepStride::Every(step) => step,
-            StepStride::Places(places) => (whole / places).max(1),
+            StepStride::Places { count, .. } => (whole / count).max(1),
         };
-        let mut row = SweepRow { name: operation.name, instructions: whole, kills: 0 };
+        let mut row = SweepRow { name: operation.name, instructions: whole, ..SweepRow::default() };
         let mut at = 0;
         loop {
             tick(operation.name, at, whole);
@@ -188,50 +188,13 @@ fn one(
     };
     let more = format!("{}:{number}", operation.name);
     let role = ChildRole { role: "step", more: &more, ..ChildRole::default() };
-    let mut child = starter.start(folder, &role).map_err(context)?;
-    let done = trace(&child.process, limit);
-    let killed = child.process.kill().and_then(|()| child.process.wait());
-    killed.map_err(|e| context(e.to_string()))?;
-    let error_output = child.error_output();
-    match done {
-        Ok(count) => Ok((oracle, count)),
-        Err(_) if error_output.contains("not permitted") => {
-            Err(SweepError::NotPermitted(error_output))
-        }
-        Err(error) => Err(context(format!("{error}: {error_output}"))),
+    let child = TracedChild::start(starter, folder, &role)?;
+    let mut done = 0;
+    while done < limit && child.step().map_err(context)? {
+        done += 1;
     }
-}
-
-/// Steps a child from its first stop to its second, at most `limit` times.
-fn trace(child: &Child, limit: u64) -> Result<u64, String> {
-    let pid = Pid::from_raw(child.id().cast_signed());
-    if wait_for_stop(pid)? != Signal::SIGSTOP {
-        return Err("the traced child did not stop itself first".to_owned());
-    }
-    ptrace::setoptions(pid, ptrace::Options::PTRACE_O_EXITKILL)
-        .map_err(|e| format!("ptrace: {e}"))?;
-    for done in 0..limit {
-        ptrace::step(pid, None).map_err(|e| format!("ptrace: {e}"))?;
-        if wait_for_stop(pid)? == Signal::SIGSTOP {
-            return Ok(done);
-        }
-    }
-    Ok(limit)
-}
-
-/// Waits until a traced child stops, and returns the signal.
-fn wait_for_stop(pid: Pid) -> Result<Signal, String> {
-    let status = waitpid(pid, None).map_err(|e| format!("wait: {e}"))?;
-    match status {
-        WaitStatus::Stopped(_, signal @ (Signal::SIGTRAP | Signal::SIGSTOP)) => Ok(signal),
-        WaitStatus::Exited(..)
-        | WaitStatus::Signaled(..)
-        | WaitStatus::Stopped(..)
-        | WaitStatus::PtraceEvent(..)
-        | WaitStatus::PtraceSyscall(_)
-        | WaitStatus::Continued(_)
-        | WaitStatus::StillAlive => Err(format!("a traced child: {status:?}")),
-    }
+    child.kill().map_err(context)?;
+    Ok((oracle, done))
 }
 
 /// Fills the growing namespace until an insert of one key splits a bucket, three times in a row;

@@ -18,6 +18,7 @@ use crate::journal::{
 use crate::oracle::{BLOCKS, ObservedRecord, block_change, block_len, block_name, observe};
 use crate::region_access::open_session;
 use crate::rng::{Rng, mixed_size, percent, value_size};
+use crate::trace::stop_here;
 
 /// Keys of one writer's own values, records of named blocks of one writer, and keys that one
 /// writer may insert into the growing namespace.
@@ -368,7 +369,7 @@ impl JournaledWriter {
 
     fn stop_if_stepped(&self) {
         if self.is_stepped {
-            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+            stop_here();
         }
     }
 

@@ -178,7 +178,7 @@ pub(crate) fn memory_purge(
     _: Args<'_>,
     reply: &mut ReplyWriter<'_>,
 ) -> CommandResult {
-    ctx.server.purge_requested.store(true, std::sync::atomic::Ordering::Relaxed);
+    ctx.server.purge_request.set();
     reply.ok();
     Ok(())
 }

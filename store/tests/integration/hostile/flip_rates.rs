@@ -21,7 +21,7 @@ const HEAP: u64 = 0x840_0000;
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// The bytes of the file, as they were.
-struct Snapshot {
+pub(super) struct Snapshot {
     file: File,
     bytes: Vec<u8>,
     /// The pages that are not zero.
@@ -29,7 +29,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn of(path: &Path) -> Self {
+    pub(super) fn of(path: &Path) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -39,26 +39,26 @@ impl Snapshot {
         Self { file, bytes, used }
     }
 
-    fn word(&self, at: u64) -> u64 {
+    pub(super) fn word(&self, at: u64) -> u64 {
         let at = usize::try_from(at).unwrap();
         u64::from_le_bytes(*self.bytes[at..].first_chunk().unwrap())
     }
 
     /// Writes the pages again that had content, and the one with the flipped bit. A session that a
     /// check opens uses no others.
-    fn restore(&self, bit: u64) {
+    pub(super) fn restore(&self, bit: u64) {
         for page in self.used.iter().copied().chain([bit / 8 / 4096]) {
             let at = usize::try_from(page * 4096).unwrap();
             self.file.write_all_at(&self.bytes[at..at + 4096], page * 4096).unwrap();
         }
     }
 
-    fn flip(&self, bit: u64) {
+    pub(super) fn flip(&self, bit: u64) {
         let byte = self.bytes[usize::try_from(bit / 8).unwrap()] ^ 1 << (bit % 8);
         self.file.write_all_at(&[byte], bit / 8).unwrap();
     }
 
-    fn unflip(&self, bit: u64) {
+    pub(super) fn unflip(&self, bit: u64) {
         let byte = self.bytes[usize::try_from(bit / 8).unwrap()];
         self.file.write_all_at(&[byte], bit / 8).unwrap();
     }

@@ -1,12 +1,12 @@
 //! Inserts and deletes, and updates of records in place, in a heap that is half full, and in one
-//! that is 95 % full.
+//! that is 95 % full; and inserts that a full heap refuses.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use nearstate_instructions::{MeasuredOperation, MeasuredResult, key, measured, new_region, run};
-use nearstate_store::{Namespace, Region, Schema, Session};
+use nearstate_store::{Error, Namespace, Region, Schema, Session};
 
 const OPERATIONS: &[MeasuredOperation] = &[
     ("update-50", 20_000, |times| update(times, 50)),
@@ -15,6 +15,8 @@ const OPERATIONS: &[MeasuredOperation] = &[
     ("churn-95", 20_000, |times| churn(times, 95, ONE_SIZE)),
     ("mixed-churn-50", 20_000, |times| churn(times, 50, MIXED_SIZES)),
     ("mixed-churn-95", 20_000, |times| churn(times, 95, MIXED_SIZES)),
+    ("refused", 1000, |times| refused(times, ONE_SIZE)),
+    ("mixed-refused", 1000, |times| refused(times, MIXED_SIZES)),
 ];
 
 /// Bytes of a value: the least, and how many more at most.
@@ -24,6 +26,9 @@ const MIXED_SIZES: (u64, u64) = (20, 4000);
 /// How often each record is replaced on average before the instructions are counted: free memory is
 /// as scattered as it will be.
 const REPLACEMENTS: u64 = 10;
+
+/// Refusals before the instructions are counted.
+const REFUSED_FIRST: u32 = 10;
 
 /// Records between two looks at the heap while it is filled.
 const LOAD_STEP: u64 = 256;
@@ -140,6 +145,32 @@ impl FilledHeap {
 fn update(times: u64, percent: u64) -> MeasuredResult {
     let mut filled = FilledHeap::new(percent, ONE_SIZE)?;
     measured(times, |_| filled.update())
+}
+
+/// An insert that is refused, because the heap is full. The first refusals move records together,
+/// in vain.
+fn refused(times: u64, sizes: (u64, u64)) -> MeasuredResult {
+    let percent = if sizes == ONE_SIZE { 50 } else { 95 };
+    let filled = FilledHeap::new(percent, sizes)?;
+    let value = vec![7; usize::try_from(sizes.0 + sizes.1)?];
+    let refuse = |number: u64| match filled.session.put(filled.values, &key(number), &value) {
+        Ok(_) => Ok(false),
+        Err(Error::Full { .. }) => Ok(true),
+        Err(error) => Err(error),
+    };
+    let mut number = filled.next;
+    while !refuse(number)? {
+        number += 1;
+    }
+    for _ in 0..REFUSED_FIRST {
+        refuse(number)?;
+    }
+    measured(times, |_| {
+        if !refuse(number)? {
+            return Err("a full heap had room".into());
+        }
+        Ok(())
+    })
 }
 
 /// A delete and an insert, with a share of the heap in use.

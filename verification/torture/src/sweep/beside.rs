@@ -1,0 +1,118 @@
+//! What other processes do while one is stopped in the middle of its operation: they attach, read
+//! everything and write. Nothing waits, except a write that needs a lock which the stopped process
+//! holds: it is refused within its bound, and the refusal names the process.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nearstate_store::{Error, Region, Schema, Session};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::region_access::text;
+use crate::sweep::cases::{KEPT, SweptOperation, SweptRegion, plain, verify_kept};
+
+/// Writes beside one stop: each is a new record and its deletion. The index of the namespace has
+/// eight buckets or more, so that few of them need what one process holds.
+const WRITES: u32 = 4;
+
+/// A wait of nearly the store's bound for one lock, a second.
+const STALL: Duration = Duration::from_millis(900);
+
+/// The processor time that such a wait takes at least. An operation that a loaded machine delays
+/// takes a thousandth of it.
+const STALL_CPU: Duration = Duration::from_millis(30);
+
+/// Measures whether an operation waited for a lock.
+struct WaitWatch {
+    begun: Instant,
+    cpu: Duration,
+}
+
+impl WaitWatch {
+    fn start() -> Result<Self, String> {
+        Ok(Self { begun: Instant::now(), cpu: cpu_time()? })
+    }
+
+    /// Fails if an operation that succeeded has waited.
+    fn check(&self, what: &str) -> Result<(), String> {
+        let took = self.begun.elapsed();
+        if took > STALL && cpu_time()?.saturating_sub(self.cpu) > STALL_CPU {
+            return Err(format!("{what} waited {took:?} for a lock"));
+        }
+        Ok(())
+    }
+}
+
+/// The processor time of this thread.
+fn cpu_time() -> Result<Duration, String> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    time.map(Duration::from).map_err(|e| format!("processor time: {e}"))
+}
+
+/// Works beside a stopped process. Returns how many operations were refused.
+pub(crate) fn work_beside(
+    folder: &Path,
+    operation: &SweptOperation,
+    stopped: u32,
+    place: u64,
+) -> Result<u64, String> {
+    let watch = WaitWatch::start()?;
+    let region = Region::attach(&folder.join("region"));
+    if operation.region == SweptRegion::Damaged {
+        // Whether it is damaged, held for the repair, or sound again: the answer comes at once.
+        return watch.check("attaching").map(|()| 0);
+    }
+    let session = region.and_then(|region| region.session()).map_err(text("attach"))?;
+    verify_kept(&session)?;
+    watch.check("attaching and reading")?;
+    let mut refused = 0;
+    for number in 0..WRITES {
+        let is_done = write(&session, number, stopped)?;
+        refused += u64::from(!is_done);
+        // Each refusal takes a second.
+        if !is_done {
+            break;
+        }
+    }
+    let is_created = create(&session, place, stopped)?;
+    Ok(refused + u64::from(!is_created))
+}
+
+/// Puts and deletes a record. False if that is refused.
+fn write(session: &Session, number: u32, stopped: u32) -> Result<bool, String> {
+    let kept = plain(session, KEPT)?;
+    let key = format!("beside-{number}").into_bytes();
+    let watch = WaitWatch::start()?;
+    let done = match session.put(kept, &key, &[3; 100]) {
+        // A full heap is an answer.
+        Ok(_) | Err(Error::Full { .. }) => session.delete(kept, &key),
+        Err(error) => Err(error),
+    };
+    answered(done.map(drop), &watch, &format!("write {number}"), stopped)
+}
+
+/// Creates and removes a namespace.
+fn create(session: &Session, place: u64, stopped: u32) -> Result<bool, String> {
+    let watch = WaitWatch::start()?;
+    let name = format!("beside-{place}");
+    let done = match session.namespace(&name, &Schema::default()) {
+        Ok(namespace) => session.remove_namespace(namespace).map(drop),
+        Err(error) => Err(error),
+    };
+    answered(done, &watch, "creating a namespace", stopped)
+}
+
+/// True if an operation is done, without a wait; false if it is refused as it should be.
+fn answered(
+    done: Result<(), Error>,
+    watch: &WaitWatch,
+    what: &str,
+    stopped: u32,
+) -> Result<bool, String> {
+    match done {
+        Ok(()) => watch.check(what).map(|()| true),
+        Err(Error::Stalled { holder }) if holder.pid == stopped => Ok(false),
+        Err(Error::Full { .. }) => Ok(false),
+        Err(error) => Err(text(what)(error)),
+    }
+}
