@@ -412,8 +412,9 @@ impl Member {
 fn behind(why: &str) -> Error {
     Error::Behind {
         detail: format!(
-            "the log must not lose entries, {why} its consumer has not acknowledged them: let it \
-             do so, or declare that the log may lose entries"
+            "the log must not lose entries, {why} its consumer has not acknowledged them: try \
+             again when it has (in a cluster, when all members that count have them), or declare \
+             that the log may lose entries"
         ),
     }
 }

@@ -123,7 +123,14 @@ pub(crate) enum ClusterCommand {
         without: Vec<String>,
     },
     /// Let another member own the partitions that the host owns
-    Drain(NodeChoice),
+    Drain {
+        #[command(flatten)]
+        node: NodeChoice,
+        /// Also if writers are refused until this host has joined again, because too few other
+        /// hosts with complete copies answer
+        #[arg(long)]
+        pause_writers: bool,
+    },
     /// Give a partition whose members are lost to a host with a complete copy. An owner that shows
     /// no life for a lease is excluded first
     AcceptLoss {
@@ -196,7 +203,7 @@ pub(crate) fn run(command: ClusterCommand, out: &mut impl Write) -> Result<()> {
             Some(partition) => change_group(&node, &partition, (&name, false))?,
             None => vote(&node, &name, (false, weaken_majority))?,
         },
-        ClusterCommand::Drain(node) => drain(&node)?,
+        ClusterCommand::Drain { node, pause_writers } => drain(&node, pause_writers)?,
         ClusterCommand::AcceptLoss { node, partition, to, discard_longer_copies } => {
             let file = ClusterFile::read(&node.cluster)?;
             let partition = partition_of(&file, &partition)?.id.0;
@@ -366,16 +373,17 @@ fn change_group(
     })
 }
 
-fn drain(node: &NodeChoice) -> Result<String> {
+fn drain(node: &NodeChoice, pauses: bool) -> Result<String> {
     let file = ClusterFile::read(&node.cluster)?;
     let status = ask(node, &AdminRequest::Status)?;
     let host = status.get("host").and_then(Value::as_str).unwrap_or("the host");
     let mut text = String::new();
     for copy in items(&status, "partitions") {
         let Some(name) = copy.get("partition").and_then(Value::as_str) else { continue };
-        if copy.get("role").and_then(Value::as_str) == Some("owner") {
+        // Also without a lease, and before it serves.
+        if copy.get("owner").and_then(Value::as_str) == Some(host) {
             let partition = partition_of(&file, name)?.id.0;
-            let done = ask(node, &AdminRequest::Drain { partition })?;
+            let done = ask(node, &AdminRequest::Drain { partition, pauses })?;
             let owner = done.get("owner").and_then(Value::as_str).unwrap_or("another member");
             text.extend([host, " is drained: ", owner, " owns ", name, "\n"]);
         }

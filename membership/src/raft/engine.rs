@@ -348,8 +348,12 @@ impl ConsensusEngine for RaftEngine {
         };
         let metrics = raft.metrics().borrow().clone();
         let voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
+        // A leader that has lost its majority does not step down.
+        let heard = metrics.millis_since_quorum_ack.map(Duration::from_millis);
+        let is_alone = metrics.current_leader == Some(self.shared.config.host)
+            && heard.is_none_or(|heard| heard > self.shared.config.request_max() * 2);
         EngineStatus {
-            leader: metrics.current_leader,
+            leader: metrics.current_leader.filter(|_| !is_alone),
             is_removed: !voters.is_empty() && !voters.contains(&self.shared.config.host),
             voters,
             applied,

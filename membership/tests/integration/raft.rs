@@ -65,6 +65,8 @@ fn without_a_majority_nothing_is_decided_and_the_wait_ends() {
         cluster.hosts[&1].engine.propose_and_wait(b"alone".to_vec(), Duration::from_millis(400));
     assert!(waited.is_err());
     assert!(!cluster.hosts[&1].told().0.contains("alone"));
+    // A leader that is alone does not step down.
+    until("it knows that no host leads", || cluster.hosts[&1].engine.status().leader.is_none());
 }
 
 #[test]

@@ -89,9 +89,9 @@ fn the_ten_lines_of_the_guide_work_as_they_are_typed() {
     // The pattern is that of this test only, because the folder is.
     let own = shell.run("ps -o pid=,args= -p $(head -1 nodes)");
     let own = String::from_utf8(own.stdout).unwrap();
-    assert!(kill.starts_with("pkill -f 'cluster.toml --host amf-1'"), "{kill}");
+    assert!(kill.starts_with("pkill -9 -f 'cluster.toml --host amf-1'"), "{kill}");
     assert!(own.contains("cluster.toml --host amf-1"), "{own}");
-    shell.run("kill $(head -1 nodes)");
+    shell.run("kill -9 $(head -1 nodes)");
     let shown = shell.until(status, "no-answer");
     assert!(shown.contains("amf-1: UNREACHABLE"), "{shown}");
     // The new owner is at one of the two other addresses.

@@ -301,3 +301,14 @@ fn an_alarm_tells_that_the_file_of_a_copy_was_removed() {
     until("the alarm is raised", || hosts.has_alarm("NS-5014", "raised"));
     assert!(hosts.log(1).contains("NS-3027"), "{}", hosts.log(1));
 }
+
+#[test]
+fn a_drain_behind_which_writers_would_wait_is_refused() {
+    let mut hosts = Hosts::start_with(Folder::new(), LONG_LEASE, "", &[]);
+    let owner = hosts.owner().unwrap();
+    hosts.kill((owner + 1) % NAMES.len());
+    let refused = hosts.refusal(&["drain", "--host", NAMES[owner]]);
+    assert!(refused.contains("complete copies that answer beside this one: 1"), "{refused}");
+    assert!(refused.contains("--pause-writers"), "{refused}");
+    assert_eq!(hosts.clients(owner).ask(&["SET", "key", "1"]), "+OK");
+}

@@ -7,7 +7,7 @@ use serde_json::Value;
 const VOTERS_MIN: usize = 3;
 
 /// Does a host answer, by the statuses of all hosts? What it said instead.
-fn silent_reason<'s>(statuses: &'s Value, host: &str) -> Option<&'s str> {
+pub(super) fn silent_reason<'s>(statuses: &'s Value, host: &str) -> Option<&'s str> {
     let status = statuses.as_array().into_iter().flatten().find(|status| status["host"] == host);
     status.map_or(Some("it is not in the cluster file"), |status| status["unreachable"].as_str())
 }
