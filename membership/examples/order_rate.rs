@@ -6,7 +6,6 @@
 
 #![expect(
     clippy::disallowed_types,
-    clippy::disallowed_methods,
     clippy::print_stdout,
     reason = "it measures times, and prints them"
 )]

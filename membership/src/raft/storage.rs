@@ -237,6 +237,7 @@ mod tests {
 
     /// A disk that takes its time must not keep a leader from sending what it has.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread that hangs is a failed test")]
     fn entries_are_read_while_the_disk_works() {
         let place = tempfile::tempdir().unwrap();
         let identity =
