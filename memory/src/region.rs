@@ -15,6 +15,7 @@ pub(crate) mod held_file;
 pub(crate) mod liveness;
 pub(crate) mod lock_page;
 pub(crate) mod member_state;
+pub(crate) mod opened_file;
 pub(crate) mod owner;
 pub(crate) mod superblock;
 pub(crate) mod page_fault;

@@ -29,9 +29,10 @@ use crate::layout::{
     seal, unseal,
 };
 use crate::member::arena::undo;
-use crate::region::file::{AttachOptions, Region, open_file};
+use crate::region::file::{AttachOptions, Region};
 use crate::region::map::Map;
 use crate::region::member_table::member_slots_used;
+use crate::region::opened_file::{OpenedFile, open_file};
 use crate::region::superblock::corrected_byte;
 
 /// Changes and losses that a report lists. Further ones are only counted.
@@ -112,7 +113,7 @@ fn correct_superblock(
     options: &AttachOptions,
     report: &mut RepairReport,
 ) -> Result<()> {
-    let file = open_file(path, None, options.any_owner)?;
+    let OpenedFile { file, made: _ } = open_file(path, None, options.any_owner)?;
     let mut page = [0; SUPER_BYTES as usize];
     // Attaching says what is wrong with a file that is too short.
     if file.read_exact_at(&mut page, 0).is_err() {

@@ -89,9 +89,10 @@ pub(crate) struct MigratedConnection {
 }
 
 fn system_error(what: &str, help: &str, error: &io::Error) -> Error {
-    Error::System {
-        detail: format!("{what} ({error}); {help}"),
-        errno: error.raw_os_error().unwrap_or(0),
+    // The text of an error of the system follows.
+    match error.raw_os_error() {
+        Some(errno) => Error::System { detail: format!("{what} ({help})"), errno },
+        None => Error::System { detail: format!("{what} ({error}); {help}"), errno: 0 },
     }
 }
 

@@ -282,11 +282,7 @@ impl Follower<'_> {
     /// `BadArgument`: it is the region's own log; `Damaged`, `Forked`.
     pub fn forget(&mut self, source: LogIdentity) -> Result<()> {
         let session = self.session;
-        if session.log_identity()?.region == source.region {
-            let detail =
-                "the source and the follower are one region: give the path of another region";
-            return Err(Error::BadArgument { detail: detail.to_owned() });
-        }
+        session.check_is_other(source)?;
         invariant!(
             session.member.is_follower(),
             "a session without the follower's lock begins anew"

@@ -257,10 +257,14 @@ fn create(args: CreateArgs, out: &mut dyn Write) -> Result<()> {
     let region = Region::create(&path, &options)?;
     let seen = region.inspect()?;
     let pages = is_placed.then(|| region.pages_by_node()).transpose()?;
-    let note = match &pages {
-        Some(pages) => numa::check(&options.numa, &region.numa_policy()?, pages)?,
-        None => None,
+    let placed = match &pages {
+        Some(pages) => numa::check(&options.numa, &region.numa_policy()?, pages),
+        None => Ok(None),
     };
+    if placed.is_err() {
+        Region::remove_with(&path, &AttachOptions { any_owner: options.any_owner })?;
+    }
+    let note = placed?;
     let next = format!("nearstate serve --region {}", path.display());
     let text = if is_json {
         let json = json!({

@@ -100,7 +100,7 @@ fn serve_until_signal(
         memory_budget(settings, &place, settings.region_max.0)?;
     }
     let region = attach(settings, &place)?;
-    let lock = region_lock::acquire(&settings.region.path, settings.is_region_shared)?;
+    let lock = region_lock::acquire_single(&settings.region.path, settings.is_region_shared)?;
     set_limits(&region, &settings.namespace_limits)?;
     let budget = memory_budget(settings, &place, region.inspect()?.bytes_max)?;
     report_memory(settings, budget);

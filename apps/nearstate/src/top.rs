@@ -43,8 +43,9 @@ its records change.
 Keys in a terminal: q quits, p pauses, s sorts the namespaces, ? shows help. Without a terminal,
 plain text is printed.
 
-  nearstate serve --metrics-listen 127.0.0.1:9121 &
-  nearstate top                                  # sources from the settings
+  export NEARSTATE_METRICS_LISTEN=127.0.0.1:9121
+  nearstate serve &
+  nearstate top                                  # sources from the settings, not from flags of serve
   nearstate top --node 127.0.0.1:9121            # a node, by its metrics page
   nearstate top --region /dev/shm/amf            # a region, with or without a node
   nearstate top --cluster cluster.toml           # all hosts of a cluster
@@ -55,7 +56,7 @@ plain text is printed.
 #[command(after_help = MORE)]
 pub(crate) struct TopArgs {
     /// Metrics address of a node (metrics.listen)
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = node_address)]
     node: Option<SocketAddr>,
     /// A region's file; this process needs permission to attach it
     #[arg(long, value_name = "PATH")]
@@ -95,6 +96,11 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     } else {
         Err(format!("{text:?} is out of range: expected 100ms to 1h"))
     }
+}
+
+fn node_address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let wanted = "expected an IP address and a port, such as 127.0.0.1:9121";
+    text.parse().map_err(|_| format!("{text:?} is not an address: {wanted}"))
 }
 
 /// Runs the command.
@@ -232,6 +238,9 @@ mod tests {
         for wrong in ["0s", "99ms", "2h", "soon", ""] {
             assert!(read(&["--interval", wrong]).is_err(), "{wrong}");
         }
-        assert!(read(&["--node", "localhost"]).unwrap_err().contains("localhost"));
+        let no_unit = read(&["--interval", "5"]).unwrap_err();
+        assert!(no_unit.contains("has no unit"), "{no_unit}");
+        let name = read(&["--node", "localhost:9125"]).unwrap_err();
+        assert!(name.contains("localhost") && name.contains("127.0.0.1:9121"), "{name}");
     }
 }

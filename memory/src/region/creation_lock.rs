@@ -38,6 +38,11 @@ impl CreationLock {
         Ok(lock_byte(file.as_fd(), CREATION_BYTE, LockMode::Try)?.then_some(Self { file }))
     }
 
+    /// The file that is locked.
+    pub(crate) const fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Waits for the lock, at most a second.
     pub(crate) fn acquire(file: &File) -> Result<Self> {
         let mut wait = CreationWait::new();

@@ -29,7 +29,9 @@ use crate::region::key_seed::KeySeed;
 use crate::region::liveness::{LivenessLock, LockedFile, ProcessIdentity};
 use crate::region::map::Map;
 use crate::region::member_table::is_number_named;
-use crate::region::owner;
+use crate::region::opened_file::{
+    HAS_MAGIC, OpenedFile, discard, is_named, is_new, open_failure, open_file, set_mode,
+};
 use crate::region::superblock::{Superblock, validate_superblock};
 use crate::system::register_barrier;
 
@@ -114,6 +116,9 @@ impl Default for CreateOptions {
 
 /// The part of the heap that one session takes at once as its bump range.
 const CLAIM_SHARE: u64 = 1024;
+/// How often a file is opened again because another process, which could not create the region, has
+/// removed it. Each time the other process has come first.
+const REOPENS_MAX: u32 = 100;
 /// The least units of a bump range: 64 KiB.
 const CLAIM_UNITS_MIN: u64 = 1024;
 const _: () = assert!(CLAIM_UNITS_MIN <= CHUNK_UNITS, "a claim lies in one chunk");
@@ -242,38 +247,54 @@ impl Region {
         // Validated before the file exists: a rejected creation leaves no file.
         create.map(heap_chunks).transpose()?;
         create.map(|options| check_mode(options.mode)).transpose()?;
-        let file = open_file(path, create.map(|options| options.mode), any_owner)?;
-        Self::take(file, None, path, create)
+        for _ in 0..REOPENS_MAX {
+            let file = open_file(path, create.map(|options| options.mode), any_owner)?;
+            if let Some(found) = Self::take(file, None, path, create)? {
+                return Ok(found);
+            }
+        }
+        let detail = format!("{}: its file is removed again and again", path.display());
+        Err(Error::BadArgument { detail })
     }
 
     /// Attaches to an open file, or creates a region in it. `liveness_file` is the same file,
-    /// opened a second time; with `None` it is opened by its path.
+    /// opened a second time; with `None` it is opened by its path. `None`: the file was removed
+    /// while this process waited to create the region.
     fn take(
-        file: File,
+        opened: OpenedFile,
         liveness_file: Option<&File>,
         path: &Path,
         create: Option<&CreateOptions>,
-    ) -> Result<(Self, bool)> {
+    ) -> Result<Option<(Self, bool)>> {
+        let OpenedFile { file, made } = opened;
         let mut wait = CreationWait::new();
         loop {
             if !is_new(&file, path)? {
                 // The magic was stored after the rest of the superblock, and was read before it.
                 fence(Ordering::Acquire);
-                return Self::map_existing(file, liveness_file, path).map(|r| (r, false));
+                return Self::map_existing(file, liveness_file, path).map(|r| Some((r, false)));
             }
             if let Some(options) = create {
                 if let Some(lock) = CreationLock::try_acquire(&file)? {
+                    if !is_named(path, &file)? {
+                        return Ok(None);
+                    }
                     if is_new(&file, path)? {
-                        let region = Self::initialise(file, path, options)?;
+                        let created = Self::initialise(file, path, options);
+                        if created.is_err() {
+                            discard(lock.file(), made.as_deref());
+                        }
                         drop(lock);
-                        return Ok((region, true));
+                        return created.map(|region| Some((region, true)));
                     }
                     continue;
                 }
             } else if !creation_lock::is_held(&file)? && is_new(&file, path)? {
                 return Err(Error::NotARegion {
                     path: path.to_owned(),
-                    detail: "empty, or its creation was interrupted: create it again".to_owned(),
+                    detail: "empty, or its creation was interrupted: create it again, or \
+                             delete the file"
+                        .to_owned(),
                 });
             }
             wait.pause(&file)?;
@@ -344,8 +365,10 @@ impl Region {
     /// As [`Region::attach`]; `BadArgument` if both descriptors are one open file.
     pub fn attach_files(files: RegionFiles, name: &Path) -> Result<Self> {
         let liveness_file = File::from(files.liveness);
-        Self::take(File::from(files.file), Some(&liveness_file), name, None)
-            .map(|(region, _)| region)
+        let opened = OpenedFile { file: File::from(files.file), made: None };
+        let taken = Self::take(opened, Some(&liveness_file), name, None)?;
+        let (region, _) = guaranteed(taken, "only a creation finds that its file was removed");
+        Ok(region)
     }
 
     fn map_existing(file: File, liveness_file: Option<&File>, path: &Path) -> Result<Self> {
@@ -406,8 +429,6 @@ impl Region {
     }
 }
 
-const HAS_MAGIC: &str = "a superblock begins with its magic";
-
 fn fill_superblock(map: &Map, page: u64, is_fenced: bool, seed: Option<u64>) -> Result<()> {
     let length = map.len();
     invariant!(length > HEAP && length.is_multiple_of(4096), "a region of {length} bytes");
@@ -459,64 +480,6 @@ fn check_mode(mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// Sets the mode of a new region's file, from which the process's umask may have removed bits. An
-/// empty file that already existed keeps its mode if its owner is another user.
-fn set_mode(file: &File, path: &Path, mode: u32) -> Result<()> {
-    let found = file.metadata().map_err(|e| open_failure(path, &e))?.permissions().mode();
-    if found & 0o777 == mode & 0o777 {
-        return Ok(());
-    }
-    match file.set_permissions(Permissions::from_mode(mode & 0o777)) {
-        Err(error) if error.kind() != ErrorKind::PermissionDenied => {
-            Err(open_failure(path, &error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Opens a file that may be a region, and creates it if a mode is given.
-pub(crate) fn open_file(path: &Path, create: Option<u32>, any_owner: bool) -> Result<File> {
-    let resolved = owner::resolve(path, any_owner)?;
-    owner::check_directory(path, &resolved, any_owner)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(create.is_some())
-        .truncate(false)
-        .mode(create.unwrap_or(0o600))
-        // A link that replaced the file meanwhile is not followed.
-        .custom_flags(if resolved.is_plain { libc::O_NOFOLLOW } else { 0 })
-        .open(&resolved.file)
-        .map_err(|error| open_failure(path, &error))?;
-    owner::check_file(path, &file, any_owner)?;
-    Ok(file)
-}
-
-/// True if the file holds no region yet.
-fn is_new(file: &File, path: &Path) -> Result<bool> {
-    let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
-    Ok(length == 0 || is_creation_interrupted(file).map_err(|e| open_failure(path, &e))?)
-}
-
-/// True for the file of a creator that was killed before its commit point, and for no other file.
-/// Files of other programs can begin with zeros and must not be overwritten.
-fn is_creation_interrupted(file: &File) -> std::io::Result<bool> {
-    let data = file.metadata()?;
-    let mut page = vec![0; SUPER_BYTES as usize];
-    if data.len() < SUPER_BYTES {
-        return Ok(false);
-    }
-    file.read_exact_at(&mut page, 0)?;
-    let is_ours = (0..)
-        .step_by(8)
-        .zip(page.chunks_exact(8))
-        .all(|(at, word)| word == [0; 8] || at != SUPER_MAGIC && SUPER_WORDS.contains(&at));
-    let has_superblock_only =
-        data.len() >= HEAP + REGION_BYTES_MIN && data.blocks() * 512 <= data.blksize().max(MEMBERS);
-    *guaranteed(page.first_chunk_mut(), HAS_MAGIC) = MAGIC.to_le_bytes();
-    Ok(is_ours && (has_superblock_only || validate_superblock(&page).is_ok()))
-}
-
 fn read_superblock(file: &File, path: &Path) -> Result<Superblock> {
     let not_a_region = |detail: String| Error::NotARegion { path: path.to_owned(), detail };
     let length = file.metadata().map_err(|e| open_failure(path, &e))?.len();
@@ -553,28 +516,12 @@ fn heap_chunks(options: &CreateOptions) -> Result<u64> {
     }
     Err(Error::BadArgument {
         detail: format!(
-            "a region of {} bytes: give {REGION_BYTES_MIN} to {REGION_BYTES_MAX}",
-            options.bytes_max
+            "a region of {} bytes: give a maximum size (--max) of {}MiB to {}TiB",
+            options.bytes_max,
+            REGION_BYTES_MIN >> 20,
+            REGION_BYTES_MAX >> 40
         ),
     })
-}
-
-fn open_failure(path: &Path, error: &std::io::Error) -> Error {
-    let errno = error.raw_os_error().unwrap_or(0);
-    let what = match errno {
-        libc::EACCES | libc::EPERM | libc::EROFS => {
-            "no permission (attaching needs read and write access: see its mode, chmod, chown)"
-        }
-        libc::ENOENT => "there is no such file (create the region first)",
-        libc::EMFILE | libc::ENFILE => {
-            "no more files can be open (detach from some regions, or raise ulimit -n)"
-        }
-        libc::ENOTDIR | libc::EISDIR => "not a file's path",
-        libc::ENOSPC => "the file system has no room",
-        libc::EFBIG => "larger than the file system's largest file",
-        _ => "cannot open the region",
-    };
-    Error::System { detail: format!("{}: {what}", path.display()), errno }
 }
 
 const _: () = assert!(REGION_BYTES_MIN.is_multiple_of(CHUNK_BYTES));

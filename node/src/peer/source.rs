@@ -36,8 +36,11 @@ pub struct PeerListener {
 }
 
 fn system(what: &str, error: &io::Error) -> Error {
-    let detail = format!("{what}: {error}");
-    Error::System { detail, errno: error.raw_os_error().unwrap_or(0) }
+    // The text of an error of the system follows.
+    match error.raw_os_error() {
+        Some(errno) => Error::System { detail: what.to_owned(), errno },
+        None => Error::System { detail: format!("{what}: {error}"), errno: 0 },
+    }
 }
 
 impl PeerListener {

@@ -1,12 +1,46 @@
 //! Records that a source sends in no order, while a copy joins.
 
-use nearstate_memory::{FollowState, without_expiry};
+use nearstate_memory::{FollowState, LogIdentity, without_expiry};
 use nearstate_model::{Error, Result};
 
 use super::Follower;
 use super::change::Decoded;
 use crate::feed::FollowedRecord;
 use crate::log::entry::StreamedChange;
+use crate::session::Session;
+
+impl Session {
+    /// Checks, before anything of the region is changed, that it may become a copy of this log. A
+    /// region that follows none must have no records: they would be nowhere else.
+    ///
+    /// # Errors
+    /// `BadArgument`: it has records of its own, or it is the log of this region; `Damaged`.
+    pub fn check_may_join(&self, source: LogIdentity) -> Result<()> {
+        self.check_is_other(source)?;
+        if self.following()?.is_some() {
+            return Ok(());
+        }
+        for (name, namespace) in self.namespaces()? {
+            if !self.is_empty(namespace)? {
+                let detail = format!(
+                    "the region has records of its own (namespace {name:?}) and follows no other \
+                     region: follow with a new region"
+                );
+                return Err(Error::BadArgument { detail });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses the region's own log.
+    pub(super) fn check_is_other(&self, source: LogIdentity) -> Result<()> {
+        if self.log_identity()?.region != source.region {
+            return Ok(());
+        }
+        let detail = "the source and the follower are one region: give the path of another region";
+        Err(Error::BadArgument { detail: detail.to_owned() })
+    }
+}
 
 impl Follower<'_> {
     /// Applies a record while the copy is joining, or joins anew because of a namespace that was

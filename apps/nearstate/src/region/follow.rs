@@ -1,7 +1,7 @@
 //! `nearstate region follow` and `promote`: a copy of another host's region, and its succession.
 
 use std::io::{IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use nearstate_store::{CreateOptions, Following, Region};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{RegionArgs, parse_bytes, print};
+use super::{RegionArgs, mib, parse_bytes, print};
 
 /// What `follow` follows.
 #[derive(Debug, Args)]
@@ -32,9 +32,9 @@ pub(crate) struct FollowArgs {
     /// Address of the source: what `nearstate serve --peer` listens on
     #[arg(long, value_name = "HOST:PORT")]
     from: String,
-    /// Maximum size of a region that is created; at least that of the source
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
-    max: u64,
+    /// Maximum size of a region that is created; at least that of the source [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    max: Option<u64>,
     /// Certificate authority of the source's certificate (PEM): use TLS
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -99,8 +99,48 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
     }
     let own = args.tls_certificate.as_deref().zip(args.tls_key.as_deref());
     let tls = args.tls_ca.as_deref().map(|ca| ClientTls::read(ca, own)).transpose()?;
-    let options = CreateOptions { bytes_max: args.max, ..CreateOptions::default() };
-    let region = Region::attach_or_create(&args.path, &options)?;
+    let (region, is_created) = open_region(&args.path, args.max)?;
+    let followed = follow_until_over(args, &region, tls.as_ref(), out);
+    if followed.is_err() && is_created && region.inspect()?.following.is_none() {
+        // Nothing was copied. A later call with another size begins anew.
+        drop(region);
+        Region::remove(&args.path)?;
+    }
+    followed
+}
+
+/// Creates the region, or attaches to one that exists. True if it was created.
+fn open_region(path: &Path, max: Option<u64>) -> Result<(Region, bool)> {
+    let default = CreateOptions::default();
+    let options = CreateOptions { bytes_max: max.unwrap_or(default.bytes_max), ..default };
+    match Region::create(path, &options) {
+        Ok(region) => return Ok((region, true)),
+        Err(Error::AlreadyExists { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let region = Region::attach(path)?;
+    let found = region.inspect()?.bytes_max;
+    match max {
+        // The size of a region is a multiple of some hundred KiB.
+        Some(max) if max.abs_diff(found) >= 1 << 20 => Err(Error::BadArgument {
+            detail: format!(
+                "{} exists, with a size of {}, not {} (--max): leave --max out, or follow with a \
+                 new region",
+                path.display(),
+                mib(found),
+                mib(max)
+            ),
+        }),
+        Some(_) | None => Ok((region, false)),
+    }
+}
+
+fn follow_until_over(
+    args: &FollowArgs,
+    region: &Region,
+    tls: Option<&ClientTls>,
+    out: &mut dyn Write,
+) -> Result<()> {
     let is_over = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_over)).map_err(|error| {
@@ -114,13 +154,13 @@ pub(crate) fn run_follow(args: &FollowArgs, out: &mut dyn Write) -> Result<()> {
     let mut config = FollowConfig {
         certificate_name: None,
         source: &args.from,
-        tls: tls.as_ref(),
+        tls,
         name: &name,
         discards: args.discard,
         on_event: &mut on_event,
         is_over: &|| is_over.load(Ordering::Acquire),
     };
-    follow(&region, &mut config)?;
+    follow(region, &mut config)?;
     let following = region.session()?.following()?;
     report.end(following.map_or(0, |copy| copy.reached.max(copy.applied.position)));
     Ok(())
@@ -257,8 +297,9 @@ pub(crate) fn run_promote(args: &PromoteArgs, out: &mut dyn Write) -> Result<()>
         })
         .to_string()
     } else {
+        let plural = if promotion.namespaces == 1 { "" } else { "s" };
         format!(
-            "promoted {path}: {} namespaces may be written, it has everything up to position {} \
+            "promoted {path}: {} namespace{plural} may be written, it has everything up to position {} \
              of the region that it followed",
             promotion.namespaces, promotion.position
         )

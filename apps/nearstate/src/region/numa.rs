@@ -112,7 +112,7 @@ pub(crate) fn check(
 }
 
 fn not_placed(why: &str) -> Error {
-    Error::System { detail: format!("the region was created, but {why}"), errno: 0 }
+    Error::System { detail: format!("the region was not created: {why}"), errno: 0 }
 }
 
 /// `bind:0,1`, as [`parse_numa`] reads it.

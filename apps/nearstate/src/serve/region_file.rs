@@ -62,7 +62,7 @@ impl ServedFile {
         };
         let started = std::thread::Builder::new().name("ns-region-file".to_owned()).spawn(look);
         started.map_err(|error: io::Error| Error::System {
-            detail: format!("cannot start a thread: {error}"),
+            detail: "cannot start a thread".to_owned(),
             errno: error.raw_os_error().unwrap_or_default(),
         })?;
         Ok(file)

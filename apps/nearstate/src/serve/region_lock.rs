@@ -32,11 +32,27 @@ impl RegionLock {
     }
 }
 
-/// Takes the lock: alone, or together with other nodes that share the region.
+/// Takes the lock for a node of one region: alone, or together with other nodes that share it.
 ///
 /// # Errors
 /// `BadArgument`: another node serves the region, and one of the two does not share it. `System`.
+pub(crate) fn acquire_single(path: &Path, is_shared: bool) -> Result<RegionLock> {
+    let advice = "messages of PUBLISH would not reach the clients of the other node; stop it, \
+                  choose another region, or set region.several_nodes of both nodes";
+    acquire_or(path, is_shared, advice)
+}
+
+/// Takes the lock for the node of a host of a cluster, which shares its regions with no other one.
+///
+/// # Errors
+/// As [`acquire_single`].
 pub(crate) fn acquire(path: &Path, is_shared: bool) -> Result<RegionLock> {
+    let advice = "the node of this host runs already: a host of a cluster has one node; stop it \
+                  before another one is started";
+    acquire_or(path, is_shared, advice)
+}
+
+fn acquire_or(path: &Path, is_shared: bool, advice: &str) -> Result<RegionLock> {
     let failed = |error: &std::io::Error| Error::System {
         detail: format!("cannot lock {}", path.display()),
         errno: error.raw_os_error().unwrap_or(0),
@@ -51,14 +67,8 @@ pub(crate) fn acquire(path: &Path, is_shared: bool) -> Result<RegionLock> {
             let inode = file.metadata().map_err(|e| failed(&e))?.ino();
             let pid = holder.and_then(|locks| holder_of(&locks, inode));
             let holder = pid.map_or("another node".to_owned(), |pid| format!("process {pid}"));
-            Err(Error::BadArgument {
-                detail: format!(
-                    "{holder} already serves {}: messages of PUBLISH would not reach the clients \
-                     of the other node; stop it, choose another region, or set \
-                     region.several_nodes of both nodes",
-                    path.display()
-                ),
-            })
+            let detail = format!("{holder} already serves {}: {advice}", path.display());
+            Err(Error::BadArgument { detail })
         }
     }
 }
@@ -83,17 +93,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("region");
         fs::write(&path, "content").unwrap();
-        let alone = acquire(&path, false).unwrap();
+        let alone = acquire_single(&path, false).unwrap();
         for is_shared in [false, true] {
-            let error = acquire(&path, is_shared).unwrap_err().to_string();
+            let error = acquire_single(&path, is_shared).unwrap_err().to_string();
             assert!(error.contains("already serves") && error.contains("PUBLISH"), "{error}");
         }
+        let error = acquire(&path, false).unwrap_err().to_string();
+        assert!(error.contains("the node of this host runs already"), "{error}");
+        assert!(!error.contains("several_nodes"), "{error}");
         drop(alone);
-        let shared = [acquire(&path, true).unwrap(), acquire(&path, true).unwrap()];
-        assert!(acquire(&path, false).is_err());
+        let shared = [acquire_single(&path, true).unwrap(), acquire_single(&path, true).unwrap()];
+        assert!(acquire_single(&path, false).is_err());
         drop(shared);
-        drop(acquire(&path, false).unwrap());
-        assert!(acquire(&folder.path().join("none"), false).is_err());
+        drop(acquire_single(&path, false).unwrap());
+        assert!(acquire_single(&folder.path().join("none"), false).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"content");
     }
 

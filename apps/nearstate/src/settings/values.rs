@@ -385,6 +385,7 @@ pub(crate) fn parse_time(item: &str) -> Result<Duration, String> {
         "s" => 1_000_000,
         "min" => 60_000_000,
         "h" => 3_600_000_000,
+        "" => return Err(format!("{item:?} has no unit: expected us, ms, s, min or h")),
         unit => return Err(format!("unknown unit {unit:?}: expected us, ms, s, min or h")),
     };
     let time = number.checked_mul(micros).map(Duration::from_micros);

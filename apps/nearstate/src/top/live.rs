@@ -1,6 +1,7 @@
 //! The live display: polls in a separate thread, draws, and reads keys. The terminal is restored on
-//! every exit: by key, signal, error or panic.
+//! every exit: by key, signal, error or panic. A guard ends the process if the terminal is gone.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use nearstate_model::{Error, Result};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::disable_raw_mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::now;
@@ -20,6 +22,10 @@ use super::sources::{Poll, TopSources};
 
 /// Maximum delay until a key, a signal or a poll result is handled.
 const TICK: Duration = Duration::from_millis(50);
+
+/// How long the display may take to end. It does not return from reading a terminal that is gone,
+/// nor from writing to one that is stopped.
+const END_MAX: Duration = Duration::from_secs(3);
 
 /// Number of intervals in the history graph: the columns of a wide screen.
 const HISTORY_MAX: usize = 512;
@@ -158,6 +164,13 @@ pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&is_over))
             .map_err(|e| failed("cannot wait for signals", &e))?;
     }
+    let is_ending = Arc::clone(&is_over);
+    let guarding = std::thread::Builder::new()
+        .name("ns-top-guard".to_owned())
+        .spawn(move || guard(&is_ending))
+        .map_err(|e| failed("cannot start a thread", &e))?;
+    // It ends with the process.
+    drop(guarding);
     // At most one result is queued: a slow terminal sees fewer results, but never an outdated one.
     let (polled, polls) = sync_channel(1);
     let (stop, stopped) = sync_channel::<()>(0);
@@ -175,6 +188,20 @@ pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
     // A poll may be in progress. It is bounded, and its thread is not joined.
     drop(looking);
     outcome
+}
+
+/// Ends the display when the terminal is gone, and the process if the display does not end.
+fn guard(is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK);
+        if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+            is_over.store(true, Ordering::Relaxed);
+        }
+    }
+    std::thread::sleep(END_MAX);
+    // Of no effect if the terminal is gone.
+    let _ = disable_raw_mode();
+    std::process::exit(1);
 }
 
 fn poll_loop(

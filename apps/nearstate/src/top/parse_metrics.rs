@@ -29,7 +29,8 @@ pub(super) fn read(text: &str) -> Result<(NodeSnapshot, RegionSnapshot), String>
     let families = families(text)?;
     if !families.contains_key("nearstate_build_info") {
         return Err("the page has no nearstate_build_info: give the metrics.listen address of a \
-                    nearstate node"
+                    nearstate node. A host of a cluster has such a page at the metrics_port of \
+                    each partition, and `nearstate top --cluster FILE` shows all hosts"
             .to_owned());
     }
     Ok((node(&families), region(&families)))
@@ -338,7 +339,7 @@ nearstate_resp_request_seconds_bucket{le=\"0.001\",class=\"read\"} 4
         for (text, wanted) in [
             ("", "truncated"),
             ("# EOF\n", "nearstate_build_info"),
-            ("up 1\n# EOF\n", "nearstate_build_info"),
+            ("up 1\n# EOF\n", "metrics_port"),
             ("nearstate_build_info{version=\"1\"} 1\n", "truncated"),
             ("<html>\n# EOF\n", "line 1"),
             ("a 1\nnearstate_build_info{version=\"1} 1\n# EOF\n", "line 2"),

@@ -96,7 +96,7 @@ fn what_was_replicated_is_in_the_promoted_copy_after_kills_of_both_sides() {
         number += 1;
     }
     drop(follower);
-    assert!(promote(&folder).contains("1 namespaces may be written"));
+    assert!(promote(&folder).contains("1 namespace may be written"));
     let copy = Region::attach(&folder.path("copy")).unwrap();
     let other = copy.session().unwrap();
     let mirrored = other.known_namespace("ue").unwrap().unwrap();
@@ -247,6 +247,61 @@ fn addresses_that_others_can_reach_need_tls_and_a_wrong_copy_is_refused() {
     let text = String::from_utf8_lossy(&own.stderr);
     assert!(!own.status.success() && text.contains("one region"), "{text}");
     drop((node, second));
+}
+
+/// A region with records of its own is as before, also the copy that was promoted and is served.
+#[test]
+fn a_region_with_records_of_its_own_is_refused_before_anything_of_it_changes() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    let (node, address) = source(&folder, "127.0.0.1:0", &[]);
+    assert_eq!(node.tcp().ask(&["SET", "k", "v"]), "+OK");
+    let status = follow(&folder, &address, &["--until-joined"]).status().unwrap();
+    assert!(status.success());
+    promote(&folder);
+    let mut command = serve(&folder.path("copy"));
+    let served = start(command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1"]));
+    let (second, second_address) = source(&other, "127.0.0.1:0", &[]);
+    assert_eq!(second.tcp().ask(&["SET", "k", "other"]), "+OK");
+    let copy = Region::attach(&folder.path("copy")).unwrap();
+    let session = copy.session().unwrap();
+    let (_, ns) = session.namespaces().unwrap().remove(0);
+    for more in [&[][..], &["--discard"]] {
+        let before = copy.inspect().unwrap();
+        let mut command = follow(&folder, &second_address, more);
+        let output = rejected(command.stderr(Stdio::piped()));
+        assert!(output.contains("has records of its own"), "{output}");
+        let after = copy.inspect().unwrap();
+        assert_eq!((after.following, after.namespaces.len()), (None, before.namespaces.len()));
+        assert_eq!(after.heap.live, before.heap.live);
+        assert_eq!(session.get(ns, b"k").unwrap().unwrap().bytes(), b"v");
+        assert_eq!(served.tcp().ask(&["SET", "written", "after"]), "+OK");
+        assert_eq!(served.tcp().ask(&["DEL", "written"]), ":1");
+    }
+}
+
+/// A refusal leaves no file, and a size that an existing region does not have is refused.
+#[test]
+fn a_region_that_is_too_small_is_removed_and_another_size_than_its_own_is_refused() {
+    let folder = Folder::new();
+    let mut command = serve(&folder.path("source"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "128MiB"]);
+    let node = start(command.args(["--peer", "127.0.0.1:0"]));
+    until("the address for followers", || node.log().contains("protocol=peer"));
+    let log = node.log();
+    let line = log.lines().find(|line| line.contains("protocol=peer")).unwrap();
+    let address = line.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+    let output = rejected(follow(&folder, address, &[]).stderr(Stdio::piped()));
+    assert!(output.contains("heap"), "{output}");
+    assert!(!folder.path("copy").exists());
+    let create = |max: &str| {
+        let mut command = Command::new(NEARSTATE);
+        command.args(["region", "create", "--max", max]).arg(folder.path("copy"));
+        assert!(command.stdout(Stdio::null()).status().unwrap().success());
+    };
+    create("128MiB");
+    let output = rejected(follow(&folder, address, &[]).stderr(Stdio::piped()));
+    assert!(output.contains("128.0 MiB, not 64.0 MiB (--max)"), "{output}");
+    assert!(folder.path("copy").exists());
 }
 
 /// Bytes that are no protocol end their connection, and nothing else.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nearstate_memory::layout::FORMAT;
-use nearstate_store::{CreateOptions, Error, Region, check};
+use nearstate_store::{CreateOptions, Error, NumaPolicy, Region, check};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::fixture::{
@@ -73,6 +73,11 @@ fn a_half_created_region_is_created_again() {
         let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
         file.write_all_at(&[0; 8], 0).unwrap();
         refused(Region::attach(&folder.path), &["creation was interrupted", "create it"]);
+        Region::remove(&folder.path).unwrap();
+        assert!(!folder.path.exists());
+        Region::create(&folder.path, &options).unwrap();
+        let file = OpenOptions::new().write(true).open(&folder.path).unwrap();
+        file.write_all_at(&[0; 8], 0).unwrap();
         let region = Region::create(&folder.path, &options).unwrap();
         let (session, ns) = open(&region);
         session.put(ns, b"k", b"v").unwrap();
@@ -83,7 +88,36 @@ fn a_half_created_region_is_created_again() {
     // Killed before the first word of the superblock was there.
     let file = File::create(&folder.path).unwrap();
     file.set_len(256 << 20).unwrap();
+    // It may be another program's, so it is not removed.
+    refused(Region::remove(&folder.path), &["creation was interrupted", "delete the file"]);
+    assert!(folder.path.exists());
     Region::create(&folder.path, &small()).unwrap();
+}
+
+#[test]
+fn a_creation_that_fails_leaves_no_file_and_says_what_is_missing() {
+    let folder = TestFolder::new();
+    // No machine has this node.
+    let unplaced = CreateOptions { numa: NumaPolicy::Bind(vec![1000]), ..small() };
+    Region::create(&folder.path, &unplaced).unwrap_err();
+    assert!(!folder.path.exists());
+    File::create(&folder.path).unwrap();
+    Region::create(&folder.path, &unplaced).unwrap_err();
+    assert_eq!(fs::metadata(&folder.path).unwrap().len(), 0, "the file was there before");
+    let below = folder.dir().join("none").join("r");
+    refused(Region::create(&below, &small()), &["cannot create", "none does not exist"]);
+    refused(Region::attach(&below), &["its directory does not exist"]);
+    let tiny = CreateOptions { bytes_max: 4, ..small() };
+    refused(Region::create(&below, &tiny), &["--max", "64MiB to 16TiB"]);
+    let closed = folder.dir().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
+    if is_root() {
+        skipped("root may write to each directory");
+    } else {
+        let wanted = ["cannot create", "no permission to create files in the directory"];
+        refused(Region::create(&closed.join("r"), &small()), &wanted);
+    }
 }
 
 #[test]

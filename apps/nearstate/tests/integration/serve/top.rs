@@ -1,6 +1,6 @@
 //! `nearstate top` with a node: its output, restarts of the node, and the restored terminal.
 
-use crate::fixture::{Client, Folder, NEARSTATE, Node, own_ip, serve, start};
+use crate::fixture::{Client, Folder, NEARSTATE, Node, own_ip, serve, start, until};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -260,4 +260,24 @@ fn a_signal_restores_the_terminal_and_an_unreachable_node_is_shown() {
     assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().unwrap().success());
     assert_given_back(&terminal.end(), &folder);
     assert!(Path::new(&folder.path("r")).exists());
+}
+
+/// True if the process has ended. Its new parent may not have waited for it.
+fn has_ended(pid: &str) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat"));
+    state.map_or(true, |text| text.rsplit(')').next().unwrap().starts_with(" Z"))
+}
+
+#[test]
+fn it_ends_when_its_terminal_is_closed() {
+    let folder = Folder::new();
+    let node = observed(&folder, "127.0.0.1:0");
+    let mut terminal = Terminal::run(&in_terminal(&folder, &node.addresses[1]));
+    terminal.until("commands");
+    let pid = fs::read_to_string(folder.path("pid")).unwrap();
+    assert!(!has_ended(pid.trim()));
+    // The other side of the terminal goes with the program that has opened it.
+    terminal.child.kill().unwrap();
+    terminal.child.wait().unwrap();
+    until("the end of nearstate top", || has_ended(pid.trim()));
 }
