@@ -45,7 +45,7 @@ plain text is printed.
 
   export NEARSTATE_METRICS_LISTEN=127.0.0.1:9121
   nearstate serve &
-  nearstate top                                  # sources from the settings, not from flags of serve
+  nearstate top                                  # the same settings, no flags of serve
   nearstate top --node 127.0.0.1:9121            # a node, by its metrics page
   nearstate top --region /dev/shm/amf            # a region, with or without a node
   nearstate top --cluster cluster.toml           # all hosts of a cluster

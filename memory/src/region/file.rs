@@ -1,9 +1,9 @@
 //! A region's file: creation, attaching and the superblock (`spec/region.md`, section 1).
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -16,10 +16,10 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::clock::now_ms;
 use crate::layout::{
     ARENA_BYTES, ARENAS, CATALOG, CHUNK_BYTES, CHUNK_UNITS, FLAG_FENCED, FORMAT, HEAP, MAGIC,
-    MEMBER_BYTES, MEMBERS, SUPER_BYTES, SUPER_CHECK, SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH,
-    SUPER_FORMAT, SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS,
-    SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, SUPER_WORDS, arena_at, chunk_words_at, member_at,
-    region_bytes, seal,
+    MEMBER_BYTES, MEMBERS, SUPER_CHECK, SUPER_CHUNKS, SUPER_CREATED, SUPER_EPOCH, SUPER_FORMAT,
+    SUPER_FRONTIER, SUPER_HEAP, SUPER_ID, SUPER_LENGTH, SUPER_MAGIC, SUPER_MEMBERS,
+    SUPER_NAMESPACES, SUPER_PAGE, SUPER_SEED, arena_at, chunk_words_at, member_at, region_bytes,
+    seal,
 };
 use crate::numa_policy::NumaPolicy;
 use crate::region::catalog::NameTable;
@@ -281,7 +281,9 @@ impl Region {
                     }
                     if is_new(&file, path)? {
                         let created = Self::initialise(file, path, options);
-                        if created.is_err() {
+                        // Behind the commit point others may have attached.
+                        let is_left = created.is_err() && is_new(lock.file(), path)?;
+                        if is_left {
                             discard(lock.file(), made.as_deref());
                         }
                         drop(lock);

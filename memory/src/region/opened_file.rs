@@ -1,5 +1,5 @@
-//! A file that is or becomes a region: opened, made, recognised, and removed when the creation of the
-//! region fails.
+//! A file that is or becomes a region: opened, made, recognised, and removed when the creation of
+//! the region fails.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::ErrorKind;

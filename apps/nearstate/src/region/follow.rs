@@ -299,8 +299,8 @@ pub(crate) fn run_promote(args: &PromoteArgs, out: &mut dyn Write) -> Result<()>
     } else {
         let plural = if promotion.namespaces == 1 { "" } else { "s" };
         format!(
-            "promoted {path}: {} namespace{plural} may be written, it has everything up to position {} \
-             of the region that it followed",
+            "promoted {path}: {} namespace{plural} may be written, it has everything up to \
+             position {} of the region that it followed",
             promotion.namespaces, promotion.position
         )
     };
