@@ -131,9 +131,7 @@ fn a_size_out_of_bounds_is_refused_with_the_bounds() {
     let folder = TestFolder::new();
     for bytes_max in [0, 1 << 20, u64::MAX >> 8] {
         let options = CreateOptions { bytes_max, ..CreateOptions::default() };
-        let bounds = [(64 << 20).to_string(), (16_u64 << 40).to_string()];
-        let words: Vec<&str> = bounds.iter().map(String::as_str).collect();
-        refused(Region::create(&folder.path, &options), &words);
+        refused(Region::create(&folder.path, &options), &["--max", "64MiB to 16TiB"]);
     }
 }
 
