@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nearstate_cluster::{ClusterLevel, Command, HostId};
-use nearstate_store::{ReceiptState, Region, Schema, lease_clock};
+use nearstate_store::{Receipt, ReceiptState, Region, Schema, Session, lease_clock};
 
 use crate::cluster_driver::{DrivenCluster, PARTITION, until};
 
@@ -29,6 +29,21 @@ fn change(cluster: &DrivenCluster, at: u16, host: u16, is_member: bool) {
     });
 }
 
+/// The owner, host 1, stops with a commit that no member has, and is removed from the group.
+/// Returns a session of its region, the receipt, and the owner then.
+fn leave_with_a_commit(cluster: &mut DrivenCluster) -> (Session, Receipt, u16) {
+    cluster.stop(1);
+    let session = Region::attach(&cluster.region(1)).unwrap().session().unwrap();
+    // Its lease lasts as long as the test needs.
+    session.set_owner_lease(lease_clock() + Duration::from_secs(3600)).unwrap();
+    let ue = session.namespace("ue", &Schema::default()).unwrap();
+    session.put(ue, b"on one host", b"v").unwrap();
+    let receipt = session.receipt_of_all().unwrap();
+    let owner = cluster.owner_with(&[2, 3]);
+    change(cluster, owner, 1, false);
+    (session, receipt, owner)
+}
+
 /// Nothing will decide what it had committed and not replicated, so a process that waits for that
 /// must learn it.
 #[test]
@@ -37,16 +52,7 @@ fn a_host_that_was_removed_from_a_group_gives_up_its_receipts() {
     cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
     cluster.write(1, 0..50, 100);
     cluster.assert_equal(50);
-    cluster.stop(1);
-    let region = Region::attach(&cluster.region(1)).unwrap();
-    let session = region.session().unwrap();
-    // Its lease lasts as long as the test needs: no member has the commit.
-    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
-    let ue = session.namespace("ue", &Schema::default()).unwrap();
-    session.put(ue, b"on one host", b"v").unwrap();
-    let receipt = session.receipt_of_all().unwrap();
-    let owner = cluster.owner_with(&[2, 3]);
-    change(&cluster, owner, 1, false);
+    let (session, receipt, owner) = leave_with_a_commit(&mut cluster);
     assert_eq!(session.receipt_state(receipt).unwrap(), ReceiptState::Pending);
     cluster.run(1);
     until("the receipt is decided", || {
@@ -66,15 +72,7 @@ fn a_host_that_was_removed_from_a_group_gives_up_its_receipts() {
 fn a_removal_of_an_older_state_gives_up_nothing() {
     let mut cluster = DrivenCluster::start();
     cluster.log.append(&Command::Finalize { level: ClusterLevel::HIGHEST }.encode());
-    cluster.stop(1);
-    let region = Region::attach(&cluster.region(1)).unwrap();
-    let session = region.session().unwrap();
-    session.set_owner_lease(lease_clock() + Duration::from_hours(1)).unwrap();
-    let ue = session.namespace("ue", &Schema::default()).unwrap();
-    session.put(ue, b"on one host", b"v").unwrap();
-    let receipt = session.receipt_of_all().unwrap();
-    let owner = cluster.owner_with(&[2, 3]);
-    change(&cluster, owner, 1, false);
+    let (session, receipt, owner) = leave_with_a_commit(&mut cluster);
     let view = cluster.host(owner).driver.group(PARTITION).unwrap().view().0;
     session.see_view(view + 1).unwrap();
     cluster.run(1);
