@@ -348,6 +348,7 @@ impl Drop for LocalCluster {
         for node in &mut self.nodes {
             drop(node.take());
         }
+        self.network.unmount();
         if !self.options.keeps_folder {
             let _ = fs::remove_dir_all(&self.options.folder);
         }

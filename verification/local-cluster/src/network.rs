@@ -180,12 +180,19 @@ impl HostNetwork {
     }
 }
 
-impl Drop for HostNetwork {
-    fn drop(&mut self) {
-        // Lazily: a process that was killed a moment ago may still have files open.
-        for disk in &self.disks {
+impl HostNetwork {
+    /// Unmounts the disks, so that their folders can be removed. Lazily: a process that was killed
+    /// a moment ago may still have files open.
+    pub(crate) fn unmount(&mut self) {
+        for disk in self.disks.drain(..) {
             let _ = run(&["umount", "--lazy", &disk.to_string_lossy()]);
         }
+    }
+}
+
+impl Drop for HostNetwork {
+    fn drop(&mut self) {
+        self.unmount();
         if !self.namespaces.is_empty() {
             let _ = run(&["ip", "link", "del", "bridge"]);
         }
