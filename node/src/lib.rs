@@ -41,7 +41,7 @@ pub use consensus::{
 };
 pub use core::{Core, CoreMetrics, CoreParts, CoreStats};
 pub use limits::{ConnectionLimits, LoweredCount, RINGS_MAX};
-pub use listener::ListenAddress;
+pub use listener::{ListenAddress, check_tcp_address};
 pub use local_stream::{DescriptorReply, LocalPeer};
 pub use nearstate_wire::SharedSettings;
 pub use node::{Endpoint, Node, NodeConfig, NodeMetrics, NodeStats};

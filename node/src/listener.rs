@@ -102,13 +102,8 @@ pub(crate) fn bind_tcp(
     cores: usize,
     backlog: i32,
 ) -> Result<(BoundSocket, SocketAddr)> {
-    let help = "another server may use it, or it may not be an address of this host";
-    let failed = |e: io::Error| system_error(&format!("cannot listen on {address}"), help, &e);
-    // With SO_REUSEPORT a second node would silently receive a part of the connections. So the
-    // first bind goes without it, and fails if another process listens there.
-    let probe = tcp_socket(address, false).map_err(failed)?;
-    let local = probe.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
-    drop(probe);
+    let local = probe_tcp(address)?;
+    let failed = |error: io::Error| not_bound(address, &error);
     let mut listeners = Vec::new();
     for _ in 0..cores {
         let socket = tcp_socket(local, true).map_err(failed)?;
@@ -116,6 +111,30 @@ pub(crate) fn bind_tcp(
         listeners.push(socket.into());
     }
     Ok((BoundSocket::Tcp(listeners), local))
+}
+
+/// Checks that a node could listen on an address now, and leaves it free.
+///
+/// Complexity: four system calls.
+///
+/// # Errors
+/// `System`: another process listens there, or it is no address of this host.
+pub fn check_tcp_address(address: SocketAddr) -> Result<()> {
+    probe_tcp(address).map(drop)
+}
+
+/// With `SO_REUSEPORT` a second node would silently receive a part of the connections. So the first
+/// bind goes without it, and fails if another process listens there. Returns the address with the
+/// port that the kernel chose for port 0.
+fn probe_tcp(address: SocketAddr) -> Result<SocketAddr> {
+    let failed = |error: io::Error| not_bound(address, &error);
+    let probe = tcp_socket(address, false).map_err(failed)?;
+    Ok(probe.local_addr().map_err(failed)?.as_socket().unwrap_or(address))
+}
+
+fn not_bound(address: SocketAddr, error: &io::Error) -> Error {
+    let help = "another server may use it, or it may not be an address of this host";
+    system_error(&format!("cannot listen on {address}"), help, error)
 }
 
 fn tcp_socket(address: SocketAddr, is_shared: bool) -> io::Result<Socket> {

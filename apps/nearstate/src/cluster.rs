@@ -2,6 +2,7 @@
 
 mod demo;
 pub(crate) mod check;
+mod resources;
 pub(crate) mod alarms;
 pub(crate) mod show;
 pub(crate) mod admin;

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nearstate_model::{Error, Result};
-use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol};
+use nearstate_node::{Endpoint, ListenAddress, Node, NodeConfig, Protocol, check_tcp_address};
 use nearstate_observe::ObserveProtocol;
 use nearstate_resp::RespProtocol;
 use nearstate_resp::acl::Users;
@@ -96,8 +96,9 @@ fn serve_until_signal(
 ) -> Result<()> {
     let place = place::find(settings)?;
     if !settings.region.path.exists() {
-        // Limits that do not fit create no region.
+        // Limits that do not fit, and addresses that are taken, create no region.
         memory_budget(settings, &place, settings.region_max.0)?;
+        check_addresses(settings)?;
     }
     let region = attach(settings, &place)?;
     let lock = region_lock::acquire_single(&settings.region.path, settings.is_region_shared)?;
@@ -132,9 +133,9 @@ fn serve_until_signal(
         log::emit(log::LISTENING, fields.get(..if is_tls { 3 } else { 2 }).unwrap_or(&fields));
     }
     report_open_files(&config, &node);
+    let peers = peers::start(settings, tls.map(|tls| &tls.resp), (&region, &server))?;
     let ms = begin.elapsed().as_millis();
     log::emit(log::READY, &[("cores", &node.stats().cores.len()), ("ms", &ms)]);
-    let peers = peers::start(settings, tls.map(|tls| &tls.resp), (&region, &server))?;
     let registration = nudsf::register(settings)?;
     let signals_handle = signals.handle();
     let signal = wait_for_signal(&mut signals, settings, tls);
@@ -163,6 +164,20 @@ fn serve_until_signal(
         Err(error) => log::emit(log::CORE_FAILED, &[("reason", error)]),
     }
     outcome
+}
+
+/// Checks that the node can listen on each TCP address.
+fn check_addresses(settings: &Settings) -> Result<()> {
+    let lists = [
+        &settings.listen,
+        &settings.tls_listen,
+        &settings.peer_listen,
+        &settings.nudsf,
+        &settings.nudsf_tls,
+        &settings.metrics,
+        &settings.sentinel_listen,
+    ];
+    lists.into_iter().flatten().try_for_each(|address| check_tcp_address(*address))
 }
 
 /// The protocols of all endpoints.

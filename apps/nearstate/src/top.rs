@@ -6,6 +6,8 @@
 
 mod cluster;
 mod live;
+mod live_text;
+mod keys;
 mod screen;
 mod output;
 mod tables;
@@ -40,8 +42,8 @@ metrics.listen, and the region's file if it exists. One source is enough. A node
 latencies, cores and its region. A region shows its namespaces, attached processes, fill, and how
 its records change.
 
-Keys in a terminal: q quits, p pauses, s sorts the namespaces, ? shows help. Without a terminal,
-plain text is printed.
+Keys in a terminal: q quits, p pauses, s sorts the namespaces, ? shows help; with --cluster the
+arrows scroll. Without a terminal, plain text is printed.
 
   export NEARSTATE_METRICS_LISTEN=127.0.0.1:9121
   nearstate serve &

@@ -258,7 +258,7 @@ pub(crate) async fn report_of(
         return Err(Error::BadArgument { detail });
     }
     let silent = |error: &dyn fmt::Display| Error::Backend {
-        detail: format!("host {host} does not report: {error}"),
+        detail: format!("no status report from host {host}: {error}"),
     };
     let mut client = MemberClient::new(Arc::clone(config), host);
     match client.call(&MemberRequest::Report, max).await {

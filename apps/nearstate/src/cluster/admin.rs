@@ -115,8 +115,9 @@ pub(crate) fn answer(stream: &UnixStream, carry_out: impl Fn(AdminRequest) -> Re
 /// `System`: no node is there; `BadArgument`: what the node says.
 pub(crate) fn request(path: &Path, request: &AdminRequest) -> Result<Value> {
     let stream = UnixStream::connect(path).map_err(|error| {
+        // The text of the error follows.
         let detail = format!(
-            "no node answers at {} ({error}): start `nearstate serve --cluster` on this host first",
+            "no node answers at {}: start `nearstate serve --cluster` on this host first",
             path.display()
         );
         Error::System { detail, errno: error.raw_os_error().unwrap_or_default() }

@@ -18,6 +18,7 @@ use serde_json::json;
 use super::file::{ClusterFile, FileHost, FilePartition};
 use super::machine::KernelFiles;
 use super::member::membership_config;
+use super::resources;
 use super::row::{CheckRow, RowOutcome, table};
 
 /// The longest wait for another host.
@@ -64,7 +65,11 @@ pub(crate) fn all(file: &ClusterFile, host: Option<&FileHost>) -> Vec<CheckRow> 
         Some(host) => of_start(file, host, &kernel),
         None => kernel.rows(),
     };
-    rows.extend(host.and_then(|host| disk(file, host)));
+    if let Some(host) = host {
+        rows.extend(resources::addresses(file, host));
+        rows.extend(resources::space(file, host));
+        rows.extend(disk(file, host));
+    }
     for other in file.hosts.iter().filter(|other| host.is_none_or(|host| other.id != host.id)) {
         rows.push(reachable("peer address", other, other.peer));
         let membership = reachable("membership address", other, other.membership);
@@ -98,7 +103,7 @@ pub(crate) fn show(file: &ClusterFile, rows: &[CheckRow], is_json: bool) -> Stri
         return format!("{}\n", json!({ "cluster": file.name, "checks": rows }));
     }
     let mut text = format!(
-        "{}: {} hosts, {} partitions, {} copies, {} acknowledgements, a lease of {:?}\n",
+        "{}: hosts: {}, partitions: {}, copies: {}, acknowledgements: {}, lease: {:?}\n",
         file.name,
         file.hosts.len(),
         file.partitions.len(),

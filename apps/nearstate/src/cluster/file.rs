@@ -191,7 +191,7 @@ pub(crate) struct PartitionPorts {
 }
 
 impl PartitionPorts {
-    fn all(self) -> impl Iterator<Item = u16> {
+    pub(crate) fn all(self) -> impl Iterator<Item = u16> {
         [self.tls, self.nudsf, self.nudsf_tls, self.metrics].into_iter().flatten()
     }
 }

@@ -119,7 +119,20 @@ fn open_region(path: &Path, max: Option<u64>) -> Result<(Region, bool)> {
         Err(error) => return Err(error),
     }
     let region = Region::attach(path)?;
-    let found = region.inspect()?.bytes_max;
+    let seen = region.inspect()?;
+    let found = seen.bytes_max;
+    let mut others = seen.members.iter().filter(|one| one.is_alive);
+    if seen.following.is_none()
+        && let Some(other) = others.find(|one| one.process.pid != std::process::id())
+    {
+        let detail = format!(
+            "{} follows no other region, and {} has attached it, which could write none of its \
+             namespaces any more: give the path of another region, or end that process first",
+            path.display(),
+            other.process
+        );
+        return Err(Error::BadArgument { detail });
+    }
     match max {
         // The size of a region is a multiple of some hundred KiB.
         Some(max) if max.abs_diff(found) >= 1 << 20 => Err(Error::BadArgument {

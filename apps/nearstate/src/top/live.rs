@@ -9,11 +9,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::time::{Duration, Instant};
 
 use nearstate_model::{Error, Result};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::terminal::disable_raw_mode;
+use ratatui::{DefaultTerminal, Frame};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::keys::{KeyCommand, Shown};
+use super::live_text::LiveText;
 use super::now;
 use super::report::{NamespaceOrder, TopReport};
 use super::screen::{ScreenState, draw};
@@ -59,36 +61,6 @@ fn failed(what: &str, error: &std::io::Error) -> Error {
     }
 }
 
-/// The command of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyCommand {
-    End,
-    Pause,
-    Sort,
-    Help,
-}
-
-impl KeyCommand {
-    fn of(key: KeyEvent) -> Option<Self> {
-        if key.kind == KeyEventKind::Release {
-            return None;
-        }
-        if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return (key.code == KeyCode::Char('c')).then_some(Self::End);
-        }
-        if key.code == KeyCode::Esc {
-            return Some(Self::End);
-        }
-        match key.code.as_char()? {
-            'q' => Some(Self::End),
-            'p' | ' ' => Some(Self::Pause),
-            's' => Some(Self::Sort),
-            '?' | 'h' => Some(Self::Help),
-            _ => None,
-        }
-    }
-}
-
 /// The state of the display.
 #[derive(Debug, Default)]
 struct LiveState {
@@ -103,7 +75,7 @@ struct LiveState {
     has_help: bool,
 }
 
-impl LiveState {
+impl Shown<Poll> for LiveState {
     /// Adds a poll result. Data of a source that cannot be read is kept.
     fn take(&mut self, poll: Poll) {
         let report = TopReport::between(self.last.as_ref(), &poll.snapshot);
@@ -126,7 +98,6 @@ impl LiveState {
         self.report.order(self.order);
     }
 
-    /// Executes a command. Returns true to quit.
     fn execute(&mut self, command: KeyCommand) -> bool {
         match command {
             KeyCommand::End => return true,
@@ -136,10 +107,14 @@ impl LiveState {
                 self.report.order(self.order);
             }
             KeyCommand::Help => self.has_help = !self.has_help,
+            // The screen has no more lines than the terminal.
+            KeyCommand::Up | KeyCommand::Down => {}
         }
         false
     }
+}
 
+impl LiveState {
     fn shown(&self, address: Option<SocketAddr>) -> ScreenState<'_> {
         let age = self.seen.map(|seen| seen.elapsed()).filter(|_| !self.faults.is_empty());
         ScreenState {
@@ -159,6 +134,34 @@ impl LiveState {
 /// Runs until a key or a signal stops it.
 pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
     let address = sources.node();
+    on_terminal(
+        interval,
+        move || sources.poll(),
+        |terminal, polls, is_over| {
+            show(terminal, polls, is_over, LiveState::default(), |state, frame| {
+                draw(frame, &state.shown(address));
+            })
+        },
+    )
+}
+
+/// The same for a text: what `next` returns in each interval. The keys scroll it.
+pub(super) fn run_text(
+    first: String,
+    interval: Duration,
+    next: impl FnMut() -> String + Send + 'static,
+) -> Result<()> {
+    on_terminal(interval, next, |terminal, polls, is_over| {
+        show(terminal, polls, is_over, LiveText::new(first), LiveText::draw)
+    })
+}
+
+/// Polls in a thread of its own, and takes the terminal while `show` runs.
+fn on_terminal<T: Send + 'static>(
+    interval: Duration,
+    poll: impl FnMut() -> T + Send + 'static,
+    show: impl FnOnce(&mut DefaultTerminal, &Receiver<T>, &AtomicBool) -> Result<()>,
+) -> Result<()> {
     let is_over = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&is_over))
@@ -176,10 +179,10 @@ pub(super) fn run(mut sources: TopSources, interval: Duration) -> Result<()> {
     let (stop, stopped) = sync_channel::<()>(0);
     let looking = std::thread::Builder::new()
         .name("ns-top-poll".to_owned())
-        .spawn(move || poll_loop(&mut sources, interval, &polled, &stopped))
+        .spawn(move || poll_loop(poll, interval, &polled, &stopped))
         .map_err(|e| failed("cannot start a thread", &e))?;
     let outcome = TerminalGuard::take().and_then(|mut screen| {
-        let outcome = show(&mut screen.0, &polls, &is_over, address);
+        let outcome = show(&mut screen.0, &polls, &is_over);
         drop(screen);
         outcome
     });
@@ -204,15 +207,15 @@ fn guard(is_over: &AtomicBool) {
     std::process::exit(1);
 }
 
-fn poll_loop(
-    sources: &mut TopSources,
+fn poll_loop<T>(
+    mut poll: impl FnMut() -> T,
     interval: Duration,
-    polled: &SyncSender<Poll>,
+    polled: &SyncSender<T>,
     stopped: &Receiver<()>,
 ) {
     loop {
         let start = Instant::now();
-        if polled.send(sources.poll()).is_err() {
+        if polled.send(poll()).is_err() {
             return;
         }
         match stopped.recv_timeout(interval.saturating_sub(start.elapsed())) {
@@ -222,13 +225,13 @@ fn poll_loop(
     }
 }
 
-fn show(
+fn show<T, S: Shown<T>>(
     terminal: &mut DefaultTerminal,
-    polls: &Receiver<Poll>,
+    polls: &Receiver<T>,
     is_over: &AtomicBool,
-    address: Option<SocketAddr>,
+    mut state: S,
+    draw: impl Fn(&S, &mut Frame<'_>),
 ) -> Result<()> {
-    let mut state = LiveState::default();
     let mut is_stale = true;
     while !is_over.load(Ordering::Relaxed) {
         match polls.try_recv() {
@@ -244,9 +247,8 @@ fn show(
             }
         }
         if is_stale {
-            let shown = state.shown(address);
             terminal
-                .draw(|frame| draw(frame, &shown))
+                .draw(|frame| draw(&state, frame))
                 .map_err(|e| failed("cannot draw in this terminal", &e))?;
             is_stale = false;
         }
@@ -295,21 +297,6 @@ mod tests {
         let at = Duration::from_secs(at);
         let faults = if node.is_some() { Vec::new() } else { vec!["away".to_owned()] };
         Poll { snapshot: Snapshot { at, node, region: None }, faults }
-    }
-
-    fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<KeyCommand> {
-        KeyCommand::of(KeyEvent::new(code, modifiers))
-    }
-
-    #[test]
-    fn keys_map_to_commands() {
-        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Some(KeyCommand::End));
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(KeyCommand::End));
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), None);
-        assert_eq!(key(KeyCode::Char('p'), KeyModifiers::CONTROL), None);
-        assert_eq!(key(KeyCode::Char('?'), KeyModifiers::SHIFT), Some(KeyCommand::Help));
-        assert_eq!(key(KeyCode::Char('s'), KeyModifiers::NONE), Some(KeyCommand::Sort));
-        assert_eq!(key(KeyCode::Char('p'), KeyModifiers::NONE), Some(KeyCommand::Pause));
     }
 
     #[test]

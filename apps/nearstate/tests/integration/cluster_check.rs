@@ -120,12 +120,40 @@ fn regions_that_do_not_fit_into_the_memory_are_refused_before_they_are_created()
 }
 
 #[test]
+fn own_addresses_that_are_taken_and_missing_space_are_warnings() {
+    let place = Place::new();
+    let path = place.folder.path("cluster.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    for check in ["own address", "space"] {
+        let (outcome, detail) = place.checked(check);
+        assert_eq!(outcome, "passed", "{check}: {detail}");
+    }
+    let peer = text.split("peer = \"").nth(1).unwrap().split('"').next().unwrap();
+    let taken = std::net::TcpListener::bind(peer).unwrap();
+    let (outcome, detail) = place.checked("own address");
+    assert_eq!(outcome, "warning", "{detail}");
+    assert!(detail.contains(&format!("{peer} is in use")), "{detail}");
+    drop(taken);
+    let max = text.lines().find(|line| line.starts_with("region_max")).unwrap();
+    fs::write(&path, text.replace(max, "region_max = \"1TiB\"")).unwrap();
+    let (outcome, detail) = place.checked("space");
+    assert_eq!(outcome, "warning", "{detail}");
+    assert!(detail.contains("MiB free, and the regions may take"), "{detail}");
+    // An address of documentation, which no host has.
+    let port = peer.rsplit_once(':').unwrap().1;
+    fs::write(&path, text.replacen(peer, &format!("203.0.113.1:{port}"), 1)).unwrap();
+    let (outcome, detail) = place.checked("own address");
+    assert_eq!(outcome, "failed", "{detail}");
+    assert!(detail.contains("it may not be an address of this host"), "{detail}");
+}
+
+#[test]
 fn hosts_that_do_not_answer_are_a_warning() {
     let place = Place::new();
     let output = place.command(&["cluster", "check"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
-    assert!(text.starts_with("east: 3 hosts, 1 partitions, 3 copies"), "{text}");
+    assert!(text.starts_with("east: hosts: 3, partitions: 1, copies: 3"), "{text}");
     let of_peers = text.lines().filter(|line| line.starts_with("peer address"));
     let hosts: Vec<_> = of_peers.map(|line| line.split_whitespace().nth(2).unwrap()).collect();
     assert_eq!(hosts, ["b", "c"], "{text}");

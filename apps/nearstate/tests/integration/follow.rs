@@ -236,16 +236,14 @@ fn addresses_that_others_can_reach_need_tls_and_a_wrong_copy_is_refused() {
     assert!(output.contains("--discard"), "{output}");
     let mut command = follow(&folder, &second_address, &["--until-joined", "--discard"]);
     assert!(command.status().unwrap().success());
-    // A region does not follow itself, and a larger one does not fit.
-    let mut command = follow(&folder, &address, &[]);
-    command.args(["--discard"]).stderr(Stdio::piped());
+    // A region does not follow itself: the node that serves it has attached it.
     let own = Command::new(NEARSTATE)
         .args(["region", "follow", "--from", &address, "--until-joined"])
         .arg(folder.path("source"))
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&own.stderr);
-    assert!(!own.status.success() && text.contains("one region"), "{text}");
+    assert!(!own.status.success() && text.contains("has attached it"), "{text}");
     drop((node, second));
 }
 
@@ -269,7 +267,7 @@ fn a_region_with_records_of_its_own_is_refused_before_anything_of_it_changes() {
         let before = copy.inspect().unwrap();
         let mut command = follow(&folder, &second_address, more);
         let output = rejected(command.stderr(Stdio::piped()));
-        assert!(output.contains("has records of its own"), "{output}");
+        assert!(output.contains("(nearstate) has attached it"), "{output}");
         let after = copy.inspect().unwrap();
         assert_eq!((after.following, after.namespaces.len()), (None, before.namespaces.len()));
         assert_eq!(after.heap.live, before.heap.live);
@@ -277,6 +275,25 @@ fn a_region_with_records_of_its_own_is_refused_before_anything_of_it_changes() {
         assert_eq!(served.tcp().ask(&["SET", "written", "after"]), "+OK");
         assert_eq!(served.tcp().ask(&["DEL", "written"]), ":1");
     }
+    drop((session, copy, served));
+    let output = rejected(follow(&folder, &second_address, &[]).stderr(Stdio::piped()));
+    assert!(output.contains("has records of its own"), "{output}");
+    let copy = Region::attach(&folder.path("copy")).unwrap();
+    assert_eq!(copy.session().unwrap().get(ns, b"k").unwrap().unwrap().bytes(), b"v");
+}
+
+/// A node whose region is still empty would lose the right to write it.
+#[test]
+fn an_empty_region_that_is_served_does_not_become_a_follower() {
+    let folder = Folder::new();
+    let (_node, address) = source(&folder, "127.0.0.1:0", &[]);
+    let mut command = serve(&folder.path("copy"));
+    command.args(["--listen", "127.0.0.1:0", "--unix", "", "--cores", "1", "--max", "64MiB"]);
+    let served = start(&mut command);
+    let output = rejected(follow(&folder, &address, &[]).stderr(Stdio::piped()));
+    let wanted = format!("process {} (nearstate) has attached it", served.pid());
+    assert!(output.contains(&wanted), "{output}");
+    assert_eq!(served.tcp().ask(&["SET", "k", "v"]), "+OK");
 }
 
 /// A refusal leaves no file, and a size that an existing region does not have is refused.

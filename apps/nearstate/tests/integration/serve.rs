@@ -66,6 +66,22 @@ fn invalid_settings_are_rejected_in_one_line_with_their_origin() {
 }
 
 #[test]
+fn an_address_that_is_taken_creates_no_region() {
+    let folder = Folder::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flag in ["--listen", "--peer", "--metrics-listen", "--nudsf"] {
+        let mut command = serve(&folder.path("r"));
+        if flag != "--listen" {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        let output = rejected(command.args([flag, &address]));
+        assert!(output.contains(&format!("cannot listen on {address}")), "{flag}: {output}");
+        assert!(!folder.path("r").exists(), "{flag}");
+    }
+}
+
+#[test]
 fn other_hosts_can_connect_only_with_authentication() {
     let folder = Folder::new();
     let wide = ["--listen", "0.0.0.0:0", "--cores", "1", "--unix", ""];
