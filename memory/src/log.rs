@@ -42,8 +42,10 @@ const WORDS_RESERVED: u64 = 20_480;
 const HELD_SHARE: u64 = 16;
 /// The part of that which becomes free when the log holds more.
 const FREED_SHARE: u64 = 32;
-/// The largest part of what the log may hold for one entry.
-const ENTRY_SHARE: u64 = 8;
+/// An entry that holds more than this part of what the log may hold is large: it waits until the
+/// log holds half of that at most. What it holds was live before, so a large record can be deleted
+/// in a full heap, however large it is.
+const LARGE_SHARE: u64 = 8;
 /// How often a writer that finds its position void draws another one.
 const DRAWS_MAX: u32 = 3;
 /// A commit with such a position lowers what the log holds, if it is too much; and one whose
@@ -53,7 +55,7 @@ const LOOK_SHARE: u64 = 64;
 const _: () = assert!(WORDS_MIN > 2 * WORDS_RESERVED && WORDS_MIN.is_power_of_two());
 const _: () = assert!(FLOOR_EVERY < WORDS_RESERVED);
 const _: () = assert!(WORDS_MAX.is_power_of_two() && WORDS_MIN <= WORDS_MAX);
-const _: () = assert!(ENTRY_SHARE > 1 && FREED_SHARE > 1, "a share is a part of the budget");
+const _: () = assert!(LARGE_SHARE > 2 && FREED_SHARE > 1, "a share is a part of the budget");
 const _: () = assert!(MEMBERS_MAX as u64 <= WORDS_RESERVED, "each session has a word in reserve");
 const _: () = assert!(budget(LOOK_SHARE) >= LOOK_SHARE, "a look is not due at each entry");
 
@@ -151,7 +153,7 @@ impl Member {
     /// that holds so many units. `must_keep`: a namespace that it changes must lose no entry.
     ///
     /// # Errors
-    /// `Behind`, `TransactionTooLarge`, `Damaged`.
+    /// `Behind`, `Damaged`.
     pub(crate) fn check_log_room(&self, units: u64, must_keep: bool) -> Result<()> {
         let log = log_words(self.map())?.ok_or(NO_LOG)?;
         self.check_room_in(&log, units, must_keep)
@@ -166,10 +168,7 @@ impl Member {
         must_keep: bool,
     ) -> Result<()> {
         let (map, most) = (self.map(), budget(self.map().chunks()));
-        if units > most / ENTRY_SHARE {
-            let detail = format!("{units} units of 64 bytes in the log, which takes {most} in all");
-            return Err(Error::TransactionTooLarge { detail });
-        }
+        let held_max = if units > most / LARGE_SHARE { most / 2 } else { most };
         let tail = log.tail.load(Ordering::Acquire);
         if must_keep && !held::keeps(map)? {
             self.set_log_keeps(true)?;
@@ -189,7 +188,7 @@ impl Member {
             return Err(behind("the heap is full, and"));
         }
         for is_last in [false, true] {
-            if has_words() && self.log_held(log)? <= most {
+            if has_words() && self.log_held(log)? <= held_max {
                 return Ok(());
             }
             if !is_last {

@@ -5,11 +5,11 @@
 use nearstate_model::invariant;
 
 use crate::atomic::Ordering;
-use crate::layout::{Corruption, LOG_DECLARATIONS, LOG_FLOOR, LOG_TAIL, LOG_UNITS};
+use crate::layout::{CHUNK_UNITS, Corruption, LOG_DECLARATIONS, LOG_FLOOR, LOG_TAIL, LOG_UNITS};
 use crate::log::begins::POSITION_MAX;
 use crate::log::entry::LogEntry;
 use crate::log::words::LogSlot;
-use crate::log::{ENTRY_SHARE, WORDS_RESERVED, budget, log_words};
+use crate::log::{WORDS_RESERVED, log_words};
 use crate::region::map::Map;
 
 /// Positions at the end of the log that may have been drawn and never claimed, because their
@@ -50,8 +50,9 @@ pub(crate) fn check_entries(map: &Map) -> Result<(), Corruption> {
     if unclaimed > unclaimed_max {
         return Err(Corruption("its last positions have no entries"));
     }
-    // A writer that was killed may have added the units of an entry and not placed it.
-    let more_max = (unclaimed + UNCLAIMED_MAX) * (budget(map.chunks()) / ENTRY_SHARE);
+    // A writer that was killed may have added the units of an entry and not placed it: those of the
+    // whole heap at most.
+    let more_max = (unclaimed + UNCLAIMED_MAX) * map.chunks() * CHUNK_UNITS;
     if sum.is_some_and(|sum| !(sum..=sum.saturating_add(more_max)).contains(&units)) {
         return Err(Corruption("the units that it has held are not those of its last entry"));
     }

@@ -124,8 +124,8 @@ impl Session {
     ///
     /// The log takes a 64th of the heap, from 512 KiB to 8 MiB, permanently, and holds what its
     /// transactions have replaced: at most a sixteenth of the heap. A transaction that replaces
-    /// more than an eighth of that is refused with `TransactionTooLarge`. Adds to counters are not
-    /// logged.
+    /// more than an eighth of that is refused with `Behind` while the log holds more than half of
+    /// it. Adds to counters are not logged.
     ///
     /// # Errors
     /// `BadArgument`: the region follows another one, so its own log goes nowhere; `Full`,

@@ -42,11 +42,38 @@ fn a_full_log_loses_its_oldest_or_refuses_as_its_policy_says() {
             session.put(ns, &0_u32.to_le_bytes(), &value).unwrap();
         }
     }
-    // What an entry replaces is at most an eighth of what the log may hold.
-    let ns = session.namespace("Refuse", &Schema::default()).unwrap();
-    session.put(ns, b"k", &vec![1; 1 << 20]).unwrap();
-    let refused = session.put(ns, b"k", b"");
-    assert!(matches!(refused, Err(Error::TransactionTooLarge { .. })), "{refused:?}");
+    drop(session);
+    fixture.close_and_check();
+}
+
+/// An entry of more than an eighth of what the log may hold waits until the log holds half of that.
+/// So a record of any size can be replaced and deleted, also one that is larger than all of it.
+#[test]
+fn a_large_record_is_replaced_and_deleted_once_the_log_has_room() {
+    let fixture = TestRegion::with_bytes(64 << 20);
+    let session = fixture.region.session().unwrap();
+    let ns = logged(&session, "s", Kind::Value, WhenFull::Refuse);
+    let acknowledge = || {
+        let mut stream = session.commit_stream().unwrap();
+        while stream.next().unwrap().is_some() {}
+        stream.acknowledge().unwrap();
+    };
+    // The log may hold 4 MiB.
+    for bytes in [1_usize << 20, 12 << 20] {
+        session.put(ns, b"large", &vec![1; bytes]).unwrap();
+        for round in 0..30_u32 {
+            session.put(ns, b"small", &vec![round as u8; 100_000]).unwrap();
+        }
+        let refused = session.put(ns, b"large", b"small");
+        assert!(matches!(refused, Err(Error::Behind { .. })), "{refused:?}");
+        let refused = session.delete(ns, b"large");
+        assert!(matches!(refused, Err(Error::Behind { .. })), "{refused:?}");
+        acknowledge();
+        session.put(ns, b"large", &vec![2; bytes]).unwrap();
+        acknowledge();
+        assert!(session.delete(ns, b"large").unwrap());
+        acknowledge();
+    }
     drop(session);
     fixture.close_and_check();
 }
