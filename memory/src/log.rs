@@ -26,7 +26,7 @@ use crate::layout::{
 use crate::log::entry::{LogEntry, check_value};
 use crate::log::words::{Claim, LogSlot, LogWords};
 use crate::member::Member;
-use crate::member::arena::{finish_word, op, undo, write_undo};
+use crate::member::arena::{close_undo_record, op, undo, write_undo};
 use crate::region::map::Map;
 
 /// Words of the ring: the fewest that leave room beside the reserve, and as many as a second of a
@@ -123,7 +123,7 @@ impl Member {
             let word = map.word(LOG_WORDS)?;
             if word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 crash_point!("log.published");
-                finish_word(&arena);
+                close_undo_record(&arena);
                 return Ok(());
             }
             arena.set(undo::OP, op::NONE);

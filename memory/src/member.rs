@@ -399,7 +399,7 @@ impl Member {
         self.health.set(Health::Unrecovered);
         self.usable.set(NonNull::from(&STOPPED).cast());
         // A second violated invariant must not end the process.
-        let recovered = catch_unwind(AssertUnwindSafe(|| self.recover_stopped()));
+        let recovered = catch_unwind(AssertUnwindSafe(|| self.recover_self()));
         if matches!(recovered, Ok(Ok(()))) {
             self.locks.set(0);
             self.health.set(Health::Stopped);
@@ -554,7 +554,7 @@ impl Drop for Member {
             let moved = catch_unwind(AssertUnwindSafe(|| {
                 // An operation of the caller that panicked between two calls left pending cells.
                 self.last_operation(|| {
-                    self.recover_stopped()?;
+                    self.recover_self()?;
                     if self.health.get() == Health::Running { self.free_all() } else { Ok(()) }
                 })
             }));

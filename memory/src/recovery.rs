@@ -9,9 +9,10 @@ use crate::heap::allocate::undo_operation;
 use crate::heap::free;
 use crate::heap::queue::finish_line;
 use crate::index::bucket::at_of;
+use crate::index::intent::TxnOutcome;
 use crate::index::split;
 use crate::layout::{Corruption, MEMBER_PIN, MEMBER_STATE, member_at};
-use crate::member::arena::{Arena, LockSlot, finish_word, op, undo};
+use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo};
 use crate::member::claim::claim_if_free;
 use crate::member::{Member, is_process_dead};
 use crate::member::{idle, lock};
@@ -198,9 +199,9 @@ impl Member {
         Ok(())
     }
 
-    /// Recovers this member after a panic interrupted one of its operations. Its pins are kept:
-    /// views that the caller holds are still in use.
-    pub(crate) fn recover_stopped(&self) -> Result<()> {
+    /// Recovers this member itself, after a panic interrupted one of its operations, or after it
+    /// claimed the slot of a dead one. Its pins are kept: views of the caller are still in use.
+    pub(crate) fn recover_self(&self) -> Result<()> {
         let owner = self.lock_owner();
         for index in 0..member_slots_used(self.map())? {
             let word = state_of(self.map(), index)?;
@@ -263,9 +264,12 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
     let (old, new) = (arena.get(undo::OLD), arena.get(undo::NEW));
     let word_state = match operation {
         op::SPLIT if split::is_committed(arena)? => WordState::New,
-        op::TXN if finish::is_committed(arena)? => WordState::New,
-        op::NONE | op::SPLIT | op::TXN | op::COMPACT => WordState::Old,
-        _ => match arena.map.word(arena.get(undo::SLOT))?.load(Ordering::Acquire) {
+        op::TXN => match finish::abort_unless_committed(arena)? {
+            TxnOutcome::Committed => WordState::New,
+            TxnOutcome::Aborted => WordState::Old,
+        },
+        op::NONE | op::SPLIT | op::COMPACT => WordState::Old,
+        _ => match arena.map.word(arena.get(undo::WORD_OFFSET))?.load(Ordering::Acquire) {
             value if value == new => WordState::New,
             value if value == old => WordState::Old,
             _ => WordState::Neither,
@@ -278,7 +282,7 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
         }
         RecoveryDecision::RollForwardRecord => finish_record(arena, old, new).map(drop),
         RecoveryDecision::RollForwardWord => {
-            finish_word(arena);
+            close_undo_record(arena);
             Ok(())
         }
         RecoveryDecision::RollForwardSplit => {
@@ -287,11 +291,11 @@ fn finish_operation(arena: &Arena<'_>, owner: u64) -> Result<(), Corruption> {
             split::finish(arena, owner)
         }
         RecoveryDecision::RollForwardTransaction => {
-            finish::finish(arena)?;
+            finish::roll_forward(arena)?;
             finish::wake(arena)
         }
         RecoveryDecision::RollBackTransaction => {
-            finish::undo(arena)?;
+            finish::roll_back(arena)?;
             crash_point!("recover.undone");
             arena.roll_back()
         }

@@ -20,7 +20,7 @@ use crate::crash::crash_point;
 use crate::heap::cell::{self, Cell, CellHeader, CellKind};
 use crate::layout::{CATALOG_RING, CHUNK_BYTES, Corruption, LINE, catalog_at};
 use crate::member::Member;
-use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
+use crate::member::arena::{LockSlot, close_undo_record, op, undo, write_undo};
 use crate::region::catalog::check_namespace;
 use crate::region::file::Shared;
 use crate::region::index_table::IndexTable;
@@ -280,7 +280,7 @@ impl Member {
             match word.compare_exchange(0, at, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     crash_point!("ring.published");
-                    finish_word(&arena);
+                    close_undo_record(&arena);
                     crash_point!("ring.finished");
                     Ok(at)
                 }

@@ -19,7 +19,7 @@ use crate::index::lookup::{CHAIN_MAX, find_bucket, hash_of, link_slot, walk_chai
 use crate::index::split::finish_lines;
 use crate::layout::{CHUNK_UNITS, Corruption, LINE, ordinary_chunks};
 use crate::member::Member;
-use crate::member::arena::{LockSlot, finish_word, op, undo, write_undo};
+use crate::member::arena::{LockSlot, close_undo_record, op, undo, write_undo};
 use crate::member::pin::{self, NEVER_READ};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
@@ -285,7 +285,7 @@ impl Member {
                 if closing.is_join {
                     arena.retire_aside(record.at())?;
                     crash_point!("join.retired");
-                    finish_word(&arena);
+                    close_undo_record(&arena);
                 } else {
                     finish_record(&arena, old, new)?;
                 }
@@ -320,7 +320,7 @@ impl Member {
     /// After the commit only corruption can stop the work. Published cells must not be freed.
     fn close_after(&self, done: &Result<(), Corruption>) {
         if done.is_err() && self.arena().get(undo::OP) != op::NONE {
-            finish_word(&self.arena());
+            close_undo_record(&self.arena());
         }
     }
 
@@ -404,7 +404,7 @@ impl Member {
         let done = self.move_lines_locked(slot, closing);
         self.is_brief.set(false);
         if done.is_err() && self.arena().get(undo::OP) != op::NONE {
-            finish_word(&self.arena());
+            close_undo_record(&self.arena());
         }
         self.release(bucket_at, LockSlot::Bucket, payload)?;
         if done.is_err() {

@@ -127,6 +127,13 @@ impl<'m> TxnLine<'m> {
     }
 }
 
+/// How a transaction ended. No process changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TxnOutcome {
+    Committed,
+    Aborted,
+}
+
 /// The cell of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxnCell<'m> {
@@ -211,12 +218,12 @@ impl<'m> TxnCell<'m> {
         Ok(self.line(index)?.get(which))
     }
 
-    /// Aborts the transaction, unless it is committed. True if it is committed. The writer and
-    /// every process that finishes its work decide by the same compare-and-swap.
-    pub(crate) fn is_committed_at_last(&self) -> Result<bool, Corruption> {
+    /// Aborts the transaction, unless it is committed. The writer and every process that finishes
+    /// its work decide by the same compare-and-swap.
+    pub(crate) fn abort_unless_committed(&self) -> Result<TxnOutcome, Corruption> {
         match abort(self.word(STATUS)?) {
-            ABORTED => Ok(false),
-            COMMITTED => Ok(true),
+            ABORTED => Ok(TxnOutcome::Aborted),
+            COMMITTED => Ok(TxnOutcome::Committed),
             _ => Err(Corruption("a transaction has a status that does not exist")),
         }
     }

@@ -14,7 +14,7 @@ use crate::layout::{
     CATALOG_BUCKETS, CATALOG_COMMITTED, CATALOG_SPLIT, Corruption, LINE, SEGMENTS, catalog_at,
     seal, unseal,
 };
-use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
 use crate::member::lock;
 use crate::member::{LOCK_WAIT_SHORT, Member};
 use crate::region::index_table::{
@@ -148,7 +148,7 @@ impl Member {
         write_undo(&self.arena(), word_at, 0, sealed, op::SET_ONCE);
         publish(self.map().word(word_at)?, sealed);
         crash_point!("segment.published");
-        finish_word(&self.arena());
+        close_undo_record(&self.arena());
         Ok(())
     }
 
@@ -300,7 +300,7 @@ pub(crate) fn finish_compaction(arena: &Arena<'_>, owner: u64) -> Result<(), Cor
 pub(crate) fn finish_lines(arena: &Arena<'_>, old: u64) -> Result<(), Corruption> {
     retire_lines(arena, old)?;
     crash_point!("lines.retired");
-    finish_word(arena);
+    close_undo_record(arena);
     Ok(())
 }
 

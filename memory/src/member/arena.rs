@@ -33,7 +33,7 @@ pub(crate) mod undo {
     use super::{ArenaWord, LockSlot};
 
     pub(crate) const OP: ArenaWord = ArenaWord::new(0);
-    pub(crate) const SLOT: ArenaWord = ArenaWord::new(1);
+    pub(crate) const WORD_OFFSET: ArenaWord = ArenaWord::new(1);
     pub(crate) const OLD: ArenaWord = ArenaWord::new(2);
     pub(crate) const NEW: ArenaWord = ArenaWord::new(3);
     pub(crate) const POP: ArenaWord = ArenaWord::new(4);
@@ -77,7 +77,7 @@ pub(crate) mod op {
     pub(crate) const WORD: u64 = 2;
     /// A bucket is split.
     pub(crate) const SPLIT: u64 = 3;
-    /// The writes of a transaction are published. The slot is the transaction's cell.
+    /// The writes of a transaction are published. The word offset is that of the transaction cell.
     pub(crate) const TXN: u64 = 4;
     /// A line is added to a chain. Only that line leaves the pending list.
     pub(crate) const LINE: u64 = 5;
@@ -345,7 +345,7 @@ impl<'m> Arena<'m> {
 #[inline]
 pub(crate) fn write_undo(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u64) {
     invariant!(what != op::NONE, "an undo record names an operation");
-    arena.set(undo::SLOT, at);
+    arena.set(undo::WORD_OFFSET, at);
     arena.set(undo::OLD, old);
     arena.set(undo::NEW, new);
     crash_point!("publish.fields");
@@ -354,7 +354,7 @@ pub(crate) fn write_undo(arena: &Arena<'_>, at: u64, old: u64, new: u64, what: u
 
 /// Closes the undo record after the commit of a word whose old value needs no retirement.
 #[inline]
-pub(crate) fn finish_word(arena: &Arena<'_>) {
+pub(crate) fn close_undo_record(arena: &Arena<'_>) {
     // The pending list first: while an operation is recorded, recovery sees the commit and frees
     // nothing.
     arena.set(undo::PENDING, 0);

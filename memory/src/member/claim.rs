@@ -166,7 +166,7 @@ fn claim_any_dead(shared: &Arc<Shared>) -> Result<Option<Member>> {
         let member = own_slot(shared, index, word, claimed)?;
         // From here on the slot is like that of a session that a panic interrupted.
         member.resume_operation();
-        if let Err(error) = member.operation(|| member.recover_stopped()) {
+        if let Err(error) = member.operation(|| member.recover_self()) {
             // Nothing of the slot may be reused: the next member or process tries again.
             member.health.set(Health::Unrecovered);
             clear_copy(&shared.map, index)?;

@@ -18,7 +18,7 @@ use crate::layout::{
 };
 use crate::member::Member;
 use crate::member::arena::LockSlot;
-use crate::namespace::rules::{Birth, NewPolicy};
+use crate::namespace::rules::{InitialFlags, NewPolicy};
 use crate::region::catalog::{self, EntryState, NameTable, entries_used, stamp_floor};
 use crate::region::catalog_use::{EntryUse, end_of_namespace, parse_use, use_word};
 use crate::region::index_table::{
@@ -142,15 +142,20 @@ impl Member {
                 heap: None,
             });
         }
-        let birth = self.birth(policy)?;
-        let fill = || self.fill_entry(index, (name, kind), birth);
+        let initial = self.initial_flags(policy)?;
+        let fill = || self.fill_entry(index, (name, kind), initial);
         let (generation, change) = self.change_catalog(fill)?;
         self.names().record(index, EntryState::Live(generation), (name, kind), change);
         Ok((generation << NAMESPACE_NUMBER_BITS | index, kind))
     }
 
     /// Gives an entry to a new namespace. Returns its generation.
-    fn fill_entry(&self, index: u32, (name, kind): (&[u8], u64), birth: Birth) -> Result<u32> {
+    fn fill_entry(
+        &self,
+        index: u32,
+        (name, kind): (&[u8], u64),
+        initial: InitialFlags,
+    ) -> Result<u32> {
         let map = self.map();
         let used = entries_used(map)?;
         invariant!(index <= used, "namespace {index} is created before {used}");
@@ -173,7 +178,7 @@ impl Member {
         let (name, generation_word) = (name.to_vec(), u64::from(generation));
         self.name_entry(index, &NamespaceIdentity { name, kind, generation: generation_word })?;
         crash_point!("namespace.named");
-        self.begin_namespace(index, birth)?;
+        self.begin_namespace(index, initial)?;
         if !is_complete {
             self.make_index(index)?;
         }

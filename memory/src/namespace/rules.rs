@@ -80,9 +80,9 @@ impl std::fmt::Debug for NewPolicy<'_> {
     }
 }
 
-/// What a new namespace begins with.
+/// The flags of a new namespace.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Birth {
+pub(super) struct InitialFlags {
     flags: u64,
     /// Its creator wants that it is never logged.
     is_local: bool,
@@ -238,11 +238,11 @@ impl Member {
     }
 
     /// B1, under the namespaces lock.
-    pub(super) fn birth(&self, policy: NewPolicy<'_>) -> Result<Birth> {
+    pub(super) fn initial_flags(&self, policy: NewPolicy<'_>) -> Result<InitialFlags> {
         invariant!(self.has_lock(LockSlot::Split), "the rules may change meanwhile");
         let map = self.map();
         let (wanted, is_chosen) = match policy {
-            NewPolicy::Internal => return Ok(Birth::default()),
+            NewPolicy::Internal => return Ok(InitialFlags::default()),
             NewPolicy::ByRules(policy_of) => {
                 let rules = current(map)?;
                 (rules.map_or(ReplicationPolicy::Local, |(_, _, text)| policy_of(&text)), false)
@@ -250,7 +250,7 @@ impl Member {
             NewPolicy::Chosen(wanted) => (wanted, true),
         };
         let waits = match wanted {
-            ReplicationPolicy::Local => return Ok(Birth { flags: 0, is_local: is_chosen }),
+            ReplicationPolicy::Local => return Ok(InitialFlags { flags: 0, is_local: is_chosen }),
             ReplicationPolicy::Async => 0,
             ReplicationPolicy::Replicated => namespace_flags::REPLICATED,
         };
@@ -265,19 +265,19 @@ impl Member {
         } else {
             0
         };
-        Ok(Birth { flags, is_local: false })
+        Ok(InitialFlags { flags, is_local: false })
     }
 
     /// B2, before the entry is live: a namespace that is logged is so before its first write.
-    pub(super) fn begin_namespace(&self, index: u32, birth: Birth) -> Result<()> {
+    pub(super) fn begin_namespace(&self, index: u32, initial: InitialFlags) -> Result<()> {
         invariant!(self.has_lock(LockSlot::Split), "a namespace begins without a lock");
         let (map, at) = (self.map(), catalog_at(index));
-        if birth.is_local {
+        if initial.is_local {
             map.word(at + CATALOG_POLICY)?.store(seal(LOCAL), Ordering::Release);
         }
-        map.word(at + CATALOG_FLAGS)?.store(seal(birth.flags), Ordering::Release);
+        map.word(at + CATALOG_FLAGS)?.store(seal(initial.flags), Ordering::Release);
         crash_point!("birth.flagged");
-        if birth.flags & namespace_flags::LOGGED != 0 {
+        if initial.flags & namespace_flags::LOGGED != 0 {
             self.end_log_declaration(index)?;
             let since = map.word(at + CATALOG_LOGGED_SINCE)?.load(Ordering::Acquire);
             map.word(at + CATALOG_BORN_LOGGED)?.store(since, Ordering::Release);

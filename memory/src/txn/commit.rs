@@ -27,7 +27,7 @@ use crate::region::linear_hash::step;
 use crate::ring;
 use crate::txn::count::WhenLocked;
 use crate::txn::events::{self, TxnEvents};
-use crate::txn::finish::{abandon, finish, undo, unlock};
+use crate::txn::finish::{abandon, roll_back, roll_forward, unlock};
 use crate::txn::plan::{AccessIndex, CellChange, CommitOutcome, CommitPlan, RecordAccess};
 use crate::txn::publish::{CROWDED_ENTRIES, ENTRIES_MAX, locate, locate_target, replaced};
 use crate::txn::usage;
@@ -462,7 +462,7 @@ impl Member {
     ) -> Result<bool> {
         invariant!(plan.order.len() == plan.accesses.len(), "each access is published");
         invariant!(self.has_no_lock(), "intents are published while a leaf lock is held");
-        arena.set(undo::SLOT, txn.at);
+        arena.set(undo::WORD_OFFSET, txn.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.recorded");
         self.reserve_usages(&plan.usages)?;
@@ -479,12 +479,12 @@ impl Member {
             abort(txn.word(STATUS)?);
         }
         if !decide(txn.word(STATUS)?) {
-            undo(arena)?;
+            roll_back(arena)?;
             return Ok(false);
         }
         plan.position = txn.word(POSITION)?.load(Ordering::Relaxed);
         crash_point!("txn.decided");
-        finish(arena)?;
+        roll_forward(arena)?;
         Ok(true)
     }
 

@@ -1,5 +1,5 @@
-//! The part of a commit that recovery repeats for a dead member: undoing an undecided transaction,
-//! completing a decided one, and releasing its locks (`spec/region.md`, section 9).
+//! The part of a commit that recovery repeats for a dead member: it rolls an undecided transaction
+//! back or a decided one forward, and releases its locks (`spec/region.md`, section 9).
 
 use nearstate_model::invariant;
 
@@ -7,25 +7,27 @@ use crate::atomic::Ordering;
 use crate::crash::crash_point;
 use crate::heap::held::HAS_POSITION;
 use crate::index::bucket::units_of;
-use crate::index::intent::{LINE_LOCK, LINE_NEW, LINE_OLD, LINE_SLOT, POSITION, TxnCell, TxnLine};
+use crate::index::intent::{
+    LINE_LOCK, LINE_NEW, LINE_OLD, LINE_SLOT, POSITION, TxnCell, TxnLine, TxnOutcome,
+};
 use crate::layout::Corruption;
 use crate::log;
 use crate::member::arena::{Arena, op, undo};
 use crate::member::lock;
 use crate::txn::events;
 use crate::txn::plan::RecordAccess;
-use crate::txn::publish::{Fate, retire_record};
+use crate::txn::publish::{Disposal, retire_record};
 use crate::txn::usage;
 
-/// Aborts the transaction in the undo record, unless it is committed. True if it is committed.
-pub(crate) fn is_committed(arena: &Arena<'_>) -> Result<bool, Corruption> {
-    TxnCell::of(arena.map, arena.get(undo::SLOT)).is_committed_at_last()
+/// Aborts the transaction in the undo record, unless it is committed. Returns how it ended.
+pub(crate) fn abort_unless_committed(arena: &Arena<'_>) -> Result<TxnOutcome, Corruption> {
+    TxnCell::of(arena.map, arena.get(undo::WORD_OFFSET)).abort_unless_committed()
 }
 
 /// Replaces the intents of an undecided transaction by the old entries. Idempotent. Recovery calls
 /// it for a dead member.
-pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
-    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
+pub(crate) fn roll_back(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let txn = TxnCell::of(arena.map, arena.get(undo::WORD_OFFSET));
     txn.replace_intents(LINE_OLD)?;
     usage::settle(txn, LINE_OLD)?;
     if txn.is_logged()? {
@@ -38,8 +40,8 @@ pub(crate) fn undo(arena: &Arena<'_>) -> Result<(), Corruption> {
 }
 
 /// Completes a decided transaction. Idempotent. Recovery calls it for a dead member.
-pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
-    let txn = TxnCell::of(arena.map, arena.get(undo::SLOT));
+pub(crate) fn roll_forward(arena: &Arena<'_>) -> Result<(), Corruption> {
+    let txn = TxnCell::of(arena.map, arena.get(undo::WORD_OFFSET));
     txn.replace_intents(LINE_NEW)?;
     crash_point!("txn.replaced");
     let (events, usages) = txn.events_and_usages()?;
@@ -68,8 +70,8 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
                 let word = if is_logged { HAS_POSITION | position } else { 0 };
                 next.store(word, Ordering::Release);
             }
-            let fate = if is_logged { Fate::Held } else { Fate::Retired };
-            retire_record(arena, line.get(LINE_OLD), new, fate)?;
+            let disposal = if is_logged { Disposal::Held } else { Disposal::Retired };
+            retire_record(arena, line.get(LINE_OLD), new, disposal)?;
         }
     }
     if events != 0 {
@@ -85,10 +87,10 @@ pub(crate) fn finish(arena: &Arena<'_>) -> Result<(), Corruption> {
     Ok(())
 }
 
-/// As [`finish`], for a transaction of the log with one line, which stands for a record that the
-/// log has: the same stores in the same order, so recovery completes it by [`finish`].
+/// As [`roll_forward`], for a transaction of the log with one line, which stands for a record that
+/// the log has: the same stores in the same order, so recovery completes it by [`roll_forward`].
 #[inline]
-pub(crate) fn finish_single(
+pub(crate) fn roll_forward_single(
     arena: &Arena<'_>,
     txn: TxnCell<'_>,
     access: &RecordAccess,
@@ -106,7 +108,7 @@ pub(crate) fn finish_single(
         let [_, next, ..] = arena.map.line(units_of(new))?;
         next.store(HAS_POSITION | position, Ordering::Release);
     }
-    retire_record(arena, access.entry, new, Fate::Held)?;
+    retire_record(arena, access.entry, new, Disposal::Held)?;
     crash_point!("txn.retired");
     crash_point!("txn.cell_retired");
     arena.set(undo::OP, op::NONE);
@@ -115,7 +117,7 @@ pub(crate) fn finish_single(
 
 /// Recovery: wakes the readers of rings to which a dead member appended.
 pub(crate) fn wake(arena: &Arena<'_>) -> Result<(), Corruption> {
-    events::wake_all(TxnCell::of(arena.map, arena.get(undo::SLOT)))
+    events::wake_all(TxnCell::of(arena.map, arena.get(undo::WORD_OFFSET)))
 }
 
 /// Releases the locks that a transaction's cell names and `owner` holds.
@@ -147,7 +149,8 @@ pub(crate) fn abandon(arena: &Arena<'_>, txn: TxnCell<'_>) {
     if arena.get(undo::OP) != op::TXN {
         return;
     }
-    let is_undone = matches!(txn.is_committed_at_last(), Ok(false)) && undo(arena).is_ok();
+    let is_undone =
+        txn.abort_unless_committed() == Ok(TxnOutcome::Aborted) && roll_back(arena).is_ok();
     if !is_undone {
         arena.set(undo::PENDING, 0);
         arena.set(undo::OP, op::NONE);

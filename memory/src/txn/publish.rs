@@ -14,7 +14,7 @@ use crate::index::known_slot::{KnownSlot, WriteTarget};
 use crate::index::lookup::{CHAIN_MAX, find_bucket, is_equal, link_slot, walk_chain};
 use crate::layout::{Corruption, LINE};
 use crate::member::Member;
-use crate::member::arena::{Arena, LockSlot, finish_word, op, undo, write_undo};
+use crate::member::arena::{Arena, LockSlot, close_undo_record, op, undo, write_undo};
 use crate::member::lock;
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
@@ -113,7 +113,7 @@ impl Member {
                 // After the commit only corruption can stop the work. Published cells must not
                 // be freed.
                 if arena.get(undo::OP) != op::NONE {
-                    finish_word(&arena);
+                    close_undo_record(&arena);
                 }
                 self.release(bucket_at, LockSlot::Bucket, payload)?;
                 self.free_pending()?;
@@ -294,7 +294,7 @@ impl Member {
         crash_point!("publish.recorded");
         publish(self.map().word(place.last_at)?, link(line));
         crash_point!("publish.committed");
-        finish_word(arena);
+        close_undo_record(arena);
         Ok(())
     }
 
@@ -476,15 +476,15 @@ pub(crate) fn finish_record(
     old: u64,
     new: u64,
 ) -> Result<Option<u8>, Corruption> {
-    let class = retire_record(arena, old, new, Fate::Retired)?;
+    let class = retire_record(arena, old, new, Disposal::Retired)?;
     crash_point!("publish.retired");
-    finish_word(arena);
+    close_undo_record(arena);
     Ok(class)
 }
 
 /// What becomes of cells that were replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Disposal {
     /// They are retired.
     Retired,
     /// The log holds them.
@@ -498,25 +498,25 @@ pub(crate) fn retire_record(
     arena: &Arena<'_>,
     old: u64,
     new: u64,
-    fate: Fate,
+    disposal: Disposal,
 ) -> Result<Option<u8>, Corruption> {
     if old == 0 {
         return Ok(None);
     }
     let cell = Cell::at_units(arena.map, units_of(old))?;
     if cell.children() > 0 {
-        each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, fate))?;
+        each_replaced_child(arena.map, cell, new, |child| dispose(arena, child, disposal))?;
     }
-    match fate {
-        Fate::Retired => Ok(Some(arena.retire(cell.at())?)),
-        Fate::Held => arena.hold(cell.at()).map(|()| None),
+    match disposal {
+        Disposal::Retired => Ok(Some(arena.retire(cell.at())?)),
+        Disposal::Held => arena.hold(cell.at()).map(|()| None),
     }
 }
 
-fn dispose(arena: &Arena<'_>, cell: u64, fate: Fate) -> Result<(), Corruption> {
-    match fate {
-        Fate::Retired => arena.retire(cell).map(drop),
-        Fate::Held => arena.hold(cell),
+fn dispose(arena: &Arena<'_>, cell: u64, disposal: Disposal) -> Result<(), Corruption> {
+    match disposal {
+        Disposal::Retired => arena.retire(cell).map(drop),
+        Disposal::Held => arena.hold(cell),
     }
 }
 

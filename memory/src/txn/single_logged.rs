@@ -20,7 +20,7 @@ use crate::member::{LOCK_WAIT_MAX, Member, lock};
 use crate::region::index_table::IndexTable;
 use crate::region::linear_hash::step;
 use crate::txn::fill::PendingCell;
-use crate::txn::finish::{abandon, finish_single, undo, unlock};
+use crate::txn::finish::{abandon, roll_back, roll_forward_single, unlock};
 use crate::txn::plan::{CellChange, RecordAccess};
 use crate::txn::publish::{CROWDED_ENTRIES, WriteDecision, WriteOutcome, locate_target, replaced};
 
@@ -248,7 +248,7 @@ impl Member {
     ) -> Result<()> {
         invariant!(decided.access.lock_at != 0, "a change is logged without its bucket's lock");
         let arena = self.arena();
-        arena.set(undo::SLOT, txn.at);
+        arena.set(undo::WORD_OFFSET, txn.at);
         arena.set(undo::OP, op::TXN);
         crash_point!("txn.recorded");
         let line = txn.line(0)?;
@@ -261,11 +261,11 @@ impl Member {
         }
         if !decide(status) {
             decided.is_passed_over = true;
-            return Ok(undo(&arena)?);
+            return Ok(roll_back(&arena)?);
         }
         decided.position = position;
         crash_point!("txn.decided");
-        Ok(finish_single(&arena, txn, &decided.access, position)?)
+        Ok(roll_forward_single(&arena, txn, &decided.access, position)?)
     }
 
     /// Compacts the bucket, grows a crowded index, and retires what the log holds no longer.
